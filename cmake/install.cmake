@@ -1,0 +1,21 @@
+# make install: header, library, pkg-config file, CMake package, tool, man page.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS nhood EXPORT nhood-targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/nhood.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nhood)
+install(EXPORT nhood-targets NAMESPACE nhood:: FILE nhood-config.cmake DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/nhood-config-version.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/nhood-config-version.cmake DESTINATION ${package_dir})
+
+configure_file(cmake/nhood.pc.in ${PROJECT_BINARY_DIR}/nhood.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/nhood.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(NHOOD_TOOL)
+    install(TARGETS nhood_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    configure_file(tools/nhood/nhood.1.in ${PROJECT_BINARY_DIR}/nhood.1 @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/nhood.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()

@@ -1,0 +1,13 @@
+# Warnings and sanitizers of every target in this project: link nhood_options.
+add_library(nhood_options INTERFACE)
+target_compile_definitions(nhood_options INTERFACE _GNU_SOURCE)
+target_compile_options(nhood_options INTERFACE
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wundef)
+if(NHOOD_WERROR)
+    target_compile_options(nhood_options INTERFACE -Werror)
+endif()
+if(NHOOD_SANITIZE)
+    target_compile_options(nhood_options INTERFACE
+        -fsanitize=${NHOOD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(nhood_options INTERFACE -fsanitize=${NHOOD_SANITIZE})
+endif()

@@ -1,0 +1,126 @@
+/* Contexts and their devices. */
+#include "context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT(x) #x
+#define VERSION(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
+
+const char *nhood_version(void) {
+    return VERSION(NHOOD_VERSION_MAJOR, NHOOD_VERSION_MINOR, NHOOD_VERSION_PATCH);
+}
+
+static const char *text_or_environment(const char *text, const char *variable) {
+    if (text) return text;
+    const char *value = getenv(variable);
+    return value && *value ? value : NULL;
+}
+
+static nhood_status read_threads(int32_t *threads) {
+    const char *text = getenv("NHOOD_THREADS");
+    if (*threads == 0 && text && *text) {
+        char *end;
+        long value = strtol(text, &end, 10);
+        if (*end || value < 1 || value > 1024)
+            return nh_error(NHOOD_ERR_ARGUMENT, "NHOOD_THREADS = '%s' is not in [1, 1024]", text);
+        *threads = (int32_t)value;
+    }
+    if (*threads < 0 || *threads > 1024)
+        return nh_error(NHOOD_ERR_ARGUMENT, "options.threads = %d is not in [0, 1024]",
+                        (int)*threads);
+    return NHOOD_OK;
+}
+
+nhood_status nhood_context_create(const nhood_context_options *options, nhood_context **context) {
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    *context = NULL;
+    nhood_context_options effective = {.struct_size = sizeof effective};
+    if (options) {
+        if (options->struct_size != sizeof effective)
+            return nh_error(NHOOD_ERR_ARGUMENT, "options.struct_size = %zu, this library knows %zu",
+                            options->struct_size, sizeof effective);
+        effective = *options;
+    }
+    if (!effective.allocate != !effective.release)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "options.allocate and options.release: give both or neither");
+    nhood_status status = read_threads(&effective.threads);
+    if (status) return status;
+    effective.isa = text_or_environment(effective.isa, "NHOOD_ISA");
+    effective.cache = text_or_environment(effective.cache, "NHOOD_CACHE");
+    effective.nvrtc = text_or_environment(effective.nvrtc, "NHOOD_NVRTC");
+    struct nh_host host = {effective.user, effective.allocate, effective.release, effective.log,
+                           effective.parallel_for};
+    nhood_context *created = nh_allocate(&host, sizeof *created);
+    if (!created) return NHOOD_ERR_MEMORY;
+    created->host = host;
+    atomic_init(&created->references, 1);
+    status = nh_registry_open(&effective, &created->host, &created->devices);
+    if (status) {
+        nh_context_drop(created);
+        return status;
+    }
+    *context = created;
+    return NHOOD_OK;
+}
+
+void nh_context_retain(nhood_context *context) {
+    atomic_fetch_add(&context->references, 1);
+}
+
+void nh_context_drop(nhood_context *context) {
+    if (atomic_fetch_sub(&context->references, 1) != 1) return;
+    nh_registry_close(&context->devices);
+    struct nh_host host = context->host;
+    nh_release(&host, context);
+}
+
+void nhood_context_destroy(nhood_context *context) {
+    if (context) nh_context_drop(context);
+}
+
+int32_t nhood_device_count(const nhood_context *context) {
+    return context ? context->devices.count : 0;
+}
+
+nhood_status nh_context_device(const nhood_context *context, int32_t index,
+                               const struct nh_device **device) {
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    if (index < 0 || index >= context->devices.count)
+        return nh_error(NHOOD_ERR_ARGUMENT, "device = %d, the context has %d", (int)index,
+                        (int)context->devices.count);
+    *device = &context->devices.device[index];
+    return NHOOD_OK;
+}
+
+nhood_status nhood_device_query(const nhood_context *context, int32_t device,
+                                nhood_device_info *info) {
+    const struct nh_device *found = NULL;
+    nhood_status status = nh_context_device(context, device, &found);
+    if (status) return status;
+    if (!info) return nh_error(NHOOD_ERR_ARGUMENT, "info is NULL");
+    if (info->struct_size != sizeof *info)
+        return nh_error(NHOOD_ERR_ARGUMENT, "info.struct_size = %zu, this library knows %zu",
+                        info->struct_size, sizeof *info);
+    *info = found->info;
+    return NHOOD_OK;
+}
+
+const char *nhood_context_notes(const nhood_context *context) {
+    return context ? context->devices.notes : "";
+}
+
+nhood_status nhood_device_measure(nhood_context *context, int32_t device, int32_t dtype,
+                                  nhood_ceilings *ceilings) {
+    const struct nh_device *found = NULL;
+    nhood_status status = nh_context_device(context, device, &found);
+    if (status) return status;
+    if (!ceilings) return nh_error(NHOOD_ERR_ARGUMENT, "ceilings is NULL");
+    if (ceilings->struct_size != sizeof *ceilings)
+        return nh_error(NHOOD_ERR_ARGUMENT, "ceilings.struct_size = %zu, this library knows %zu",
+                        ceilings->struct_size, sizeof *ceilings);
+    if (dtype < NHOOD_DTYPE_F64 || dtype > NHOOD_DTYPE_BF16)
+        return nh_error(NHOOD_ERR_ARGUMENT, "dtype = %d is not in [1, 4]", (int)dtype);
+    return nh_registry_measure(found, dtype, ceilings);
+}

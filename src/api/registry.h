@@ -1,0 +1,25 @@
+/* The solver table and the backends: registry.c is the one place that names them. */
+#ifndef NH_REGISTRY_H
+#define NH_REGISTRY_H
+
+#include "solver.h"
+
+/* NULL-terminated, best first, reference last. */
+extern const struct nh_solver *const nh_registry_solvers[];
+
+enum { NH_MOST_DEVICES = 17 };
+
+/* The devices of one context; device 0 is the CPU. */
+struct nh_devices {
+    struct nh_device device[NH_MOST_DEVICES];
+    int32_t count;
+    char notes[1024];
+};
+
+nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,
+                              struct nh_devices *devices);
+void nh_registry_close(struct nh_devices *devices);
+nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,
+                                 nhood_ceilings *ceilings);
+
+#endif

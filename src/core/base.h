@@ -1,0 +1,61 @@
+/* Vocabulary of every layer: errors, the host services a context was given, small integer helpers. */
+#ifndef NH_BASE_H
+#define NH_BASE_H
+
+#include "nhood.h"
+
+#include <stdbool.h>
+
+#if defined(__GNUC__)
+#define NH_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define NH_PRINTF(text, first)
+#endif
+
+/* Alignment of workspaces and of everything nh_allocate returns: one cache line, one AVX-512 vector. */
+#define NH_ALIGNMENT 64
+
+/* Records the thread's error text and returns status, so that callers can `return nh_error(...)`. */
+nhood_status nh_error(nhood_status status, const char *format, ...) NH_PRINTF(2, 3);
+
+/* What the application handed to its context; copied by everything that outlives the call. */
+struct nh_host {
+    void *user;
+    void *(*allocate)(void *user, size_t bytes, size_t alignment);
+    void (*release)(void *user, void *memory);
+    void (*log)(void *user, int32_t level, const char *line);
+    void (*parallel_for)(void *user, int64_t count, nhood_parallel_body body, void *arg);
+};
+
+/* Zeroed memory of NH_ALIGNMENT, or NULL with the error text set. */
+void *nh_allocate(const struct nh_host *host, size_t bytes);
+void nh_release(const struct nh_host *host, void *memory); /* NULL is fine */
+char *nh_copy_text(const struct nh_host *host, const char *text);
+void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) NH_PRINTF(3, 4);
+
+/* Checked int64 arithmetic for extents: false on overflow. */
+static inline bool nh_multiply(int64_t a, int64_t b, int64_t *product) {
+    return !__builtin_mul_overflow(a, b, product);
+}
+
+static inline bool nh_add(int64_t a, int64_t b, int64_t *sum) {
+    return !__builtin_add_overflow(a, b, sum);
+}
+
+static inline int64_t nh_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t nh_max(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static inline int64_t nh_ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+static inline size_t nh_align_up(size_t bytes) {
+    return (bytes + NH_ALIGNMENT - 1) / NH_ALIGNMENT * NH_ALIGNMENT;
+}
+
+#endif

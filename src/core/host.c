@@ -1,0 +1,48 @@
+/* Memory and log lines through the services the application handed over. */
+#include "base.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *nh_allocate(const struct nh_host *host, size_t bytes) {
+    size_t rounded = nh_align_up(bytes ? bytes : 1);
+    void *memory = NULL;
+    if (rounded >= bytes) {
+        memory = host->allocate ? host->allocate(host->user, rounded, NH_ALIGNMENT)
+                                : aligned_alloc(NH_ALIGNMENT, rounded);
+    }
+    if (!memory) {
+        nh_error(NHOOD_ERR_MEMORY, "allocation of %zu bytes failed", bytes);
+        return NULL;
+    }
+    memset(memory, 0, rounded);
+    return memory;
+}
+
+void nh_release(const struct nh_host *host, void *memory) {
+    if (!memory) return;
+    if (host->release) {
+        host->release(host->user, memory);
+    } else {
+        free(memory);
+    }
+}
+
+char *nh_copy_text(const struct nh_host *host, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = nh_allocate(host, bytes);
+    if (copy) memcpy(copy, text, bytes);
+    return copy;
+}
+
+void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) {
+    if (!host->log) return;
+    char line[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    host->log(host->user, level, line);
+}

@@ -1,0 +1,63 @@
+/* The canonical problem: three axes (unit axes in front), every default made explicit, every extent checked. */
+#ifndef NH_PROBLEM_H
+#define NH_PROBLEM_H
+
+#include "base.h"
+#include "window.h"
+
+#define NH_AXES 3
+#define NH_MAX_DIM 65536
+
+struct nh_axis {
+    int64_t length, window, stride, dilation;
+    int32_t causal;
+};
+
+struct nh_problem {
+    int32_t op, dtype, rank;
+    uint32_t flags;
+    struct nh_axis axis[NH_AXES];
+    int64_t batch, heads, kv_heads, dim, dim_v, extra_tokens;
+    bool has_bias;
+    double scale;
+    struct nhood_strides strides[NHOOD_TENSOR_SLOTS]; /* axis strides shifted like the axes */
+    /* derived */
+    int64_t tokens;       /* product of the lengths */
+    int64_t window_count; /* slots: product of the windows */
+    int64_t bias_count;   /* product of 2*window - 1 over the axes */
+};
+
+/* Which role a tensor plays for an operation. */
+enum nh_role { NH_UNUSED, NH_INPUT, NH_OPTIONAL_INPUT, NH_OUTPUT, NH_OPTIONAL_OUTPUT };
+
+/* Checks and canonicalises. ARGUMENT with a text that names field, value and limit. */
+nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem *problem);
+
+enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor);
+const char *nh_tensor_name(int32_t tensor);
+const char *nh_op_name(int32_t op);
+
+/* Bytes of one element; LSE and D_LSE are f32 (f64 for f64) whatever the dtype. */
+int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t tensor);
+
+/* Elements of the packed tensor, 0 if unused. */
+int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor);
+
+double nh_problem_flops(const struct nh_problem *problem);
+double nh_problem_bytes(const struct nh_problem *problem);
+
+/* Checks pointers and workspace of an execute. */
+nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,
+                                 size_t workspace_bytes);
+
+/* The problem text of a canonical problem; returns the length without the terminating zero, as snprintf. */
+size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity);
+
+/* Range of keys of token `index` on an axis, in tokens of its dilation group. */
+static inline struct nh_range nh_axis_window(const struct nh_axis *axis, int64_t index) {
+    int64_t group = index % axis->dilation;
+    return nh_window_range(nh_axis_group_length(axis->length, axis->dilation, group), axis->window,
+                           axis->stride, axis->causal, index / axis->dilation);
+}
+
+#endif

@@ -1,0 +1,264 @@
+/* The problem text: parse and print. The grammar is in nhood.h. */
+#include "problem.h"
+
+#include "dtype.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- printing ---- */
+
+struct writer {
+    char *text;
+    size_t capacity, length;
+};
+
+static void put(struct writer *writer, const char *format, ...) NH_PRINTF(2, 3);
+static void put(struct writer *writer, const char *format, ...) {
+    size_t room = writer->length < writer->capacity ? writer->capacity - writer->length : 0;
+    va_list arguments;
+    va_start(arguments, format);
+    int written = vsnprintf(room ? writer->text + writer->length : NULL, room, format, arguments);
+    va_end(arguments);
+    /* The text has '.' in every locale. No format here prints the locale's separator otherwise. */
+    char point = *localeconv()->decimal_point;
+    for (char *c = writer->text + writer->length; room && point != '.' && *c; c++)
+        if (*c == point) *c = '.';
+    if (written > 0) writer->length += (size_t)written;
+}
+
+static void put_axes(struct writer *writer, const struct nh_problem *problem, const char *lead,
+                     size_t offset) {
+    put(writer, "%s", lead);
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        int64_t value;
+        memcpy(&value, (const char *)&problem->axis[a] + offset, sizeof value);
+        put(writer, "%s%lld", a > NH_AXES - problem->rank ? "x" : "", (long long)value);
+    }
+}
+
+size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity) {
+    struct writer writer = {text, capacity, 0};
+    bool strided = false, dilated = false, causal = false;
+    for (int a = 0; a < NH_AXES; a++) {
+        strided |= problem->axis[a].stride > 1;
+        dilated |= problem->axis[a].dilation > 1;
+        causal |= problem->axis[a].causal != 0;
+    }
+    put(&writer, "%s:%s:b%lldh%lld", nh_op_name(problem->op), nh_dtype_name(problem->dtype),
+        (long long)problem->batch, (long long)problem->heads);
+    if (problem->kv_heads != problem->heads) put(&writer, "k%lld", (long long)problem->kv_heads);
+    put(&writer, "d%lld", (long long)problem->dim);
+    if (problem->dim_v != problem->dim) put(&writer, "v%lld", (long long)problem->dim_v);
+    put_axes(&writer, problem, ":", offsetof(struct nh_axis, length));
+    put_axes(&writer, problem, ":w", offsetof(struct nh_axis, window));
+    if (strided) put_axes(&writer, problem, ":s", offsetof(struct nh_axis, stride));
+    if (dilated) put_axes(&writer, problem, ":d", offsetof(struct nh_axis, dilation));
+    if (causal) {
+        put(&writer, ":c");
+        for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
+            put(&writer, "%d", (int)problem->axis[a].causal);
+    }
+    if (problem->extra_tokens) put(&writer, ":x%lld", (long long)problem->extra_tokens);
+    double usual = problem->op == NHOOD_OP_PN ? 1.0 : 1.0 / sqrt((double)problem->dim);
+    if (problem->scale != usual) put(&writer, ":scale%.17g", problem->scale);
+    if (problem->has_bias) put(&writer, ":rpb");
+    if (problem->flags & NHOOD_FLAG_DETERMINISTIC) put(&writer, ":det");
+    if (problem->flags & NHOOD_FLAG_ALLOW_TF32) put(&writer, ":tf32");
+    if (problem->flags & NHOOD_FLAG_CLAMP_WINDOW) put(&writer, ":clamp");
+    if (problem->flags & NHOOD_FLAG_ZERO_FILL) put(&writer, ":zfill");
+    return writer.length;
+}
+
+/* ---- parsing ---- */
+
+struct reader {
+    const char *text, *at;
+};
+
+static nhood_status bad(const struct reader *reader, const char *expected) {
+    return nh_error(NHOOD_ERR_ARGUMENT, "problem text, column %d ('%.12s'): expected %s",
+                    (int)(reader->at - reader->text) + 1, reader->at, expected);
+}
+
+static bool take(struct reader *reader, const char *word) {
+    size_t length = strlen(word);
+    if (strncmp(reader->at, word, length) != 0) return false;
+    reader->at += length;
+    return true;
+}
+
+/* A decimal integer of at most 18 digits. */
+static bool take_integer(struct reader *reader, int64_t *value) {
+    int digits = 0;
+    int64_t sum = 0;
+    while (reader->at[digits] >= '0' && reader->at[digits] <= '9') {
+        if (digits == 18) return false;
+        sum = sum * 10 + (reader->at[digits] - '0');
+        digits++;
+    }
+    if (!digits) return false;
+    reader->at += digits;
+    *value = sum;
+    return true;
+}
+
+/* n[xn[xn]]; returns how many, 0 on error. */
+static int take_list(struct reader *reader, int64_t value[3]) {
+    int count = 0;
+    do {
+        if (count == 3 || !take_integer(reader, &value[count])) return 0;
+        count++;
+    } while (take(reader, "x"));
+    return count;
+}
+
+static bool at_end_of_field(const struct reader *reader) {
+    return *reader->at == '\0' || *reader->at == ':';
+}
+
+/* One of n words that ends at a field boundary; its index, or -1. */
+static int take_word(struct reader *reader, const char *const *word, int count) {
+    for (int i = 0; i < count; i++) {
+        struct reader trial = *reader;
+        if (take(&trial, word[i]) && at_end_of_field(&trial)) {
+            *reader = trial;
+            return i;
+        }
+    }
+    return -1;
+}
+
+static nhood_status parse_head(struct reader *reader, nhood_problem *problem) {
+    static const char *const ops[] = {"fwd", "bwd", "pn", "nn", "in"};
+    static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
+    int op = take_word(reader, ops, 5);
+    if (op < 0 || !take(reader, ":")) return bad(reader, "fwd, bwd, pn, nn or in, then ':'");
+    int dtype = take_word(reader, dtypes, 4);
+    if (dtype < 0 || !take(reader, ":")) return bad(reader, "f64, f32, f16 or bf16, then ':'");
+    nhood_problem_init(problem, op + NHOOD_OP_FWD, dtype + NHOOD_DTYPE_F64, 1);
+    if (!take(reader, "b") || !take_integer(reader, &problem->batch))
+        return bad(reader, "b<batch>");
+    if (!take(reader, "h") || !take_integer(reader, &problem->heads))
+        return bad(reader, "h<heads>");
+    if (take(reader, "k")) {
+        if (!take_integer(reader, &problem->kv_heads) || !problem->kv_heads)
+            return bad(reader, "k<kv heads>");
+    }
+    if (!take(reader, "d") || !take_integer(reader, &problem->dim))
+        return bad(reader, "d<head dim>");
+    if (take(reader, "v")) {
+        if (!take_integer(reader, &problem->dim_v) || !problem->dim_v)
+            return bad(reader, "v<value dim>");
+    }
+    int64_t list[3];
+    int rank = take(reader, ":") ? take_list(reader, list) : 0;
+    if (!rank) return bad(reader, ":<length>x.. of one to three axes");
+    problem->rank = rank;
+    for (int a = 0; a < rank; a++)
+        problem->axis[a].length = list[a];
+    if (!take(reader, ":w") || take_list(reader, list) != rank)
+        return bad(reader, ":w<window>x.., one per axis");
+    for (int a = 0; a < rank; a++)
+        problem->axis[a].window = list[a];
+    if (!at_end_of_field(reader)) return bad(reader, "':' or the end");
+    return NHOOD_OK;
+}
+
+static nhood_status parse_causal(struct reader *reader, nhood_problem *problem) {
+    for (int a = 0; a < problem->rank; a++) {
+        if (*reader->at != '0' && *reader->at != '1') return bad(reader, "one 0 or 1 per axis");
+        problem->axis[a].causal = *reader->at++ - '0';
+    }
+    return NHOOD_OK;
+}
+
+static bool take_number(struct reader *reader, double *value) {
+    char *end;
+    char copy[40];
+    size_t length = strcspn(reader->at, ":");
+    if (!length || length >= sizeof copy) return false;
+    memcpy(copy, reader->at, length);
+    copy[length] = '\0';
+    if (strspn(copy, "0123456789+-.eE") != length) return false;
+    char *point = strchr(copy, '.');
+    if (point) *point = *localeconv()->decimal_point; /* what strtod expects */
+    *value = strtod(copy, &end);
+    if (*end || !isfinite(*value)) return false;
+    reader->at += length;
+    return true;
+}
+
+static nhood_status parse_option(struct reader *reader, nhood_problem *problem) {
+    static const struct {
+        const char *word;
+        uint32_t flag;
+    } flags[] = {{"det", NHOOD_FLAG_DETERMINISTIC},
+                 {"tf32", NHOOD_FLAG_ALLOW_TF32},
+                 {"clamp", NHOOD_FLAG_CLAMP_WINDOW},
+                 {"zfill", NHOOD_FLAG_ZERO_FILL}};
+    static const char *const bias = "rpb";
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        if (take_word(reader, &flags[i].word, 1) < 0) continue;
+        problem->flags |= flags[i].flag;
+        return NHOOD_OK;
+    }
+    if (take_word(reader, &bias, 1) >= 0) {
+        problem->has_bias = 1;
+        return NHOOD_OK;
+    }
+    if (take(reader, "scale"))
+        return take_number(reader, &problem->scale) ? NHOOD_OK : bad(reader, "a finite number");
+    if (take(reader, "x"))
+        return take_integer(reader, &problem->extra_tokens) ? NHOOD_OK
+                                                            : bad(reader, "x<extra tokens>");
+    if (take(reader, "c")) return parse_causal(reader, problem);
+    bool stride = take(reader, "s");
+    if (!stride && !take(reader, "d"))
+        return bad(reader, "s, d, c, x, scale, rpb, det, tf32, clamp or zfill");
+    int64_t list[3];
+    if (take_list(reader, list) != problem->rank)
+        return bad(reader, "one number per axis, joined by 'x'");
+    for (int a = 0; a < problem->rank; a++) {
+        if (stride) problem->axis[a].stride = list[a];
+        if (!stride) problem->axis[a].dilation = list[a];
+    }
+    return NHOOD_OK;
+}
+
+nhood_status nhood_problem_parse(const char *text, nhood_problem *problem) {
+    if (!text) return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL");
+    if (!problem) return nh_error(NHOOD_ERR_ARGUMENT, "problem is NULL");
+    struct reader reader = {text, text};
+    nhood_problem parsed;
+    nhood_status status = parse_head(&reader, &parsed);
+    if (status) return status;
+    while (take(&reader, ":")) {
+        if ((status = parse_option(&reader, &parsed))) return status;
+        if (!at_end_of_field(&reader)) return bad(&reader, "':' or the end");
+    }
+    struct nh_problem canonical;
+    if ((status = nh_problem_canonical(&parsed, &canonical))) return status;
+    *problem = parsed;
+    return NHOOD_OK;
+}
+
+nhood_status nhood_problem_format(const nhood_problem *problem, char *text, size_t capacity,
+                                  size_t *length) {
+    struct nh_problem canonical;
+    nhood_status status = nh_problem_canonical(problem, &canonical);
+    if (status) return status;
+    if (!text && capacity)
+        return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL, capacity is %zu", capacity);
+    size_t needed = nh_problem_text(&canonical, NULL, 0);
+    if (length) *length = needed;
+    if (capacity <= needed)
+        return nh_error(NHOOD_ERR_ARGUMENT, "capacity = %zu, the text needs %zu", capacity,
+                        needed + 1);
+    nh_problem_text(&canonical, text, capacity);
+    return NHOOD_OK;
+}

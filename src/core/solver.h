@@ -1,0 +1,48 @@
+/* The solver interface: one way to do the work, able to refuse with a reason, to propose configs, to predict
+ * its time and to build an operation. Planner, tool, tests and benchmarks all walk the one table of these. */
+#ifndef NH_SOLVER_H
+#define NH_SOLVER_H
+
+#include "problem.h"
+
+struct nh_device {
+    nhood_device_info info;
+    const struct nh_host *host;
+    void *
+        backend; /* struct nh_cpu *, struct nh_cuda_device *: known to the backend's own solvers only */
+};
+
+/* A config is a handful of named integers; the solver's names[] says what they mean. */
+#define NH_CONFIG_KNOBS 12
+struct nh_config {
+    int32_t value[NH_CONFIG_KNOBS];
+};
+
+/* What a plan runs. `run` only computes or enqueues: no allocation, no compilation, no lock. */
+struct nh_operation {
+    size_t workspace_bytes;
+    nhood_status (*run)(const struct nh_operation *operation, const nhood_io *io);
+    void (*destroy)(struct nh_operation *operation);
+};
+
+struct nh_solver {
+    const char *name;        /* "reference", "cpu.fused", .. */
+    int32_t device_kind;     /* NHOOD_DEVICE_* */
+    const char *const *knob; /* NULL-terminated names of config values; NULL: no knobs */
+    /* NULL, or one fixed sentence saying why not. */
+    const char *(*refuse)(const struct nh_problem *problem, const struct nh_device *device);
+    /* Writes up to capacity configs worth trying, best guess first; returns how many (>= 1). */
+    int (*candidates)(const struct nh_problem *problem, const struct nh_device *device,
+                      struct nh_config *config, int capacity);
+    /* Predicted nanoseconds. */
+    double (*estimate)(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config);
+    nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation);
+};
+
+/* "r=4,tx=64,..", "" without knobs; always terminated. */
+void nh_config_text(const struct nh_solver *solver, const struct nh_config *config, char *text,
+                    size_t capacity);
+
+#endif

@@ -1,0 +1,69 @@
+/* The definition of a neighborhood, once, for host and device (NVRTC compiles this file too).
+ *
+ * Positions here are positions inside one dilation group: token i of an axis is position i div d of group
+ * i mod d. Callers split tokens into groups; nothing below knows about dilation except nh_axis_group_length. */
+#ifndef NH_WINDOW_H
+#define NH_WINDOW_H
+
+#ifdef __CUDACC__
+#define NH_FN static __device__ __forceinline__
+#else
+#define NH_FN static inline
+#endif
+
+struct nh_range {
+    long long begin, end; /* positions [begin, end) */
+};
+
+NH_FN long long nh_axis_group_length(long long length, long long dilation, long long group) {
+    return (length - group + dilation - 1) / dilation;
+}
+
+/* Keys that the query at `position` attends. */
+NH_FN struct nh_range nh_window_range(long long group_length, long long window, long long stride,
+                                      int causal, long long position) {
+    struct nh_range range;
+    long long block = position / stride * stride;
+    long long leader = block + (causal ? stride - 1 : stride / 2);
+    if (leader > group_length - 1) leader = group_length - 1;
+    long long start = leader - (causal ? window - 1 : window / 2);
+    if (!causal && start > group_length - window) start = group_length - window;
+    if (start < 0) start = 0;
+    range.begin = start;
+    range.end = causal ? position + 1 : start + window;
+    return range;
+}
+
+/* Queries that attend the key at `position`: a contiguous range, because begin and end of nh_window_range
+ * never decrease with the query. Derived by solving begin(j) <= position < end(j) for j. */
+NH_FN struct nh_range nh_inverse_range(long long group_length, long long window, long long stride,
+                                       int causal, long long position) {
+    struct nh_range range;
+    long long last = group_length - 1;
+    if (causal) {
+        range.begin = position;
+        if (position + window - 1 < last) {
+            last = (position + window - stride) / stride * stride + stride - 1;
+            if (last > group_length - 1) last = group_length - 1;
+        }
+        range.end = last + 1;
+        return range;
+    }
+    long long left = window / 2, lead = stride / 2;
+    range.begin = 0;
+    if (position >= window) {
+        long long block = (position - window + left + 1 - lead + stride - 1) / stride;
+        if (block < 0) block = 0;
+        if (block > last / stride) block = last / stride;
+        range.begin = block * stride;
+    }
+    if (position < group_length - window) {
+        long long end = ((position + left - lead) / stride + 1) * stride;
+        range.end = end < group_length ? end : group_length;
+    } else {
+        range.end = group_length;
+    }
+    return range;
+}
+
+#endif

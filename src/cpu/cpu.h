@@ -1,0 +1,24 @@
+/* The CPU device: features, chosen kernels, threads. */
+#ifndef NH_CPU_H
+#define NH_CPU_H
+
+#include "solver.h"
+
+#include "pool.h"
+
+struct nh_kernels;
+
+struct nh_cpu {
+    const struct nh_host *host;
+    const struct nh_kernels *kernels; /* of the chosen instruction set */
+    struct nh_pool *pool;
+    int32_t threads;
+};
+
+nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_host *host,
+                         struct nh_device *device);
+void nh_cpu_close(struct nh_device *device);
+nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
+                            nhood_ceilings *ceilings);
+
+#endif

@@ -1,0 +1,126 @@
+/* Threads sleep on a condition variable; an execute publishes a job and takes part in it. Indices are handed
+ * out by an atomic counter, so a slow core simply takes fewer. */
+#include "pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+struct nh_pool {
+    const struct nh_host *host;
+    pthread_mutex_t owner; /* held by the thread whose job runs */
+    pthread_mutex_t lock;  /* guards the fields below */
+    pthread_cond_t start, done;
+    uint64_t job; /* number of the current job */
+    int32_t busy; /* workers that have not finished it */
+    bool stop;
+    int64_t count;
+    nhood_parallel_body body;
+    void *arg;
+    atomic_llong next;
+    pid_t process;
+    int32_t workers; /* without the caller */
+    struct worker {
+        struct nh_pool *pool;
+        pthread_t thread;
+        int32_t index;
+    } worker[];
+};
+
+static void take_part(struct nh_pool *pool, int32_t worker) {
+    for (;;) {
+        int64_t index = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (index >= pool->count) return;
+        pool->body(pool->arg, index, worker);
+    }
+}
+
+static void *worker_main(void *argument) {
+    struct worker *self = argument;
+    struct nh_pool *pool = self->pool;
+    uint64_t seen = 0;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (pool->job == seen && !pool->stop)
+            pthread_cond_wait(&pool->start, &pool->lock);
+        if (pool->stop) break;
+        seen = pool->job;
+        pthread_mutex_unlock(&pool->lock);
+        take_part(pool, self->index);
+        pthread_mutex_lock(&pool->lock);
+        if (--pool->busy == 0) pthread_cond_signal(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+nhood_status nh_pool_create(const struct nh_host *host, int32_t threads, struct nh_pool **created) {
+    *created = NULL;
+    size_t workers = (size_t)threads - 1;
+    struct nh_pool *pool = nh_allocate(host, sizeof *pool + workers * sizeof pool->worker[0]);
+    if (!pool) return NHOOD_ERR_MEMORY;
+    pool->host = host;
+    pool->process = getpid();
+    pthread_mutex_init(&pool->owner, NULL);
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->start, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    for (int32_t i = 0; i < (int32_t)workers; i++) {
+        struct worker *worker = &pool->worker[i];
+        worker->pool = pool;
+        worker->index = i + 1; /* the caller is worker 0 */
+        if (pthread_create(&worker->thread, NULL, worker_main, worker)) {
+            nh_pool_destroy(pool);
+            return nh_error(NHOOD_ERR_MEMORY, "could not start CPU thread %d of %d", (int)i + 2,
+                            (int)threads);
+        }
+        pool->workers++;
+    }
+    *created = pool;
+    return NHOOD_OK;
+}
+
+void nh_pool_destroy(struct nh_pool *pool) {
+    if (!pool) return;
+    if (getpid() == pool->process) {
+        pthread_mutex_lock(&pool->lock);
+        pool->stop = true;
+        pthread_cond_broadcast(&pool->start);
+        pthread_mutex_unlock(&pool->lock);
+        for (int32_t i = 0; i < pool->workers; i++)
+            pthread_join(pool->worker[i].thread, NULL);
+        pthread_cond_destroy(&pool->start);
+        pthread_cond_destroy(&pool->done);
+        pthread_mutex_destroy(&pool->lock);
+        pthread_mutex_destroy(&pool->owner);
+    }
+    nh_release(pool->host, pool);
+}
+
+static void run_alone(int64_t count, nhood_parallel_body body, void *arg) {
+    for (int64_t index = 0; index < count; index++)
+        body(arg, index, 0);
+}
+
+void nh_pool_run(struct nh_pool *pool, int64_t count, nhood_parallel_body body, void *arg) {
+    if (pool->workers == 0 || count <= 1 || getpid() != pool->process ||
+        pthread_mutex_trylock(&pool->owner)) {
+        run_alone(count, body, arg);
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->count = count;
+    pool->body = body;
+    pool->arg = arg;
+    atomic_store(&pool->next, 0);
+    pool->busy = pool->workers;
+    pool->job++;
+    pthread_cond_broadcast(&pool->start);
+    pthread_mutex_unlock(&pool->lock);
+    take_part(pool, 0);
+    pthread_mutex_lock(&pool->lock);
+    while (pool->busy)
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&pool->owner);
+}
