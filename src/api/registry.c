@@ -3,9 +3,12 @@
 
 #include "cpu.h"
 #include "cpu_solvers.h"
+#include "cpu_solvers.h"
 #include "reference.h"
 
 const struct nh_solver *const nh_registry_solvers[] = {
+    &nh_solver_cpu_fused,
+    &nh_solver_cpu_unfused,
     &nh_solver_reference,
     NULL,
 };

@@ -1,9 +1,53 @@
-/* Opens the CPU device: which instruction set, how many threads. */
+/* Opens the CPU device: which instruction set, how many threads; measures its ceilings. */
 #include "cpu.h"
+
+#include "kernels.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+/* Best first. */
+static const struct nh_kernels levels[] = {
+#if defined(__x86_64__)
+    {"avx512", &nh_tile_avx512_f32, &nh_tile_avx512_f64},
+    {"avx2", &nh_tile_avx2_f32, &nh_tile_avx2_f64},
+#endif
+    {"generic", &nh_tile_generic_f32, &nh_tile_generic_f64},
+};
+enum { LEVELS = sizeof levels / sizeof levels[0] };
+
+static bool has_level(const char *name) {
+#if defined(__x86_64__)
+    unsigned a, b, c = 0, d; /* F16C has no name in __builtin_cpu_supports of clang 14 */
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    if (!strcmp(name, "avx2")) return avx2;
+    if (!strcmp(name, "avx512"))
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+    return !strcmp(name, "generic");
+}
+
+/* The best level the machine has, no better than the one named. */
+static nhood_status choose_level(const char *cap, const struct nh_kernels **kernels) {
+    int first = 0;
+    while (cap && first < LEVELS && strcmp(cap, levels[first].name) != 0)
+        first++;
+    if (first == LEVELS)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "options.isa = '%s' is not one of avx512, avx2, generic", cap);
+    while (!has_level(levels[first].name))
+        first++;
+    *kernels = &levels[first];
+    return NHOOD_OK;
+}
 
 static int32_t usable_cpus(void) {
     cpu_set_t set;
@@ -12,11 +56,31 @@ static int32_t usable_cpus(void) {
     return count < 1 ? 1 : count > 1024 ? 1024 : count;
 }
 
+/* The model name the kernel reports, or "CPU". */
+static void model_name(char *name, size_t capacity) {
+    snprintf(name, capacity, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file) return;
+    char line[256];
+    while (fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, "model name", 10) != 0) continue;
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(name, capacity, "%.80s", colon + 2);
+        break;
+    }
+    fclose(file);
+}
+
 nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_host *host,
                          struct nh_device *device) {
+    const struct nh_kernels *kernels = NULL;
+    nhood_status status = choose_level(options->isa, &kernels);
+    if (status) return status;
     struct nh_cpu *cpu = nh_allocate(host, sizeof *cpu);
     if (!cpu) return NHOOD_ERR_MEMORY;
     cpu->host = host;
+    cpu->kernels = kernels;
     cpu->threads = options->threads ? options->threads : usable_cpus();
     device->backend = cpu;
     device->host = host;
@@ -24,9 +88,14 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
                                        .kind = NHOOD_DEVICE_CPU,
                                        .workers = cpu->threads,
                                        .name = "cpu"};
-    snprintf(device->info.description, sizeof device->info.description, "%d threads",
-             (int)cpu->threads);
-    return NHOOD_OK;
+    char model[96];
+    model_name(model, sizeof model);
+    snprintf(device->info.description, sizeof device->info.description, "%s, %s, %d thread%s",
+             model, kernels->name, (int)cpu->threads, cpu->threads == 1 ? "" : "s");
+    if (host->parallel_for) return NHOOD_OK;
+    status = nh_pool_create(host, cpu->threads, &cpu->pool);
+    if (status) nh_cpu_close(device);
+    return status;
 }
 
 void nh_cpu_close(struct nh_device *device) {
@@ -37,10 +106,73 @@ void nh_cpu_close(struct nh_device *device) {
     device->backend = NULL;
 }
 
+/* ---- ceilings ---- */
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+struct ceiling_job {
+    const struct nh_tile_kernels *kernels;
+    int64_t rounds, done[1024];
+    char *from, *to;
+    size_t bytes;
+};
+
+static void fma_body(void *arg, int64_t index, int32_t worker) {
+    struct ceiling_job *job = arg;
+    (void)worker;
+    job->done[index] = job->kernels->multiply_add(job->rounds);
+}
+
+static void copy_body(void *arg, int64_t index, int32_t worker) {
+    struct ceiling_job *job = arg;
+    (void)worker;
+    memcpy(job->to + (size_t)index * job->bytes, job->from + (size_t)index * job->bytes,
+           job->bytes);
+}
+
+static void all_workers(const struct nh_cpu *cpu, nhood_parallel_body body,
+                        struct ceiling_job *job) {
+    if (cpu->host->parallel_for) {
+        cpu->host->parallel_for(cpu->host->user, cpu->threads, body, job);
+    } else {
+        nh_pool_run(cpu->pool, cpu->threads, body, job);
+    }
+}
+
+/* The best of a few runs of some milliseconds each: a ceiling, not an average. */
 nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
                             nhood_ceilings *ceilings) {
-    (void)device;
-    (void)ceilings;
-    (void)dtype;
-    return nh_error(NHOOD_ERR_UNSUPPORTED, "not yet");
+    const struct nh_cpu *cpu = device->backend;
+    size_t bytes = (size_t)32 << 20; /* well beyond the last-level cache's share of one core */
+    struct ceiling_job *job = nh_allocate(device->host, sizeof *job);
+    if (!job) return NHOOD_ERR_MEMORY;
+    job->kernels = dtype == NHOOD_DTYPE_F64 ? cpu->kernels->f64 : cpu->kernels->f32;
+    job->rounds = 200000;
+    job->bytes = bytes / (size_t)cpu->threads / NH_ALIGNMENT * NH_ALIGNMENT;
+    job->from = nh_allocate(device->host, bytes);
+    job->to = nh_allocate(device->host, bytes);
+    nhood_status status = job->from && job->to ? NHOOD_OK : NHOOD_ERR_MEMORY;
+    ceilings->flops_per_s = ceilings->bytes_per_s = 0;
+    for (int run = 0; !status && run < 5; run++) {
+        double start = seconds(), done = 0;
+        all_workers(cpu, fma_body, job);
+        double middle = seconds();
+        all_workers(cpu, copy_body, job);
+        double end = seconds();
+        for (int32_t i = 0; i < cpu->threads; i++)
+            done += 2 * (double)job->done[i];
+        double moved = 2 * (double)job->bytes * cpu->threads;
+        if (done / (middle - start) > ceilings->flops_per_s)
+            ceilings->flops_per_s = done / (middle - start);
+        if (moved / (end - middle) > ceilings->bytes_per_s)
+            ceilings->bytes_per_s = moved / (end - middle);
+    }
+    nh_release(device->host, job->from);
+    nh_release(device->host, job->to);
+    nh_release(device->host, job);
+    return status;
 }

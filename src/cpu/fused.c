@@ -1,0 +1,17 @@
+/* cpu.fused: forward and backward without ever writing attention weights.
+ *
+ * Queries fill the lanes of vectors, so that for window slot n the keys of a vector's queries are a shifted
+ * load of keys packed by channel: no multiply-add is wasted on keys outside a window. Values, and all
+ * gradients, are band products over packed rows (isa/band.h). Forward: paper section 3.2, on a CPU. */
+#include "cpu_solvers.h"
+#include "tiled.h"
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD) return "only fwd and bwd";
+    return nh_tiled_refuse(problem, device);
+}
+
+const struct nh_solver nh_solver_cpu_fused = {
+    "cpu.fused",         NHOOD_DEVICE_CPU,  nh_tiled_knobs, refuse,
+    nh_tiled_candidates, nh_tiled_estimate, nh_tiled_build,
+};

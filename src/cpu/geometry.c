@@ -1,0 +1,197 @@
+/* Builds the geometry of a plan. */
+#include "geometry.h"
+
+#include <string.h>
+
+void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
+                         struct nh_problem *permuted, int64_t slot_step[NH_AXES],
+                         int64_t bias_step[NH_AXES]) {
+    int from[NH_AXES] = {0, 1, 2};
+    from[lane_axis] = 2;
+    from[2] = lane_axis;
+    int64_t slot[NH_AXES] = {1, 1, 1}, bias[NH_AXES] = {1, 1, 1};
+    for (int a = NH_AXES - 2; a >= 0; a--) {
+        slot[a] = slot[a + 1] * problem->axis[a + 1].window;
+        bias[a] = bias[a + 1] * (2 * problem->axis[a + 1].window - 1);
+    }
+    *permuted = *problem;
+    for (int a = 0; a < NH_AXES; a++) {
+        permuted->axis[a] = problem->axis[from[a]];
+        slot_step[a] = slot[from[a]];
+        bias_step[a] = bias[from[a]];
+        for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+            bool extra = tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V ||
+                         tensor == NHOOD_D_EXTRA_K || tensor == NHOOD_D_EXTRA_V;
+            if (!extra) permuted->strides[tensor].axis[a] = problem->strides[tensor].axis[from[a]];
+        }
+    }
+    /* Extra tokens: their one stride in slot 0, wherever the caller's rank put it. */
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        if (tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V || tensor == NHOOD_D_EXTRA_K ||
+            tensor == NHOOD_D_EXTRA_V)
+            permuted->strides[tensor].axis[0] =
+                problem->strides[tensor].axis[NH_AXES - problem->rank];
+}
+
+static nhood_status make_order(const struct nh_host *host, const struct nh_axis *axis,
+                               struct nh_order *order) {
+    order->length = (int32_t)axis->length;
+    order->window = (int32_t)axis->window;
+    order->token = nh_allocate(host, 3 * (size_t)axis->length * sizeof *order->token);
+    if (!order->token) return NHOOD_ERR_MEMORY;
+    order->begin = order->token + axis->length;
+    order->end = order->begin + axis->length;
+    int32_t place = 0;
+    for (int64_t group = 0; group < axis->dilation; group++) {
+        int64_t length = nh_axis_group_length(axis->length, axis->dilation, group);
+        int32_t base = place;
+        for (int64_t position = 0; position < length; position++, place++) {
+            struct nh_range range =
+                nh_window_range(length, axis->window, axis->stride, axis->causal, position);
+            order->token[place] = (int32_t)(position * axis->dilation + group);
+            order->begin[place] = base + (int32_t)range.begin;
+            order->end[place] = base + (int32_t)range.end;
+        }
+    }
+    return NHOOD_OK;
+}
+
+/* As many queries from `first` on as fit one vector: their first keys must lie within `lanes` keys. */
+static void make_vector(const struct nh_order *order, int32_t first, int32_t limit, int32_t lanes,
+                        struct nh_vector *vector) {
+    int32_t count = 1;
+    while (count < lanes && first + count < limit &&
+           order->begin[first + count] - order->begin[first] < lanes)
+        count++;
+    vector->first = first;
+    vector->count = count;
+    vector->start = order->begin[first];
+    bool shift = true, same = true;
+    for (int32_t lane = 0; lane < NH_MOST_LANES; lane++) {
+        int32_t query = first + (lane < count ? lane : count - 1);
+        vector->index[lane] = order->begin[query] - vector->start;
+        vector->keys[lane] = order->end[query] - order->begin[query];
+        if (lane >= count) continue;
+        shift &= vector->index[lane] == lane;
+        same &= vector->index[lane] == 0;
+    }
+    vector->mode = same ? NH_LANES_SAME : shift ? NH_LANES_SHIFT : NH_LANES_PERMUTE;
+}
+
+static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry *geometry) {
+    const struct nh_order *order = &geometry->order[2];
+    const struct nh_tile_axis *tile = &geometry->tile[2];
+    geometry->tile_vector = nh_allocate(host, ((size_t)tile->count + 1) * sizeof(int32_t));
+    if (!geometry->tile_vector) return NHOOD_ERR_MEMORY;
+    int32_t count = 0;
+    struct nh_vector trial;
+    for (int pass = 0; pass < 2; pass++) {
+        count = 0;
+        for (int32_t t = 0; t < tile->count; t++) {
+            geometry->tile_vector[t] = count;
+            int32_t end = nh_tile_end(geometry, 2, t);
+            for (int32_t first = nh_tile_first(geometry, 2, t); first < end; count++) {
+                struct nh_vector *vector = pass ? &geometry->vector[count] : &trial;
+                make_vector(order, first, end, geometry->lanes, vector);
+                first += vector->count;
+            }
+        }
+        if (pass == 0) {
+            geometry->vector = nh_allocate(host, (size_t)count * sizeof *geometry->vector);
+            if (!geometry->vector) return NHOOD_ERR_MEMORY;
+        }
+    }
+    geometry->tile_vector[tile->count] = count;
+    return NHOOD_OK;
+}
+
+/* Band lists of every vector for the whole window; left empty where the window is taken in chunks. */
+static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *geometry) {
+    int32_t window = geometry->order[2].window, total = 0;
+    int32_t vectors = geometry->tile_vector[geometry->tile[2].count];
+    if (geometry->chunk < window) return NHOOD_OK;
+    for (int pass = 0; pass < 2; pass++) {
+        total = 0;
+        for (int32_t i = 0; i < vectors; i++) {
+            struct nh_vector *vector = &geometry->vector[i];
+            struct nh_band_list gather = {geometry->bands ? geometry->bands + total : NULL, 0};
+            nh_band_gather(vector, geometry->lanes, 0, window, geometry->band_outputs, &gather);
+            total += gather.count;
+            struct nh_band_list scatter = {geometry->bands ? geometry->bands + total : NULL, 0};
+            nh_band_scatter(vector, geometry->lanes, 0, window, geometry->band_outputs, &scatter);
+            total += scatter.count;
+            vector->gather = gather;
+            vector->scatter = scatter;
+        }
+        if (pass == 0) {
+            geometry->bands = nh_allocate(host, (size_t)total * sizeof *geometry->bands);
+            if (!geometry->bands) return NHOOD_ERR_MEMORY;
+        }
+    }
+    return NHOOD_OK;
+}
+
+static void make_tiles(struct nh_geometry *geometry, const int32_t size[NH_AXES]) {
+    geometry->tiles = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_axis *tile = &geometry->tile[a];
+        const struct nh_order *order = &geometry->order[a];
+        tile->size = (int32_t)nh_max(1, nh_min(size[a], order->length));
+        tile->count = (int32_t)nh_ceil_div(order->length, tile->size);
+        geometry->tiles *= tile->count;
+        for (int32_t t = 0; t < tile->count; t++) {
+            int32_t keys = order->end[nh_tile_end(geometry, a, t) - 1] -
+                           order->begin[nh_tile_first(geometry, a, t)];
+            if (keys > tile->most_keys) tile->most_keys = keys;
+        }
+    }
+}
+
+/* Scores of one query vector kept at a time. With four rows of f32 AVX-512 vectors, 192 slots are 48 KiB:
+ * they stay in L1 or just beyond, and a 13x13 window needs no online rescaling. */
+enum { MOST_SLOTS = 192, MOST_CHUNK = 256 };
+
+static void choose_blocking(struct nh_geometry *geometry,
+                            const struct nh_geometry_options *options) {
+    const struct nh_problem *problem = &geometry->problem;
+    int32_t window = geometry->order[2].window, chunks = (int32_t)nh_ceil_div(window, MOST_CHUNK);
+    geometry->lanes = options->lanes;
+    geometry->rows = options->most_rows;
+    geometry->chunk = (int32_t)nh_ceil_div(window, chunks);
+    geometry->slots = (int32_t)nh_max(MOST_SLOTS, geometry->chunk);
+    geometry->vectors_k = (int32_t)nh_ceil_div(problem->dim, options->lanes);
+    geometry->vectors_v = (int32_t)nh_ceil_div(problem->dim_v, options->lanes);
+    int32_t most =
+        geometry->vectors_k > geometry->vectors_v ? geometry->vectors_k : geometry->vectors_v;
+    geometry->band_vectors = most >= 4 ? 4 : most >= 2 ? 2 : 1;
+    geometry->band_outputs = options->band_budget / geometry->band_vectors;
+    if (geometry->band_outputs > NH_MOST_BAND) geometry->band_outputs = NH_MOST_BAND;
+}
+
+nhood_status nh_geometry_create(const struct nh_problem *problem, const struct nh_host *host,
+                                const struct nh_geometry_options *options,
+                                struct nh_geometry *geometry) {
+    memset(geometry, 0, sizeof *geometry);
+    nh_geometry_permute(problem, options->lane_axis, &geometry->problem, geometry->slot_step,
+                        geometry->bias_step);
+    nhood_status status = NHOOD_OK;
+    for (int a = 0; a < NH_AXES && !status; a++)
+        status = make_order(host, &geometry->problem.axis[a], &geometry->order[a]);
+    if (!status) {
+        choose_blocking(geometry, options);
+        make_tiles(geometry, options->size);
+        status = make_vectors(host, geometry);
+    }
+    if (!status) status = make_bands(host, geometry);
+    if (status) nh_geometry_destroy(host, geometry);
+    return status;
+}
+
+void nh_geometry_destroy(const struct nh_host *host, struct nh_geometry *geometry) {
+    for (int a = 0; a < NH_AXES; a++)
+        nh_release(host, geometry->order[a].token);
+    nh_release(host, geometry->tile_vector);
+    nh_release(host, geometry->vector);
+    nh_release(host, geometry->bands);
+    memset(geometry, 0, sizeof *geometry);
+}

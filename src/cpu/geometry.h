@@ -1,0 +1,119 @@
+/* Where a CPU plan's work is: the order of tokens, the tiles, the query vectors, the band operations.
+ *
+ * Order. Each axis is walked dilation group by dilation group, so that in this order every window is a
+ * contiguous, never decreasing range and dilation is gone: it lives on in order->token alone.
+ *
+ * Axes. The kernels put consecutive queries of one axis into the lanes of a vector ("lane axis", stored
+ * last); bias tables and attention weights keep the caller's axis order through slot_step and bias_step. */
+#ifndef NH_GEOMETRY_H
+#define NH_GEOMETRY_H
+
+#include "problem.h"
+
+enum { NH_MOST_LANES = 16, NH_MOST_ROWS = 4, NH_MOST_BAND = 8 };
+
+struct nh_order {
+    int32_t length;
+    int32_t window; /* slots */
+    int32_t *token; /* of each place in the order */
+    int32_t *begin; /* keys [begin, end), places in the order */
+    int32_t *end;
+};
+
+/* How the keys of a vector's lanes lie. */
+enum nh_lane_mode {
+    NH_LANES_SHIFT,   /* lane i starts at start + i: an unaligned load */
+    NH_LANES_SAME,    /* all lanes start at start: a broadcast */
+    NH_LANES_PERMUTE, /* lane i starts at start + index[i], index < lanes: a load and a permutation */
+    NH_LANE_MODES
+};
+
+/* One step of a band product: `outputs` consecutive rows accumulate weighted source rows, of which the
+ * first output takes [source, ..). If lead, each next output begins one source row later; if trail, it
+ * also ends one later; else they begin (end) together. `full` source rows are common to all outputs. */
+struct nh_band {
+    int32_t out, outputs, source, full;
+    int32_t lead, trail;
+    int32_t weight; /* index of the weight of (first output, first source row) in the score block */
+    int32_t out_step;    /* from one output to the next, at one source row */
+    int32_t source_step; /* from one source row to the next, at one output */
+};
+
+struct nh_band_list {
+    struct nh_band *band;
+    int32_t count;
+};
+
+/* Up to `lanes` consecutive queries of the lane axis. */
+struct nh_vector {
+    int32_t first, count; /* places in the order */
+    int32_t start;        /* first key of any lane */
+    enum nh_lane_mode mode;
+    int32_t index
+        [NH_MOST_LANES]; /* first key of the lane, less start; lanes >= count repeat the last */
+    int32_t keys[NH_MOST_LANES]; /* keys of the lane: the window, fewer at a causal border */
+    struct nh_band_list gather;  /* lanes accumulate key rows; for the whole window */
+    struct nh_band_list scatter; /* key rows accumulate lanes; for the whole window */
+};
+
+struct nh_tile_axis {
+    int32_t size, count; /* queries per tile, tiles */
+    int32_t most_keys;   /* largest halo */
+};
+
+struct nh_geometry {
+    struct nh_problem problem; /* axes and strides permuted: lane axis last */
+    struct nh_order order[NH_AXES];
+    int64_t slot_step[NH_AXES]; /* of a window slot along each axis, in A's last axis */
+    int64_t bias_step[NH_AXES]; /* of a displacement along each axis, in a head's bias table */
+    struct nh_tile_axis tile[NH_AXES];
+    int32_t *tile_vector; /* first vector of each lane-axis tile, and one past the last */
+    struct nh_vector *vector;
+    struct nh_band *bands; /* storage behind the vectors' lists */
+    int32_t lanes, rows;   /* of the kernels it was made for; rows: query vectors per block */
+    int32_t chunk;         /* window slots of the lane axis taken at a time */
+    int32_t slots;         /* scores of one query vector kept at a time */
+    int32_t vectors_k, vectors_v; /* vectors that hold a row of D, Dv */
+    int32_t band_vectors;         /* of a row handled at a time by the band kernel */
+    int32_t band_outputs;
+    int64_t tiles; /* per batch entry and kv head */
+};
+
+struct nh_geometry_options {
+    int32_t lanes, most_rows, band_budget; /* of the kernels */
+    int32_t lane_axis;                     /* 0..2 in canonical axes */
+    int32_t size[NH_AXES];                 /* tile, in permuted axes */
+};
+
+/* Axes and strides with the lane axis last. */
+void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
+                         struct nh_problem *permuted, int64_t slot_step[NH_AXES],
+                         int64_t bias_step[NH_AXES]);
+
+nhood_status nh_geometry_create(const struct nh_problem *problem, const struct nh_host *host,
+                                const struct nh_geometry_options *options,
+                                struct nh_geometry *geometry);
+void nh_geometry_destroy(const struct nh_host *host, struct nh_geometry *geometry);
+
+static inline int32_t nh_tile_first(const struct nh_geometry *geometry, int axis, int64_t tile) {
+    return (int32_t)tile * geometry->tile[axis].size;
+}
+
+static inline int32_t nh_tile_end(const struct nh_geometry *geometry, int axis, int64_t tile) {
+    return (int32_t)nh_min((tile + 1) * geometry->tile[axis].size, geometry->order[axis].length);
+}
+
+/* Band steps for lanes that take their slots [slot0, slot1): with lanes as outputs and keys as sources, or
+ * the other way round. Keys count from vector->start. The score block is [slot - slot0][lane]. Appends to
+ * list; with list->band NULL only counts. */
+void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
+                    int32_t most_outputs, struct nh_band_list *list);
+void nh_band_scatter(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
+                     int32_t most_outputs, struct nh_band_list *list);
+
+/* Most steps either list can need for one vector and slots [slot0, slot1). */
+static inline int32_t nh_band_bound(int32_t lanes, int32_t slots) {
+    return lanes * (slots + lanes);
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* Backward: P and dS of each block recomputed from LSE, then five products. dQ belongs to the block; dK and
+ * dV go to the tile's own partial gradients, which reduce.h adds up. */
+#ifndef NH_BACKWARD_H
+#define NH_BACKWARD_H
+
+#include "forward.h"
+
+/* Partial gradients of a tile, in this order: keys and values of the halo, extra tokens, bias tables of the
+ * heads of the group. Offsets in reals; the same for all tiles. */
+struct partial {
+    int64_t d_k, d_v, d_extra_k, d_extra_v, d_bias, reals;
+};
+
+static struct partial partial_layout(const struct nh_geometry *geometry) {
+    const struct nh_problem *problem = &geometry->problem;
+    struct partial partial = {0};
+    bool bwd = problem->op == NHOOD_OP_BWD;
+    if (!bwd && problem->op != NHOOD_OP_IN) return partial;
+    int64_t keys = 1, group = problem->heads / problem->kv_heads;
+    int64_t width_k = (int64_t)geometry->vectors_k * VL,
+            width_v = (int64_t)geometry->vectors_v * VL;
+    for (int a = 0; a < NH_AXES; a++)
+        keys *= geometry->tile[a].most_keys;
+    partial.d_v = bwd ? keys * width_k : 0;
+    partial.d_extra_k = partial.d_v + keys * width_v;
+    partial.d_extra_v = partial.d_extra_k + (bwd ? problem->extra_tokens * width_k : 0);
+    partial.d_bias = partial.d_extra_v + (bwd ? problem->extra_tokens * width_v : 0);
+    partial.reals = partial.d_bias + (bwd && problem->has_bias ? group * problem->bias_count : 0);
+    partial.reals = (partial.reals + NH_ALIGNMENT - 1) / NH_ALIGNMENT * NH_ALIGNMENT;
+    return partial;
+}
+
+static int64_t partial_reals(const struct nh_geometry *geometry) {
+    return partial_layout(geometry).reals;
+}
+
+/* score := P, d_score := dS, from the products S and dP. */
+static void weigh(const struct tile *tile, const struct step *step, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    real *score = row_scores(tile, s->score, row), *d_score = row_scores(tile, s->d_score, row);
+    int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
+    vec lse = v_load(s->lse + row * VL), delta = v_load(s->delta + row * VL);
+    for (int64_t i = 0; i < count; i++) {
+        vec p = v_exp2(v_load(score + i * VL) - lse);
+        v_store(score + i * VL, p);
+        v_store(d_score + i * VL, p * (v_load(d_score + i * VL) - delta));
+    }
+}
+
+/* Adds dS to the head's bias gradient, kept by lane so that whole vectors can be added. */
+static void bias_gradient(const struct tile *tile, const struct block *block,
+                          const struct step *step, int32_t row) {
+    const struct nh_vector *vector = block->vector[row];
+    int64_t slot_step = tile->geometry->bias_step[2];
+    real *lanes = tile->scratch.bias_lanes;
+    const real *at = row_scores(tile, tile->scratch.d_score, row);
+    bool whole = vector->mode == NH_LANES_SHIFT && vector->count == VL;
+    for (int32_t part = 0; part < step_parts(step, row); part++) {
+        int32_t slow = step->slow + part / step->row_count[row];
+        int32_t middle = step->row_begin[row] + part % step->row_count[row];
+        int64_t index[NH_MOST_LANES];
+        for (int32_t lane = 0; lane < vector->count; lane++)
+            index[lane] = bias_index(tile, block, row, slow, middle, lane);
+        for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
+            if (whole) {
+                real *sum = lanes + (index[0] + slot * slot_step) * VL;
+                v_store(sum, v_load(sum) + v_load(at));
+                continue;
+            }
+            for (int32_t lane = 0; lane < vector->count; lane++)
+                lanes[(index[lane] + slot * slot_step) * VL + lane] += at[lane];
+        }
+    }
+}
+
+static void backward_step(struct tile *tile, const struct block *block, const struct step *step) {
+    const struct scratch *s = &tile->scratch;
+    const struct nh_geometry *geometry = tile->geometry;
+    const struct partial at = partial_layout(geometry);
+    step_dots(tile, block, step, s->score, s->q_columns, (int32_t)tile->problem->dim, s->k_columns,
+              s->extra_k_columns);
+    step_bias(tile, block, step, s->score);
+    step_dots(tile, block, step, s->d_score, s->d_o_columns, (int32_t)tile->problem->dim_v,
+              s->v_columns, s->extra_v_columns);
+    for (int32_t r = 0; r < block->rows; r++) {
+        if (!step_parts(step, r)) continue;
+        weigh(tile, step, r);
+        if (tile->problem->has_bias && !step->extra) bias_gradient(tile, block, step, r);
+        gather_row(tile, block, step, r, s->d_score, s->k_rows, s->extra_k_rows,
+                   geometry->vectors_k, s->d_q);
+    }
+    scatter_rows(tile, block, step, s->d_score, s->q_rows, geometry->vectors_k,
+                 tile->partial + at.d_k, tile->partial + at.d_extra_k);
+    scatter_rows(tile, block, step, s->score, s->d_o_rows, geometry->vectors_v,
+                 tile->partial + at.d_v, tile->partial + at.d_extra_v);
+}
+
+/* Packs the block's rows of a query-side tensor as rows: [row][VL][width]. */
+static void pack_query_rows(const struct tile *tile, const struct block *block, int32_t tensor,
+                            int64_t dim, real factor, real *out, int64_t width) {
+    for (int32_t r = 0; r < block->rows; r++) {
+        struct rows rows =
+            tensor_rows(tile, tensor, tile->head, block->slow, block->middle[r], dim);
+        rows_from(rows, block->vector[r]->first, block->vector[r]->count, factor,
+                  out + (int64_t)r * VL * width, width);
+    }
+}
+
+/* delta = rowsum(dO * O) - dLSE, and LSE in base 2. O's rows pass through the result rows of the block. */
+static void pack_softmax_state(const struct tile *tile, const struct block *block, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    const nhood_io *io = tile->run->io;
+    const struct nh_vector *vector = block->vector[row];
+    int32_t slow = block->slow, middle = block->middle[row];
+    struct rows o = tensor_rows(tile, NHOOD_O, tile->head, slow, middle, tile->problem->dim_v);
+    struct rows lse = tensor_rows(tile, NHOOD_LSE, tile->head, slow, middle, 1), d_lse = lse;
+    if (io->data[NHOOD_D_LSE]) d_lse = tensor_rows(tile, NHOOD_D_LSE, tile->head, slow, middle, 1);
+    for (int32_t lane = 0; lane < VL; lane++) {
+        real *delta = &s->delta[row * VL + lane];
+        *delta = 0;
+        s->lse[row * VL + lane] = 0;
+        if (lane >= vector->count) continue;
+        int32_t place = vector->first + lane;
+        const real *d_o = s->d_o_rows + ((int64_t)row * VL + lane) * s->width_v;
+        vec sum = {0};
+        for (int32_t c = 0; c < o.dim; c += VL)
+            sum += load_row(&o, row_at(&o, place), c) * v_load(d_o + c);
+        *delta = v_sum(sum);
+        if (io->data[NHOOD_D_LSE]) *delta -= (real)nh_load_f64(lse.dtype, row_at(&d_lse, place), 0);
+        s->lse[row * VL + lane] = (real)(nh_load_f64(lse.dtype, row_at(&lse, place), 0) * log2_e);
+    }
+}
+
+static void backward_block(struct tile *tile, const struct block *block) {
+    const struct scratch *s = &tile->scratch;
+    const struct nh_problem *problem = tile->problem;
+    real scale = (real)problem->scale;
+    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)(problem->scale * log2_e),
+                       s->q_columns);
+    pack_query_columns(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_columns);
+    pack_query_rows(tile, block, NHOOD_Q, problem->dim, scale, s->q_rows, s->width_k);
+    pack_query_rows(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_rows, s->width_v);
+    for (int32_t r = 0; r < block->rows; r++)
+        pack_softmax_state(tile, block, r);
+    memset(s->d_q, 0, (size_t)(block->rows * VL * s->width_k) * sizeof(real));
+    each_step(tile, block, backward_step);
+    if (!tile->run->io->data[NHOOD_D_Q]) return;
+    for (int32_t r = 0; r < block->rows; r++)
+        store_queries(tile, block, r, NHOOD_D_Q, problem->dim, NULL, s->d_q, s->width_k);
+}
+
+static void backward_tile(struct tile *tile) {
+    const struct nh_problem *problem = tile->problem;
+    const struct partial at = partial_layout(tile->geometry);
+    int64_t group = problem->heads / problem->kv_heads;
+    memset(tile->partial, 0, (size_t)at.reals * sizeof(real));
+    tile_pack(tile, (real)problem->scale);
+    tile_pack_extra(tile, (real)problem->scale);
+    for (int64_t i = 0; i < group; i++) {
+        tile->head = tile->kv_head * group + i;
+        real *lanes = tile->scratch.bias_lanes;
+        if (lanes) memset(lanes, 0, (size_t)(problem->bias_count * VL) * sizeof(real));
+        each_block(tile, backward_block);
+        for (int64_t b = 0; lanes && b < problem->bias_count; b++)
+            tile->partial[at.d_bias + i * problem->bias_count + b] = v_sum(v_load(lanes + b * VL));
+    }
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* Band products: consecutive output rows accumulate weighted source rows, each output its own contiguous
+ * range of them. P V, dQ = dS K, dK = dS^T Q and dV = P^T dO are all this one product; nh_band (geometry.h)
+ * says how the ranges of neighbouring outputs are shifted, so that no weight outside the band is touched. */
+#ifndef NH_BAND_H
+#define NH_BAND_H
+
+#include "geometry.h"
+#include "simd.h"
+
+/* Accumulators: outputs times vectors of a row. */
+#if defined(NH_ISA_AVX512)
+#define BAND_BUDGET 16
+#else
+#define BAND_BUDGET 8
+#endif
+
+/* What all steps of one band list share. Each part has its own weights and source rows (a key row of the
+ * window, or a query vector that meets the same key row); out is summed over parts. */
+struct band_product {
+    const real *const *weight;
+    const real *const *source;
+    int32_t parts;
+    int64_t source_pitch; /* reals from one source row to the next */
+    real *out;
+    int64_t out_pitch;
+};
+
+INLINE void band_row(const int G, const int V, const int first, const int last, vec sum[8][4],
+                     const real *weight, int64_t out_step, const real *source) {
+    vec value[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; v++)
+        value[v] = v_load(source + v * VL);
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++) {
+        if (g < first || g > last) continue;
+        vec w = v_set(weight[g * out_step]);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++)
+            sum[g][v] += w * value[v];
+    }
+}
+
+INLINE void band_kernel(const int G, const int V, const int lead, const int trail,
+                        const struct band_product *product, const struct nh_band *band,
+                        int64_t channel) {
+    vec sum[8][4];
+    real *out = product->out + band->out * product->out_pitch + channel;
+    const int64_t out_step = band->out_step, source_step = band->source_step;
+    const int64_t source_pitch = product->source_pitch;
+    const int32_t full = band->full;
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++)
+            sum[g][v] = v_load(out + g * product->out_pitch + v * VL);
+    }
+    for (int32_t part = 0; part < product->parts; part++) {
+        const real *weight = product->weight[part] + band->weight;
+        const real *source = product->source[part] + band->source * source_pitch + channel;
+        if (lead) {
+#pragma GCC unroll 8
+            for (int t = 0; t < G - 1; t++) {
+                band_row(G, V, 0, t, sum, weight, out_step, source);
+                weight += source_step;
+                source += source_pitch;
+            }
+        }
+        for (int32_t i = 0; i < full; i++) {
+            band_row(G, V, 0, G - 1, sum, weight, out_step, source);
+            weight += source_step;
+            source += source_pitch;
+        }
+        if (trail) {
+#pragma GCC unroll 8
+            for (int t = 0; t < G - 1; t++) {
+                band_row(G, V, t + 1, G - 1, sum, weight, out_step, source);
+                weight += source_step;
+                source += source_pitch;
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++)
+            v_store(out + g * product->out_pitch + v * VL, sum[g][v]);
+    }
+}
+
+typedef void band_fn(const struct band_product *product, const struct nh_band *band,
+                     int64_t channel);
+
+#define BAND_NAME(G, V, L, T) band_##G##_##V##_##L##T
+#define BAND(G, V, L, T)                                                                           \
+    static void BAND_NAME(G, V, L, T)(const struct band_product *product,                          \
+                                      const struct nh_band *band, int64_t channel) {               \
+        band_kernel(G, V, L, T, product, band, channel);                                           \
+    }
+#define BAND_EDGES(G, V) BAND(G, V, 0, 0) BAND(G, V, 0, 1) BAND(G, V, 1, 0) BAND(G, V, 1, 1)
+#define BAND_ENTRY(G, V)                                                                           \
+    {                                                                                              \
+        {BAND_NAME(G, V, 0, 0), BAND_NAME(G, V, 0, 1)}, {                                          \
+            BAND_NAME(G, V, 1, 0), BAND_NAME(G, V, 1, 1)                                           \
+        }                                                                                          \
+    }
+#define BAND_SINGLE(V)                                                                             \
+    {                                                                                              \
+        {BAND_NAME(1, V, 0, 0), NULL}, {                                                           \
+            NULL, NULL                                                                             \
+        }                                                                                          \
+    }
+
+BAND(1, 1, 0, 0)
+BAND(1, 2, 0, 0) BAND(1, 4, 0, 0) BAND_EDGES(2, 1) BAND_EDGES(2, 2) BAND_EDGES(2, 4)
+    BAND_EDGES(4, 1) BAND_EDGES(4, 2) BAND_EDGES(8, 1)
+#if BAND_BUDGET >= 16
+        BAND_EDGES(4, 4) BAND_EDGES(8, 2)
+#endif
+
+    /* [log2 vectors][log2 outputs][lead][trail] */
+    static band_fn *const band_table[3][4][2][2] = {
+        {BAND_SINGLE(1), BAND_ENTRY(2, 1), BAND_ENTRY(4, 1), BAND_ENTRY(8, 1)},
+#if BAND_BUDGET >= 16
+        {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2), BAND_ENTRY(8, 2)},
+        {BAND_SINGLE(4), BAND_ENTRY(2, 4), BAND_ENTRY(4, 4)},
+#else
+        {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2)},
+        {BAND_SINGLE(4), BAND_ENTRY(2, 4)},
+#endif
+};
+
+/* Rows of `vectors` vectors, at most `most` (1, 2 or 4) of them at a time. */
+static void band_run(const struct band_product *product, const struct nh_band_list *list,
+                     int32_t vectors, int32_t most) {
+    for (int32_t i = 0; i < list->count; i++) {
+        const struct nh_band *band = &list->band[i];
+        int outputs_log = band->outputs == 8 ? 3 : band->outputs >> 1;
+        for (int32_t v = 0; v < vectors;) {
+            int vectors_log = most >= 4 && vectors - v >= 4 ? 2 : most >= 2 && vectors - v >= 2;
+            band_table[vectors_log][outputs_log][band->lead][band->trail](product, band, v * VL);
+            v += 1 << vectors_log;
+        }
+    }
+}
+
+#endif

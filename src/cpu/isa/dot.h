@@ -1,0 +1,108 @@
+/* Scores: products of query vectors (queries in the lanes, one channel after the other) with keys packed by
+ * channel. Every multiply-add is useful: lane i meets exactly its own keys, at its own start.
+ * R query vectors share the loads of N consecutive keys; R * N sums stay in registers. */
+#ifndef NH_DOT_H
+#define NH_DOT_H
+
+#include "geometry.h"
+#include "simd.h"
+
+/* R and the most N for it, by registers: R * N sums, R queries, one key. */
+#if defined(NH_ISA_AVX512)
+#define MOST_ROWS 4
+#define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
+#else
+#define MOST_ROWS 3
+#define MOST_KEYS(R) ((R) == 3 ? 4 : (R) == 2 ? 5 : 8)
+#endif
+
+INLINE void dot_kernel(const int R, const int N, const int mode, real *const *score,
+                       const real *const *query, const real *key, int64_t pitch, int32_t dim,
+                       vint index) {
+    vec sum[MOST_ROWS][8];
+    const real *q[MOST_ROWS];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) {
+        q[r] = query[r];
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++)
+            sum[r][n] = (vec){0};
+    }
+    for (int32_t c = 0; c < dim; c++) {
+        vec value[MOST_ROWS];
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++)
+            value[r] = v_load(q[r] + c * VL);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) {
+            vec k = mode == NH_LANES_SAME ? v_set(key[n]) : v_load(key + n);
+            if (mode == NH_LANES_PERMUTE) k = v_permute(k, index);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++)
+                sum[r][n] += value[r] * k;
+        }
+        key += pitch;
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++)
+            v_store(score[r] + n * VL, sum[r][n]);
+    }
+}
+
+typedef void dot_fn(real *const *score, const real *const *query, const real *key, int64_t pitch,
+                    int32_t dim, vint index);
+
+#define DOT_NAME(R, N, M) dot_##R##_##N##_##M
+#define DOT(R, N, M)                                                                               \
+    static void DOT_NAME(R, N, M)(real *const *score, const real *const *query, const real *key,   \
+                                  int64_t pitch, int32_t dim, vint index) {                        \
+        dot_kernel(R, N, M, score, query, key, pitch, dim, index);                                 \
+    }
+#define DOT_MODES(R, N) DOT(R, N, 0) DOT(R, N, 1) DOT(R, N, 2)
+#define DOT_ENTRY(R, N)                                                                            \
+    { DOT_NAME(R, N, 0), DOT_NAME(R, N, 1), DOT_NAME(R, N, 2) }
+#define DOT_1_TO_4(F, R) F(R, 1) F(R, 2) F(R, 3) F(R, 4)
+
+DOT_1_TO_4(DOT_MODES, 1)
+DOT_MODES(1, 5)
+DOT_MODES(1, 6) DOT_MODES(1, 7) DOT_MODES(1, 8) DOT_1_TO_4(DOT_MODES, 2) DOT_MODES(2, 5)
+    DOT_1_TO_4(DOT_MODES, 3)
+#if defined(NH_ISA_AVX512)
+        DOT_MODES(2, 6) DOT_MODES(2, 7) DOT_MODES(2, 8) DOT_MODES(3, 5) DOT_MODES(3, 6)
+            DOT_MODES(3, 7) DOT_MODES(3, 8) DOT_1_TO_4(DOT_MODES, 4) DOT_MODES(4, 5) DOT_MODES(4, 6)
+#endif
+
+                static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+                    {DOT_ENTRY(1, 1), DOT_ENTRY(1, 2), DOT_ENTRY(1, 3), DOT_ENTRY(1, 4),
+                     DOT_ENTRY(1, 5), DOT_ENTRY(1, 6), DOT_ENTRY(1, 7), DOT_ENTRY(1, 8)},
+#if defined(NH_ISA_AVX512)
+                    {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4),
+                     DOT_ENTRY(2, 5), DOT_ENTRY(2, 6), DOT_ENTRY(2, 7), DOT_ENTRY(2, 8)},
+                    {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4),
+                     DOT_ENTRY(3, 5), DOT_ENTRY(3, 6), DOT_ENTRY(3, 7), DOT_ENTRY(3, 8)},
+                    {DOT_ENTRY(4, 1), DOT_ENTRY(4, 2), DOT_ENTRY(4, 3), DOT_ENTRY(4, 4),
+                     DOT_ENTRY(4, 5), DOT_ENTRY(4, 6)},
+#else
+            {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4), DOT_ENTRY(2, 5)},
+            {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4)},
+#endif
+};
+
+/* score[r][n] = query[r] . key(start + n) for n in [0, count), keys at key[c * pitch + n]. */
+static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
+                     const real *const *query, const real *key, int64_t pitch, int32_t dim,
+                     vint index) {
+    real *at[MOST_ROWS];
+    int32_t pieces = (count + MOST_KEYS(rows) - 1) / MOST_KEYS(rows), done = 0;
+    for (int32_t piece = 0; piece < pieces; piece++) {
+        int32_t size = (count - done + pieces - piece - 1) / (pieces - piece);
+        for (int32_t r = 0; r < rows; r++)
+            at[r] = score[r] + done * VL;
+        dot_table[rows - 1][size - 1][mode](at, query, key + done, pitch, dim, index);
+        done += size;
+    }
+}
+
+#endif

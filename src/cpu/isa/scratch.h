@@ -1,0 +1,105 @@
+/* What one worker keeps while it handles a tile: packed keys and values of the tile's halo, and the
+ * queries, scores and results of one block of query vectors. */
+#ifndef NH_SCRATCH_H
+#define NH_SCRATCH_H
+
+#include "geometry.h"
+#include "simd.h"
+
+struct scratch {
+    int64_t
+        key_pitch; /* places of one channel of a packed key row, padded so that a vector may start
+                             at any key */
+    int64_t extra_pitch;      /* the same for the extra tokens */
+    int64_t width_k, width_v; /* reals of a packed row of D, Dv: whole vectors */
+    int64_t halo_rows;
+    real *k_columns, *v_columns; /* [halo row][channel][key_pitch] */
+    real *k_rows, *v_rows;       /* [halo row][key][width] */
+    real *extra_k_columns, *extra_v_columns, *extra_k_rows, *extra_v_rows;
+    real *q_columns, *d_o_columns; /* [row][channel][VL] */
+    real *q_rows, *d_o_rows;       /* [row][VL][width] */
+    real *out, *d_q;               /* [row][VL][width]: unnormalised results */
+    real *score, *d_score;         /* [row][slots][VL] */
+    real *largest, *sum;           /* [row][VL]: online softmax */
+    real *lse, *delta;             /* [row][VL] */
+    real *bias_lanes;              /* [bias_count][VL]: gradient of one head's table, by lane */
+    real *line;                    /* [REDUCE_SPAN][width]: sums of the reduction */
+    struct nh_band *gather, *scatter;
+};
+
+/* Keys summed up by one reduction job. */
+enum { REDUCE_SPAN = 64 };
+
+struct arena {
+    real *base;
+    int64_t used;
+};
+
+static real *arena_take(struct arena *arena, bool wanted, int64_t count) {
+    if (!wanted) return NULL;
+    real *memory = arena->base ? arena->base + arena->used : NULL;
+    arena->used += (count + NH_ALIGNMENT - 1) / NH_ALIGNMENT * NH_ALIGNMENT;
+    return memory;
+}
+
+/* Whole vectors of `count` places and one more, so that an unaligned vector never leaves the row; never a
+ * multiple of the page size, which would map every channel to the same cache set. */
+static int64_t padded_places(int64_t count) {
+    int64_t places = (count + VL - 1) / VL * VL + VL;
+    return places * (int64_t)sizeof(real) % 4096 == 0 ? places + VL : places;
+}
+
+static void scratch_windows(const struct nh_geometry *geometry, struct scratch *s,
+                            struct arena *arena) {
+    const struct nh_problem *problem = &geometry->problem;
+    int64_t dim = problem->dim, dim_v = problem->dim_v, extra = problem->extra_tokens;
+    bool fwd = problem->op == NHOOD_OP_FWD, bwd = problem->op == NHOOD_OP_BWD;
+    bool dots = fwd || bwd || problem->op == NHOOD_OP_PN;
+    bool values = fwd || problem->op == NHOOD_OP_NN;
+    int64_t keys = geometry->tile[2].most_keys;
+    s->halo_rows = (int64_t)geometry->tile[0].most_keys * geometry->tile[1].most_keys;
+    s->key_pitch = padded_places(keys);
+    s->extra_pitch = padded_places(extra);
+    s->width_k = (int64_t)geometry->vectors_k * VL;
+    s->width_v = (int64_t)geometry->vectors_v * VL;
+    s->k_columns = arena_take(arena, dots, s->halo_rows * dim * s->key_pitch);
+    s->v_columns = arena_take(arena, bwd, s->halo_rows * dim_v * s->key_pitch);
+    s->k_rows = arena_take(arena, bwd, s->halo_rows * keys * s->width_k);
+    s->v_rows = arena_take(arena, values, s->halo_rows * keys * s->width_v);
+    s->extra_k_columns = arena_take(arena, extra > 0, dim * s->extra_pitch);
+    s->extra_v_columns = arena_take(arena, extra > 0 && bwd, dim_v * s->extra_pitch);
+    s->extra_k_rows = arena_take(arena, extra > 0 && bwd, extra * s->width_k);
+    s->extra_v_rows = arena_take(arena, extra > 0 && fwd, extra * s->width_v);
+}
+
+/* Lays the scratch out from base on; with base NULL only counts. Returns its reals. */
+static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, struct scratch *s) {
+    const struct nh_problem *problem = &geometry->problem;
+    struct arena arena = {base, 0};
+    bool fwd = problem->op == NHOOD_OP_FWD, bwd = problem->op == NHOOD_OP_BWD;
+    bool dots = fwd || bwd || problem->op == NHOOD_OP_PN, in = problem->op == NHOOD_OP_IN;
+    int64_t rows = geometry->rows, lanes = rows * VL;
+    scratch_windows(geometry, s, &arena);
+    s->q_columns = arena_take(&arena, dots, lanes * problem->dim);
+    s->d_o_columns = arena_take(&arena, bwd, lanes * problem->dim_v);
+    s->q_rows = arena_take(&arena, bwd, lanes * s->width_k);
+    s->d_o_rows = arena_take(&arena, bwd || in, lanes * s->width_v);
+    s->out = arena_take(&arena, fwd || problem->op == NHOOD_OP_NN, lanes * s->width_v);
+    s->d_q = arena_take(&arena, bwd, lanes * s->width_k);
+    s->score = arena_take(&arena, true, lanes * geometry->slots);
+    s->d_score = arena_take(&arena, bwd, lanes * geometry->slots);
+    s->largest = arena_take(&arena, fwd, lanes);
+    s->sum = arena_take(&arena, fwd, lanes);
+    s->lse = arena_take(&arena, bwd, lanes);
+    s->delta = arena_take(&arena, bwd, lanes);
+    s->bias_lanes = arena_take(&arena, bwd && problem->has_bias, problem->bias_count * VL);
+    int64_t width = s->width_k > s->width_v ? s->width_k : s->width_v;
+    s->line = arena_take(&arena, bwd || in, REDUCE_SPAN * width);
+    int64_t steps = nh_band_bound(VL, geometry->slots);
+    int64_t step_reals = (int64_t)(sizeof(struct nh_band) / sizeof(real)) + 1;
+    s->gather = (struct nh_band *)(void *)arena_take(&arena, true, VL * step_reals);
+    s->scatter = (struct nh_band *)(void *)arena_take(&arena, bwd || in, steps * step_reals);
+    return arena.used;
+}
+
+#endif

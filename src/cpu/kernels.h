@@ -1,0 +1,52 @@
+/* What the per-ISA object files offer: one table per instruction set, one column per real type. */
+#ifndef NH_KERNELS_H
+#define NH_KERNELS_H
+
+#include "geometry.h"
+
+/* Work items of a pass, in units of one batch entry and kv head. A backward pass runs in rounds of a few
+ * units, because every tile keeps its own partial gradients of the keys in its halo until they are added
+ * up: in a fixed order, so that results depend on neither threads nor rounds. */
+struct nh_tile_run {
+    const struct nh_geometry *geometry;
+    const nhood_io *io;
+    void *scratch; /* one per worker */
+    int64_t scratch_reals;
+    void *bias;    /* tables as reals, fwd and bwd: times log2(e) */
+    void *d_bias;  /* running sums */
+    void *partial; /* of every tile of the round */
+    int64_t partial_reals;
+    int64_t first_unit, units;
+};
+
+/* The template, compiled for one instruction set and one real type (f64 problems use f64, others f32). */
+struct nh_tile_kernels {
+    int32_t lanes;       /* reals per vector */
+    int32_t most_rows;   /* query vectors that share key loads */
+    int32_t band_budget; /* accumulators of the band kernel: outputs times vectors of a row */
+    /* Thread scratch for a geometry, in reals. */
+    int64_t (*scratch_reals)(const struct nh_geometry *geometry);
+    /* One work item: a tile of one batch entry and kv head, with every query head of the group. */
+    void (*tile)(const struct nh_tile_run *run, int64_t item, int32_t worker);
+    /* Reals of one tile's partial gradients; 0 for passes without any. */
+    int64_t (*partial_reals)(const struct nh_geometry *geometry);
+    /* Adds up partial gradients after a round: jobs [0, reduce_jobs), independent of each other. */
+    int64_t (*reduce_jobs)(const struct nh_tile_run *run);
+    void (*reduce)(const struct nh_tile_run *run, int64_t job, int32_t worker);
+    /* Reads the bias tables before the first round, stores their gradient after the last. */
+    void (*begin)(const struct nh_tile_run *run);
+    void (*finish)(const struct nh_tile_run *run);
+    /* For the ceilings: multiply-adds on registers; returns how many were done. */
+    int64_t (*multiply_add)(int64_t rounds);
+};
+
+struct nh_kernels {
+    const char *name; /* "generic", "avx2", "avx512" */
+    const struct nh_tile_kernels *f32, *f64;
+};
+
+extern const struct nh_tile_kernels nh_tile_generic_f32, nh_tile_generic_f64;
+extern const struct nh_tile_kernels nh_tile_avx2_f32, nh_tile_avx2_f64;
+extern const struct nh_tile_kernels nh_tile_avx512_f32, nh_tile_avx512_f64;
+
+#endif

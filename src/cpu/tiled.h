@@ -1,0 +1,21 @@
+/* The tiled CPU operation: one geometry, one instruction set's kernels, and the loop over tiles. */
+#ifndef NH_TILED_H
+#define NH_TILED_H
+
+#include "cpu.h"
+#include "geometry.h"
+
+/* Values of a config: the axis whose consecutive queries fill the lanes, and the tile's queries per axis
+ * (lane axis last). */
+enum { NH_KNOB_LANE_AXIS, NH_KNOB_TILE_0, NH_KNOB_TILE_1, NH_KNOB_TILE_2 };
+extern const char *const nh_tiled_knobs[];
+
+const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device);
+int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
+                        struct nh_config *config, int capacity);
+double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
+                         const struct nh_config *config);
+nhood_status nh_tiled_build(const struct nh_problem *problem, const struct nh_device *device,
+                            const struct nh_config *config, struct nh_operation **operation);
+
+#endif

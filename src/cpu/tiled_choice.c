@@ -1,0 +1,127 @@
+/* What tiles the CPU kernels try, and how long they are expected to take. */
+#include "tiled.h"
+
+#include "dtype.h"
+#include "kernels.h"
+
+#include <string.h>
+
+const char *const nh_tiled_knobs[] = {"lane_axis", "t0", "t1", "t2", NULL};
+
+/* Places, tile extents and scratch counts are 32-bit. */
+const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    (void)device;
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].length > INT32_MAX - 1024)
+            return "an axis is longer than 2^31 - 1025 tokens";
+    if (problem->bias_count > INT32_MAX)
+        return "a head's bias table has more than 2^31 - 1 entries";
+    return NULL;
+}
+
+static const struct nh_tile_kernels *kernels_for(const struct nh_problem *problem,
+                                                 const struct nh_device *device) {
+    const struct nh_cpu *cpu = device->backend;
+    return problem->dtype == NHOOD_DTYPE_F64 ? cpu->kernels->f64 : cpu->kernels->f32;
+}
+
+/* Keys that `queries` consecutive queries of an axis attend, away from borders. */
+static double halo(const struct nh_axis *axis, double queries) {
+    double group = (double)axis->length / (double)axis->dilation,
+           keys = queries + (double)axis->window - 1;
+    if (queries >= group) return queries; /* whole dilation groups */
+    return keys < (double)axis->length ? keys : (double)axis->length;
+}
+
+/* Bytes of packed keys and values (and their gradients) per key of a tile's halo. */
+static double bytes_per_key(const struct nh_problem *problem) {
+    double real = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
+    double dims = (double)problem->dim + (double)problem->dim_v;
+    return real * dims * (problem->op == NHOOD_OP_BWD ? 3 : 1);
+}
+
+struct shape {
+    double tiles, queries, keys, lane_share;
+};
+
+static struct shape tile_shape(const struct nh_problem *problem, const struct nh_config *config,
+                               int32_t lanes) {
+    struct nh_problem permuted;
+    int64_t slot_step[NH_AXES], bias_step[NH_AXES];
+    nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
+    struct shape shape = {1, 1, 1, 1};
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &permuted.axis[a];
+        int64_t size = nh_min(config->value[NH_KNOB_TILE_0 + a], axis->length);
+        int64_t count = nh_ceil_div(axis->length, size);
+        double mean = (double)axis->length / (double)count;
+        shape.tiles *= (double)count;
+        shape.queries *= mean;
+        shape.keys *= halo(axis, mean);
+        if (a == 2) shape.lane_share = mean / (double)(nh_ceil_div((int64_t)mean, lanes) * lanes);
+    }
+    return shape;
+}
+
+/* Cycles-free model, in nanoseconds of one thread at a nominal 3 GHz with two multiply-add units:
+ *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak
+ *     weights    the exponential and its neighbours, about 14 vector operations per score vector
+ *     packing    about 0.4 vector operations per packed element, on halo and queries alike
+ *     halo       packed keys beyond half of L2 are read from further out: each use costs more
+ * then shared among the threads that get a tile. The constants were fitted once on an AVX-512 and an AVX2
+ * machine; they rank configs, they do not promise times. */
+double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
+                         const struct nh_config *config) {
+    const struct nh_cpu *cpu = device->backend;
+    double lanes = kernels_for(problem, device)->lanes;
+    struct shape shape = tile_shape(problem, config, (int32_t)lanes);
+    double units = (double)problem->batch * (double)problem->kv_heads;
+    double group = (double)problem->heads / (double)problem->kv_heads;
+    double dims = (double)problem->dim + (double)problem->dim_v;
+    bool bwd = problem->op == NHOOD_OP_BWD;
+    double operations_per_ns = 6;
+    double products = nh_problem_flops(problem) / 2 / lanes / shape.lane_share / 0.75;
+    double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
+    double packed =
+        units * shape.tiles * dims * (shape.keys * (bwd ? 4 : 1) + shape.queries * group * 2);
+    double spilled = shape.keys * bytes_per_key(problem) / (512 * 1024);
+    double slowdown = spilled > 1 ? 1 + 0.05 * (spilled < 8 ? spilled - 1 : 7) : 1;
+    double work = (products * slowdown + 14 * scores + 0.4 * packed) / operations_per_ns;
+    double items = units * shape.tiles, threads = cpu->threads;
+    double waves = (double)nh_ceil_div((int64_t)items, cpu->threads);
+    double busy = items / (waves * threads); /* share of the threads' time that has a tile */
+    return 200 + work / threads / (busy > 0.01 ? busy : 0.01);
+}
+
+/* Tile sizes along the lane axis in vectors, and along the other axes in queries. 0: the whole axis. */
+static const struct {
+    int32_t other, lane;
+} sizes[] = {{0, 0},  {16, 64}, {16, 128}, {32, 64}, {8, 64},
+             {8, 32}, {4, 128}, {16, 32},  {32, 256}};
+
+int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
+                        struct nh_config *config, int capacity) {
+    (void)device;
+    int count = 0;
+    for (int32_t lane_axis = NH_AXES - 1; lane_axis >= 0; lane_axis--) {
+        /* Weights in memory are laid out along the last axis; a unit axis has no lanes to offer. */
+        bool last = lane_axis == NH_AXES - 1;
+        if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].length == 1)) continue;
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && count < capacity; i++) {
+            struct nh_config *row = &config[count++];
+            memset(row, 0, sizeof *row);
+            row->value[NH_KNOB_LANE_AXIS] = lane_axis;
+            int from[NH_AXES] = {0, 1, 2};
+            from[lane_axis] = 2;
+            from[2] = lane_axis;
+            for (int a = 0; a < NH_AXES; a++) {
+                int32_t size = a == 2 ? sizes[i].lane : sizes[i].other;
+                int64_t length = problem->axis[from[a]].length;
+                if (a == 0 && size > 8)
+                    size = 8; /* three axes multiply the halo: keep the first short */
+                row->value[NH_KNOB_TILE_0 + a] = (int32_t)(size ? nh_min(size, length) : length);
+            }
+        }
+    }
+    return count;
+}

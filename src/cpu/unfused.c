@@ -1,0 +1,14 @@
+/* cpu.unfused: the operators pn, nn and in, with attention weights in memory. The same tiles and products
+ * as cpu.fused. */
+#include "cpu_solvers.h"
+#include "tiled.h"
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    if (problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD) return "only pn, nn and in";
+    return nh_tiled_refuse(problem, device);
+}
+
+const struct nh_solver nh_solver_cpu_unfused = {
+    "cpu.unfused",       NHOOD_DEVICE_CPU,  nh_tiled_knobs, refuse,
+    nh_tiled_candidates, nh_tiled_estimate, nh_tiled_build,
+};
