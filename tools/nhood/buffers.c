@@ -1,0 +1,71 @@
+#include "buffers.h"
+
+#include "message.h"
+#include "output.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+/* The number after `key` in a file, or the first one if key is empty; negative if there is none. */
+static double number_in_file(const char *path, const char *key) {
+    FILE *file = fopen(path, "r");
+    if (!file) return -1;
+    char line[128];
+    double value = -1;
+    while (value < 0 && fgets(line, sizeof line, file))
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%lf", &value) != 1)
+            value = -1;
+    fclose(file);
+    return value;
+}
+
+/* Linux promises memory that it does not have, so malloc alone does not tell; containers may have less. */
+static double host_room(void) {
+    double room = number_in_file("/proc/meminfo", "MemAvailable:") * 1024;
+    double limit = number_in_file("/sys/fs/cgroup/memory.max", "");
+    double used = number_in_file("/sys/fs/cgroup/memory.current", "");
+    double cache = number_in_file("/sys/fs/cgroup/memory.stat", "inactive_file ");
+    if (room < 0) room = 0;
+    if (limit < 0 || used < 0) return room;
+    double left = limit - used + (cache > 0 ? cache : 0);
+    return room == 0 || left < room ? left : room;
+}
+
+double buffer_room(const nhood_device_info *device) {
+    return device->kind == NHOOD_DEVICE_CPU ? host_room() : 0;
+}
+
+bool buffer_allocate(struct buffer *buffer, const nhood_device_info *device, size_t bytes,
+                     const char *purpose) {
+    *buffer = (struct buffer){.device_kind = device->kind};
+    if (device->kind != NHOOD_DEVICE_CPU) {
+        complain(EXIT_FAILURE, "%s: this tool has no memory of this kind of device", device->name);
+        return false;
+    }
+    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (rounded >= bytes) buffer->data = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
+    if (!buffer->data) {
+        char size[UNIT_BYTES];
+        complain(EXIT_FAILURE, "no memory for %s: %s on %s", purpose,
+                 size_text((double)bytes, size), device->name);
+        return false;
+    }
+    buffer->bytes = bytes;
+    return true;
+}
+
+void buffer_free(struct buffer *buffer) {
+    free(buffer->data);
+    *buffer = (struct buffer){.bytes = 0};
+}
+
+void buffer_write(const struct buffer *buffer, size_t offset, const void *host, size_t bytes) {
+    memcpy((char *)buffer->data + offset, host, bytes);
+}
+
+void buffer_read(const struct buffer *buffer, size_t offset, void *host, size_t bytes) {
+    memcpy(host, (const char *)buffer->data + offset, bytes);
+}

@@ -1,0 +1,28 @@
+/* Memory of a device. All that the tool knows about where data lives is in buffers.c. */
+#ifndef BUFFERS_H
+#define BUFFERS_H
+
+#include "nhood.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct buffer {
+    int32_t device_kind;
+    /* 64-byte aligned, as the device sees it */
+    void *data;
+    size_t bytes;
+};
+
+/* Bytes that can still be allocated on the device without pushing anything out; 0 if unknown. */
+double buffer_room(const nhood_device_info *device);
+
+/* Contents are undefined. False, after a message that says what the memory was for. */
+bool buffer_allocate(struct buffer *buffer, const nhood_device_info *device, size_t bytes,
+                     const char *purpose);
+void buffer_free(struct buffer *buffer);
+
+void buffer_write(const struct buffer *buffer, size_t offset, const void *host, size_t bytes);
+void buffer_read(const struct buffer *buffer, size_t offset, void *host, size_t bytes);
+
+#endif

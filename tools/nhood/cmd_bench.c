@@ -1,0 +1,292 @@
+/* nhood bench: how fast problems are solved, beside what the machine can reach at most at the same time. */
+#include "clock.h"
+#include "commands.h"
+#include "message.h"
+#include "output.h"
+#include "problem_data.h"
+#include "progress.h"
+#include "suite.h"
+#include "target.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_BYTES = 64, CONFIG_BYTES = 256, LEAST_CALLS = 3 };
+enum { DATA_SEED = 1 };
+#define WARM_UP_NS 2e7
+
+struct bench {
+    struct target target;
+    const char *solver, *suite;
+    int64_t repeat;
+    double min_time_s;
+    bool json;
+    /* progress */
+    double parts_done, parts;
+    int text_width;
+};
+
+struct measurement {
+    char solver[NAME_BYTES], config[CONFIG_BYTES];
+    double plan_ns, workspace_bytes;
+    nhood_ceilings ceilings;
+    double *sample_ns;
+    size_t count, capacity;
+};
+
+static void note_choice(void *user, const nhood_candidate *candidate) {
+    struct measurement *measurement = user;
+    if (!candidate->chosen) return;
+    snprintf(measurement->solver, sizeof measurement->solver, "%s", candidate->solver);
+    snprintf(measurement->config, sizeof measurement->config, "%s", candidate->config);
+}
+
+/* Other programs and the clock's frequency only ever take away: the largest of several ceilings counts. */
+static int raise_ceilings(const struct target *target, const nhood_problem *problem,
+                          nhood_ceilings *ceilings) {
+    int32_t dtype = problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32;
+    nhood_ceilings now = {.struct_size = sizeof now};
+    nhood_status status = nhood_device_measure(target->context, target->device, dtype, &now);
+    if (status == NHOOD_ERR_UNSUPPORTED) return 0;
+    if (status) return complain_library(status, "measuring the device");
+    ceilings->flops_per_s = fmax(ceilings->flops_per_s, now.flops_per_s);
+    ceilings->bytes_per_s = fmax(ceilings->bytes_per_s, now.bytes_per_s);
+    return 0;
+}
+
+static bool add_sample(struct measurement *measurement, double ns) {
+    if (measurement->count == measurement->capacity) {
+        size_t capacity = measurement->capacity ? 2 * measurement->capacity : 1024;
+        double *sample = realloc(measurement->sample_ns, capacity * sizeof *sample);
+        if (!sample) {
+            complain(EXIT_FAILURE, "no memory for %zu timings", capacity);
+            return false;
+        }
+        measurement->sample_ns = sample;
+        measurement->capacity = capacity;
+    }
+    measurement->sample_ns[measurement->count++] = ns;
+    return true;
+}
+
+static int time_calls(const struct bench *bench, const struct suite_problem *problem,
+                      const nhood_plan *plan, const nhood_io *io, struct measurement *measurement) {
+    double start = clock_ns(), now = start, limit_ns = bench->min_time_s * 1e9;
+    nhood_status status;
+    do {
+        status = nhood_plan_execute(plan, io);
+    } while (!status && clock_ns() - start < WARM_UP_NS);
+    start = clock_ns();
+    for (int64_t calls = 0; !status && (calls < LEAST_CALLS || now - start < limit_ns); calls++) {
+        double before = clock_ns();
+        status = nhood_plan_execute(plan, io);
+        now = clock_ns();
+        if (!add_sample(measurement, now - before)) return EXIT_FAILURE;
+        double part = fmin(1, (now - start) / limit_ns);
+        progress_show((bench->parts_done + part) / bench->parts, problem->text);
+    }
+    return status ? complain_library(status, problem->text) : 0;
+}
+
+static int time_plan(const struct bench *bench, const struct suite_problem *problem,
+                     struct problem_data *data, struct measurement *measurement) {
+    const struct target *target = &bench->target;
+    nhood_plan_options options = {.struct_size = sizeof options, .solver = bench->solver};
+    nhood_plan *plan;
+    nhood_status status = nhood_plan_explain(target->context, target->device, &problem->problem,
+                                             &options, note_choice, measurement);
+    double start = clock_ns();
+    if (!status)
+        status =
+            nhood_plan_create(target->context, target->device, &problem->problem, &options, &plan);
+    if (status) return complain_library(status, problem->text);
+    measurement->plan_ns = clock_ns() - start;
+    measurement->workspace_bytes = (double)nhood_plan_workspace_bytes(plan);
+    int failed = EXIT_FAILURE;
+    if (data_prepare(data, plan)) failed = time_calls(bench, problem, plan, &data->io, measurement);
+    nhood_plan_release(plan);
+    return failed;
+}
+
+/* One round of one problem, between two measurements of the ceilings. */
+static int measure(const struct bench *bench, const struct suite_problem *problem,
+                   struct measurement *measurement) {
+    const struct target *target = &bench->target;
+    struct problem_data data;
+    progress_show(bench->parts_done / bench->parts, problem->text);
+    int failed = EXIT_FAILURE;
+    if (data_create(&data, &target->info, &problem->problem) && data_fill(&data, DATA_SEED)) {
+        failed = raise_ceilings(target, &problem->problem, &measurement->ceilings);
+        /* The backward pass needs the O and LSE of its inputs. */
+        if (!failed && problem->problem.op == NHOOD_OP_BWD)
+            failed = data_run(&data, target->context, target->device, NHOOD_OP_FWD, NULL);
+        if (!failed) failed = time_plan(bench, problem, &data, measurement);
+        if (!failed) failed = raise_ceilings(target, &problem->problem, &measurement->ceilings);
+    }
+    data_free(&data);
+    return failed;
+}
+
+struct result {
+    struct summary time;
+    size_t calls;
+    double flops_per_s, bytes_per_s;
+    /* of the ceilings; NaN where these are unknown */
+    double flops_share, bytes_share;
+};
+
+static struct result evaluate(const struct suite_problem *problem,
+                              struct measurement *measurement) {
+    double flops = 0, bytes = 0;
+    nhood_problem_cost(&problem->problem, &flops, &bytes);
+    struct result result = {.time = summarise(measurement->sample_ns, measurement->count),
+                            .calls = measurement->count};
+    double seconds = result.time.median * 1e-9;
+    const nhood_ceilings *ceilings = &measurement->ceilings;
+    result.flops_per_s = flops / seconds;
+    result.bytes_per_s = bytes / seconds;
+    result.flops_share =
+        ceilings->flops_per_s > 0 ? result.flops_per_s / ceilings->flops_per_s : NAN;
+    result.bytes_share =
+        ceilings->bytes_per_s > 0 ? result.bytes_per_s / ceilings->bytes_per_s : NAN;
+    return result;
+}
+
+static void print_result_json(const struct bench *bench, const struct suite_problem *problem,
+                              const struct measurement *measurement, const struct result *result) {
+    json_begin();
+    json_text("problem", problem->text);
+    json_text("device", bench->target.info.name);
+    json_text("description", bench->target.info.description);
+    json_integer("workers", bench->target.info.workers);
+    json_text("version", nhood_version());
+    json_text("solver", measurement->solver);
+    json_text("config", measurement->config);
+    json_integer("calls", (int64_t)result->calls);
+    json_number("median_ns", result->time.median);
+    json_number("mad_ns", result->time.mad);
+    json_number("min_ns", result->time.minimum);
+    json_number("flops_per_s", result->flops_per_s);
+    json_number("bytes_per_s", result->bytes_per_s);
+    json_number("peak_flops_per_s", measurement->ceilings.flops_per_s);
+    json_number("copy_bytes_per_s", measurement->ceilings.bytes_per_s);
+    json_number("share_of_peak", result->flops_share);
+    json_number("share_of_copy", result->bytes_share);
+    json_number("plan_ns", measurement->plan_ns);
+    json_number("workspace_bytes", measurement->workspace_bytes);
+    json_end();
+}
+
+static void print_header(const struct bench *bench) {
+    printf("%s: %s\n", bench->target.info.name, bench->target.info.description);
+    printf("%-*s  %-12s %10s %9s %8s %7s %7s %7s\n", bench->text_width, "problem", "solver",
+           "median ms", "+- MAD", "GFLOP/s", "of peak", "GB/s", "of copy");
+}
+
+static const char *percent(double share, char text[16]) {
+    snprintf(text, 16, isfinite(share) ? "%.1f %%" : "-", share * 100);
+    return text;
+}
+
+static void print_result(const struct bench *bench, const struct suite_problem *problem,
+                         const struct measurement *measurement, const struct result *result) {
+    char peak[16], copy[16];
+    progress_hide();
+    printf("%-*s  %-12s %10.4g %9.2g %8.2f %7s %7.2f %7s\n", bench->text_width, problem->text,
+           measurement->solver, result->time.median * 1e-6, result->time.mad * 1e-6,
+           result->flops_per_s * 1e-9, percent(result->flops_share, peak),
+           result->bytes_per_s * 1e-9, percent(result->bytes_share, copy));
+    if (bench->target.verbose)
+        printf("%*s  config %s, %zu calls, fastest %.4g ms, peak %.1f GFLOP/s, copy %.2f GB/s\n", 2,
+               "", *measurement->config ? measurement->config : "none", result->calls,
+               result->time.minimum * 1e-6, measurement->ceilings.flops_per_s * 1e-9,
+               measurement->ceilings.bytes_per_s * 1e-9);
+    fflush(stdout);
+}
+
+/* Rounds over the whole list, so that a slow spell of the machine does not hit one problem alone. */
+static int measure_all(struct bench *bench, const struct suite *suite,
+                       struct measurement *measurements) {
+    int failed = 0;
+    bench->parts = (double)suite->count * (double)bench->repeat;
+    if (!bench->json) print_header(bench);
+    progress_start();
+    for (int64_t round = 0; round < bench->repeat; round++) {
+        for (size_t i = 0; i < suite->count; i++) {
+            const struct suite_problem *problem = &suite->problem[i];
+            bool dropped = round > 0 && measurements[i].count == 0;
+            int status = dropped ? 0 : measure(bench, problem, &measurements[i]);
+            if (status) {
+                failed = status;
+                measurements[i].count = 0;
+            }
+            bench->parts_done++;
+            if (round + 1 < bench->repeat || measurements[i].count == 0) continue;
+            struct result result = evaluate(problem, &measurements[i]);
+            (bench->json ? print_result_json : print_result)(bench, problem, &measurements[i],
+                                                             &result);
+        }
+    }
+    progress_hide();
+    return failed;
+}
+
+static int bench_suite(struct bench *bench, const struct suite *suite) {
+    for (size_t i = 0; i < suite->count; i++)
+        if ((int)strlen(suite->problem[i].text) > bench->text_width)
+            bench->text_width = (int)strlen(suite->problem[i].text);
+    struct measurement *measurements = calloc(suite->count, sizeof *measurements);
+    if (!measurements) return complain(EXIT_FAILURE, "no memory for %zu problems", suite->count);
+    int failed = measure_all(bench, suite, measurements);
+    for (size_t i = 0; i < suite->count; i++)
+        free(measurements[i].sample_ns);
+    free(measurements);
+    return failed;
+}
+
+static int load_problems(const struct bench *bench, int count, char **texts, struct suite *suite) {
+    int failed = 0;
+    for (int i = 0; !failed && i < count; i++)
+        failed = suite_add(suite, texts[i], texts[i]);
+    if (!failed && bench->suite) failed = suite_read(suite, bench->suite);
+    if (!failed && suite->count == 0)
+        failed = complain(EXIT_USAGE, "bench: no problem given; see 'nhood bench --help'");
+    return failed;
+}
+
+int cmd_bench(int argc, char **argv) {
+    struct bench bench = {.target = TARGET_DEFAULTS, .repeat = 1, .min_time_s = 0.5};
+    struct suite suite = {.count = 0};
+    const struct option options[] = {
+        {"suite", OPTION_TEXT, &bench.suite, 0, 0, "FILE",
+         "problems from a file, one per line; # comments"},
+        {"solver", OPTION_TEXT, &bench.solver, 0, 0, "NAME",
+         "this solver instead of the one chosen"},
+        {"min-time", OPTION_NUMBER, &bench.min_time_s, 1e-3, 3600, "S",
+         "seconds of timing per problem and round (0.5)"},
+        {"repeat", OPTION_INTEGER, &bench.repeat, 1, 1e6, "N",
+         "rounds over all problems, timings pooled (1)"},
+        {"json", OPTION_FLAG, &bench.json, 0, 0, NULL, "print one object per problem"},
+        TARGET_OPTIONS(bench.target),
+        {.name = NULL}};
+    const struct usage usage = {
+        "bench", "[options] <problem>...|--suite FILE",
+        "Times each problem on packed tensors of random numbers that stay where they are from "
+        "call\n"
+        "to call. Prints the median of the calls and the median deviation from it (MAD), useful\n"
+        "operations and least bytes per second, and their shares of the device's ceilings (fused\n"
+        "multiply-adds in registers, copying), which are measured before and after each problem.",
+        options};
+    int status, count = options_parse(&usage, argc, argv, &status);
+    if (count < 0) return status;
+    status = load_problems(&bench, count, argv, &suite);
+    if (!status) status = target_open(&bench.target);
+    if (!status && bench.solver && target_find_solver(&bench.target, bench.solver) < 0)
+        status = EXIT_USAGE;
+    if (!status) status = bench_suite(&bench, &suite);
+    target_close(&bench.target);
+    suite_free(&suite);
+    return status;
+}

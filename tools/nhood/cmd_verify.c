@@ -1,0 +1,244 @@
+/* nhood verify: every solver against the reference, on given and on random problems. */
+#include "commands.h"
+#include "message.h"
+#include "oracle.h"
+#include "output.h"
+#include "progress.h"
+#include "random_problem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_SOLVERS = 64 };
+
+struct verify {
+    struct target target;
+    const char *solver;
+    int64_t random, seed;
+    bool json;
+    /* so far */
+    int64_t problems, runs[MOST_SOLVERS], failures;
+    double worst_share;
+    char worst_problem[PROBLEM_BYTES];
+};
+
+/* One problem and the seed of its data; random ones come from the seed too. */
+struct test_case {
+    nhood_problem problem;
+    char text[PROBLEM_BYTES];
+    uint64_t seed;
+    bool random;
+};
+
+static bool passed(const struct comparison *worst) {
+    return worst->share <= 1 && worst->spoiled < 0;
+}
+
+static void print_run_json(const struct test_case *test, const char *solver, const char *place,
+                           const struct comparison *worst) {
+    json_begin();
+    json_text("problem", test->text);
+    json_integer("seed", (int64_t)test->seed);
+    json_flag("random", test->random);
+    json_text("solver", solver);
+    json_flag("passed", passed(worst));
+    json_text("tensor", tensor_name(worst->tensor));
+    json_text("index", place);
+    json_number("value", worst->value);
+    json_number("expected", worst->expected);
+    json_number("limit", worst->limit);
+    json_number("share_of_limit", worst->share);
+    if (worst->spoiled >= 0) json_text("written_outside", tensor_name(worst->spoiled));
+    json_end();
+}
+
+static void print_run(const struct verify *verify, const struct test_case *test, const char *solver,
+                      const char *place, const struct comparison *worst) {
+    bool ok = passed(worst);
+    if (ok && test->random && !verify->target.verbose) return;
+    progress_hide();
+    printf("%-5s%-14s%s\n", ok ? "ok" : "FAIL", solver, test->text);
+    printf("     worst error %.3g of the limit: %s%s = %.9g, reference %.9g, limit %.2g\n",
+           worst->share, tensor_name(worst->tensor), place, worst->value, worst->expected,
+           worst->limit);
+    if (worst->spoiled >= 0)
+        printf("     wrote outside the elements of %s\n", tensor_name(worst->spoiled));
+    const struct target *target = &verify->target;
+    if (ok) return;
+    printf("     reproduce: nhood verify --solver %s --seed %llu%s%s", solver,
+           (unsigned long long)test->seed, target->isa ? " --isa " : "",
+           target->isa ? target->isa : "");
+    if (target->threads) printf(" --threads %lld", (long long)target->threads);
+    printf(test->random ? " --random 1\n" : " %s\n", test->text);
+}
+
+/* Checks one solver. 0, or an exit status after a message if the check could not be made. */
+static int verify_solver(struct verify *verify, const struct test_case *test, int32_t index,
+                         struct problem_data *given, const struct oracle *oracle) {
+    struct target *target = &verify->target;
+    const char *solver = nhood_solver_name(index, NULL);
+    nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
+    nhood_plan *plan;
+    nhood_status status =
+        nhood_plan_create(target->context, target->device, &given->problem, &options, &plan);
+    if (status) return complain_library(status, test->text);
+    bool ready = data_prepare(given, plan);
+    for (int32_t t = 0; ready && t < NHOOD_TENSOR_COUNT; t++)
+        if (tensor_role(&given->problem, t) == TENSOR_OUTPUT) ready = data_mark(given, t);
+    struct comparison worst;
+    int failed = EXIT_FAILURE;
+    if (ready) {
+        status = nhood_plan_execute(plan, &given->io);
+        failed =
+            status ? complain_library(status, test->text) : oracle_compare(oracle, given, &worst);
+    }
+    nhood_plan_release(plan);
+    if (failed) return failed;
+    char place[PLACE_BYTES];
+    view_place(&given->view[worst.tensor], given->problem.rank, worst.row, worst.inner, place);
+    if (verify->json)
+        print_run_json(test, solver, place, &worst);
+    else
+        print_run(verify, test, solver, place, &worst);
+    verify->runs[index]++;
+    verify->failures += !passed(&worst);
+    if (worst.share >= verify->worst_share) {
+        verify->worst_share = worst.share;
+        memcpy(verify->worst_problem, test->text, sizeof test->text);
+    }
+    return 0;
+}
+
+/* The reference is checked against itself only when asked for: what that shows is its rounding. */
+static bool is_wanted(const struct verify *verify, int32_t index) {
+    int32_t kind;
+    const char *name = nhood_solver_name(index, &kind);
+    if (kind != verify->target.info.kind) return false;
+    return verify->solver ? strcmp(name, verify->solver) == 0 : strcmp(name, "reference") != 0;
+}
+
+/* Which solvers will check the problem; returns how many. */
+static int find_solvers(const struct verify *verify, const nhood_problem *problem,
+                        bool takes[MOST_SOLVERS]) {
+    int count = 0;
+    for (int32_t i = 0; i < MOST_SOLVERS && nhood_solver_name(i, NULL); i++) {
+        nhood_plan_options options = {.struct_size = sizeof options,
+                                      .solver = nhood_solver_name(i, NULL)};
+        takes[i] = is_wanted(verify, i) &&
+                   nhood_plan_explain(verify->target.context, verify->target.device, problem,
+                                      &options, NULL, NULL) == NHOOD_OK;
+        count += takes[i];
+    }
+    return count;
+}
+
+static int verify_case(struct verify *verify, struct test_case *test) {
+    bool takes[MOST_SOLVERS] = {false};
+    nhood_status status = nhood_problem_format(&test->problem, test->text, sizeof test->text, NULL);
+    if (status) return complain_library(status, "problem");
+    verify->problems++;
+    if (!find_solvers(verify, &test->problem, takes)) {
+        if (test->random) return 0;
+        return complain(EXIT_FAILURE, "%s: %s; see 'nhood plan'", test->text,
+                        verify->solver ? "the solver refuses it"
+                                       : "no solver takes it but the reference");
+    }
+    struct problem_data given;
+    struct oracle oracle = {.response = {0}};
+    int failed = data_create(&given, &verify->target.info, &test->problem) ? 0 : EXIT_FAILURE;
+    if (!failed) failed = oracle_create(&oracle, &verify->target, &given, test->seed);
+    for (int32_t i = 0; !failed && i < MOST_SOLVERS; i++)
+        if (takes[i]) failed = verify_solver(verify, test, i, &given, &oracle);
+    oracle_free(&oracle);
+    data_free(&given);
+    return failed;
+}
+
+static int verify_all(struct verify *verify, int count, char **texts) {
+    struct test_case test;
+    int failed = 0;
+    double total = (double)count + (double)verify->random;
+    progress_start();
+    for (int i = 0; !failed && i < count; i++) {
+        test = (struct test_case){.seed = (uint64_t)verify->seed};
+        nhood_status status = nhood_problem_parse(texts[i], &test.problem);
+        failed = status ? complain_library(status, texts[i]) : verify_case(verify, &test);
+        progress_show((double)verify->problems / total, test.text);
+    }
+    for (int64_t i = 0; !failed && i < verify->random; i++) {
+        test = (struct test_case){.seed = (uint64_t)(verify->seed + i), .random = true};
+        struct random random = {test.seed};
+        random_problem(&random, &test.problem);
+        failed = verify_case(verify, &test);
+        progress_show((double)verify->problems / total, test.text);
+    }
+    progress_hide();
+    return failed;
+}
+
+static int64_t run_count(const struct verify *verify) {
+    int64_t runs = 0;
+    for (int i = 0; i < MOST_SOLVERS; i++)
+        runs += verify->runs[i];
+    return runs;
+}
+
+static void print_summary(const struct verify *verify) {
+    if (verify->json) {
+        json_begin();
+        json_integer("problems", verify->problems);
+        json_integer("runs", run_count(verify));
+        json_integer("failures", verify->failures);
+        json_number("worst_share_of_limit", verify->worst_share);
+        json_text("worst_problem", verify->worst_problem);
+        json_end();
+        return;
+    }
+    printf("%lld problems:", (long long)verify->problems);
+    for (int32_t i = 0; i < MOST_SOLVERS; i++)
+        if (verify->runs[i])
+            printf(" %s %lld,", nhood_solver_name(i, NULL), (long long)verify->runs[i]);
+    printf(" %lld failed", (long long)verify->failures);
+    if (run_count(verify))
+        printf("; worst error %.2g of its limit, in %s", verify->worst_share,
+               verify->worst_problem);
+    printf("\n");
+}
+
+int cmd_verify(int argc, char **argv) {
+    struct verify verify = {.target = TARGET_DEFAULTS, .seed = 1, .random = -1};
+    const struct option options[] = {{"random", OPTION_INTEGER, &verify.random, 0, 1e9, "N",
+                                      "random problems (100, if none is given)"},
+                                     {"seed", OPTION_INTEGER, &verify.seed, 0, 1e15, "S",
+                                      "of the first random problem and of all data (1)"},
+                                     {"solver", OPTION_TEXT, &verify.solver, 0, 0, "NAME",
+                                      "only this solver (each but the reference)"},
+                                     {"json", OPTION_FLAG, &verify.json, 0, 0, NULL,
+                                      "print one object per run, and one for all"},
+                                     TARGET_OPTIONS(verify.target),
+                                     {.name = NULL}};
+    const struct usage usage = {
+        "verify", "[options] [<problem>...]",
+        "Runs every solver that takes a problem on random data and compares each output element\n"
+        "with the f64 reference. The limit of an error follows from the storage type, the length\n"
+        "of the sums and how the reference reacts to roundings of its inputs. Memory beside the\n"
+        "outputs must stay untouched. Exit status 1 if anything is wrong. The i-th random problem\n"
+        "depends on S + i alone, so a failure names the one seed that reproduces it.",
+        options};
+    int status, count = options_parse(&usage, argc, argv, &status);
+    if (count < 0) return status;
+    if (verify.random < 0) verify.random = count ? 0 : 100;
+    status = target_open(&verify.target);
+    if (!status && verify.solver && target_find_solver(&verify.target, verify.solver) < 0)
+        status = EXIT_USAGE;
+    if (!status) status = verify_all(&verify, count, argv);
+    if (!status) print_summary(&verify);
+    if (!status && !run_count(&verify))
+        status =
+            complain(EXIT_FAILURE, "verify: nothing was checked: no solver%s takes these problems",
+                     verify.solver ? " asked for" : " but the reference");
+    target_close(&verify.target);
+    return status ? status : verify.failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}

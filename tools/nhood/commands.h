@@ -1,0 +1,10 @@
+/* One function per command: argv holds what follows the command's name; returns the exit status. */
+#ifndef COMMANDS_H
+#define COMMANDS_H
+
+int cmd_info(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+
+#endif

@@ -1,0 +1,69 @@
+/* nhood, the command-line tool: looks into the library, checks it and measures it, by its public header alone. */
+#include "commands.h"
+#include "message.h"
+#include "nhood.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"info", "the library, its devices and its solvers", cmd_info},
+    {"plan", "how a problem would be solved, and what else was considered", cmd_plan},
+    {"verify", "check every solver against the reference", cmd_verify},
+    {"bench", "measure speed, also as a share of what the machine can reach", cmd_bench},
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static const char problem_help[] =
+    "A problem is one line of text:\n"
+    "  <op>:<dtype>:b<B>h<H>[k<Hkv>]d<D>[v<Dv>]:<L>x<L>..:w<k>x<k>..[:s<s>x..][:d<d>x..]\n"
+    "  [:c<0|1 per axis>][:x<M>][:scale<number>][:rpb][:det][:tf32][:clamp][:zfill]\n"
+    "  op      fwd, bwd: attention and its gradients; pn, nn, in: the unfused operators\n"
+    "  dtype   f64, f32, f16, bf16\n"
+    "  b h k   batch, heads, key/value heads      d v   head dim, and that of the values\n"
+    "  L w     length and window of each axis     s d   stride and dilation of the windows\n"
+    "  c       which axes are causal              x     extra tokens that every query attends\n"
+    "  rpb     relative bias    det  bit-equal results    tf32  products may be rounded to TF32\n"
+    "  clamp   windows larger than their axis shrink      zfill  pn: 0 in unused slots\n"
+    "for example fwd:f32:b1h4d64:128x128:w13x13 or bwd:bf16:b1h8k2d128:4096:w512:c1\n";
+
+static void print_help(void) {
+    printf("usage: nhood <command> [options] [problems]\n"
+           "       nhood <command> --help | nhood --version\n\n"
+           "Neighborhood attention on 1-D, 2-D and 3-D grids.\n\ncommands:\n");
+    for (int i = 0; i < COMMANDS; i++)
+        printf("  %-8s%s\n", commands[i].name, commands[i].summary);
+    printf("\n%s\n"
+           "Exit status: 0 done, 1 failed, 2 wrong command line or problem.\n",
+           problem_help);
+}
+
+static int run(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "";
+    if (!*name) {
+        print_help();
+        return EXIT_USAGE;
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help();
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("nhood %s\n", nhood_version());
+        return EXIT_SUCCESS;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
+    return complain(EXIT_USAGE, "unknown command '%s'; see 'nhood --help'", name);
+}
+
+int main(int argc, char **argv) {
+    int status = run(argc, argv);
+    /* Output that did not arrive, on a full disk say, is a failure too. */
+    if (fflush(stdout) || ferror(stdout)) return complain(EXIT_FAILURE, "cannot write the output");
+    return status;
+}

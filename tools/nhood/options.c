@@ -1,0 +1,96 @@
+#include "options.h"
+
+#include "message.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int help_width(const struct option *option) {
+    return (int)strlen(option->name) + (option->argument ? (int)strlen(option->argument) + 1 : 0);
+}
+
+static void print_help(const struct usage *usage) {
+    int width = (int)strlen("help");
+    for (const struct option *o = usage->options; o->name; o++)
+        if (help_width(o) > width) width = help_width(o);
+    printf("usage: nhood %s %s\n\n%s\n\noptions:\n", usage->command, usage->synopsis,
+           usage->details);
+    for (const struct option *o = usage->options; o->name; o++)
+        printf("  --%s%s%s%*s  %s\n", o->name, o->argument ? " " : "",
+               o->argument ? o->argument : "", width - help_width(o), "", o->help);
+    printf("  --%-*s  print this and exit\n", width, "help");
+}
+
+static const struct option *find(const struct option *options, const char *name, size_t length) {
+    for (; options->name; options++)
+        if (strlen(options->name) == length && strncmp(options->name, name, length) == 0)
+            return options;
+    return NULL;
+}
+
+static int bad_value(const struct usage *usage, const struct option *option, const char *text,
+                     const char *kind) {
+    return complain(EXIT_USAGE, "%s: --%s = '%s' is not %s in [%.15g, %.15g]", usage->command,
+                    option->name, text, kind, option->low, option->high);
+}
+
+static int set_value(const struct usage *usage, const struct option *option, const char *text) {
+    char *end;
+    errno = 0;
+    if (option->kind == OPTION_TEXT) {
+        *(const char **)option->value = text;
+    } else if (option->kind == OPTION_INTEGER) {
+        long long value = strtoll(text, &end, 10);
+        if (!*text || *end || errno || (double)value < option->low || (double)value > option->high)
+            return bad_value(usage, option, text, "an integer");
+        *(int64_t *)option->value = value;
+    } else {
+        double value = strtod(text, &end);
+        if (!*text || *end || !(value >= option->low && value <= option->high))
+            return bad_value(usage, option, text, "a number");
+        *(double *)option->value = value;
+    }
+    return 0;
+}
+
+/* Takes the option at argv[*at], and its value if it has one. */
+static int take_option(const struct usage *usage, int argc, char **argv, int *at) {
+    const char *name = argv[*at] + 2, *equals = strchr(name, '=');
+    const struct option *option =
+        find(usage->options, name, equals ? (size_t)(equals - name) : strlen(name));
+    if (!option || strncmp(argv[*at], "--", 2) != 0)
+        return complain(EXIT_USAGE, "%s: unknown option '%s'; see 'nhood %s --help'",
+                        usage->command, argv[*at], usage->command);
+    if (option->kind == OPTION_FLAG) {
+        if (equals)
+            return complain(EXIT_USAGE, "%s: --%s takes no value", usage->command, option->name);
+        *(bool *)option->value = true;
+        return 0;
+    }
+    if (equals) return set_value(usage, option, equals + 1);
+    if (*at + 1 == argc)
+        return complain(EXIT_USAGE, "%s: --%s needs a value: %s", usage->command, option->name,
+                        option->argument);
+    return set_value(usage, option, argv[++*at]);
+}
+
+int options_parse(const struct usage *usage, int argc, char **argv, int *exit_status) {
+    int count = 0;
+    bool options_end = false;
+    for (int i = 0; i < argc; i++) {
+        if (options_end || argv[i][0] != '-' || argv[i][1] == '\0') {
+            argv[count++] = argv[i];
+        } else if (strcmp(argv[i], "--") == 0) {
+            options_end = true;
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help(usage);
+            *exit_status = EXIT_SUCCESS;
+            return -1;
+        } else if ((*exit_status = take_option(usage, argc, argv, &i))) {
+            return -1;
+        }
+    }
+    return count;
+}

@@ -1,0 +1,256 @@
+/* Tolerances. An honest result is the exact one for inputs that are off by a few rounding errors. So the f64
+ * reference answers a second time, with its inputs moved at random by the roundings that a solver is allowed:
+ *
+ *   every input           (2 + sqrt(r)) u, for sums of r terms in arithmetic with unit roundoff u, whose
+ *                         errors add up like a random walk
+ *   V, dO and what goes   one roundoff of the storage type more: the softmax weights and their gradients,
+ *   with them             which multiply these, may be rounded to it
+ *
+ * The answer's change, as root mean square over a tensor, is the size of an honest error there, whatever the
+ * scale, the bias, the cancellation and the number of terms. An element may be off by ERRORS times that, which
+ * leaves room for the tail of a normal distribution over millions of elements, and by the rounding of the
+ * result to its storage type. */
+#include "oracle.h"
+
+#include "message.h"
+#include "random.h"
+#include "storage.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ERRORS 8
+
+/* A small tensor gives few changes to average: repeat until it has this many, but not for ever. */
+enum { ENOUGH_CHANGES = 64, MOST_REPEATS = 8 };
+
+static const char reference[] = "reference";
+
+static double *values(const struct problem_data *data, int32_t tensor) {
+    return data->io.data[tensor]; /* f64, packed, in host memory */
+}
+
+static int64_t value_count(const struct problem_data *data, int32_t tensor) {
+    return data->view[tensor].rows * data->view[tensor].extent[VIEW_INNER];
+}
+
+/* ---- the inputs ---- */
+
+/* An axis as CLAMP_WINDOW makes it, for nhood_window. */
+static nhood_axis effective_axis(const nhood_axis *axis) {
+    nhood_axis clamped = *axis;
+    if (clamped.dilation > axis->length) clamped.dilation = axis->length;
+    if (clamped.window > axis->length / clamped.dilation)
+        clamped.window = axis->length / clamped.dilation;
+    if (clamped.stride > clamped.window) clamped.stride = clamped.window;
+    return clamped;
+}
+
+/* True if a causal window leaves the slot of the query in this row of A unused: kernels must not read it. */
+static bool slot_unused(const nhood_problem *problem, const struct view *view, int64_t row,
+                        int64_t slot) {
+    row /= view->extent[VIEW_HEAD];
+    for (int a = problem->rank - 1; a >= 0; a--) {
+        nhood_axis axis = effective_axis(&problem->axis[a]);
+        int64_t count = axis.window;
+        if (axis.causal) nhood_window(&axis, row % axis.length, NULL, &count);
+        if (slot % axis.window >= count) return true;
+        slot /= axis.window;
+        row /= axis.length;
+    }
+    return false;
+}
+
+static double draw(const struct problem_data *given, int32_t tensor, int64_t row, int64_t inner,
+                   struct random *random) {
+    double value = random_normal(random);
+    if (tensor != NHOOD_A) return value;
+    return slot_unused(&given->problem, &given->view[tensor], row, inner) ? NAN : value;
+}
+
+/* One tensor between the problem's own layout and the packed f64 copy. */
+enum direction { DRAW, ENCODE, DECODE };
+
+static bool transfer(struct problem_data *given, struct problem_data *truth, int32_t tensor,
+                     enum direction direction, struct random *random) {
+    const struct view *view = &given->view[tensor];
+    int32_t dtype = tensor_dtype(&given->problem, tensor);
+    int64_t width = view->extent[VIEW_INNER];
+    double *packed = values(truth, tensor);
+    if (direction != DECODE && !data_mark(given, tensor)) return false; /* NaN in every gap */
+    void *image = data_image(given, tensor);
+    if (!image) return false;
+    for (int64_t row = 0; row < view->rows; row++) {
+        int64_t start = view_row(view, row);
+        for (int64_t c = 0; c < width; c++) {
+            if (direction == DRAW)
+                storage_store(dtype, image, start + c, draw(given, tensor, row, c, random));
+            else if (direction == ENCODE)
+                storage_store(dtype, image, start + c, packed[row * width + c]);
+            else
+                packed[row * width + c] = storage_load(dtype, image, start + c);
+        }
+    }
+    if (direction != DECODE) data_set_image(given, tensor, image);
+    free(image);
+    return true;
+}
+
+static bool from_forward(const nhood_problem *problem, int32_t tensor) {
+    return problem->op == NHOOD_OP_BWD && (tensor == NHOOD_O || tensor == NHOOD_LSE);
+}
+
+static int draw_inputs(struct problem_data *given, struct problem_data *truth,
+                       const struct target *target, struct random *random) {
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        if (tensor_role(&given->problem, t) != TENSOR_INPUT || from_forward(&given->problem, t))
+            continue;
+        if (!transfer(given, truth, t, DRAW, random) || !transfer(given, truth, t, DECODE, NULL))
+            return EXIT_FAILURE;
+    }
+    if (given->problem.op != NHOOD_OP_BWD) return 0;
+    int status = data_run(truth, target->context, 0, NHOOD_OP_FWD, reference);
+    for (int32_t t = 0; !status && t < NHOOD_TENSOR_COUNT; t++)
+        if (from_forward(&given->problem, t) &&
+            (!transfer(given, truth, t, ENCODE, NULL) || !transfer(given, truth, t, DECODE, NULL)))
+            status = EXIT_FAILURE;
+    return status;
+}
+
+/* ---- the limits ---- */
+
+static double input_error(const struct problem_data *given, int32_t tensor) {
+    const nhood_problem *problem = &given->problem;
+    double unit =
+        storage_roundoff(problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32);
+    bool softmax = problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD;
+    bool weighted = tensor == NHOOD_V || tensor == NHOOD_EXTRA_V || tensor == NHOOD_O ||
+                    tensor == NHOOD_D_O || tensor == NHOOD_D_LSE;
+    double flops, rows = (double)(problem->batch * problem->heads);
+    for (int a = 0; a < problem->rank; a++)
+        rows *= (double)problem->axis[a].length;
+    nhood_problem_cost(problem, &flops, NULL);
+    double dims = (double)(problem->dim + (problem->dim_v ? problem->dim_v : problem->dim));
+    double terms = dims + flops / (2 * rows * dims); /* head dims and keys of a query, about */
+    double error = (2 + sqrt(terms)) * unit;
+    return softmax && weighted ? error + storage_roundoff(problem->dtype) : error;
+}
+
+static void move_inputs(const struct problem_data *given, const struct problem_data *truth,
+                        struct problem_data *moved, struct random *random) {
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        if (tensor_role(&given->problem, t) != TENSOR_INPUT) continue;
+        double error = input_error(given, t);
+        const double *from = values(truth, t);
+        double *to = values(moved, t);
+        for (int64_t i = 0; i < value_count(truth, t); i++)
+            to[i] = from[i] * (random_once_in(random, 2) ? 1 + error : 1 - error);
+    }
+}
+
+static double squared_change(const struct problem_data *truth, const struct problem_data *moved,
+                             int32_t tensor) {
+    const double *before = values(truth, tensor), *after = values(moved, tensor);
+    double sum = 0;
+    for (int64_t i = 0; i < value_count(truth, tensor); i++)
+        if (isfinite(before[i])) sum += (after[i] - before[i]) * (after[i] - before[i]);
+    return sum / (double)value_count(truth, tensor);
+}
+
+static int repeats(const struct problem_data *truth) {
+    int64_t fewest = ENOUGH_CHANGES;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if (tensor_role(&truth->problem, t) == TENSOR_OUTPUT && value_count(truth, t) < fewest)
+            fewest = value_count(truth, t);
+    int64_t count = ENOUGH_CHANGES / fewest;
+    return count < MOST_REPEATS ? (int)count : MOST_REPEATS;
+}
+
+static int measure_response(struct oracle *oracle, const struct target *target,
+                            const struct problem_data *given, struct random *random) {
+    struct problem_data *truth = &oracle->truth, moved;
+    int count = repeats(truth);
+    int status = data_create(&moved, &truth->device, &truth->problem) ? 0 : EXIT_FAILURE;
+    for (int i = 0; !status && i < count; i++) {
+        move_inputs(given, truth, &moved, random);
+        status = data_run(&moved, target->context, 0, truth->problem.op, reference);
+        for (int32_t t = 0; !status && t < NHOOD_TENSOR_COUNT; t++)
+            if (tensor_role(&truth->problem, t) == TENSOR_OUTPUT)
+                oracle->response[t] += squared_change(truth, &moved, t) / count;
+    }
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        oracle->response[t] = sqrt(oracle->response[t]);
+    data_free(&moved);
+    return status;
+}
+
+int oracle_create(struct oracle *oracle, const struct target *target, struct problem_data *given,
+                  uint64_t seed) {
+    *oracle = (struct oracle){.response = {0}};
+    nhood_device_info cpu = {.struct_size = sizeof cpu};
+    nhood_status failure = nhood_device_query(target->context, 0, &cpu);
+    if (failure) return complain_library(failure, "device 0");
+    nhood_problem exact = given->problem;
+    exact.dtype = NHOOD_DTYPE_F64;
+    memset(exact.strides, 0, sizeof exact.strides);
+    if (!data_create(&oracle->truth, &cpu, &exact)) return EXIT_FAILURE;
+    struct random random = {seed};
+    int status = draw_inputs(given, &oracle->truth, target, &random);
+    if (!status) status = data_run(&oracle->truth, target->context, 0, exact.op, reference);
+    if (!status) status = measure_response(oracle, target, given, &random);
+    return status;
+}
+
+void oracle_free(struct oracle *oracle) {
+    data_free(&oracle->truth);
+}
+
+/* ---- the verdict ---- */
+
+static double limit_at(const struct oracle *oracle, int32_t dtype, int32_t tensor,
+                       double expected) {
+    return ERRORS * oracle->response[tensor] + 2 * storage_roundoff(dtype) * fabs(expected) +
+           storage_smallest(dtype);
+}
+
+static double share_of_limit(double value, double expected, double limit) {
+    if (value == expected) return 0; /* infinities included */
+    double error = fabs(value - expected);
+    return isfinite(error) ? error / limit : INFINITY;
+}
+
+static bool compare_tensor(const struct oracle *oracle, const struct problem_data *given,
+                           int32_t tensor, struct comparison *worst) {
+    const struct view *view = &given->view[tensor];
+    int32_t dtype = tensor_dtype(&given->problem, tensor);
+    const double *expected = values(&oracle->truth, tensor);
+    void *image = data_image(given, tensor);
+    if (!image) return false;
+    for (int64_t row = 0; row < view->rows; row++) {
+        int64_t start = view_row(view, row);
+        for (int64_t c = 0; c < view->extent[VIEW_INNER]; c++, expected++) {
+            double value = storage_load(dtype, image, start + c);
+            double limit = limit_at(oracle, dtype, tensor, *expected);
+            double share = share_of_limit(value, *expected, limit);
+            if (worst->tensor >= 0 && share <= worst->share) continue;
+            int32_t spoiled = worst->spoiled;
+            *worst = (struct comparison){tensor, row, c, value, *expected, limit, share, spoiled};
+        }
+    }
+    free(image);
+    return true;
+}
+
+int oracle_compare(const struct oracle *oracle, const struct problem_data *given,
+                   struct comparison *worst) {
+    *worst = (struct comparison){.tensor = -1, .spoiled = -1};
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        if (tensor_role(&given->problem, t) != TENSOR_OUTPUT) continue;
+        if (!compare_tensor(oracle, given, t, worst)) return EXIT_FAILURE;
+        int intact = data_intact(given, t);
+        if (intact < 0) return EXIT_FAILURE;
+        if (!intact) worst->spoiled = t;
+    }
+    return 0;
+}

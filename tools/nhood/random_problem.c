@@ -1,0 +1,108 @@
+#include "random_problem.h"
+
+#include "tensors.h"
+
+#include <string.h>
+
+/* Useful operations of the largest problem. */
+#define MOST_FLOPS 3e6
+
+#define PICK(random, list)                                                                         \
+    ((list)[random_integer(random, 0, (int64_t)(sizeof(list) / sizeof *(list)) - 1)])
+
+static int64_t draw_dim(struct random *random) {
+    static const int64_t usual[] = {8, 16, 24, 32, 48, 64, 80, 96, 128, 256};
+    return random_once_in(random, 3) ? random_integer(random, 1, 40) : PICK(random, usual);
+}
+
+static void draw_axis(struct random *random, int32_t rank, nhood_axis *axis) {
+    static const int64_t longest_window[] = {0, 60, 13, 7};
+    static const int64_t longest_rest[] = {0, 200, 24, 9};
+    axis->window = random_once_in(random, 8) ? 1 : random_integer(random, 1, longest_window[rank]);
+    axis->dilation = random_once_in(random, 3) ? random_integer(random, 2, 4) : 1;
+    axis->stride = random_once_in(random, 3) ? random_integer(random, 1, axis->window) : 1;
+    axis->length = axis->window * axis->dilation;
+    if (!random_once_in(random, 5)) axis->length += random_integer(random, 1, longest_rest[rank]);
+    axis->causal = random_once_in(random, 4);
+}
+
+/* Makes some windows too large on purpose, which the flag CLAMP_WINDOW makes legal. */
+static void draw_clamp(struct random *random, nhood_problem *problem) {
+    if (!random_once_in(random, 16)) return;
+    problem->flags |= NHOOD_FLAG_CLAMP_WINDOW;
+    problem->axis[random_integer(random, 0, problem->rank - 1)].length =
+        random_integer(random, 1, 5);
+}
+
+static void draw_options(struct random *random, nhood_problem *problem) {
+    static const double scales[] = {0, 1, -0.3, 0.05};
+    bool softmax = problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD;
+    bool causal = false;
+    for (int a = 0; a < problem->rank; a++)
+        causal = causal || problem->axis[a].causal;
+    if (problem->op <= NHOOD_OP_PN) {
+        problem->has_bias = !causal && random_once_in(random, 3);
+        if (random_once_in(random, 4)) problem->scale = PICK(random, scales);
+    }
+    if (softmax && random_once_in(random, 4)) problem->extra_tokens = random_integer(random, 1, 20);
+    if (random_once_in(random, 8)) problem->flags |= NHOOD_FLAG_DETERMINISTIC;
+    if (problem->op == NHOOD_OP_PN && random_once_in(random, 2))
+        problem->flags |= NHOOD_FLAG_ZERO_FILL;
+}
+
+static void draw_shape(struct random *random, nhood_problem *problem) {
+    nhood_problem_init(problem, (int32_t)random_integer(random, NHOOD_OP_FWD, NHOOD_OP_IN),
+                       (int32_t)random_integer(random, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16),
+                       (int32_t)random_integer(random, 1, 3));
+    for (int a = 0; a < problem->rank; a++)
+        draw_axis(random, problem->rank, &problem->axis[a]);
+    problem->batch = random_integer(random, 1, 3);
+    problem->kv_heads = random_integer(random, 1, 3);
+    problem->heads = problem->kv_heads;
+    if (random_once_in(random, 3)) problem->heads *= random_integer(random, 2, 4);
+    problem->dim = draw_dim(random);
+    if (random_once_in(random, 3)) problem->dim_v = draw_dim(random);
+    draw_clamp(random, problem);
+    draw_options(random, problem);
+}
+
+/* Strides of one tensor: its axes in some order in memory, with gaps, some of them walked backwards. */
+static void draw_strides(struct random *random, const struct view *packed, bool broadcast,
+                         nhood_strides *strides) {
+    int order[] = {VIEW_HEAD, VIEW_AXIS + 2, VIEW_AXIS + 1, VIEW_AXIS, VIEW_BATCH};
+    int64_t stride[VIEW_INNER], step = packed->extent[VIEW_INNER];
+    bool gaps = random_once_in(random, 2);
+    if (random_once_in(random, 2)) /* heads outside the grid */
+        memcpy(order, (int[]){VIEW_AXIS + 2, VIEW_AXIS + 1, VIEW_AXIS, VIEW_HEAD, VIEW_BATCH},
+               sizeof order);
+    for (int i = 0; i < VIEW_INNER; i++) {
+        if (gaps) step += random_integer(random, 0, 7);
+        stride[order[i]] = random_once_in(random, 8) ? -step : step;
+        step *= packed->extent[order[i]];
+    }
+    if (broadcast) stride[PICK(random, order)] = 0;
+    *strides = (nhood_strides){stride[VIEW_BATCH],
+                               {stride[VIEW_AXIS], stride[VIEW_AXIS + 1], stride[VIEW_AXIS + 2]},
+                               stride[VIEW_HEAD]};
+}
+
+static void draw_layout(struct random *random, nhood_problem *problem) {
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        struct view packed;
+        bool table = t == NHOOD_BIAS || t == NHOOD_D_BIAS;
+        if (table || random_once_in(random, 2) || !view_create(problem, t, &packed) || !packed.rows)
+            continue;
+        /* The backward pass gets O and LSE from a forward pass, so they must be able to hold any values. */
+        bool broadcast = tensor_role(problem, t) == TENSOR_INPUT && t != NHOOD_O &&
+                         t != NHOOD_LSE && random_once_in(random, 8);
+        draw_strides(random, &packed, broadcast, &problem->strides[t]);
+    }
+}
+
+void random_problem(struct random *random, nhood_problem *problem) {
+    double flops;
+    do
+        draw_shape(random, problem);
+    while (nhood_problem_cost(problem, &flops, NULL) != NHOOD_OK || flops > MOST_FLOPS);
+    draw_layout(random, problem);
+}

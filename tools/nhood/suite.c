@@ -1,0 +1,59 @@
+#include "suite.h"
+
+#include "message.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+int suite_add(struct suite *suite, const char *text, const char *origin) {
+    if (suite->count == suite->capacity) {
+        size_t capacity = suite->capacity ? 2 * suite->capacity : 16;
+        struct suite_problem *problem = realloc(suite->problem, capacity * sizeof *problem);
+        if (!problem) return complain(EXIT_FAILURE, "no memory for %zu problems", capacity);
+        suite->problem = problem;
+        suite->capacity = capacity;
+    }
+    struct suite_problem *added = &suite->problem[suite->count];
+    nhood_status status = nhood_problem_parse(text, &added->problem);
+    if (!status) status = nhood_problem_format(&added->problem, added->text, PROBLEM_BYTES, NULL);
+    if (status) return complain_library(status, origin);
+    suite->count++;
+    return 0;
+}
+
+/* The line without comment and surrounding blanks. */
+static char *trim(char *line) {
+    line[strcspn(line, "#\r\n")] = '\0';
+    line += strspn(line, " \t");
+    size_t length = strlen(line);
+    while (length && (line[length - 1] == ' ' || line[length - 1] == '\t'))
+        line[--length] = '\0';
+    return line;
+}
+
+int suite_read(struct suite *suite, const char *path) {
+    FILE *file = fopen(path, "r");
+    if (!file) return complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
+    char *line = NULL;
+    size_t capacity = 0;
+    int failed = 0;
+    for (int number = 1; !failed && getline(&line, &capacity, file) >= 0; number++) {
+        char origin[PROBLEM_BYTES];
+        const char *text = trim(line);
+        snprintf(origin, sizeof origin, "%s:%d", path, number);
+        if (*text) failed = suite_add(suite, text, origin);
+    }
+    if (!failed && ferror(file))
+        failed = complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
+    free(line);
+    fclose(file);
+    return failed;
+}
+
+void suite_free(struct suite *suite) {
+    free(suite->problem);
+    *suite = (struct suite){.count = 0};
+}

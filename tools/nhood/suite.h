@@ -1,0 +1,27 @@
+/* A list of problems, from the command line or from a file. */
+#ifndef SUITE_H
+#define SUITE_H
+
+#include "nhood.h"
+#include "output.h"
+
+#include <stddef.h>
+
+struct suite_problem {
+    nhood_problem problem;
+    /* as the library prints it */
+    char text[PROBLEM_BYTES];
+};
+
+struct suite {
+    struct suite_problem *problem;
+    size_t count, capacity;
+};
+
+/* Both return 0, or the exit status after a message; `origin` is what the message names. */
+int suite_add(struct suite *suite, const char *text, const char *origin);
+/* One problem a line; blank lines and what follows a '#' are left out. */
+int suite_read(struct suite *suite, const char *path);
+void suite_free(struct suite *suite);
+
+#endif

@@ -1,0 +1,64 @@
+#include "target.h"
+
+#include "message.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void show_log(void *user, int32_t level, const char *line) {
+    static const char *const name[] = {"error", "warning", "info"};
+    const struct target *target = user;
+    if (level == NHOOD_LOG_INFO && !target->verbose) return;
+    complain(0, "%s: %s", level >= NHOOD_LOG_ERROR && level <= NHOOD_LOG_INFO ? name[level] : "log",
+             line);
+}
+
+static int find_device(struct target *target) {
+    char known[256] = "";
+    for (int32_t i = 0; i < nhood_device_count(target->context); i++) {
+        nhood_device_info info = {.struct_size = sizeof info};
+        nhood_status status = nhood_device_query(target->context, i, &info);
+        if (status) return complain_library(status, "device");
+        if (strcmp(info.name, target->device_name) == 0) {
+            target->device = i;
+            target->info = info;
+            return 0;
+        }
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", info.name);
+    }
+    return complain(EXIT_USAGE, "--device = '%s' is not a device here; there is: %s",
+                    target->device_name, known);
+}
+
+int target_open(struct target *target) {
+    nhood_context_options options = {.struct_size = sizeof options,
+                                     .threads = (int32_t)target->threads,
+                                     .isa = target->isa,
+                                     .user = target,
+                                     .log = show_log};
+    nhood_status status = nhood_context_create(&options, &target->context);
+    if (status) return complain_library(status, "context");
+    return find_device(target);
+}
+
+void target_close(struct target *target) {
+    nhood_context_destroy(target->context);
+    target->context = NULL;
+}
+
+int32_t target_find_solver(const struct target *target, const char *name) {
+    char known[512] = "";
+    int32_t kind;
+    const char *solver;
+    for (int32_t i = 0; (solver = nhood_solver_name(i, &kind)); i++) {
+        if (kind != target->info.kind) continue;
+        if (strcmp(solver, name) == 0) return i;
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", solver);
+    }
+    complain(EXIT_USAGE, "--solver = '%s' is not a solver for %s; there is: %s", name,
+             target->info.name, known);
+    return -1;
+}
