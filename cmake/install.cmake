@@ -11,6 +11,19 @@ install(EXPORT nhood-targets NAMESPACE nhood:: FILE nhood-config.cmake DESTINATI
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/nhood-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/nhood-config-version.cmake DESTINATION ${package_dir})
 
+# The installed tree can be moved, and its prefix given as late as `cmake --install`: paths in the pkg-config
+# file start from where that file is, unless they were asked for in full.
+file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" pc_up "${pc_up}")
+set(pc_prefix "\${pcfiledir}/${pc_up}")
+foreach(dir libdir includedir)
+    string(TOUPPER CMAKE_INSTALL_${dir} variable)
+    if(IS_ABSOLUTE "${${variable}}")
+        set(pc_${dir} "${${variable}}")
+    else()
+        set(pc_${dir} "\${prefix}/${${variable}}")
+    endif()
+endforeach()
 configure_file(cmake/nhood.pc.in ${PROJECT_BINARY_DIR}/nhood.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/nhood.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

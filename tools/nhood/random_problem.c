@@ -51,7 +51,9 @@ static void draw_options(struct random *random, nhood_problem *problem) {
 }
 
 static void draw_shape(struct random *random, nhood_problem *problem) {
-    nhood_problem_init(problem, (int32_t)random_integer(random, NHOOD_OP_FWD, NHOOD_OP_IN),
+    static const int32_t ops[] = {NHOOD_OP_FWD, NHOOD_OP_FWD, NHOOD_OP_BWD, NHOOD_OP_BWD,
+                                  NHOOD_OP_BWD, NHOOD_OP_PN,  NHOOD_OP_NN,  NHOOD_OP_IN};
+    nhood_problem_init(problem, PICK(random, ops),
                        (int32_t)random_integer(random, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16),
                        (int32_t)random_integer(random, 1, 3));
     for (int a = 0; a < problem->rank; a++)

@@ -1,0 +1,42 @@
+# A thin front door: the real build is CMakeLists.txt with CMakePresets.json.
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+BENCH ?= --suite bench/suites/cpu.txt
+
+.PHONY: all demo test test-core bench install clean help
+
+all:
+	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
+	cmake --preset release
+	cmake --build --preset release --parallel $(JOBS)
+
+demo:
+	scripts/setup demo
+	$(MAKE) all
+	build/denoise examples/data/coffee.png --sigma 25 --output build/demo
+
+test:
+	scripts/setup test
+	$(MAKE) all
+	ctest --test-dir build --output-on-failure --no-label-summary -LE gpu
+
+test-core: all
+	ctest --test-dir build --output-on-failure --no-label-summary -LE 'gpu|python|install'
+
+bench: all
+	build/nhood bench $(BENCH)
+
+install: all
+	cmake --install build --prefix $(PREFIX)
+
+clean:
+	rm -rf build
+
+help:
+	@echo "make                   build/nhood, the tool, and build/libnhood.so"
+	@echo "make demo              install what is missing, build, denoise a photograph"
+	@echo "make test              install what is missing, build, run every test that needs no GPU"
+	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
+	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
+	@echo "make install PREFIX=/usr/local"
+	@echo "make clean             remove build/"
