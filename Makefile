@@ -2,6 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 BENCH ?= --suite bench/suites/cpu.txt
+MAKEFLAGS += --no-print-directory
 
 .PHONY: all demo test test-core bench install clean help
 
