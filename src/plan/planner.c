@@ -10,6 +10,7 @@ struct search {
     const struct nh_device *device;
     const struct nh_problem *problem;
     struct nh_choice best;
+    bool reported; /* the best has been: two candidates may have the same config */
     char refusals[3072];
 };
 
@@ -34,7 +35,7 @@ static void consider(struct search *search, const struct nh_solver *solver) {
     }
 }
 
-static void report_solver(const struct search *search, const struct nh_solver *solver,
+static void report_solver(struct search *search, const struct nh_solver *solver,
                           nhood_candidate_fn report, void *user) {
     nhood_candidate row = {.struct_size = sizeof row, .solver = solver->name, .config = ""};
     row.refusal = solver->refuse(search->problem, search->device);
@@ -49,8 +50,9 @@ static void report_solver(const struct search *search, const struct nh_solver *s
         nh_config_text(solver, &config[i], text, sizeof text);
         row.config = text;
         row.estimate_ns = solver->estimate(search->problem, search->device, &config[i]);
-        row.chosen = solver == search->best.solver &&
+        row.chosen = !search->reported && solver == search->best.solver &&
                      memcmp(&config[i], &search->best.config, sizeof config[i]) == 0;
+        search->reported |= row.chosen != 0;
         report(user, &row);
     }
 }
