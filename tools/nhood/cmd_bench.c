@@ -257,28 +257,39 @@ static int load_problems(const struct bench *bench, int count, char **texts, str
 }
 
 int cmd_bench(int argc, char **argv) {
-    struct bench bench = {.target = TARGET_DEFAULTS, .repeat = 1, .min_time_s = 0.5};
+    struct bench bench = {.repeat = 1, .min_time_s = 0.5};
     struct suite suite = {.count = 0};
+    target_init(&bench.target);
     const struct option options[] = {
-        {"suite", OPTION_TEXT, &bench.suite, 0, 0, "FILE",
-         "problems from a file, one per line; # comments"},
-        {"solver", OPTION_TEXT, &bench.solver, 0, 0, "NAME",
-         "this solver instead of the one chosen"},
-        {"min-time", OPTION_NUMBER, &bench.min_time_s, 1e-3, 3600, "S",
-         "seconds of timing per problem and round (0.5)"},
-        {"repeat", OPTION_INTEGER, &bench.repeat, 1, 1e6, "N",
-         "rounds over all problems, timings pooled (1)"},
-        {"json", OPTION_FLAG, &bench.json, 0, 0, NULL, "print one object per problem"},
-        TARGET_OPTIONS(bench.target),
+        {.name = "suite",
+         .text = &bench.suite,
+         .argument = "FILE",
+         .help = "problems from a file, one per line; # comments"},
+        {.name = "solver",
+         .text = &bench.solver,
+         .argument = "NAME",
+         .help = "this solver instead of the one chosen"},
+        {.name = "min-time",
+         .number = &bench.min_time_s,
+         .low = 1e-3,
+         .high = 3600,
+         .argument = "S",
+         .help = "seconds of timing per problem and round (0.5)"},
+        {.name = "repeat",
+         .integer = &bench.repeat,
+         .low = 1,
+         .high = 1e6,
+         .argument = "N",
+         .help = "rounds over all problems, timings pooled (1)"},
+        {.name = "json", .flag = &bench.json, .help = "print one object per problem"},
         {.name = NULL}};
     const struct usage usage = {
         "bench", "[options] <problem>...|--suite FILE",
-        "Times each problem on packed tensors of random numbers that stay where they are from "
-        "call\n"
-        "to call. Prints the median of the calls and the median deviation from it (MAD), useful\n"
-        "operations and least bytes per second, and their shares of the device's ceilings (fused\n"
-        "multiply-adds in registers, copying), which are measured before and after each problem.",
-        options};
+        "Times each problem on packed tensors of random numbers, the same in every call. Prints\n"
+        "the median of the calls and the median deviation from it (MAD), useful operations and\n"
+        "least bytes per second, and their shares of the device's ceilings (fused multiply-adds\n"
+        "in registers, copying), which are measured before and after each problem.",
+        options, bench.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
     status = load_problems(&bench, count, argv, &suite);

@@ -72,16 +72,16 @@ static int print_all(const nhood_context *context, bool json) {
 }
 
 int cmd_info(int argc, char **argv) {
-    struct target target = TARGET_DEFAULTS;
+    struct target target;
     bool json = false;
-    const struct option options[] = {{"json", OPTION_FLAG, &json, 0, 0, NULL, "print one object"},
-                                     TARGET_OPTIONS(target),
+    target_init(&target);
+    const struct option options[] = {{.name = "json", .flag = &json, .help = "print one object"},
                                      {.name = NULL}};
     const struct usage usage = {
         "info", "[options]",
         "Prints the version, the devices with their features, what was looked for beyond the CPU,\n"
         "and the table of solvers.",
-        options};
+        options, target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
     if (count > 0)

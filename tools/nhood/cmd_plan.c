@@ -171,20 +171,23 @@ static int plan_problem(const struct target *target, const char *text,
 }
 
 int cmd_plan(int argc, char **argv) {
-    struct target target = TARGET_DEFAULTS;
+    struct target target;
     nhood_plan_options chosen = {.struct_size = sizeof chosen};
     bool json = false;
+    target_init(&target);
     const struct option options[] = {
-        {"solver", OPTION_TEXT, &chosen.solver, 0, 0, "NAME", "consider only this solver"},
-        {"json", OPTION_FLAG, &json, 0, 0, NULL, "print one object per problem"},
-        TARGET_OPTIONS(target),
+        {.name = "solver",
+         .text = &chosen.solver,
+         .argument = "NAME",
+         .help = "consider only this solver"},
+        {.name = "json", .flag = &json, .help = "print one object per problem"},
         {.name = NULL}};
     const struct usage usage = {
         "plan", "[options] <problem>...",
         "Prints the solver chosen for each problem and why, the workspace it needs, the time its\n"
         "creation took, every solver that refused, and the best estimate of each other; with\n"
         "--verbose every candidate's. See 'nhood --help' for the text of a problem.",
-        options};
+        options, target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
     if (count == 0) return complain(EXIT_USAGE, "plan: no problem given; see 'nhood plan --help'");

@@ -146,7 +146,7 @@ static int verify_case(struct verify *verify, struct test_case *test) {
                                        : "no solver takes it but the reference");
     }
     struct problem_data given;
-    struct oracle oracle = {.response = {0}};
+    struct oracle oracle = {.truth = {.io = {0}}};
     int failed = data_create(&given, &verify->target.info, &test->problem) ? 0 : EXIT_FAILURE;
     if (!failed) failed = oracle_create(&oracle, &verify->target, &given, test->seed);
     for (int32_t i = 0; !failed && i < MOST_SOLVERS; i++)
@@ -208,17 +208,25 @@ static void print_summary(const struct verify *verify) {
 }
 
 int cmd_verify(int argc, char **argv) {
-    struct verify verify = {.target = TARGET_DEFAULTS, .seed = 1, .random = -1};
-    const struct option options[] = {{"random", OPTION_INTEGER, &verify.random, 0, 1e9, "N",
-                                      "random problems (100, if none is given)"},
-                                     {"seed", OPTION_INTEGER, &verify.seed, 0, 1e15, "S",
-                                      "of the first random problem and of all data (1)"},
-                                     {"solver", OPTION_TEXT, &verify.solver, 0, 0, "NAME",
-                                      "only this solver (each but the reference)"},
-                                     {"json", OPTION_FLAG, &verify.json, 0, 0, NULL,
-                                      "print one object per run, and one for all"},
-                                     TARGET_OPTIONS(verify.target),
-                                     {.name = NULL}};
+    struct verify verify = {.seed = 1, .random = -1};
+    target_init(&verify.target);
+    const struct option options[] = {
+        {.name = "random",
+         .integer = &verify.random,
+         .high = 1e9,
+         .argument = "N",
+         .help = "random problems (100, if none is given)"},
+        {.name = "seed",
+         .integer = &verify.seed,
+         .high = 1e15,
+         .argument = "S",
+         .help = "of the first random problem and of all data (1)"},
+        {.name = "solver",
+         .text = &verify.solver,
+         .argument = "NAME",
+         .help = "only this solver (each but the reference)"},
+        {.name = "json", .flag = &verify.json, .help = "print one object per run, and one for all"},
+        {.name = NULL}};
     const struct usage usage = {
         "verify", "[options] [<problem>...]",
         "Runs every solver that takes a problem on random data and compares each output element\n"
@@ -226,7 +234,7 @@ int cmd_verify(int argc, char **argv) {
         "of the sums and how the reference reacts to roundings of its inputs. Memory beside the\n"
         "outputs must stay untouched. Exit status 1 if anything is wrong. The i-th random problem\n"
         "depends on S + i alone, so a failure names the one seed that reproduces it.",
-        options};
+        options, verify.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
     if (verify.random < 0) verify.random = count ? 0 : 100;

@@ -11,15 +11,26 @@ static int help_width(const struct option *option) {
     return (int)strlen(option->name) + (option->argument ? (int)strlen(option->argument) + 1 : 0);
 }
 
-static void print_help(const struct usage *usage) {
-    int width = (int)strlen("help");
-    for (const struct option *o = usage->options; o->name; o++)
-        if (help_width(o) > width) width = help_width(o);
-    printf("usage: nhood %s %s\n\n%s\n\noptions:\n", usage->command, usage->synopsis,
-           usage->details);
-    for (const struct option *o = usage->options; o->name; o++)
+static int widest(const struct option *options) {
+    int width = 0;
+    for (; options->name; options++)
+        if (help_width(options) > width) width = help_width(options);
+    return width;
+}
+
+static void print_rows(const struct option *options, int width) {
+    for (const struct option *o = options; o->name; o++)
         printf("  --%s%s%s%*s  %s\n", o->name, o->argument ? " " : "",
                o->argument ? o->argument : "", width - help_width(o), "", o->help);
+}
+
+static void print_help(const struct usage *usage) {
+    int own = widest(usage->own), shared = widest(usage->shared);
+    int width = own > shared ? own : shared;
+    printf("usage: nhood %s %s\n\n%s\n\noptions:\n", usage->command, usage->synopsis,
+           usage->details);
+    print_rows(usage->own, width);
+    print_rows(usage->shared, width);
     printf("  --%-*s  print this and exit\n", width, "help");
 }
 
@@ -39,18 +50,18 @@ static int bad_value(const struct usage *usage, const struct option *option, con
 static int set_value(const struct usage *usage, const struct option *option, const char *text) {
     char *end;
     errno = 0;
-    if (option->kind == OPTION_TEXT) {
-        *(const char **)option->value = text;
-    } else if (option->kind == OPTION_INTEGER) {
+    if (option->text) {
+        *option->text = text;
+    } else if (option->integer) {
         long long value = strtoll(text, &end, 10);
         if (!*text || *end || errno || (double)value < option->low || (double)value > option->high)
             return bad_value(usage, option, text, "an integer");
-        *(int64_t *)option->value = value;
+        *option->integer = value;
     } else {
         double value = strtod(text, &end);
         if (!*text || *end || !(value >= option->low && value <= option->high))
             return bad_value(usage, option, text, "a number");
-        *(double *)option->value = value;
+        *option->number = value;
     }
     return 0;
 }
@@ -58,15 +69,16 @@ static int set_value(const struct usage *usage, const struct option *option, con
 /* Takes the option at argv[*at], and its value if it has one. */
 static int take_option(const struct usage *usage, int argc, char **argv, int *at) {
     const char *name = argv[*at] + 2, *equals = strchr(name, '=');
-    const struct option *option =
-        find(usage->options, name, equals ? (size_t)(equals - name) : strlen(name));
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const struct option *option = find(usage->own, name, length);
+    if (!option) option = find(usage->shared, name, length);
     if (!option || strncmp(argv[*at], "--", 2) != 0)
         return complain(EXIT_USAGE, "%s: unknown option '%s'; see 'nhood %s --help'",
                         usage->command, argv[*at], usage->command);
-    if (option->kind == OPTION_FLAG) {
+    if (option->flag) {
         if (equals)
             return complain(EXIT_USAGE, "%s: --%s takes no value", usage->command, option->name);
-        *(bool *)option->value = true;
+        *option->flag = true;
         return 0;
     }
     if (equals) return set_value(usage, option, equals + 1);

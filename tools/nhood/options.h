@@ -5,15 +5,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_INTEGER, OPTION_NUMBER };
-
+/* One option. The one of flag, text, integer and number that is set says what it takes and where its value goes,
+ * which holds the default before. */
 struct option {
     /* without the dashes; NULL ends a table */
     const char *name;
-    enum option_kind kind;
-    /* bool *, const char **, int64_t * or double *, by kind; holds the default before */
-    void *value;
-    /* legal range of INTEGER and NUMBER */
+    bool *flag;
+    const char **text;
+    int64_t *integer;
+    double *number;
+    /* legal range of an integer or a number */
     double low, high;
     /* what the help calls the value; NULL for a flag */
     const char *argument;
@@ -22,7 +23,8 @@ struct option {
 
 struct usage {
     const char *command, *synopsis, *details;
-    const struct option *options;
+    /* the command's own options, and those it shares with other commands */
+    const struct option *own, *shared;
 };
 
 /* Sets the options' values and moves the other arguments to the front of argv; returns how many these are.

@@ -6,10 +6,11 @@
  *   V, dO and what goes   one roundoff of the storage type more: the softmax weights and their gradients,
  *   with them             which multiply these, may be rounded to it
  *
- * The answer's change, as root mean square over a tensor, is the size of an honest error there, whatever the
- * scale, the bias, the cancellation and the number of terms. An element may be off by ERRORS times that, which
- * leaves room for the tail of a normal distribution over millions of elements, and by the rounding of the
- * result to its storage type. */
+ * The answer's change is the size of an honest error, whatever the scale, the bias, the cancellation and the
+ * number of terms. An element may be off by so many times its root mean square and its largest value over the
+ * tensor: the one stands for the many, with room for the tail of a normal distribution, the other for the few
+ * elements that are more sensitive, such as those of a softmax between two equal scores. The rounding of the
+ * result to its storage type comes on top, and what sums add that the inputs do not show. */
 #include "oracle.h"
 
 #include "message.h"
@@ -20,7 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ERRORS 8
+#define MEAN_ERRORS 4
+#define LARGEST_ERRORS 2
 
 /* A small tensor gives few changes to average: repeat until it has this many, but not for ever. */
 enum { ENOUGH_CHANGES = 64, MOST_REPEATS = 8 };
@@ -120,28 +122,52 @@ static int draw_inputs(struct problem_data *given, struct problem_data *truth,
 
 /* ---- the limits ---- */
 
-static double input_error(const struct problem_data *given, int32_t tensor) {
-    const nhood_problem *problem = &given->problem;
-    double unit =
-        storage_roundoff(problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32);
+static double arithmetic_roundoff(const nhood_problem *problem) {
+    return storage_roundoff(problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32);
+}
+
+static double query_count(const nhood_problem *problem) {
+    double count = (double)(problem->batch * problem->heads);
+    for (int a = 0; a < problem->rank; a++)
+        count *= (double)problem->axis[a].length;
+    return count;
+}
+
+/* Keys of a query, about: backward counts them two and a half times. */
+static double key_count(const nhood_problem *problem) {
+    double flops = 0;
+    double dims = (double)(problem->dim + (problem->dim_v ? problem->dim_v : problem->dim));
+    nhood_problem_cost(problem, &flops, NULL);
+    return flops / (2 * query_count(problem) * dims);
+}
+
+static double input_error(const nhood_problem *problem, int32_t tensor) {
     bool softmax = problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD;
     bool weighted = tensor == NHOOD_V || tensor == NHOOD_EXTRA_V || tensor == NHOOD_O ||
                     tensor == NHOOD_D_O || tensor == NHOOD_D_LSE;
-    double flops, rows = (double)(problem->batch * problem->heads);
-    for (int a = 0; a < problem->rank; a++)
-        rows *= (double)problem->axis[a].length;
-    nhood_problem_cost(problem, &flops, NULL);
     double dims = (double)(problem->dim + (problem->dim_v ? problem->dim_v : problem->dim));
-    double terms = dims + flops / (2 * rows * dims); /* head dims and keys of a query, about */
-    double error = (2 + sqrt(terms)) * unit;
+    double error = (2 + sqrt(dims + key_count(problem))) * arithmetic_roundoff(problem);
     return softmax && weighted ? error + storage_roundoff(problem->dtype) : error;
+}
+
+/* Error of sums that do not react to the inputs so: that of the weights, of which LSE is the logarithm, and
+ * those over all queries, should their terms have one sign. */
+static double sum_error(const nhood_problem *problem, int32_t tensor, double sum) {
+    switch (tensor) {
+    case NHOOD_LSE: return sqrt(key_count(problem)) * arithmetic_roundoff(problem);
+    case NHOOD_D_BIAS:
+    case NHOOD_D_EXTRA_K:
+    case NHOOD_D_EXTRA_V:
+        return sqrt(query_count(problem)) * arithmetic_roundoff(problem) * fabs(sum);
+    default: return 0;
+    }
 }
 
 static void move_inputs(const struct problem_data *given, const struct problem_data *truth,
                         struct problem_data *moved, struct random *random) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         if (tensor_role(&given->problem, t) != TENSOR_INPUT) continue;
-        double error = input_error(given, t);
+        double error = input_error(&given->problem, t);
         const double *from = values(truth, t);
         double *to = values(moved, t);
         for (int64_t i = 0; i < value_count(truth, t); i++)
@@ -149,13 +175,16 @@ static void move_inputs(const struct problem_data *given, const struct problem_d
     }
 }
 
-static double squared_change(const struct problem_data *truth, const struct problem_data *moved,
-                             int32_t tensor) {
+static void add_response(const struct problem_data *truth, const struct problem_data *moved,
+                         int32_t tensor, struct response *response) {
     const double *before = values(truth, tensor), *after = values(moved, tensor);
-    double sum = 0;
-    for (int64_t i = 0; i < value_count(truth, tensor); i++)
-        if (isfinite(before[i])) sum += (after[i] - before[i]) * (after[i] - before[i]);
-    return sum / (double)value_count(truth, tensor);
+    int64_t count = value_count(truth, tensor);
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(before[i])) continue;
+        double change = fabs(after[i] - before[i]);
+        response->mean_square += change * change / (double)count;
+        response->largest = fmax(response->largest, change);
+    }
 }
 
 static int repeats(const struct problem_data *truth) {
@@ -177,17 +206,17 @@ static int measure_response(struct oracle *oracle, const struct target *target,
         status = data_run(&moved, target->context, 0, truth->problem.op, reference);
         for (int32_t t = 0; !status && t < NHOOD_TENSOR_COUNT; t++)
             if (tensor_role(&truth->problem, t) == TENSOR_OUTPUT)
-                oracle->response[t] += squared_change(truth, &moved, t) / count;
+                add_response(truth, &moved, t, &oracle->response[t]);
     }
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        oracle->response[t] = sqrt(oracle->response[t]);
+        oracle->response[t].mean_square /= count;
     data_free(&moved);
     return status;
 }
 
 int oracle_create(struct oracle *oracle, const struct target *target, struct problem_data *given,
                   uint64_t seed) {
-    *oracle = (struct oracle){.response = {0}};
+    *oracle = (struct oracle){.truth = {.io = {0}}};
     nhood_device_info cpu = {.struct_size = sizeof cpu};
     nhood_status failure = nhood_device_query(target->context, 0, &cpu);
     if (failure) return complain_library(failure, "device 0");
@@ -208,10 +237,13 @@ void oracle_free(struct oracle *oracle) {
 
 /* ---- the verdict ---- */
 
-static double limit_at(const struct oracle *oracle, int32_t dtype, int32_t tensor,
+static double limit_at(const struct oracle *oracle, const nhood_problem *problem, int32_t tensor,
                        double expected) {
-    return ERRORS * oracle->response[tensor] + 2 * storage_roundoff(dtype) * fabs(expected) +
-           storage_smallest(dtype);
+    int32_t dtype = tensor_dtype(problem, tensor);
+    const struct response *response = &oracle->response[tensor];
+    double change = MEAN_ERRORS * sqrt(response->mean_square) + LARGEST_ERRORS * response->largest;
+    return change + MEAN_ERRORS * sum_error(problem, tensor, expected) +
+           2 * storage_roundoff(dtype) * fabs(expected) + storage_smallest(dtype);
 }
 
 static double share_of_limit(double value, double expected, double limit) {
@@ -231,7 +263,7 @@ static bool compare_tensor(const struct oracle *oracle, const struct problem_dat
         int64_t start = view_row(view, row);
         for (int64_t c = 0; c < view->extent[VIEW_INNER]; c++, expected++) {
             double value = storage_load(dtype, image, start + c);
-            double limit = limit_at(oracle, dtype, tensor, *expected);
+            double limit = limit_at(oracle, &given->problem, tensor, *expected);
             double share = share_of_limit(value, *expected, limit);
             if (worst->tensor >= 0 && share <= worst->share) continue;
             int32_t spoiled = worst->spoiled;

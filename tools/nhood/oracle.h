@@ -8,8 +8,10 @@
 struct oracle {
     /* the problem in f64 and packed: the same inputs, and the reference's outputs */
     struct problem_data truth;
-    /* by output: root of the mean square change of its elements when the inputs change by a rounding error */
-    double response[NHOOD_TENSOR_COUNT];
+    /* by output: what its elements change by when the inputs change by rounding errors */
+    struct response {
+        double mean_square, largest;
+    } response[NHOOD_TENSOR_COUNT];
 };
 
 /* Draws the inputs of `given` and computes the truth about them. 0, or the exit status after a message; the

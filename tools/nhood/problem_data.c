@@ -36,11 +36,12 @@ double data_bytes(const nhood_problem *problem) {
 }
 
 static bool has_room(const nhood_device_info *device, const nhood_problem *problem) {
-    char needed[UNIT_BYTES], there[UNIT_BYTES];
+    char text[PROBLEM_BYTES] = "problem", needed[UNIT_BYTES], there[UNIT_BYTES];
     double bytes = data_bytes(problem), room = buffer_room(device);
     if (bytes < 0) return false;
     if (room <= 0 || bytes <= room) return true;
-    complain(EXIT_FAILURE, "the problem's tensors take %s, %s has %s free",
+    nhood_problem_format(problem, text, sizeof text, NULL);
+    complain(EXIT_FAILURE, "%s: its tensors take %s, %s has %s free", text,
              size_text(bytes, needed), device->name, size_text(room, there));
     return false;
 }

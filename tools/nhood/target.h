@@ -6,48 +6,20 @@
 #include "options.h"
 
 struct target {
-    /* options */
     const char *device_name, *isa;
     int64_t threads;
     bool verbose;
-    /* open */
+    /* the options that set the fields above */
+    struct option options[5];
+    /* by target_open */
     nhood_context *context;
     int32_t device;
     nhood_device_info info;
 };
 
-#define TARGET_DEFAULTS                                                                            \
-    { .device_name = "cpu" }
+void target_init(struct target *target);
 
-/* Rows for a table of options. */
-#define TARGET_OPTIONS(target)                                                                     \
-    {"device",                                                                                     \
-     OPTION_TEXT,                                                                                  \
-     &(target).device_name,                                                                        \
-     0,                                                                                            \
-     0,                                                                                            \
-     "NAME",                                                                                       \
-     "device, by its name in 'nhood info' (cpu)"},                                                 \
-        {"isa",                                                                                    \
-         OPTION_TEXT,                                                                              \
-         &(target).isa,                                                                            \
-         0,                                                                                        \
-         0,                                                                                        \
-         "NAME",                                                                                   \
-         "highest CPU instruction set: generic, avx2, avx512 (the best)"},                         \
-        {"threads",                                                                                \
-         OPTION_INTEGER,                                                                           \
-         &(target).threads,                                                                        \
-         1,                                                                                        \
-         1024,                                                                                     \
-         "N",                                                                                      \
-         "CPU threads, the calling one included (all)"},                                           \
-    {                                                                                              \
-        "verbose", OPTION_FLAG, &(target).verbose, 0, 0, NULL,                                     \
-            "say more, and show the library's log"                                                 \
-    }
-
-/* Returns 0, or the exit status after a message. A context must be closed in either case. */
+/* Returns 0, or the exit status after a message. The target must be closed in either case. */
 int target_open(struct target *target);
 void target_close(struct target *target);
 
