@@ -40,6 +40,18 @@ struct nh_tile_kernels {
     int64_t (*multiply_add)(int64_t rounds);
 };
 
+/* Heads of a batch entry that a round covers. Items count them fastest, then tiles, then batch entries: the
+ * heads of a tile lie side by side in memory. */
+static inline int64_t nh_round_heads(const struct nh_tile_run *run) {
+    return nh_min(run->units, run->geometry->problem.kv_heads);
+}
+
+/* Work item of tile t of the round's unit u. */
+static inline int64_t nh_round_item(const struct nh_tile_run *run, int64_t unit, int64_t tile) {
+    int64_t heads = nh_round_heads(run);
+    return (unit / heads * run->geometry->tiles + tile) * heads + unit % heads;
+}
+
 struct nh_kernels {
     const char *name; /* "generic", "avx2", "avx512" */
     const struct nh_tile_kernels *f32, *f64;

@@ -95,7 +95,9 @@ static int64_t choose_round(const struct tiled *plan) {
     const int64_t room = INT64_C(16) << 20; /* bytes of partial gradients that are always fine */
     int64_t unit_bytes = plan->geometry.tiles * plan->partial_reals * (int64_t)plan->real_bytes;
     int64_t busy = nh_ceil_div(4 * plan->cpu->threads, plan->geometry.tiles);
-    return nh_min(plan->units, nh_max(busy, room / unit_bytes));
+    int64_t units = nh_min(plan->units, nh_max(busy, room / unit_bytes));
+    int64_t heads = plan->geometry.problem.kv_heads; /* whole batch entries, or less than one */
+    return units < heads ? units : units / heads * heads;
 }
 
 nhood_status nh_tiled_build(const struct nh_problem *problem, const struct nh_device *device,

@@ -86,9 +86,9 @@ static void backward_step(struct tile *tile, const struct block *block, const st
         if (!step_parts(step, r)) continue;
         weigh(tile, step, r);
         if (tile->problem->has_bias && !step->extra) bias_gradient(tile, block, step, r);
-        gather_row(tile, block, step, r, s->d_score, s->k_rows, s->extra_k_rows,
-                   geometry->vectors_k, s->d_q);
     }
+    gather_rows(tile, block, step, s->d_score, s->k_rows, s->extra_k_rows, geometry->vectors_k,
+                s->d_q);
     scatter_rows(tile, block, step, s->d_score, s->q_rows, geometry->vectors_k,
                  tile->partial + at.d_k, tile->partial + at.d_extra_k);
     scatter_rows(tile, block, step, s->score, s->d_o_rows, geometry->vectors_v,

@@ -112,10 +112,14 @@ typedef void band_fn(const struct band_product *product, const struct nh_band *b
     }
 
 BAND(1, 1, 0, 0)
-BAND(1, 2, 0, 0) BAND(1, 4, 0, 0) BAND_EDGES(2, 1) BAND_EDGES(2, 2) BAND_EDGES(2, 4)
-    BAND_EDGES(4, 1) BAND_EDGES(4, 2) BAND_EDGES(8, 1)
+BAND(1, 2, 0, 0)
+BAND(1, 4, 0, 0)
+BAND_EDGES(2, 1)
+BAND_EDGES(2, 2)
+BAND_EDGES(2, 4)
+BAND_EDGES(4, 1) BAND_EDGES(4, 2) BAND_EDGES(8, 1)
 #if BAND_BUDGET >= 16
-        BAND_EDGES(4, 4) BAND_EDGES(8, 2)
+    BAND_EDGES(4, 4) BAND_EDGES(8, 2)
 #endif
 
     /* [log2 vectors][log2 outputs][lead][trail] */

@@ -81,7 +81,9 @@ static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker
     tile->run = run;
     tile->geometry = geometry;
     tile->problem = &geometry->problem;
-    int64_t unit = run->first_unit + item / geometry->tiles, rest = item % geometry->tiles;
+    int64_t heads = nh_round_heads(run), rest = item / heads;
+    int64_t unit = run->first_unit + rest / geometry->tiles * heads + item % heads;
+    rest %= geometry->tiles;
     tile->batch = unit / geometry->problem.kv_heads;
     tile->kv_head = unit % geometry->problem.kv_heads;
     for (int a = NH_AXES - 1; a >= 0; a--) {
@@ -323,55 +325,74 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
         }
 }
 
-/* The band steps of a vector for the step's slots: made at plan time for whole windows. */
+enum { MOST_PARTS = 16 };
+
+/* The band steps of a vector for the step's slots: made at plan time for whole windows, else in `room`. */
 static struct nh_band_list step_bands(const struct tile *tile, const struct nh_vector *vector,
-                                      const struct step *step, bool scatter) {
+                                      const struct step *step, bool scatter, struct nh_band *room) {
     const struct nh_geometry *geometry = tile->geometry;
-    struct nh_band_list list = {scatter ? tile->scratch.scatter : tile->scratch.gather, 0};
-    if (step->extra) { /* every lane takes every token */
-        struct nh_vector all = {.count = vector->count};
+    struct nh_band_list list = {room, 0};
+    struct nh_vector all = {.count = vector->count}; /* of extra tokens, every lane takes all */
+    int32_t slot = step->slot, slot_end = step->slot_end;
+    if (step->extra) {
         for (int i = 0; i < VL; i++)
             all.keys[i] = step_slots(step);
-        if (scatter) nh_band_scatter(&all, VL, 0, step_slots(step), geometry->band_outputs, &list);
-        if (!scatter) nh_band_gather(&all, VL, 0, step_slots(step), geometry->band_outputs, &list);
-        return list;
-    }
-    if (geometry->chunk >= geometry->order[2].window)
+        slot_end -= slot;
+        slot = 0;
+        vector = &all;
+    } else if (geometry->chunk >= geometry->order[2].window) {
         return scatter ? vector->scatter : vector->gather;
-    if (scatter)
-        nh_band_scatter(vector, VL, step->slot, step->slot_end, geometry->band_outputs, &list);
-    else
-        nh_band_gather(vector, VL, step->slot, step->slot_end, geometry->band_outputs, &list);
+    }
+    if (scatter) {
+        nh_band_scatter(vector, VL, slot, slot_end, geometry->band_outputs, &list);
+    } else {
+        nh_band_gather(vector, VL, slot, slot_end, geometry->band_outputs, &list);
+    }
     return list;
 }
 
-enum { MOST_PARTS = 256 };
+/* Key rows whose sources stay in L1 while every query vector of the block takes its share of them. */
+static int32_t rows_in_l1(const struct tile *tile, int64_t width) {
+    int64_t keys = tile->geometry->chunk + VL, bytes = keys * width * (int64_t)sizeof(real);
+    return (int32_t)nh_max(1, nh_min(MOST_PARTS, 16384 / bytes));
+}
 
-/* out[lane] += sum over key rows and slots of score * source row, for one row of the block.
- * source: packed rows of the halo, [halo row][key][width]; extra likewise. */
-static void gather_row(const struct tile *tile, const struct block *block, const struct step *step,
-                       int32_t row, real *score, const real *source, const real *extra,
-                       int32_t vectors, real *out) {
-    const struct nh_vector *vector = block->vector[row];
-    int64_t width = (int64_t)vectors * VL;
-    const real *weights[MOST_PARTS], *sources[MOST_PARTS];
-    const real *scores = row_scores(tile, score, row);
-    int32_t parts = 0;
-    if (step->extra) {
-        weights[0] = scores;
+/* out[lane] += sum over key rows and slots of score * source row, for all rows of the block.
+ * source: packed rows of the halo, [halo row][key][width]; extra likewise; out: [row][VL][width]. */
+static void gather_rows(const struct tile *tile, const struct block *block, const struct step *step,
+                        real *score, const real *source, const real *extra, int32_t vectors,
+                        real *out) {
+    const int64_t width = (int64_t)vectors * VL, part_scores = (int64_t)step_slots(step) * VL;
+    const int32_t most = tile->geometry->band_vectors, at_once = rows_in_l1(tile, width);
+    const real *weight[MOST_PARTS], *sources[MOST_PARTS];
+    struct band_product product = {weight, sources, 0, width, NULL, width};
+    struct nh_band_list list[MOST_ROWS];
+    for (int32_t r = 0; r < block->rows; r++) {
+        list[r] = step_bands(tile, block->vector[r], step, false, tile->scratch.gather + r * VL);
+        if (!step->extra) continue;
+        weight[0] = row_scores(tile, score, r);
         sources[0] = extra + step->slot * width;
-        parts = 1;
+        product.parts = 1;
+        product.out = out + (int64_t)r * VL * width;
+        band_run(&product, &list[r], vectors, most);
     }
     for (int32_t slow = step->slow; slow < step->slow_end; slow++)
-        for (int32_t i = 0; i < step->row_count[row]; i++, parts++) {
-            int64_t key = halo_row(tile, slow, step->row_begin[row] + i) * tile->keys[2];
-            weights[parts] = scores + (int64_t)parts * step_slots(step) * VL;
-            sources[parts] = source + (key + vector->start - tile->key[2]) * width;
-        }
-    struct nh_band_list list = step_bands(tile, vector, step, false);
-    struct band_product product = {weights, sources, parts, width, out + (int64_t)row * VL * width,
-                                   width};
-    band_run(&product, &list, vectors, tile->geometry->band_vectors);
+        for (int32_t middle = step->middle; middle < step->middle_end; middle += at_once)
+            for (int32_t r = 0; r < block->rows; r++) {
+                int32_t begin = (int32_t)nh_max(middle, step->row_begin[r]);
+                int32_t end =
+                    (int32_t)nh_min(middle + at_once, step->row_begin[r] + step->row_count[r]);
+                const real *weights = row_scores(tile, score, r);
+                const int64_t key = block->vector[r]->start - tile->key[2];
+                product.parts = 0;
+                for (; begin < end; begin++, product.parts++) {
+                    weight[product.parts] = weights + step_part(step, r, slow, begin) * part_scores;
+                    sources[product.parts] =
+                        source + (halo_row(tile, slow, begin) * tile->keys[2] + key) * width;
+                }
+                product.out = out + (int64_t)r * VL * width;
+                if (product.parts) band_run(&product, &list[r], vectors, most);
+            }
 }
 
 /* out[key] += sum over lanes of score * source[lane], for all rows of the block. out: [halo row][key] rows. */
@@ -387,7 +408,7 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
         int32_t next = r + 1; /* rows of the same vector meet the same keys: sum them at once */
         while (next < block->rows && block->vector[next] == vector)
             next++;
-        struct nh_band_list list = step_bands(tile, vector, step, true);
+        struct nh_band_list list = step_bands(tile, vector, step, true, tile->scratch.scatter);
         for (int32_t slow = step->slow; slow < slow_end; slow++)
             for (int32_t middle = step->middle; middle < middle_end; middle++) {
                 int32_t parts = 0;

@@ -67,26 +67,30 @@ typedef void dot_fn(real *const *score, const real *const *query, const real *ke
 
 DOT_1_TO_4(DOT_MODES, 1)
 DOT_MODES(1, 5)
-DOT_MODES(1, 6) DOT_MODES(1, 7) DOT_MODES(1, 8) DOT_1_TO_4(DOT_MODES, 2) DOT_MODES(2, 5)
-    DOT_1_TO_4(DOT_MODES, 3)
+DOT_MODES(1, 6)
+DOT_MODES(1, 7)
+DOT_MODES(1, 8)
+DOT_1_TO_4(DOT_MODES, 2)
+DOT_MODES(2, 5)
+DOT_1_TO_4(DOT_MODES, 3)
 #if defined(NH_ISA_AVX512)
-        DOT_MODES(2, 6) DOT_MODES(2, 7) DOT_MODES(2, 8) DOT_MODES(3, 5) DOT_MODES(3, 6)
-            DOT_MODES(3, 7) DOT_MODES(3, 8) DOT_1_TO_4(DOT_MODES, 4) DOT_MODES(4, 5) DOT_MODES(4, 6)
+    DOT_MODES(2, 6) DOT_MODES(2, 7) DOT_MODES(2, 8) DOT_MODES(3, 5) DOT_MODES(3, 6) DOT_MODES(3, 7)
+        DOT_MODES(3, 8) DOT_1_TO_4(DOT_MODES, 4) DOT_MODES(4, 5) DOT_MODES(4, 6)
 #endif
 
-                static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
-                    {DOT_ENTRY(1, 1), DOT_ENTRY(1, 2), DOT_ENTRY(1, 3), DOT_ENTRY(1, 4),
-                     DOT_ENTRY(1, 5), DOT_ENTRY(1, 6), DOT_ENTRY(1, 7), DOT_ENTRY(1, 8)},
+            static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+                {DOT_ENTRY(1, 1), DOT_ENTRY(1, 2), DOT_ENTRY(1, 3), DOT_ENTRY(1, 4),
+                 DOT_ENTRY(1, 5), DOT_ENTRY(1, 6), DOT_ENTRY(1, 7), DOT_ENTRY(1, 8)},
 #if defined(NH_ISA_AVX512)
-                    {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4),
-                     DOT_ENTRY(2, 5), DOT_ENTRY(2, 6), DOT_ENTRY(2, 7), DOT_ENTRY(2, 8)},
-                    {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4),
-                     DOT_ENTRY(3, 5), DOT_ENTRY(3, 6), DOT_ENTRY(3, 7), DOT_ENTRY(3, 8)},
-                    {DOT_ENTRY(4, 1), DOT_ENTRY(4, 2), DOT_ENTRY(4, 3), DOT_ENTRY(4, 4),
-                     DOT_ENTRY(4, 5), DOT_ENTRY(4, 6)},
+                {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4),
+                 DOT_ENTRY(2, 5), DOT_ENTRY(2, 6), DOT_ENTRY(2, 7), DOT_ENTRY(2, 8)},
+                {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4),
+                 DOT_ENTRY(3, 5), DOT_ENTRY(3, 6), DOT_ENTRY(3, 7), DOT_ENTRY(3, 8)},
+                {DOT_ENTRY(4, 1), DOT_ENTRY(4, 2), DOT_ENTRY(4, 3), DOT_ENTRY(4, 4),
+                 DOT_ENTRY(4, 5), DOT_ENTRY(4, 6)},
 #else
-            {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4), DOT_ENTRY(2, 5)},
-            {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4)},
+        {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4), DOT_ENTRY(2, 5)},
+        {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4)},
 #endif
 };
 

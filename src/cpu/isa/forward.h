@@ -91,9 +91,9 @@ static void forward_step(struct tile *tile, const struct block *block, const str
         if (!step_parts(step, r)) continue;
         mask_unused(tile, block, step, r);
         soften(tile, step, r);
-        gather_row(tile, block, step, r, s->score, s->v_rows, s->extra_v_rows,
-                   tile->geometry->vectors_v, s->out);
     }
+    gather_rows(tile, block, step, s->score, s->v_rows, s->extra_v_rows, tile->geometry->vectors_v,
+                s->out);
 }
 
 /* Packs the block's rows of a query-side tensor by channel: [row][channel][VL]. */

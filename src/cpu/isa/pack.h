@@ -41,7 +41,9 @@ INLINE vec load_row(const struct rows *rows, const char *row, int32_t c) {
 #define NH_LANES 2
 #define EACH_LANE(F, h) F(0, h), F(1, h)
 #endif
+#define UNROLL _Pragma("GCC unroll 16")
 #define EXCHANGE(v, h)                                                                             \
+    UNROLL                                                                                         \
     for (int i = 0; i < NH_LANES; i++) {                                                           \
         if (i & (h)) continue;                                                                     \
         vec low = v[i], high = v[i + (h)];                                                         \
@@ -68,14 +70,15 @@ INLINE void pack_columns(const struct rows *rows, int32_t first, int32_t count, 
     for (int32_t x = 0; x < pitch; x += VL) {
         for (int32_t c = 0; c < rows->dim; c += VL) {
             vec v[NH_LANES];
+            UNROLL
             for (int i = 0; i < NH_LANES; i++) {
                 v[i] = (vec){0};
                 if (x + i < count) v[i] = load_row(rows, row_at(rows, first + x + i), c) * factor;
             }
             if (x < count) transpose(v);
-            int rest = rows->dim - c < VL ? rows->dim - c : VL;
-            for (int i = 0; i < rest; i++)
-                v_store(out + (c + i) * pitch + x, v[i]);
+            UNROLL
+            for (int i = 0; i < NH_LANES; i++)
+                if (c + i < rows->dim) v_store(out + (c + i) * pitch + x, v[i]);
         }
     }
 }

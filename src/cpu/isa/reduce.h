@@ -66,10 +66,8 @@ static void sum_span(const struct nh_tile_run *run, struct tile *tile, int64_t u
                     tile->keys[a] =
                         order->end[nh_tile_end(geometry, a, index[a]) - 1] - tile->key[a];
                 }
-                int64_t item =
-                    ((unit * geometry->tile[0].count + t0) * geometry->tile[1].count + t1) *
-                        geometry->tile[2].count +
-                    t2;
+                int64_t item = nh_round_item(
+                    run, unit, (t0 * geometry->tile[1].count + t1) * geometry->tile[2].count + t2);
                 int32_t from = begin > tile->key[2] ? begin : tile->key[2];
                 int32_t to = tile->key[2] + tile->keys[2];
                 if (to > end) to = end;
@@ -124,7 +122,7 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
             for (int64_t t = 0; t < geometry->tiles; t++)
                 add_rows(tile->scratch.line,
                          (const real *)run->partial +
-                             (unit * geometry->tiles + t) * run->partial_reals + offset +
+                             nh_round_item(run, unit, t) * run->partial_reals + offset +
                              token * width,
                          width);
             row_to(extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim),
@@ -143,7 +141,7 @@ static void reduce_bias(const struct nh_tile_run *run, int64_t kv_head) {
         if ((run->first_unit + unit) % problem->kv_heads != kv_head) continue;
         for (int64_t t = 0; t < geometry->tiles; t++) {
             const real *part = (const real *)run->partial +
-                               (unit * geometry->tiles + t) * run->partial_reals +
+                               nh_round_item(run, unit, t) * run->partial_reals +
                                partial_layout(geometry).d_bias;
             for (int64_t i = 0; i < count; i++)
                 sum[i] += part[i];

@@ -97,7 +97,7 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     s->line = arena_take(&arena, bwd || in, REDUCE_SPAN * width);
     int64_t steps = nh_band_bound(VL, geometry->slots);
     int64_t step_reals = (int64_t)(sizeof(struct nh_band) / sizeof(real)) + 1;
-    s->gather = (struct nh_band *)(void *)arena_take(&arena, true, VL * step_reals);
+    s->gather = (struct nh_band *)(void *)arena_take(&arena, true, lanes * step_reals);
     s->scatter = (struct nh_band *)(void *)arena_take(&arena, bwd || in, steps * step_reals);
     return arena.used;
 }

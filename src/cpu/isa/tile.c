@@ -50,6 +50,7 @@ static void finish(const struct nh_tile_run *run) {
 static int64_t multiply_add(int64_t rounds) {
     vec sum[12];
     vec a = v_set((real)0.999999), b = v_set((real)1e-6);
+#pragma GCC unroll 12
     for (int i = 0; i < 12; i++)
         sum[i] = v_set((real)i);
     for (int64_t round = 0; round < rounds; round++) {

@@ -92,12 +92,9 @@ static void pn_step(struct tile *tile, const struct block *block, const struct s
 
 static void nn_step(struct tile *tile, const struct block *block, const struct step *step) {
     const struct scratch *s = &tile->scratch;
-    for (int32_t r = 0; r < block->rows; r++) {
-        if (!step_parts(step, r)) continue;
-        load_weights(tile, block, step, r);
-        gather_row(tile, block, step, r, s->score, s->v_rows, NULL, tile->geometry->vectors_v,
-                   s->out);
-    }
+    for (int32_t r = 0; r < block->rows; r++)
+        if (step_parts(step, r)) load_weights(tile, block, step, r);
+    gather_rows(tile, block, step, s->score, s->v_rows, NULL, tile->geometry->vectors_v, s->out);
 }
 
 static void in_step(struct tile *tile, const struct block *block, const struct step *step) {
