@@ -2,6 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 BENCH ?= --suite bench/suites/cpu.txt
+PHOTO ?= $(firstword $(wildcard examples/data/*.png))
 MAKEFLAGS += --no-print-directory
 
 .PHONY: all demo test test-core bench install clean help
@@ -14,7 +15,7 @@ all:
 demo:
 	scripts/setup demo
 	$(MAKE) all
-	build/denoise examples/data/coffee.png --sigma 25 --output build/demo
+	build/denoise $(PHOTO) --sigma 25 --output build/demo
 
 test:
 	scripts/setup test
@@ -35,7 +36,7 @@ clean:
 
 help:
 	@echo "make                   build/nhood, the tool, and build/libnhood.so"
-	@echo "make demo              install what is missing, build, denoise a photograph"
+	@echo "make demo              install what is missing, build, denoise a photograph, or PHOTO=yours.png"
 	@echo "make test              install what is missing, build, run every test that needs no GPU"
 	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
