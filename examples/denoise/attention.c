@@ -1,0 +1,151 @@
+/* nhood: context, problem, plan, execute. */
+#include "attention.h"
+
+#include <nhood.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- storage types: round to nearest even ---- */
+
+static uint16_t to_half(float value, int dtype) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (dtype == NHOOD_DTYPE_BF16) return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    uint32_t sign = (bits >> 16) & 0x8000, size = bits & 0x7fffffff;
+    if (size >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    if (size < 0x38800000) { /* subnormal: let the addition of 0.5 round at 2^-24 */
+        float shifted;
+        memcpy(&shifted, &size, sizeof shifted);
+        shifted += 0.5f;
+        memcpy(&size, &shifted, sizeof size);
+        return (uint16_t)(sign | (size - 0x3f000000));
+    }
+    size += 0xfff + ((size >> 13) & 1);
+    return (uint16_t)(sign | ((size - (112u << 23)) >> 13));
+}
+
+static float from_half(uint16_t half, int dtype) {
+    uint32_t bits = (uint32_t)half << 16;
+    if (dtype == NHOOD_DTYPE_F16) {
+        uint32_t size = half & 0x7fff;
+        if (size < 0x400) return (half & 0x8000 ? -1.0f : 1.0f) * (float)size * 0x1p-24f;
+        bits = (uint32_t)(half & 0x8000) << 16 |
+               ((size << 13) + (size >= 0x7c00 ? 224u << 23 : 112u << 23));
+    }
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* A copy in storage type, or NULL. */
+static void *stored(const float *values, int64_t count, int dtype) {
+    size_t bytes = dtype == NHOOD_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    void *copy = malloc((size_t)count * bytes);
+    if (!copy) return NULL;
+    if (dtype == NHOOD_DTYPE_F32) memcpy(copy, values, (size_t)count * bytes);
+    for (int64_t i = 0; dtype != NHOOD_DTYPE_F32 && i < count; i++)
+        ((uint16_t *)copy)[i] = to_half(values[i], dtype);
+    return copy;
+}
+
+/* ---- the call ---- */
+
+static void set_problem(const struct attention *attention, nhood_problem *problem) {
+    nhood_problem_init(problem, NHOOD_OP_FWD, attention->dtype, attention->rank);
+    for (int a = 0; a < attention->rank; a++) {
+        int from = 3 - attention->rank + a;
+        problem->axis[a].length = attention->extent[from];
+        problem->axis[a].window = attention->window[from];
+        problem->axis[a].causal = a == 0 ? attention->causal : 0;
+    }
+    problem->dim = attention->dim;
+    problem->dim_v = attention->dim_v;
+    problem->scale = attention->scale;
+    problem->has_bias = attention->self_bias != 0;
+}
+
+/* A table whose only entry is that of displacement 0: its middle. */
+static void *make_bias(const struct attention *attention) {
+    int64_t count = 1;
+    for (int a = 3 - attention->rank; a < 3; a++)
+        count *= 2 * attention->window[a] - 1;
+    float *table = calloc((size_t)count, sizeof *table);
+    if (!table) return NULL;
+    table[count / 2] = (float)attention->self_bias;
+    void *copy = stored(table, count, attention->dtype);
+    free(table);
+    return copy;
+}
+
+struct call {
+    nhood_context *context;
+    nhood_plan *plan;
+    nhood_io io;
+    void *out;
+};
+
+static void call_destroy(struct call *call) {
+    nhood_plan_release(call->plan);
+    nhood_context_destroy(call->context);
+    free(call->io.workspace);
+    for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        free(call->io.data[tensor]);
+}
+
+static bool call_create(const struct attention *attention, const nhood_problem *problem,
+                        const float *q, const float *k, const float *v, struct call *call) {
+    nhood_context_options options = {.struct_size = sizeof options, .threads = attention->threads};
+    if (nhood_context_create(&options, &call->context) ||
+        nhood_plan_create(call->context, 0, problem, NULL, &call->plan))
+        return fail("nhood: %s", nhood_last_error());
+    int64_t tokens = attention->extent[0] * attention->extent[1] * attention->extent[2];
+    nhood_io *io = &call->io;
+    io->struct_size = sizeof *io;
+    io->data[NHOOD_Q] = stored(q, tokens * attention->dim, attention->dtype);
+    io->data[NHOOD_K] = stored(k, tokens * attention->dim, attention->dtype);
+    io->data[NHOOD_V] = stored(v, tokens * attention->dim_v, attention->dtype);
+    io->data[NHOOD_O] = calloc((size_t)(tokens * attention->dim_v), sizeof(float));
+    if (problem->has_bias) io->data[NHOOD_BIAS] = make_bias(attention);
+    io->workspace_bytes = nhood_plan_workspace_bytes(call->plan);
+    io->workspace = aligned_alloc(64, io->workspace_bytes ? io->workspace_bytes : 64);
+    if (!io->data[NHOOD_Q] || !io->data[NHOOD_K] || !io->data[NHOOD_V] || !io->data[NHOOD_O] ||
+        (problem->has_bias && !io->data[NHOOD_BIAS]) || !io->workspace)
+        return fail("out of memory for the attention of %lld tokens", (long long)tokens);
+    return true;
+}
+
+bool attention_run(const struct attention *attention, const float *q, const float *k,
+                   const float *v, float *out, struct attention_report *report) {
+    nhood_problem problem;
+    struct call call = {0};
+    set_problem(attention, &problem);
+    bool ok = call_create(attention, &problem, q, k, v, &call);
+    double start = seconds_now();
+    if (ok && nhood_plan_execute(call.plan, &call.io)) ok = fail("nhood: %s", nhood_last_error());
+    if (ok) {
+        double flops = 0;
+        report->seconds = seconds_now() - start;
+        nhood_problem_cost(&problem, &flops, NULL);
+        report->gflops = flops / report->seconds * 1e-9;
+        snprintf(report->description, sizeof report->description, "%s",
+                 nhood_plan_description(call.plan));
+        int64_t count =
+            attention->extent[0] * attention->extent[1] * attention->extent[2] * attention->dim_v;
+        const void *stored_out = call.io.data[NHOOD_O];
+        for (int64_t i = 0; i < count; i++)
+            out[i] = attention->dtype == NHOOD_DTYPE_F32
+                         ? ((const float *)stored_out)[i]
+                         : from_half(((const uint16_t *)stored_out)[i], attention->dtype);
+    }
+    call_destroy(&call);
+    return ok;
+}

@@ -1,0 +1,36 @@
+/* The one neighborhood-attention call of the denoiser, through the nhood library; and the same attention as
+ * a plain C loop, to compare with. */
+#ifndef ATTENTION_H
+#define ATTENTION_H
+
+#include "grid.h"
+
+struct attention {
+    int rank;
+    int64_t extent[3], window[3]; /* the last `rank` entries count */
+    int causal;                   /* 1: the slowest axis is causal */
+    int dim;                      /* features and one dimension for the norm */
+    int dim_v;
+    double scale;     /* of f32 storage; folded into q and k for f16 and bf16 */
+    double self_bias; /* bias of a token's own logit, 0 for none */
+    int dtype;        /* NHOOD_DTYPE_* */
+    int threads;      /* 0: all */
+};
+
+struct attention_report {
+    double seconds, gflops; /* of one call, plan and conversion left out */
+    char description[512];
+};
+
+/* out[token][dim_v] = softmax(scale * q.k + bias) v over each token's window. q, k: [token][dim]. */
+bool attention_run(const struct attention *attention, const float *q, const float *k,
+                   const float *v, float *out, struct attention_report *report);
+
+/* Seconds a plain loop takes for all tokens, extrapolated from `tokens` of them; *difference is the largest
+ * difference from out, relative to the largest value. */
+double attention_plain_loop(const struct attention *attention, const float *q, const float *k,
+                            const float *v, const float *out, int64_t tokens, double *difference);
+
+double seconds_now(void);
+
+#endif

@@ -1,0 +1,99 @@
+/* NIfTI-1 volumes, single file, plain or gzipped: the first frame, little-endian. */
+#include "grid.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { HEADER = 348, AT_DIM = 40, AT_TYPE = 70, AT_BITS = 72, AT_OFFSET = 108, AT_MAGIC = 344 };
+enum { TYPE_U8 = 2, TYPE_I16 = 4, TYPE_F32 = 16, TYPE_U16 = 512 };
+
+static int16_t short_at(const unsigned char *header, int at) {
+    return (int16_t)(header[at] | header[at + 1] << 8);
+}
+
+static float float_from(const unsigned char *bytes) {
+    uint32_t bits = (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
+                    (uint32_t)bytes[3] << 24;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float voxel(const unsigned char *bytes, int type) {
+    switch (type) {
+    case TYPE_U8: return (float)bytes[0];
+    case TYPE_I16: return (float)(int16_t)(bytes[0] | bytes[1] << 8);
+    case TYPE_U16: return (float)(uint16_t)(bytes[0] | bytes[1] << 8);
+    default: return float_from(bytes);
+    }
+}
+
+static bool read_voxels(gzFile file, const char *path, int type, float offset, struct grid *grid) {
+    unsigned size = type == TYPE_U8 ? 1 : type == TYPE_F32 ? 4 : 2;
+    unsigned line = (unsigned)grid->extent[2] * size;
+    unsigned char *bytes = malloc(line);
+    bool ok = bytes && gzseek(file, (z_off_t)offset, SEEK_SET) >= 0;
+    float largest = 0;
+    for (int64_t row = 0; ok && row < grid->extent[0] * grid->extent[1]; row++) {
+        ok = gzread(file, bytes, line) == (int)line;
+        for (int64_t x = 0; ok && x < grid->extent[2]; x++) {
+            float value = voxel(bytes + (size_t)x * size, type);
+            grid->sample[row * grid->extent[2] + x] = value;
+            if (value > largest) largest = value;
+        }
+    }
+    free(bytes);
+    if (!ok) return fail("%s: ends before its %lld voxels", path, (long long)grid_tokens(grid));
+    if (!(largest > 0)) return fail("%s: no voxel is greater than 0", path);
+    for (int64_t i = 0; i < grid_tokens(grid); i++)
+        grid->sample[i] *= 255 / largest;
+    return true;
+}
+
+bool nifti_read(const char *path, struct grid *grid) {
+    gzFile file = gzopen(path, "rb"); /* reads plain files too */
+    if (!file) return fail("%s: cannot be opened", path);
+    unsigned char header[HEADER];
+    bool ok = gzread(file, header, HEADER) == HEADER && short_at(header, 0) == HEADER &&
+              !memcmp(header + AT_MAGIC, "n+1", 4);
+    int type = ok ? short_at(header, AT_TYPE) : 0;
+    if (!ok || (type != TYPE_U8 && type != TYPE_I16 && type != TYPE_U16 && type != TYPE_F32)) {
+        gzclose(file);
+        return fail("%s: not a little-endian NIfTI-1 file of uint8, int16, uint16 or float32",
+                    path);
+    }
+    float offset = float_from(header + AT_OFFSET);
+    const int64_t extent[3] = {short_at(header, AT_DIM + 6), short_at(header, AT_DIM + 4),
+                               short_at(header, AT_DIM + 2)}; /* x is fastest in the file */
+    ok = offset >= HEADER && offset < 1e9f;
+    if (!ok) fail("%s: data offset %g is not in [348, 1e9]", path, (double)offset);
+    ok = ok && grid_create(grid, 3, extent, 1) && read_voxels(file, path, type, offset, grid);
+    gzclose(file);
+    if (!ok) grid_destroy(grid);
+    return ok;
+}
+
+bool nifti_write(const char *path, const struct grid *grid) {
+    unsigned char header[HEADER + 4] = {0}; /* and an empty extension */
+    header[0] = HEADER & 255;
+    header[1] = HEADER >> 8;
+    const int64_t dim[4] = {3, grid->extent[2], grid->extent[1], grid->extent[0]};
+    for (int i = 0; i < 8; i++) {
+        int64_t value = i < 4 ? dim[i] : 1;
+        header[AT_DIM + 2 * i] = (unsigned char)(value & 255);
+        header[AT_DIM + 2 * i + 1] = (unsigned char)(value >> 8);
+    }
+    header[AT_TYPE] = TYPE_F32;
+    header[AT_BITS] = 32;
+    const float offset = HEADER + 4;
+    memcpy(header + AT_OFFSET, &offset, sizeof offset);
+    memcpy(header + AT_MAGIC, "n+1", 4);
+    gzFile file = gzopen(path, "wb");
+    if (!file) return fail("%s: cannot be created", path);
+    size_t bytes = (size_t)grid_tokens(grid) * sizeof(float);
+    bool ok = gzwrite(file, header, sizeof header) == (int)sizeof header &&
+              gzfwrite(grid->sample, 1, bytes, file) == bytes;
+    ok = gzclose(file) == Z_OK && ok;
+    return ok ? true : fail("%s: could not be written", path);
+}

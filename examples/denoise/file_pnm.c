@@ -1,0 +1,101 @@
+/* Netpbm pictures: P5 and P6 (8 or 16 bits) are read, PFM (floats, not clipped) is read and written. */
+#include "grid.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The next token of a Netpbm header; '#' starts a comment. */
+static bool header_token(FILE *file, char *token, size_t capacity) {
+    int c = getc(file);
+    while (isspace(c) || c == '#') {
+        if (c == '#')
+            while (c != '\n' && c != EOF)
+                c = getc(file);
+        c = getc(file);
+    }
+    size_t length = 0;
+    for (; c != EOF && !isspace(c) && length + 1 < capacity; c = getc(file))
+        token[length++] = (char)c;
+    token[length] =
+        '\0'; /* the white space after the token is consumed: after the last one, data begin */
+    return length > 0;
+}
+
+static bool header_number(FILE *file, double *value) {
+    char token[32], *end;
+    if (!header_token(file, token, sizeof token)) return false;
+    *value = strtod(token, &end);
+    return *end == '\0';
+}
+
+static float sample_at(const unsigned char *bytes, int64_t index, char kind, double top) {
+    if (kind != 'F' && kind != 'f' && top < 256) return (float)(bytes[index] * 255.0 / top);
+    if (kind != 'F' && kind != 'f')
+        return (float)((bytes[2 * index] * 256 + bytes[2 * index + 1]) * 255.0 / top);
+    unsigned char order[4]; /* a negative scale means little-endian */
+    for (int i = 0; i < 4; i++)
+        order[i] = bytes[4 * index + (top < 0 ? i : 3 - i)];
+    uint32_t bits = (uint32_t)order[0] | (uint32_t)order[1] << 8 | (uint32_t)order[2] << 16 |
+                    (uint32_t)order[3] << 24;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static bool read_body(FILE *file, const char *path, char kind, double top, struct grid *grid) {
+    bool floats = kind == 'F' || kind == 'f';
+    int64_t line = grid->extent[2] * grid->channels, size = floats ? 4 : top < 256 ? 1 : 2;
+    unsigned char *bytes = malloc((size_t)(line * size));
+    if (!bytes) return fail("%s: out of memory", path);
+    for (int64_t y = 0; y < grid->extent[1]; y++) {
+        if (fread(bytes, (size_t)size, (size_t)line, file) != (size_t)line) {
+            free(bytes);
+            return fail("%s: ends in row %lld of %lld", path, (long long)y,
+                        (long long)grid->extent[1]);
+        }
+        int64_t row = floats ? grid->extent[1] - 1 - y : y; /* PFM stores the bottom row first */
+        for (int64_t i = 0; i < line; i++)
+            grid->sample[row * line + i] = sample_at(bytes, i, kind, top);
+    }
+    free(bytes);
+    return true;
+}
+
+bool pnm_read(const char *path, struct grid *grid) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return fail("%s: cannot be opened", path);
+    char magic[4];
+    double width = 0, height = 0, top = 0;
+    bool ok = header_token(file, magic, sizeof magic) && strlen(magic) == 2 && magic[0] == 'P' &&
+              strchr("56Ff", magic[1]) && header_number(file, &width) &&
+              header_number(file, &height) && header_number(file, &top);
+    bool floats = ok && (magic[1] == 'F' || magic[1] == 'f');
+    if (!ok || width < 1 || height < 1 || width > 1e6 || height > 1e6 || top == 0 ||
+        (!floats && (top < 1 || top > 65535))) {
+        fclose(file);
+        return fail("%s: not a P5, P6 or PFM picture", path);
+    }
+    const int64_t extent[3] = {1, (int64_t)height, (int64_t)width};
+    ok = grid_create(grid, 2, extent, magic[1] == '6' || magic[1] == 'F' ? 3 : 1) &&
+         read_body(file, path, magic[1], top, grid);
+    fclose(file);
+    if (!ok) grid_destroy(grid);
+    return ok;
+}
+
+bool pfm_write(const char *path, const struct grid *grid) {
+    FILE *file = fopen(path, "wb");
+    if (!file) return fail("%s: cannot be created", path);
+    const uint16_t probe = 1; /* PFM states its byte order: write the machine's own */
+    fprintf(file, "P%c\n%lld %lld\n%s\n", grid->channels == 3 ? 'F' : 'f',
+            (long long)grid->extent[2], (long long)grid->extent[1],
+            *(const char *)&probe ? "-1.0" : "1.0");
+    size_t line = (size_t)(grid->extent[2] * grid->channels);
+    bool ok = true;
+    for (int64_t y = grid->extent[1] - 1; ok && y >= 0; y--)
+        ok = fwrite(grid->sample + (size_t)y * line, sizeof(float), line, file) == line;
+    ok = fclose(file) == 0 && ok;
+    return ok ? true : fail("%s: could not be written", path);
+}
