@@ -1,0 +1,60 @@
+"""Neighborhood attention on 1-D, 2-D and 3-D grids, for numpy arrays and everything with DLPack on the CPU.
+
+    import numpy, nhood
+    query, key, value = numpy.random.rand(3, 1, 56, 56, 4, 32).astype("float32")
+    out = nhood.na2d(query, key, value, kernel_size=7)
+
+na1d, na2d, na3d: attention; .._backward: its gradients; .._qk, .._av, .._in: its unfused operators.
+All calls may be made from several threads at once, and release the interpreter's lock while they compute.
+"""
+
+from ._devices import Ceilings, Device, configure, devices, measure, notes, threads, version
+from ._functions import (
+    na1d,
+    na1d_av,
+    na1d_backward,
+    na1d_in,
+    na1d_qk,
+    na2d,
+    na2d_av,
+    na2d_backward,
+    na2d_in,
+    na2d_qk,
+    na3d,
+    na3d_av,
+    na3d_backward,
+    na3d_in,
+    na3d_qk,
+)
+from ._library import path as library_path
+from ._plans import clear_cache
+
+__version__ = version()
+
+__all__ = [
+    "Ceilings",
+    "Device",
+    "clear_cache",
+    "configure",
+    "devices",
+    "library_path",
+    "measure",
+    "na1d",
+    "na1d_av",
+    "na1d_backward",
+    "na1d_in",
+    "na1d_qk",
+    "na2d",
+    "na2d_av",
+    "na2d_backward",
+    "na2d_in",
+    "na2d_qk",
+    "na3d",
+    "na3d_av",
+    "na3d_backward",
+    "na3d_in",
+    "na3d_qk",
+    "notes",
+    "threads",
+    "version",
+]

@@ -1,0 +1,87 @@
+"""What the library runs on, and how it is told to."""
+
+from __future__ import annotations
+
+import ctypes
+from operator import index
+from typing import NamedTuple, Optional
+
+from . import _library as c
+from ._plans import Context, current_context, set_context
+
+
+class Device(NamedTuple):
+    """A device of the library; number 0 is always the CPU."""
+
+    name: str
+    """"cpu", "cuda:0" .."""
+    kind: str
+    """"cpu" or "cuda\""""
+    ordinal: int
+    workers: int
+    """CPU threads in use, or streaming multiprocessors"""
+    description: str
+    """model, features, instruction set in use"""
+
+
+class Ceilings(NamedTuple):
+    """What a device can reach at most."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+def version() -> str:
+    """The version of the C library in use, "major.minor.patch"."""
+    return c.lib.nhood_version().decode()
+
+
+def configure(threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None) -> None:
+    """Sets how later calls run, in all threads; calls that are running end as they began.
+
+    threads: CPU threads of one call, the calling one included, up to 1024; 0: $NHOOD_THREADS, else the CPUs
+        this process may run on.
+    isa: highest CPU instruction set to use: "generic", "avx2" or "avx512"; None: $NHOOD_ISA, else the best
+        there is.
+    solver: hold all plans to one solver, for tests and measurements; None: the library chooses.
+
+    Raises ValueError, and then changes nothing.
+    """
+    set_context(Context(index(threads), isa, solver))
+
+
+def devices() -> list[Device]:
+    """The devices the library sees. Calls of this package take CPU memory and run on the CPU."""
+    context = current_context()
+    found = []
+    for number in range(c.lib.nhood_device_count(context.handle)):
+        info = c.DeviceInfo(struct_size=ctypes.sizeof(c.DeviceInfo))
+        c.check(c.lib.nhood_device_query(context.handle, number, info))
+        kind = ("cpu", "cuda")[info.kind]
+        found.append(
+            Device(info.name.decode(), kind, info.ordinal, info.workers, info.description.decode())
+        )
+    return found
+
+
+def threads() -> int:
+    """CPU threads that one call uses."""
+    return devices()[0].workers
+
+
+def notes() -> str:
+    """One line on what was looked for beyond the CPU, and what to install where something is missing."""
+    return c.lib.nhood_context_notes(current_context().handle).decode()
+
+
+def measure(dtype: str = "float32") -> Ceilings:
+    """Measures what the CPU threads in use reach at most, in some tens of milliseconds.
+
+    dtype: "float32" or "float64", the arithmetic of the multiply-adds, each counted as 2 operations.
+    """
+    numbers = {name: number for number, name in c.DTYPE_NAMES.items()}
+    if dtype not in numbers:
+        raise ValueError(f"dtype = {dtype!r} is not one of {', '.join(numbers)}")
+    ceilings = c.Ceilings(struct_size=ctypes.sizeof(c.Ceilings))
+    c.check(c.lib.nhood_device_measure(current_context().handle, 0, numbers[dtype], ceilings))
+    return Ceilings(ceilings.flops_per_s, ceilings.bytes_per_s)

@@ -1,0 +1,326 @@
+"""The public operations: each is written once for every rank, and published as na1d_.., na2d_.., na3d_.."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
+
+from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
+from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
+from ._plans import Request, run
+
+if TYPE_CHECKING:
+    from typing import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
+R = TypeVar("R")
+
+Array = Any
+"""numpy.ndarray, torch.Tensor on the CPU, or anything else with __dlpack__ on the CPU"""
+PerAxis = Union[int, Sequence[int]]
+CausalPerAxis = Union[bool, Sequence[bool]]
+
+_AXES_PARAGRAPH = """kernel_size, stride, dilation, is_causal: one value for all axes, or one per axis.
+        On each axis of length L: 1 <= kernel_size, 1 <= stride <= kernel_size, 1 <= dilation,
+        kernel_size * dilation <= L.
+    clamp_window: take larger windows too, cut to max(1, L // dilation)."""
+
+_COMMON_PARAGRAPHS = """Arrays are numpy's, torch's on the CPU, or export CPU memory through DLPack; results are of the kind of the
+    first one. dtype float64, float32, float16 or bfloat16, the same for all (log-sum-exps are float64 for
+    float64, else float32). Views are read as they lie, never copied; the last axis must be contiguous.
+
+    Raises ValueError for values, shapes, dtypes and layouts that are not legal, with a text that names the
+    argument, its value and the limit; TypeError for what is not an array or not an integer;
+    NotImplementedError if no solver takes the problem; MemoryError.
+
+    Source of the formulas: Hassani, Hwu, Shi, "Faster Neighborhood Attention" (2024); the stride is that of
+    "Generalized Neighborhood Attention" (2025)."""
+
+_AXIS_NAMES = {1: "X", 2: "X, Y", 3: "X, Y, Z"}
+_BIAS_SHAPES = {1: "H, 2*kx-1", 2: "H, 2*kx-1, 2*ky-1", 3: "H, 2*kx-1, 2*ky-1, 2*kz-1"}
+
+
+def _publish(function: Callable[Concatenate[int, P], R], name: str, rank: int) -> Callable[P, R]:
+    """`function` with its first argument, the rank, filled in; documented for that rank."""
+
+    @functools.wraps(function)
+    def published(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(rank, *args, **kwargs)
+
+    published.__name__ = published.__qualname__ = name
+    signature = inspect.signature(function)
+    published.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+    published.__doc__ = (
+        (function.__doc__ or "")
+        .replace("AXES_PARAGRAPH", _AXES_PARAGRAPH)
+        .replace("COMMON_PARAGRAPHS", _COMMON_PARAGRAPHS)
+        .replace("X..", _AXIS_NAMES[rank])
+        .replace("BIAS_SHAPE", _BIAS_SHAPES[rank])
+    )
+    return published
+
+
+def _per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
+    if type(value) is int:
+        return (value,) * rank
+    if not isinstance(value, Sequence):
+        return (index(value),) * rank
+    if len(value) != rank:
+        raise ValueError(f"{name} = {value} has {len(value)} entries, not {rank}")
+    return tuple([entry if type(entry) is int else index(entry) for entry in value])
+
+
+def _causal_per_axis(value: CausalPerAxis, rank: int) -> tuple[bool, ...]:
+    if not isinstance(value, Sequence):
+        return (bool(value),) * rank
+    if len(value) != rank:
+        raise ValueError(f"is_causal = {value} has {len(value)} entries, not {rank}")
+    return tuple([bool(entry) for entry in value])
+
+
+def _request(
+    operation: Operation,
+    rank: int,
+    kernel_size: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    is_causal: CausalPerAxis,
+    scale: Optional[float],
+    flags: int,
+    wanted: tuple[bool, ...],
+    kv_heads: Optional[int] = None,
+) -> Request:
+    return Request(
+        operation,
+        _per_axis(kernel_size, rank, "kernel_size"),
+        _per_axis(stride, rank, "stride"),
+        _per_axis(dilation, rank, "dilation"),
+        _causal_per_axis(is_causal, rank),
+        None if scale is None else float(scale),
+        flags,
+        wanted,
+        kv_heads,
+    )
+
+
+def _names(operation: Operation) -> tuple[str, ...]:
+    return tuple(tensor.name for tensor in operation.inputs)
+
+
+_FORWARD_NAMES, _BACKWARD_NAMES = _names(FORWARD), _names(BACKWARD)
+_QK_NAMES, _AV_NAMES, _IN_NAMES = _names(QK), _names(AV), _names(IN)
+
+
+def _check_additional(keys: Optional[Array], values: Optional[Array]) -> None:
+    if (keys is None) != (values is None):
+        raise ValueError("additional_keys and additional_values: give both or neither")
+
+
+def _attention(
+    rank: int,
+    query: Array,
+    key: Array,
+    value: Array,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: CausalPerAxis = False,
+    scale: Optional[float] = None,
+    *,
+    bias: Optional[Array] = None,
+    additional_keys: Optional[Array] = None,
+    additional_values: Optional[Array] = None,
+    return_lse: bool = False,
+    clamp_window: bool = False,
+) -> Any:
+    """Neighborhood attention: each query attends the window of its nearest tokens.
+
+    out = softmax(scale * query . key (+ bias)) value, over the keys of each query's window.
+
+    query: [B, X.., H, D].  key: [B, X.., Hkv, D].  value: [B, X.., Hkv, Dv]; Hkv divides H.
+    AXES_PARAGRAPH
+    scale: any finite number; None: D ** -0.5.
+    bias: [BIAS_SHAPE], added to the logits; the index on an axis is key position - query position,
+        inside the dilation group, + k - 1. Not with causal axes.
+    additional_keys, additional_values: [B, M, Hkv, D] and [B, M, Hkv, Dv]; M tokens that every query attends
+        too, in the same softmax.
+
+    Returns out [B, X.., H, Dv]; with return_lse, out and the log-sum-exp of the logits [B, X.., H].
+
+    COMMON_PARAGRAPHS
+    """
+    _check_additional(additional_keys, additional_values)
+    request = _request(
+        FORWARD,
+        rank,
+        kernel_size,
+        stride,
+        dilation,
+        is_causal,
+        scale,
+        FLAG_CLAMP_WINDOW if clamp_window else 0,
+        (True, True) if return_lse else (True, False),
+    )
+    arrays = (query, key, value, bias, additional_keys, additional_values)
+    out, lse = run(request, _FORWARD_NAMES, arrays)
+    return (out, lse) if return_lse else out
+
+
+def _attention_backward(
+    rank: int,
+    d_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    out: Array,
+    lse: Array,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: CausalPerAxis = False,
+    scale: Optional[float] = None,
+    *,
+    bias: Optional[Array] = None,
+    additional_keys: Optional[Array] = None,
+    additional_values: Optional[Array] = None,
+    d_lse: Optional[Array] = None,
+    clamp_window: bool = False,
+) -> tuple[Any, ...]:
+    """Gradients of neighborhood attention, from the gradient d_out of its result.
+
+    query, key, value, kernel_size .. clamp_window: as in the forward call. out, lse: its results.
+    d_out: [B, X.., H, Dv].  d_lse: [B, X.., H], the gradient of the log-sum-exp; None: zero.
+    AXES_PARAGRAPH
+
+    Returns (d_query, d_key, d_value), then d_bias if bias was given, then d_additional_keys and
+    d_additional_values if those were; each in the shape of what it is the gradient of.
+
+    COMMON_PARAGRAPHS
+    """
+    _check_additional(additional_keys, additional_values)
+    additional = additional_keys is not None
+    request = _request(
+        BACKWARD,
+        rank,
+        kernel_size,
+        stride,
+        dilation,
+        is_causal,
+        scale,
+        FLAG_CLAMP_WINDOW if clamp_window else 0,
+        (True, True, True, bias is not None, additional, additional),
+    )
+    arrays = (query, key, value, bias, additional_keys, additional_values, out, lse, d_out, d_lse)
+    return tuple([d for d in run(request, _BACKWARD_NAMES, arrays) if d is not None])
+
+
+def _qk(
+    rank: int,
+    query: Array,
+    key: Array,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: CausalPerAxis = False,
+    scale: Optional[float] = None,
+    *,
+    bias: Optional[Array] = None,
+    zero_fill: bool = False,
+    clamp_window: bool = False,
+) -> Any:
+    """The logits of neighborhood attention: attn[i, n] = scale * query[i] . key[N(i, n)] (+ bias).
+
+    N(i, n) enumerates the window of query i row-major over the axes. A causal window may leave slots unused:
+    they get -infinity, or 0 with zero_fill.
+
+    query: [B, X.., H, D].  key: [B, X.., Hkv, D]; Hkv divides H.  bias: [BIAS_SHAPE].
+    AXES_PARAGRAPH
+    scale: any finite number; None: 1.
+
+    Returns attn [B, X.., H, W], W the product of the windows.
+
+    COMMON_PARAGRAPHS
+    """
+    flags = (FLAG_CLAMP_WINDOW if clamp_window else 0) | (FLAG_ZERO_FILL if zero_fill else 0)
+    request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, flags, (True,))
+    return run(request, _QK_NAMES, (query, key, bias))[0]
+
+
+def _av(
+    rank: int,
+    attn: Array,
+    value: Array,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: CausalPerAxis = False,
+    *,
+    clamp_window: bool = False,
+) -> Any:
+    """Sums values over windows: out[i] = sum over n of attn[i, n] value[N(i, n)].
+
+    attn: [B, X.., H, W], as the qk operation gives it; slots that causal windows leave unused are not read.
+    value: [B, X.., Hkv, Dv]; Hkv divides H.
+    AXES_PARAGRAPH
+
+    Returns out [B, X.., H, Dv].
+
+    COMMON_PARAGRAPHS
+    """
+    flags = FLAG_CLAMP_WINDOW if clamp_window else 0
+    request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, flags, (True,))
+    return run(request, _AV_NAMES, (attn, value))[0]
+
+
+def _in(
+    rank: int,
+    attn: Array,
+    d_out: Array,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: CausalPerAxis = False,
+    *,
+    kv_heads: Optional[int] = None,
+    clamp_window: bool = False,
+) -> Any:
+    """Sums over inverse neighborhoods, the transpose of the av operation in its values:
+    d_value[j] = sum over all i, n with j = N(i, n) of attn[i, n] d_out[i].
+
+    attn: [B, X.., H, W].  d_out: [B, X.., H, Dv].
+    kv_heads: Hkv, divides H; the result sums over the query heads of each group. None: H.
+    AXES_PARAGRAPH
+
+    Returns d_value [B, X.., Hkv, Dv].
+
+    COMMON_PARAGRAPHS
+    """
+    flags = FLAG_CLAMP_WINDOW if clamp_window else 0
+    if kv_heads is not None:
+        kv_heads = index(kv_heads)
+        if kv_heads < 1:
+            raise ValueError(f"kv_heads = {kv_heads} is less than 1")
+    request = _request(
+        IN, rank, kernel_size, stride, dilation, is_causal, None, flags, (True,), kv_heads
+    )
+    return run(request, _IN_NAMES, (attn, d_out))[0]
+
+
+na1d = _publish(_attention, "na1d", 1)
+na2d = _publish(_attention, "na2d", 2)
+na3d = _publish(_attention, "na3d", 3)
+na1d_backward = _publish(_attention_backward, "na1d_backward", 1)
+na2d_backward = _publish(_attention_backward, "na2d_backward", 2)
+na3d_backward = _publish(_attention_backward, "na3d_backward", 3)
+na1d_qk = _publish(_qk, "na1d_qk", 1)
+na2d_qk = _publish(_qk, "na2d_qk", 2)
+na3d_qk = _publish(_qk, "na3d_qk", 3)
+na1d_av = _publish(_av, "na1d_av", 1)
+na2d_av = _publish(_av, "na2d_av", 2)
+na3d_av = _publish(_av, "na3d_av", 3)
+na1d_in = _publish(_in, "na1d_in", 1)
+na2d_in = _publish(_in, "na2d_in", 2)
+na3d_in = _publish(_in, "na3d_in", 3)

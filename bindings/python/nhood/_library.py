@@ -1,0 +1,172 @@
+"""The C library: where it is, its structs and functions (see nhood.h), its errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+
+ABI_MAJOR = 0
+
+OP_FWD, OP_BWD, OP_PN, OP_NN, OP_IN = 1, 2, 3, 4, 5
+DTYPE_F64, DTYPE_F32, DTYPE_F16, DTYPE_BF16 = 1, 2, 3, 4
+FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL = 1, 8
+(Q, K, V, O, LSE, A, BIAS, EXTRA_K, EXTRA_V) = range(9)
+(D_O, D_LSE, D_Q, D_K, D_V, D_BIAS, D_EXTRA_K, D_EXTRA_V) = range(9, 17)
+TENSOR_SLOTS = 24
+
+DTYPE_NAMES = {
+    DTYPE_F64: "float64",
+    DTYPE_F32: "float32",
+    DTYPE_F16: "float16",
+    DTYPE_BF16: "bfloat16",
+}
+DTYPE_BYTES = {DTYPE_F64: 8, DTYPE_F32: 4, DTYPE_F16: 2, DTYPE_BF16: 2}
+
+
+class Axis(ctypes.Structure):
+    _fields_ = [
+        ("length", c_int64),
+        ("window", c_int64),
+        ("stride", c_int64),
+        ("dilation", c_int64),
+        ("causal", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class Strides(ctypes.Structure):
+    _fields_ = [("batch", c_int64), ("axis", c_int64 * 3), ("head", c_int64)]
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("op", c_int32),
+        ("dtype", c_int32),
+        ("rank", c_int32),
+        ("flags", c_uint32),
+        ("axis", Axis * 3),
+        ("batch", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("dim", c_int64),
+        ("dim_v", c_int64),
+        ("extra_tokens", c_int64),
+        ("scale", c_double),
+        ("has_bias", c_int32),
+        ("reserved", c_int32),
+        ("strides", Strides * TENSOR_SLOTS),
+    ]
+
+
+class PlanOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("solver", c_char_p)]
+
+
+class Io(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("data", c_void_p * TENSOR_SLOTS),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("stream", c_void_p),
+    ]
+
+
+class ContextOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("threads", c_int32),
+        ("reserved", c_int32),
+        ("isa", c_char_p),
+        ("cache", c_char_p),
+        ("nvrtc", c_char_p),
+        ("user", c_void_p),
+        ("allocate", c_void_p),
+        ("release", c_void_p),
+        ("log", c_void_p),
+        ("parallel_for", c_void_p),
+    ]
+
+
+class DeviceInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("ordinal", c_int32),
+        ("workers", c_int32),
+        ("reserved", c_int32),
+        ("name", c_char * 16),
+        ("description", c_char * 128),
+    ]
+
+
+class Ceilings(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("flops_per_s", c_double), ("bytes_per_s", c_double)]
+
+
+_PROTOTYPES = {
+    "nhood_last_error": (c_char_p, []),
+    "nhood_version": (c_char_p, []),
+    "nhood_context_create": (c_int32, [POINTER(ContextOptions), POINTER(c_void_p)]),
+    "nhood_context_destroy": (None, [c_void_p]),
+    "nhood_context_notes": (c_char_p, [c_void_p]),
+    "nhood_device_count": (c_int32, [c_void_p]),
+    "nhood_device_query": (c_int32, [c_void_p, c_int32, POINTER(DeviceInfo)]),
+    "nhood_device_measure": (c_int32, [c_void_p, c_int32, c_int32, POINTER(Ceilings)]),
+    "nhood_problem_init": (None, [POINTER(Problem), c_int32, c_int32, c_int32]),
+    "nhood_problem_cost": (c_int32, [POINTER(Problem), c_void_p, c_void_p]),
+    "nhood_plan_create": (
+        c_int32,
+        [c_void_p, c_int32, POINTER(Problem), POINTER(PlanOptions), POINTER(c_void_p)],
+    ),
+    "nhood_plan_release": (None, [c_void_p]),
+    "nhood_plan_workspace_bytes": (c_size_t, [c_void_p]),
+    "nhood_plan_description": (c_char_p, [c_void_p]),
+    "nhood_plan_execute": (c_int32, [c_void_p, c_void_p]),
+}
+
+
+def _candidates() -> list[Path]:
+    given = os.environ.get("NHOOD_LIBRARY")
+    if given:
+        return [Path(given)]
+    package = Path(__file__).resolve().parent
+    places = [package / "libnhood.so"]
+    if len(package.parents) > 2 and (package.parents[2] / "include" / "nhood.h").exists():
+        places.append(package.parents[2] / "build" / "libnhood.so")  # a source tree
+    return places
+
+
+def _load() -> tuple[Path, ctypes.CDLL]:
+    places = _candidates()
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
+        tried = ", ".join(map(str, places))
+        raise ImportError(
+            f"libnhood.so is not at {tried}; build it, install the wheel, or set NHOOD_LIBRARY to its path"
+        )
+    try:
+        loaded = ctypes.CDLL(str(path.resolve()))
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise ImportError(f"{path} cannot be used: {error}") from error
+    version = loaded.nhood_version().decode()
+    if int(version.split(".")[0]) != ABI_MAJOR:
+        raise ImportError(f"{path} is nhood {version}; this package needs {ABI_MAJOR}.x")
+    return path, loaded
+
+
+path, lib = _load()
+
+_EXCEPTIONS = {-1: ValueError, -2: NotImplementedError, -3: MemoryError}
+
+
+def check(status: int) -> None:
+    """Raises what a status other than OK means, with the library's text."""
+    if status:
+        raise _EXCEPTIONS.get(status, RuntimeError)(lib.nhood_last_error().decode())

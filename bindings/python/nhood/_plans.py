@@ -1,0 +1,253 @@
+"""Contexts, plans and execution: what stands between the public functions and the C library.
+
+The quick path of a call: read the arrays' addresses and layouts, find the plan by everything it depends on in
+a bounded LRU cache, allocate the results, and execute with an io struct and a workspace from a pool. The pool
+holds as many of them as calls have ever run at the same time, and each grows to the largest workspace it has
+served: repeating calls allocates nothing but results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+
+from . import _library as c
+from ._arrays import Kind, Layout, find_kind, kinds
+from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
+
+PLAN_CACHE_SIZE = 512
+_CPU = 0  # the library's number of the only device that takes CPU memory
+_ALIGNMENT = 64
+
+
+class Context:
+    """The library's context with the solver that its plans are held to."""
+
+    def __init__(self, threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None) -> None:
+        self.handle = ctypes.c_void_p()
+        self.solver = solver.encode() if solver else None
+        options = c.ContextOptions(
+            struct_size=ctypes.sizeof(c.ContextOptions),
+            threads=_int_in(threads, "threads", 31),
+            isa=isa.encode() if isa else None,
+        )
+        c.check(c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle)))
+
+    def __del__(self, _destroy: Callable = c.lib.nhood_context_destroy) -> None:
+        _destroy(self.handle)
+
+
+class Plan(NamedTuple):
+    owner: _PlanOwner
+    handle: ctypes.c_void_p
+    workspace_bytes: int
+    outputs: tuple[Optional[tuple[tuple[int, ...], int]], ...]
+    """shape and dtype per output of the operation, None for one that is not wanted"""
+    slots: tuple[int, ...]
+    """where the pointers of the inputs, then of the outputs, go"""
+
+    @property
+    def description(self) -> str:
+        return c.lib.nhood_plan_description(self.handle).decode()
+
+
+class _PlanOwner:
+    """Releases the plan when the last of cache and running calls lets go of it."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+
+    def __del__(self, _release: Callable = c.lib.nhood_plan_release) -> None:
+        _release(self.handle)
+
+
+class Request(NamedTuple):
+    """What is asked for beside the arrays; with their layouts it is the key of a plan."""
+
+    operation: Operation
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    causal: tuple[bool, ...]
+    scale: Optional[float]
+    flags: int
+    wanted: tuple[bool, ...]
+    """per output"""
+    kv_heads: Optional[int] = None
+    """where no input tells"""
+
+
+_context: Optional[Context] = None
+_context_lock = threading.Lock()
+
+
+def current_context() -> Context:
+    global _context
+    if _context is None:
+        with _context_lock:
+            if _context is None:
+                _context = Context()
+    return _context
+
+
+def set_context(context: Context) -> None:
+    global _context
+    with _context_lock:
+        _context = context
+    clear_cache()
+
+
+def _int_in(value: int, name: str, bits: int) -> int:
+    """ctypes would silently cut an integer that its field cannot hold."""
+    if not -(2**bits) <= value < 2**bits:
+        raise ValueError(f"{name} = {value} does not fit {bits + 1} bits")
+    return value
+
+
+def _fill_axes(problem: c.Problem, request: Request, sizes: dict[str, int]) -> None:
+    for i, window in enumerate(request.window):
+        axis = problem.axis[i]
+        axis.length = sizes[f"X{i}"]
+        axis.window = _int_in(window, f"kernel_size[{i}]", 63)
+        axis.stride = _int_in(request.stride[i], f"stride[{i}]", 63)
+        axis.dilation = _int_in(request.dilation[i], f"dilation[{i}]", 63)
+        axis.causal = request.causal[i]
+
+
+def _window_sizes(problem: c.Problem) -> dict[str, int]:
+    """What W and R stand for, after the clamping of windows that the library does."""
+    sizes, slots = {}, 1
+    for i in range(problem.rank):
+        axis = problem.axis[i]
+        window = axis.window
+        if problem.flags & c.FLAG_CLAMP_WINDOW:
+            window = max(1, min(window, axis.length // axis.dilation))
+        sizes[f"R{i}"] = 2 * window - 1
+        slots *= window
+    return {**sizes, "W": slots}
+
+
+def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.Problem, dict[str, int]]:
+    operation, rank = request.operation, len(request.window)
+    dtype = dtype_of(operation, layouts)
+    given = {} if request.kv_heads is None else {"K": _int_in(request.kv_heads, "kv_heads", 63)}
+    sizes = bind(operation, layouts, rank, given)
+    problem = c.Problem()
+    c.lib.nhood_problem_init(problem, operation.code, dtype, rank)
+    problem.flags = request.flags
+    problem.batch, problem.heads = sizes["B"], sizes["H"]
+    problem.kv_heads = sizes.setdefault("K", sizes["H"])
+    problem.dim = sizes.get("D", 1)
+    problem.dim_v = sizes.get("V", 1)
+    problem.extra_tokens = sizes.get("M", 0)
+    problem.has_bias = "R0" in sizes
+    if request.scale is not None:
+        if math.isnan(request.scale):
+            raise ValueError("scale = nan is not finite")
+        problem.scale = request.scale
+    _fill_axes(problem, request, sizes)
+    # The library judges the windows before shapes that follow from them are compared.
+    c.check(c.lib.nhood_problem_cost(problem, None, None))
+    without_windows = {letter: size for letter, size in sizes.items() if letter[0] not in "WR"}
+    sizes = bind(operation, layouts, rank, {**without_windows, **_window_sizes(problem)})
+    for tensor, layout in zip(operation.inputs, layouts):
+        if layout is not None:
+            set_strides(problem.strides[tensor.slot], tensor, layout, rank)
+    return problem, sizes
+
+
+@functools.lru_cache(maxsize=PLAN_CACHE_SIZE)
+def find_plan(context: Context, request: Request, layouts: tuple[Optional[Layout], ...]) -> Plan:
+    """The plan for a request on arrays of these layouts, made if it is not in the cache."""
+    problem, sizes = _problem(request, layouts)
+    operation, rank = request.operation, len(request.window)
+    options = c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver)
+    owner = _PlanOwner()
+    c.check(c.lib.nhood_plan_create(context.handle, _CPU, problem, options, ctypes.byref(owner.handle)))
+    outputs = tuple(
+        (tuple(sizes[letter] for letter in tensor.letters(rank)), tensor_dtype(tensor, problem.dtype))
+        if wanted
+        else None
+        for tensor, wanted in zip(operation.outputs, request.wanted)
+    )
+    slots = tuple(tensor.slot for tensor in operation.inputs + operation.outputs)
+    return Plan(owner, owner.handle, c.lib.nhood_plan_workspace_bytes(owner.handle), outputs, slots)
+
+
+class _Scratch:
+    """An io struct and the workspace in it, for one call at a time."""
+
+    __slots__ = ("data", "io", "reference", "workspace")
+
+    def __init__(self) -> None:
+        self.io = c.Io(struct_size=ctypes.sizeof(c.Io))
+        self.reference = ctypes.byref(self.io)
+        self.data = self.io.data
+        self.workspace: Any = None
+
+    def reserve(self, size: int) -> None:
+        self.workspace = None  # frees the old one first
+        self.workspace = np.empty(size + _ALIGNMENT, np.uint8)
+        self.io.workspace = -(-self.workspace.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self.io.workspace_bytes = size
+
+
+_idle: list[_Scratch] = []  # append and pop are atomic
+
+
+def clear_cache() -> None:
+    """Forgets all plans and frees all workspaces. Running calls keep what they use."""
+    find_plan.cache_clear()
+    _idle.clear()
+
+
+def run(request: Request, names: tuple[str, ...], arrays: tuple[Any, ...]) -> list[Any]:
+    """Executes; results in the order of the operation's outputs, None for one that is not wanted."""
+    addresses: list[Optional[int]] = []
+    layouts: list[Optional[Layout]] = []
+    owners = []  # keep exported memory alive until the end of the call
+    for name, array in zip(names, arrays):
+        if array is None:
+            addresses.append(None)
+            layouts.append(None)
+            continue
+        kind: Kind = kinds.get(type(array)) or find_kind(array, name)
+        address, layout, owner = kind.read(array, name)
+        addresses.append(address)
+        layouts.append(layout)
+        owners.append(owner)
+    plan = find_plan(_context or current_context(), request, tuple(layouts))
+    kind = kinds[type(arrays[0])]
+    results = []
+    for output in plan.outputs:
+        result, address = kind.empty(*output) if output else (None, None)
+        results.append(result)
+        addresses.append(address)
+    _execute(plan, addresses)
+    if kind.wrap:
+        return [result if result is None else kind.wrap(result, arrays[0]) for result in results]
+    return results
+
+
+def _execute(plan: Plan, addresses: list[Optional[int]]) -> None:
+    try:
+        scratch = _idle.pop()
+    except IndexError:
+        scratch = _Scratch()
+    try:
+        if scratch.io.workspace_bytes < plan.workspace_bytes:
+            scratch.reserve(plan.workspace_bytes)
+        data = scratch.data
+        for slot, address in zip(plan.slots, addresses):
+            data[slot] = address
+        status = c.lib.nhood_plan_execute(plan.handle, scratch.reference)
+        if status:
+            c.check(status)
+    finally:
+        _idle.append(scratch)

@@ -1,0 +1,119 @@
+"""Bad calls: the right exception, a text that names argument, value and limit, and no crash."""
+
+import nhood
+import numpy as np
+import pytest
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+QUERY = zeros(1, 7, 9, 4, 8)
+
+
+def attention(query=QUERY, key=QUERY, value=QUERY, kernel_size=3, **arguments):
+    return nhood.na2d(query, key, value, kernel_size, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(kernel_size=(3, 10)), r"axis\[1\].window = 10 exceeds length 9"),
+        (dict(kernel_size=0), r"axis\[0\].window = 0 is less than 1"),
+        (dict(kernel_size=-3), r"axis\[0\].window = -3 is less than 1"),
+        (dict(kernel_size=2**64 + 3), r"kernel_size\[0\] = 18446744073709551619 does not fit 64 bits"),
+        (dict(kernel_size=(3, 3, 3)), r"kernel_size = \(3, 3, 3\) has 3 entries, not 2"),
+        (dict(stride=4), r"axis\[0\].stride = 4 exceeds window 3"),
+        (dict(stride=(1, 0)), r"axis\[1\].stride = 0 is less than 1"),
+        (dict(dilation=(1, 4)), r"axis\[1\].window = 3 times dilation 4 exceeds length 9"),
+        (dict(dilation=[1]), r"dilation = \[1\] has 1 entries, not 2"),
+        (dict(is_causal=(True,)), r"is_causal = \(True,\) has 1 entries, not 2"),
+        (dict(scale=float("inf")), r"problem.scale = inf is not finite"),
+        (dict(scale=float("nan")), r"scale = nan is not finite"),
+        (dict(bias=zeros(4, 5, 5), is_causal=True), r"axis\[0\].causal = 1: a relative bias"),
+        (dict(bias=zeros(4, 5, 6)), r"bias.shape = .*: 2 \* window - 1 of axis 1 is 6, expected 5"),
+        (dict(bias=zeros(2, 5, 5)), r"bias.shape = .*: the number of query heads is 2, expected 4"),
+        (dict(bias=zeros(4, 5, 10)[:, :, ::2]), r"bias has strides .*: it must be contiguous"),
+        (dict(bias=zeros(4, 5, 5, dtype=np.float64)), r"bias has dtype float64, expected float32"),
+        (dict(query=zeros(7, 9, 4, 8)), r"query.shape = .* has 4 axes, not 5: \[B, X0, X1, H, D\]"),
+        (dict(query=zeros(0, 7, 9, 4, 8)), r"query.shape = .*: the batch is 0"),
+        (dict(key=zeros(1, 7, 9, 4, 9)), r"key.shape = .*: the head dim is 9, expected 8"),
+        (dict(key=zeros(1, 7, 8, 4, 8)), r"key.shape = .*: the length of axis 1 is 8, expected 9"),
+        (dict(key=zeros(1, 7, 9, 0, 8)), r"key.shape = .*: the number of key/value heads is 0"),
+        (dict(key=zeros(1, 7, 9, 2, 8)), r"value.shape = .*: the number of key/value heads is 4, expected 2"),
+        (dict(key=zeros(1, 7, 9, 3, 8), value=zeros(1, 7, 9, 3, 8)), r"kv_heads = 3 does not divide heads 4"),
+        (dict(value=zeros(1, 7, 9, 4, 0)), r"value.shape = .*: the value head dim is 0"),
+        (dict(key=QUERY.astype(np.float16)), r"key has dtype float16, expected float32 as query has float32"),
+        (dict(query=QUERY.astype(np.int64)), r"query has dtype int64: not one of float64, float32"),
+        (dict(query=QUERY.astype(">f4")), r"query has dtype >f4"),
+        (dict(query=zeros(1, 7, 9, 8, 4).swapaxes(3, 4)), r"query has a stride of 4 items on its last axis"),
+        (dict(additional_keys=zeros(1, 2, 4, 8)), r"additional_keys and additional_values: give both"),
+        (
+            dict(additional_keys=zeros(1, 2, 4, 8), additional_values=zeros(1, 3, 4, 8)),
+            r"additional_values.shape = .*: the number of additional tokens is 3, expected 2",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_value_errors(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        attention(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(query=[[1.0]]), r"query is a list: give a numpy array or anything with __dlpack__"),
+        (dict(key=None), r"key is None"),
+        (dict(kernel_size=3.0), "float"),
+        (dict(kernel_size=(3, 3.5)), "float"),
+        (dict(stride=None), "NoneType"),
+        (dict(scale="large"), "large"),
+    ],
+)
+def test_type_errors(arguments, text):
+    with pytest.raises((TypeError, ValueError) if "scale" in arguments else TypeError, match=text):
+        attention(**arguments)
+
+
+def test_a_wrong_call_stays_wrong_after_a_right_one():
+    """Values that compare equal to those of a cached plan are still checked."""
+    attention(kernel_size=3)
+    with pytest.raises(TypeError):
+        attention(kernel_size=3.0)
+
+
+def test_misaligned_items():
+    raw = np.zeros(QUERY.nbytes + 4, np.uint8)
+    odd = raw[1 : 1 + QUERY.nbytes].view(np.float32).reshape(QUERY.shape)
+    with pytest.raises(ValueError, match=r"io.data\[q\] = .* is not aligned to 4 bytes"):
+        attention(query=odd)
+    fields = np.zeros(QUERY.shape[:-2] + (4,), np.dtype([("a", np.float32, 8), ("b", np.uint8)], align=False))
+    with pytest.raises(ValueError, match="stride of 33 bytes, not a multiple of its 4-byte items"):
+        attention(key=fields["a"])
+
+
+def test_backward_and_operators():
+    out, lse = attention(return_lse=True)
+    with pytest.raises(ValueError, match=r"lse has dtype float64, expected float32"):
+        nhood.na2d_backward(out, QUERY, QUERY, QUERY, out, lse.astype(np.float64), 3)
+    with pytest.raises(ValueError, match=r"d_out.shape = .*: the value head dim is 7, expected 8"):
+        nhood.na2d_backward(out[..., :7], QUERY, QUERY, QUERY, out, lse, 3)
+    with pytest.raises(ValueError, match=r"attn.shape = .*: the number of window slots is 8, expected 9"):
+        nhood.na2d_av(zeros(1, 7, 9, 4, 8), QUERY, 3)
+    with pytest.raises(ValueError, match=r"kv_heads = 0 is less than 1"):
+        nhood.na2d_in(zeros(1, 7, 9, 4, 9), QUERY, 3, kv_heads=0)
+    with pytest.raises(ValueError, match=r"kv_heads = 3 does not divide heads 4"):
+        nhood.na2d_in(zeros(1, 7, 9, 4, 9), QUERY, 3, kv_heads=3)
+
+
+def test_no_additional_tokens():
+    query = np.random.default_rng(0).standard_normal(QUERY.shape)
+    none = zeros(1, 0, 4, 8, dtype=np.float64)
+    out, lse = attention(query, query, query, additional_keys=none, additional_values=none, return_lse=True)
+    np.testing.assert_array_equal(out, attention(query, query, query))
+    gradients = nhood.na2d_backward(
+        out, query, query, query, out, lse, 3, additional_keys=none, additional_values=none
+    )
+    assert [g.shape for g in gradients] == [QUERY.shape] * 3 + [none.shape] * 2

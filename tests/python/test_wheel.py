@@ -1,0 +1,62 @@
+"""The wheel: built as a user builds it, installed into a fresh environment, and used there."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2]
+NEUTRAL = {name: value for name, value in os.environ.items() if name not in ("NHOOD_LIBRARY", "PYTHONPATH")}
+
+
+def run(*command, **environment):
+    done = subprocess.run(
+        command, env={**NEUTRAL, **environment}, cwd="/", capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build_wheel(folder, **environment):
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", "--no-deps", "-w", folder, SOURCE / "bindings" / "python", **environment)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def test_contents(wheel):
+    assert wheel.name.startswith("nhood-") and "-py3-none-linux_" in wheel.name
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {f"nhood/{path.name}" for path in (SOURCE / "bindings" / "python" / "nhood").glob("*.py")}
+    in_package = {name for name in names if name.startswith("nhood/")}
+    assert in_package == modules | {"nhood/libnhood.so", "nhood/py.typed", "nhood/LICENSE"}
+
+
+def test_installed(wheel, tmp_path):
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "--disable-pip-version-check", "install", "-q", wheel)
+    code = """if True:
+        import numpy as np, nhood, sys
+        assert nhood.library_path.is_relative_to(sys.prefix), nhood.library_path
+        value = np.ones((1, 9, 8, 2, 4), np.float32)
+        query = np.random.default_rng(0).standard_normal(value.shape).astype(np.float32)
+        np.testing.assert_allclose(nhood.na2d(query, query, value, 5), value, rtol=1e-6)
+        print(nhood.__version__)
+    """
+    assert run(python, "-c", code).strip() == wheel.name.split("-")[1]
+
+
+def test_library_built_before_is_taken(tmp_path):
+    library = tmp_path / "libnhood.so"
+    library.write_bytes(b"any library")
+    wheel = build_wheel(tmp_path, NHOOD_LIBRARY=str(library))
+    assert zipfile.ZipFile(wheel).read("nhood/libnhood.so") == b"any library"
