@@ -1,23 +1,6 @@
 /* Public functions on problems. */
 #include "problem.h"
 
-#include <math.h>
-#include <string.h>
-
-void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32_t rank) {
-    if (!problem) return;
-    memset(problem, 0, sizeof *problem);
-    problem->struct_size = sizeof *problem;
-    problem->op = op;
-    problem->dtype = dtype;
-    problem->rank = rank;
-    for (int a = 0; a < NH_AXES; a++)
-        problem->axis[a] = (nhood_axis){1, 1, 1, 1, 0, 0};
-    problem->batch = problem->heads = 1;
-    problem->dim = 32;
-    problem->scale = NAN;
-}
-
 nhood_status nhood_problem_cost(const nhood_problem *problem, double *flops, double *bytes) {
     struct nh_problem canonical;
     nhood_status status = nh_problem_canonical(problem, &canonical);

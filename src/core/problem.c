@@ -55,6 +55,20 @@ enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor) {
     }
 }
 
+void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32_t rank) {
+    if (!problem) return;
+    memset(problem, 0, sizeof *problem);
+    problem->struct_size = sizeof *problem;
+    problem->op = op;
+    problem->dtype = dtype;
+    problem->rank = rank;
+    for (int a = 0; a < NH_AXES; a++)
+        problem->axis[a] = (nhood_axis){1, 1, 1, 1, 0, 0};
+    problem->batch = problem->heads = 1;
+    problem->dim = 32;
+    problem->scale = NAN;
+}
+
 static bool is_output(enum nh_role role) {
     return role == NH_OUTPUT || role == NH_OPTIONAL_OUTPUT;
 }

@@ -63,6 +63,10 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     return shape;
 }
 
+/* Tiles are chosen for this many threads whatever the context has: sums of gradients follow the tiles, and
+ * results must not depend on the number of threads. */
+enum { NOMINAL_THREADS = 4 };
+
 /* Cycles-free model, in nanoseconds of one thread at a nominal 3 GHz with two multiply-add units:
  *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak
  *     weights    the exponential and its neighbours, about 14 vector operations per score vector
@@ -87,10 +91,11 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double spilled = shape.keys * bytes_per_key(problem) / (512 * 1024);
     double slowdown = spilled > 1 ? 1 + 0.05 * (spilled < 8 ? spilled - 1 : 7) : 1;
     double work = (products * slowdown + 14 * scores + 0.4 * packed) / operations_per_ns;
-    double items = units * shape.tiles, threads = cpu->threads;
-    double waves = (double)nh_ceil_div((int64_t)items, cpu->threads);
-    double busy = items / (waves * threads); /* share of the threads' time that has a tile */
-    return 200 + work / threads / (busy > 0.01 ? busy : 0.01);
+    double items = units * shape.tiles;
+    double waves = (double)nh_ceil_div((int64_t)items, NOMINAL_THREADS);
+    double busy =
+        items / (waves * NOMINAL_THREADS); /* share of the threads' time that has a tile */
+    return 200 + work / cpu->threads / (busy > 0.01 ? busy : 0.01);
 }
 
 /* Tile sizes along the lane axis in vectors, and along the other axes in queries. 0: the whole axis. */
@@ -98,6 +103,13 @@ static const struct {
     int32_t other, lane;
 } sizes[] = {{0, 0},  {16, 64}, {16, 128}, {32, 64}, {8, 64},
              {8, 32}, {4, 128}, {16, 32},  {32, 256}};
+
+/* Sizes clamped to short axes coincide. */
+static bool known(const struct nh_config *config, int last) {
+    for (int i = 0; i < last; i++)
+        if (!memcmp(&config[i], &config[last], sizeof config[i])) return true;
+    return false;
+}
 
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         struct nh_config *config, int capacity) {
@@ -108,7 +120,7 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
         bool last = lane_axis == NH_AXES - 1;
         if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].length == 1)) continue;
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && count < capacity; i++) {
-            struct nh_config *row = &config[count++];
+            struct nh_config *row = &config[count];
             memset(row, 0, sizeof *row);
             row->value[NH_KNOB_LANE_AXIS] = lane_axis;
             int from[NH_AXES] = {0, 1, 2};
@@ -121,6 +133,7 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
                     size = 8; /* three axes multiply the halo: keep the first short */
                 row->value[NH_KNOB_TILE_0 + a] = (int32_t)(size ? nh_min(size, length) : length);
             }
+            if (!known(config, count)) count++;
         }
     }
     return count;

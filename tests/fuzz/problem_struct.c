@@ -1,0 +1,31 @@
+/* Any bytes as a problem: refused with a text, or canonicalised without harm. */
+#include "nhood.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static nhood_context *context;
+    nhood_problem problem;
+    char text[512];
+    if (!context && nhood_context_create(NULL, &context)) abort();
+    nhood_problem_init(&problem, NHOOD_OP_FWD, NHOOD_DTYPE_F32, 2);
+    /* Each 10 bytes set one 64-bit word of the struct; the first word is its size. */
+    for (; size >= 10; data += 10, size -= 10) {
+        size_t word = (data[0] | (size_t)data[1] << 8) % (sizeof problem / 8 - 1) + 1;
+        memcpy((char *)&problem + word * 8, data + 2, 8);
+    }
+    double flops = 0;
+    nhood_status status = nhood_problem_cost(&problem, &flops, NULL);
+    if (status && status != NHOOD_ERR_ARGUMENT) abort();
+    if (status && !nhood_last_error()[0]) abort();
+    if (!status && nhood_problem_format(&problem, text, sizeof text, NULL)) abort();
+    if (!status && flops < 1e12)
+        for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+            int64_t elements = -1;
+            if (nhood_problem_elements(&problem, tensor, &elements) || elements < 0) abort();
+        }
+    return 0;
+}

@@ -1,0 +1,34 @@
+/* The binary interface: sizes and offsets that programs built against an earlier header rely on. */
+#include "nhood.h"
+#include "test.h"
+
+#define SIZE(type, bytes) CHECK(sizeof(type) == (bytes), #type " has %zu bytes", sizeof(type))
+#define OFFSET(type, field, at)                                                                    \
+    CHECK(offsetof(type, field) == (at), #field " is at %zu", offsetof(type, field))
+
+int main(void) {
+    SIZE(nhood_axis, 40);
+    SIZE(nhood_strides, 40);
+    SIZE(nhood_problem, 8 + 16 + 3 * 40 + 48 + 8 + 8 + 24 * 40);
+    OFFSET(nhood_problem, axis, 24);
+    OFFSET(nhood_problem, batch, 144);
+    OFFSET(nhood_problem, scale, 192);
+    OFFSET(nhood_problem, has_bias, 200);
+    OFFSET(nhood_problem, strides, 208);
+    SIZE(nhood_io, 8 + 24 * 8 + 24);
+    OFFSET(nhood_io, data, 8);
+    OFFSET(nhood_io, workspace, 200);
+    OFFSET(nhood_io, stream, 216);
+    SIZE(nhood_context_options, 80);
+    OFFSET(nhood_context_options, user, 40);
+    SIZE(nhood_device_info, 168);
+    SIZE(nhood_ceilings, 24);
+    SIZE(nhood_plan_options, 16);
+    SIZE(nhood_candidate, 48);
+    CHECK(NHOOD_Q == 0 && NHOOD_D_EXTRA_V == 16 && NHOOD_TENSOR_COUNT == 17,
+          "tensor numbers moved");
+    CHECK(NHOOD_OP_IN == 5 && NHOOD_DTYPE_BF16 == 4 && NHOOD_ERR_INTERNAL == -7, "constants moved");
+    for (nhood_status status = 1; status >= -8; status--)
+        CHECK(nhood_status_name(status)[0], "status %d has no name", status);
+    return test_result();
+}
