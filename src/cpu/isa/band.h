@@ -98,41 +98,29 @@ typedef void band_fn(const struct band_product *product, const struct nh_band *b
         band_kernel(G, V, L, T, product, band, channel);                                           \
     }
 #define BAND_EDGES(G, V) BAND(G, V, 0, 0) BAND(G, V, 0, 1) BAND(G, V, 1, 0) BAND(G, V, 1, 1)
+
+/* [log2 vectors][log2 outputs][lead][trail]; a single output has no ends to cut. */
+/* clang-format off */
 #define BAND_ENTRY(G, V)                                                                           \
-    {                                                                                              \
-        {BAND_NAME(G, V, 0, 0), BAND_NAME(G, V, 0, 1)}, {                                          \
-            BAND_NAME(G, V, 1, 0), BAND_NAME(G, V, 1, 1)                                           \
-        }                                                                                          \
-    }
-#define BAND_SINGLE(V)                                                                             \
-    {                                                                                              \
-        {BAND_NAME(1, V, 0, 0), NULL}, {                                                           \
-            NULL, NULL                                                                             \
-        }                                                                                          \
-    }
+    {{BAND_NAME(G, V, 0, 0), BAND_NAME(G, V, 0, 1)}, {BAND_NAME(G, V, 1, 0), BAND_NAME(G, V, 1, 1)}}
+#define BAND_SINGLE(V) {{BAND_NAME(1, V, 0, 0), NULL}, {NULL, NULL}}
 
-BAND(1, 1, 0, 0)
-BAND(1, 2, 0, 0)
-BAND(1, 4, 0, 0)
-BAND_EDGES(2, 1)
-BAND_EDGES(2, 2)
-BAND_EDGES(2, 4)
-BAND_EDGES(4, 1) BAND_EDGES(4, 2) BAND_EDGES(8, 1)
+BAND(1, 1, 0, 0) BAND_EDGES(2, 1) BAND_EDGES(4, 1) BAND_EDGES(8, 1)
+BAND(1, 2, 0, 0) BAND_EDGES(2, 2) BAND_EDGES(4, 2)
+BAND(1, 4, 0, 0) BAND_EDGES(2, 4)
 #if BAND_BUDGET >= 16
-    BAND_EDGES(4, 4) BAND_EDGES(8, 2)
-#endif
-
-    /* [log2 vectors][log2 outputs][lead][trail] */
-    static band_fn *const band_table[3][4][2][2] = {
-        {BAND_SINGLE(1), BAND_ENTRY(2, 1), BAND_ENTRY(4, 1), BAND_ENTRY(8, 1)},
-#if BAND_BUDGET >= 16
-        {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2), BAND_ENTRY(8, 2)},
-        {BAND_SINGLE(4), BAND_ENTRY(2, 4), BAND_ENTRY(4, 4)},
+BAND_EDGES(8, 2) BAND_EDGES(4, 4)
+static band_fn *const band_table[3][4][2][2] = {
+    {BAND_SINGLE(1), BAND_ENTRY(2, 1), BAND_ENTRY(4, 1), BAND_ENTRY(8, 1)},
+    {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2), BAND_ENTRY(8, 2)},
+    {BAND_SINGLE(4), BAND_ENTRY(2, 4), BAND_ENTRY(4, 4)}};
 #else
-        {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2)},
-        {BAND_SINGLE(4), BAND_ENTRY(2, 4)},
+static band_fn *const band_table[3][4][2][2] = {
+    {BAND_SINGLE(1), BAND_ENTRY(2, 1), BAND_ENTRY(4, 1), BAND_ENTRY(8, 1)},
+    {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2)},
+    {BAND_SINGLE(4), BAND_ENTRY(2, 4)}};
 #endif
-};
+/* clang-format on */
 
 /* Rows of `vectors` vectors, at most `most` (1, 2 or 4) of them at a time. */
 static void band_run(const struct band_product *product, const struct nh_band_list *list,

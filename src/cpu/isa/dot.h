@@ -61,38 +61,23 @@ typedef void dot_fn(real *const *score, const real *const *query, const real *ke
         dot_kernel(R, N, M, score, query, key, pitch, dim, index);                                 \
     }
 #define DOT_MODES(R, N) DOT(R, N, 0) DOT(R, N, 1) DOT(R, N, 2)
-#define DOT_ENTRY(R, N)                                                                            \
-    { DOT_NAME(R, N, 0), DOT_NAME(R, N, 1), DOT_NAME(R, N, 2) }
-#define DOT_1_TO_4(F, R) F(R, 1) F(R, 2) F(R, 3) F(R, 4)
+#define DOT_ENTRY(R, N) {DOT_NAME(R, N, 0), DOT_NAME(R, N, 1), DOT_NAME(R, N, 2)},
+#define DOT_4(F, R) F(R, 1) F(R, 2) F(R, 3) F(R, 4)
+#define DOT_5(F, R) DOT_4(F, R) F(R, 5)
+#define DOT_6(F, R) DOT_5(F, R) F(R, 6)
+#define DOT_8(F, R) DOT_6(F, R) F(R, 7) F(R, 8)
 
-DOT_1_TO_4(DOT_MODES, 1)
-DOT_MODES(1, 5)
-DOT_MODES(1, 6)
-DOT_MODES(1, 7)
-DOT_MODES(1, 8)
-DOT_1_TO_4(DOT_MODES, 2)
-DOT_MODES(2, 5)
-DOT_1_TO_4(DOT_MODES, 3)
+/* clang-format off */
 #if defined(NH_ISA_AVX512)
-    DOT_MODES(2, 6) DOT_MODES(2, 7) DOT_MODES(2, 8) DOT_MODES(3, 5) DOT_MODES(3, 6) DOT_MODES(3, 7)
-        DOT_MODES(3, 8) DOT_1_TO_4(DOT_MODES, 4) DOT_MODES(4, 5) DOT_MODES(4, 6)
-#endif
-
-            static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
-                {DOT_ENTRY(1, 1), DOT_ENTRY(1, 2), DOT_ENTRY(1, 3), DOT_ENTRY(1, 4),
-                 DOT_ENTRY(1, 5), DOT_ENTRY(1, 6), DOT_ENTRY(1, 7), DOT_ENTRY(1, 8)},
-#if defined(NH_ISA_AVX512)
-                {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4),
-                 DOT_ENTRY(2, 5), DOT_ENTRY(2, 6), DOT_ENTRY(2, 7), DOT_ENTRY(2, 8)},
-                {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4),
-                 DOT_ENTRY(3, 5), DOT_ENTRY(3, 6), DOT_ENTRY(3, 7), DOT_ENTRY(3, 8)},
-                {DOT_ENTRY(4, 1), DOT_ENTRY(4, 2), DOT_ENTRY(4, 3), DOT_ENTRY(4, 4),
-                 DOT_ENTRY(4, 5), DOT_ENTRY(4, 6)},
+DOT_8(DOT_MODES, 1) DOT_8(DOT_MODES, 2) DOT_8(DOT_MODES, 3) DOT_6(DOT_MODES, 4)
+static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+    {DOT_8(DOT_ENTRY, 1)}, {DOT_8(DOT_ENTRY, 2)}, {DOT_8(DOT_ENTRY, 3)}, {DOT_6(DOT_ENTRY, 4)}};
 #else
-        {DOT_ENTRY(2, 1), DOT_ENTRY(2, 2), DOT_ENTRY(2, 3), DOT_ENTRY(2, 4), DOT_ENTRY(2, 5)},
-        {DOT_ENTRY(3, 1), DOT_ENTRY(3, 2), DOT_ENTRY(3, 3), DOT_ENTRY(3, 4)},
+DOT_8(DOT_MODES, 1) DOT_5(DOT_MODES, 2) DOT_4(DOT_MODES, 3)
+static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+    {DOT_8(DOT_ENTRY, 1)}, {DOT_5(DOT_ENTRY, 2)}, {DOT_4(DOT_ENTRY, 3)}};
 #endif
-};
+/* clang-format on */
 
 /* score[r][n] = query[r] . key(start + n) for n in [0, count), keys at key[c * pitch + n]. */
 static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
