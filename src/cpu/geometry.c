@@ -147,6 +147,25 @@ static void make_tiles(struct nh_geometry *geometry, const int32_t size[NH_AXES]
     }
 }
 
+/* Where each key row is met in one sweep along the middle axis (one place on the slow axis, one query head per
+ * key head), a ring of the rows that a block needs will do, and no row is packed twice within a tile. */
+static void choose_packed_rows(struct nh_geometry *geometry) {
+    const struct nh_order *order = &geometry->order[1];
+    geometry->rolling =
+        geometry->order[0].length == 1 && geometry->problem.heads == geometry->problem.kv_heads;
+    geometry->packed_rows = geometry->tile[1].most_keys;
+    if (!geometry->rolling) return;
+    geometry->packed_rows = 1;
+    for (int32_t t = 0; t < geometry->tile[1].count; t++) {
+        int32_t end = nh_tile_end(geometry, 1, t);
+        for (int32_t first = nh_tile_first(geometry, 1, t); first < end; first += geometry->rows) {
+            int32_t last = (int32_t)nh_min(first + geometry->rows, end) - 1;
+            int32_t rows = order->end[last] - order->begin[first];
+            if (rows > geometry->packed_rows) geometry->packed_rows = rows;
+        }
+    }
+}
+
 /* Scores of one query vector kept at a time. With four rows of f32 AVX-512 vectors, 192 slots are 48 KiB:
  * they stay in L1 or just beyond, and a 13x13 window needs no online rescaling. */
 enum { MOST_SLOTS = 192, MOST_CHUNK = 256 };
@@ -180,6 +199,7 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
     if (!status) {
         choose_blocking(geometry, options);
         make_tiles(geometry, options->size);
+        choose_packed_rows(geometry);
         status = make_vectors(host, geometry);
     }
     if (!status) status = make_bands(host, geometry);

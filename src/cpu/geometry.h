@@ -70,9 +70,12 @@ struct nh_geometry {
     int32_t *tile_vector; /* first vector of each lane-axis tile, and one past the last */
     struct nh_vector *vector;
     struct nh_band *bands; /* storage behind the vectors' lists */
-    int32_t lanes, rows;   /* of the kernels it was made for; rows: query vectors per block */
-    int32_t chunk;         /* window slots of the lane axis taken at a time */
-    int32_t slots;         /* scores of one query vector kept at a time */
+    int32_t
+        packed_rows; /* key rows of the middle axis kept packed at a time, per place of the slow axis */
+    bool rolling; /* .. only those that a block needs: the walk along the middle axis packs ahead */
+    int32_t lanes, rows; /* of the kernels it was made for; rows: query vectors per block */
+    int32_t chunk;       /* window slots of the lane axis taken at a time */
+    int32_t slots;       /* scores of one query vector kept at a time */
     int32_t vectors_k, vectors_v; /* vectors that hold a row of D, Dv */
     int32_t band_vectors;         /* of a row handled at a time by the band kernel */
     int32_t band_outputs;

@@ -89,12 +89,14 @@ static void tiled_destroy(struct nh_operation *operation) {
 /* Below this much work, waking threads costs more than it saves (tens of microseconds). */
 static const double alone_flops = 2e6;
 
-/* A round should keep every thread busy; beyond that, fewer units need less memory. */
+/* A round must keep every thread busy; beyond that, partial gradients should stay in the caches until they
+ * are added up. */
 static int64_t choose_round(const struct tiled *plan) {
     if (!plan->partial_reals) return plan->units;
-    const int64_t room = INT64_C(16) << 20; /* bytes of partial gradients that are always fine */
+    const int64_t room = INT64_C(1) << 20; /* bytes */
     int64_t unit_bytes = plan->geometry.tiles * plan->partial_reals * (int64_t)plan->real_bytes;
-    int64_t busy = nh_ceil_div(4 * plan->cpu->threads, plan->geometry.tiles);
+    int64_t items = plan->cpu->threads == 1 ? 1 : 3 * plan->cpu->threads;
+    int64_t busy = nh_ceil_div(items, plan->geometry.tiles);
     int64_t units = nh_min(plan->units, nh_max(busy, room / unit_bytes));
     int64_t heads = plan->geometry.problem.kv_heads; /* whole batch entries, or less than one */
     return units < heads ? units : units / heads * heads;

@@ -42,6 +42,7 @@ static double bytes_per_key(const struct nh_problem *problem) {
 
 struct shape {
     double tiles, queries, keys, lane_share;
+    double kept_keys; /* packed at a time, see choose_packed_rows */
 };
 
 static struct shape tile_shape(const struct nh_problem *problem, const struct nh_config *config,
@@ -49,7 +50,8 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     struct nh_problem permuted;
     int64_t slot_step[NH_AXES], bias_step[NH_AXES];
     nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
-    struct shape shape = {1, 1, 1, 1};
+    struct shape shape = {1, 1, 1, 1, 1};
+    bool rolling = permuted.axis[0].length == 1 && problem->heads == problem->kv_heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &permuted.axis[a];
         int64_t size = nh_min(config->value[NH_KNOB_TILE_0 + a], axis->length);
@@ -58,6 +60,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         shape.tiles *= (double)count;
         shape.queries *= mean;
         shape.keys *= halo(axis, mean);
+        shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
         if (a == 2) shape.lane_share = mean / (double)(nh_ceil_div((int64_t)mean, lanes) * lanes);
     }
     return shape;
@@ -88,7 +91,7 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
     double packed =
         units * shape.tiles * dims * (shape.keys * (bwd ? 4 : 1) + shape.queries * group * 2);
-    double spilled = shape.keys * bytes_per_key(problem) / (512 * 1024);
+    double spilled = shape.kept_keys * bytes_per_key(problem) / (512 * 1024);
     double slowdown = spilled > 1 ? 1 + 0.05 * (spilled < 8 ? spilled - 1 : 7) : 1;
     double work = (products * slowdown + 14 * scores + 0.4 * packed) / operations_per_ns;
     double items = units * shape.tiles;
@@ -101,8 +104,8 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
 /* Tile sizes along the lane axis in vectors, and along the other axes in queries. 0: the whole axis. */
 static const struct {
     int32_t other, lane;
-} sizes[] = {{0, 0},  {16, 64}, {16, 128}, {32, 64}, {8, 64},
-             {8, 32}, {4, 128}, {16, 32},  {32, 256}};
+} sizes[] = {{0, 0},  {0, 64},   {64, 64},  {32, 64}, {16, 64},
+             {8, 64}, {64, 128}, {16, 128}, {16, 32}, {8, 32}};
 
 /* Sizes clamped to short axes coincide. */
 static bool known(const struct nh_config *config, int last) {

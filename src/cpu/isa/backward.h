@@ -155,7 +155,6 @@ static void backward_tile(struct tile *tile) {
     int64_t group = problem->heads / problem->kv_heads;
     memset(tile->partial, 0, (size_t)at.reals * sizeof(real));
     tile_pack(tile, (real)problem->scale);
-    tile_pack_extra(tile, (real)problem->scale);
     for (int64_t i = 0; i < group; i++) {
         tile->head = tile->kv_head * group + i;
         real *lanes = tile->scratch.bias_lanes;

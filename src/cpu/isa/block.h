@@ -22,7 +22,9 @@ struct tile {
     int32_t index[NH_AXES];                     /* of the tile */
     int32_t query[NH_AXES], query_end[NH_AXES]; /* places */
     int32_t key[NH_AXES], keys[NH_AXES];        /* halo: first place, count */
-    real *partial;                              /* this tile's partial gradients, or NULL */
+    real k_factor;                              /* goes onto k_rows */
+    int32_t packed_end; /* key rows before this place of the middle axis are packed */
+    real *partial;      /* this tile's partial gradients, or NULL */
 };
 
 struct block {
@@ -58,6 +60,12 @@ static real *row_scores(const struct tile *tile, real *score, int32_t row) {
 
 static int64_t halo_row(const struct tile *tile, int32_t slow, int32_t middle) {
     return (int64_t)(slow - tile->key[0]) * tile->keys[1] + (middle - tile->key[1]);
+}
+
+/* Where the packed forms of a key row are: rolling tiles keep the rows last packed. */
+static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
+    int32_t rows = tile->geometry->packed_rows;
+    return (int64_t)(slow - tile->key[0]) * rows + (middle - tile->key[1]) % rows;
 }
 
 /* Rows of a tensor at one place of the two outer axes, for kernels that walk the lane axis. */
@@ -96,35 +104,39 @@ static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker
         tile->key[a] = order->begin[tile->query[a]];
         tile->keys[a] = order->end[tile->query_end[a] - 1] - tile->key[a];
     }
+    tile->packed_end = tile->key[1];
     scratch_layout(geometry, (real *)run->scratch + worker * run->scratch_reals, &tile->scratch);
     if (run->partial_reals) tile->partial = (real *)run->partial + item * run->partial_reals;
 }
 
-/* Fills the packed forms of K and V that the pass asked scratch for; factor goes onto k_rows. */
-static void tile_pack(struct tile *tile, real factor) {
-    struct scratch *s = &tile->scratch;
-    int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v;
+/* Fills the packed forms of K and V that the pass asked scratch for, of one key row. */
+static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) {
+    const struct scratch *s = &tile->scratch;
+    int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v,
+            row = packed_row(tile, slow, middle);
     int32_t first = tile->key[2], count = tile->keys[2];
+    struct rows k = {0}, v = {0};
+    if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->kv_head, slow, middle, dim);
+    if (s->v_columns || s->v_rows)
+        v = tensor_rows(tile, NHOOD_V, tile->kv_head, slow, middle, dim_v);
+    if (s->k_columns)
+        columns_from(k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
+    if (s->v_columns)
+        columns_from(v, first, count, 1, s->v_columns + row * dim_v * s->key_pitch, s->key_pitch);
+    if (s->k_rows)
+        rows_from(k, first, count, tile->k_factor, s->k_rows + row * tile->keys[2] * s->width_k,
+                  s->width_k);
+    if (s->v_rows)
+        rows_from(v, first, count, 1, s->v_rows + row * tile->keys[2] * s->width_v, s->width_v);
+}
+
+/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on. */
+static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
+    if (begin < tile->packed_end) begin = tile->packed_end;
     for (int32_t slow = tile->key[0]; slow < tile->key[0] + tile->keys[0]; slow++)
-        for (int32_t middle = tile->key[1]; middle < tile->key[1] + tile->keys[1]; middle++) {
-            int64_t row = halo_row(tile, slow, middle);
-            struct rows k = {0}, v = {0};
-            if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->kv_head, slow, middle, dim);
-            if (s->v_columns || s->v_rows)
-                v = tensor_rows(tile, NHOOD_V, tile->kv_head, slow, middle, dim_v);
-            if (s->k_columns)
-                columns_from(k, first, count, 1, s->k_columns + row * dim * s->key_pitch,
-                             s->key_pitch);
-            if (s->v_columns)
-                columns_from(v, first, count, 1, s->v_columns + row * dim_v * s->key_pitch,
-                             s->key_pitch);
-            if (s->k_rows)
-                rows_from(k, first, count, factor, s->k_rows + row * tile->keys[2] * s->width_k,
-                          s->width_k);
-            if (s->v_rows)
-                rows_from(v, first, count, 1, s->v_rows + row * tile->keys[2] * s->width_v,
-                          s->width_v);
-        }
+        for (int32_t middle = begin; middle < end; middle++)
+            pack_key_row(tile, slow, middle);
+    if (end > tile->packed_end) tile->packed_end = end;
 }
 
 /* Extra tokens as one row of places 0 .. M-1; place and token are the same there. */
@@ -150,19 +162,26 @@ static void extra_columns(const struct tile *tile, int32_t tensor, int64_t dim, 
     }
 }
 
-static void tile_pack_extra(struct tile *tile, real factor) {
-    struct scratch *s = &tile->scratch;
+static void pack_extra(const struct tile *tile) {
+    const struct scratch *s = &tile->scratch;
     int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v;
     if (s->extra_k_columns) extra_columns(tile, NHOOD_EXTRA_K, dim, s->extra_k_columns);
     if (s->extra_v_columns) extra_columns(tile, NHOOD_EXTRA_V, dim_v, s->extra_v_columns);
     for (int32_t token = 0; token < tile->problem->extra_tokens; token++) {
         if (s->extra_k_rows)
-            rows_from(extra_rows(tile, NHOOD_EXTRA_K, token, dim), 0, 1, factor,
+            rows_from(extra_rows(tile, NHOOD_EXTRA_K, token, dim), 0, 1, tile->k_factor,
                       s->extra_k_rows + token * s->width_k, s->width_k);
         if (s->extra_v_rows)
             rows_from(extra_rows(tile, NHOOD_EXTRA_V, token, dim_v), 0, 1, 1,
                       s->extra_v_rows + token * s->width_v, s->width_v);
     }
+}
+
+/* Everything that a tile needs before its blocks; the keys too, unless the walk packs them as it goes. */
+static void tile_pack(struct tile *tile, real k_factor) {
+    tile->k_factor = k_factor;
+    if (!tile->geometry->rolling) pack_keys(tile, tile->key[1], tile->key[1] + tile->keys[1]);
+    pack_extra(tile);
 }
 
 /* ---- walking ---- */
@@ -191,10 +210,13 @@ static void each_block(struct tile *tile, block_fn *visit) {
         geometry->tile_vector[tile->index[2] + 1] - geometry->tile_vector[tile->index[2]];
     bool across = tile->query_end[1] - tile->query[1] == 1;
     for (int32_t slow = tile->query[0]; slow < tile->query_end[0]; slow++)
-        for (int32_t middle = tile->query[1]; middle < tile->query_end[1]; middle += MOST_ROWS)
+        for (int32_t middle = tile->query[1]; middle < tile->query_end[1]; middle += MOST_ROWS) {
+            int32_t middles = (int32_t)nh_min(MOST_ROWS, tile->query_end[1] - middle);
+            if (geometry->rolling)
+                pack_keys(tile, geometry->order[1].begin[middle],
+                          geometry->order[1].end[middle + middles - 1]);
             for (int32_t v = 0; v < vectors;) {
-                int32_t rows = (int32_t)nh_min(MOST_ROWS, tile->query_end[1] - middle);
-                if (across) rows = vectors_together(vector + v, vectors - v);
+                int32_t rows = across ? vectors_together(vector + v, vectors - v) : middles;
                 struct block block = {.rows = rows, .slow = slow};
                 for (int32_t r = 0; r < rows; r++) {
                     block.middle[r] = across ? middle : middle + r;
@@ -203,6 +225,7 @@ static void each_block(struct tile *tile, block_fn *visit) {
                 visit(tile, &block);
                 v += across ? rows : 1;
             }
+        }
 }
 
 static void visit_step(struct tile *tile, const struct block *block, struct step *step,
@@ -320,7 +343,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
             }
             if (first < last)
                 dot_row(block, step, first, last, at, query, dim,
-                        columns + halo_row(tile, slow, middle) * dim * s->key_pitch, s->key_pitch,
+                        columns + packed_row(tile, slow, middle) * dim * s->key_pitch, s->key_pitch,
                         tile->key[2]);
         }
 }
@@ -388,7 +411,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                 for (; begin < end; begin++, product.parts++) {
                     weight[product.parts] = weights + step_part(step, r, slow, begin) * part_scores;
                     sources[product.parts] =
-                        source + (halo_row(tile, slow, begin) * tile->keys[2] + key) * width;
+                        source + (packed_row(tile, slow, begin) * tile->keys[2] + key) * width;
                 }
                 product.out = out + (int64_t)r * VL * width;
                 if (product.parts) band_run(&product, &list[r], vectors, most);

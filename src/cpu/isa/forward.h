@@ -147,7 +147,6 @@ static void forward_block(struct tile *tile, const struct block *block) {
 
 static void forward_tile(struct tile *tile) {
     tile_pack(tile, 1);
-    tile_pack_extra(tile, 1);
     int64_t group = tile->problem->heads / tile->problem->kv_heads;
     for (int64_t i = 0; i < group; i++) {
         tile->head = tile->kv_head * group + i;

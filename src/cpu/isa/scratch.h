@@ -10,11 +10,10 @@ struct scratch {
     int64_t
         key_pitch; /* places of one channel of a packed key row, padded so that a vector may start
                              at any key */
-    int64_t extra_pitch;      /* the same for the extra tokens */
-    int64_t width_k, width_v; /* reals of a packed row of D, Dv: whole vectors */
-    int64_t halo_rows;
-    real *k_columns, *v_columns; /* [halo row][channel][key_pitch] */
-    real *k_rows, *v_rows;       /* [halo row][key][width] */
+    int64_t extra_pitch;         /* the same for the extra tokens */
+    int64_t width_k, width_v;    /* reals of a packed row of D, Dv: whole vectors */
+    real *k_columns, *v_columns; /* [packed row][channel][key_pitch] */
+    real *k_rows, *v_rows;       /* [packed row][key][width] */
     real *extra_k_columns, *extra_v_columns, *extra_k_rows, *extra_v_rows;
     real *q_columns, *d_o_columns; /* [row][channel][VL] */
     real *q_rows, *d_o_rows;       /* [row][VL][width] */
@@ -57,15 +56,15 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     bool dots = fwd || bwd || problem->op == NHOOD_OP_PN;
     bool values = fwd || problem->op == NHOOD_OP_NN;
     int64_t keys = geometry->tile[2].most_keys;
-    s->halo_rows = (int64_t)geometry->tile[0].most_keys * geometry->tile[1].most_keys;
+    int64_t rows = (int64_t)geometry->tile[0].most_keys * geometry->packed_rows;
     s->key_pitch = padded_places(keys);
     s->extra_pitch = padded_places(extra);
     s->width_k = (int64_t)geometry->vectors_k * VL;
     s->width_v = (int64_t)geometry->vectors_v * VL;
-    s->k_columns = arena_take(arena, dots, s->halo_rows * dim * s->key_pitch);
-    s->v_columns = arena_take(arena, bwd, s->halo_rows * dim_v * s->key_pitch);
-    s->k_rows = arena_take(arena, bwd, s->halo_rows * keys * s->width_k);
-    s->v_rows = arena_take(arena, values, s->halo_rows * keys * s->width_v);
+    s->k_columns = arena_take(arena, dots, rows * dim * s->key_pitch);
+    s->v_columns = arena_take(arena, bwd, rows * dim_v * s->key_pitch);
+    s->k_rows = arena_take(arena, bwd, rows * keys * s->width_k);
+    s->v_rows = arena_take(arena, values, rows * keys * s->width_v);
     s->extra_k_columns = arena_take(arena, extra > 0, dim * s->extra_pitch);
     s->extra_v_columns = arena_take(arena, extra > 0 && bwd, dim_v * s->extra_pitch);
     s->extra_k_rows = arena_take(arena, extra > 0 && bwd, extra * s->width_k);
