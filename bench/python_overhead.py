@@ -2,9 +2,10 @@
 """What a call from Python costs on the smallest problem, where there is next to nothing to compute, and on what
 the time goes: 1x7x7 tokens, 1 head, dim 32, window 3x3, f32, one thread.
 
-Every line is timed alone, in turns with the others; medians over turns, each the mean of many calls. The parts
-do not add up to the whole exactly: the loop around a line, some 30 ns, is in each. If torch is installed, its
-attention with a mask is timed too, as what people call otherwise. Needs the package: installed, or PYTHONPATH=bindings/python in a source tree that is built.
+Every line is timed alone, in turns with the others; medians over turns, each the mean of many calls. The
+parts do not add up to the whole exactly: the loop around a line, some 30 ns, is in each. If torch is
+installed, its attention with a mask is timed too, as what people call otherwise. Needs the package:
+installed, or PYTHONPATH=bindings/python in a source tree that is built.
 """
 
 from __future__ import annotations

@@ -157,6 +157,42 @@ def test_dlpack_memory_is_given_back():
     assert gone() is None
 
 
+def test_dlpack_memory_is_kept_during_the_call():
+    query = random(1, 9, 2, 8)
+    exported = []
+
+    class Temporary(Producer):
+        """Exports a copy that nothing but the capsule keeps alive."""
+
+        def __dlpack__(self, **arguments):
+            assert all(reference() is not None for reference in exported)
+            copy = self.array.copy()
+            exported.append(weakref.ref(copy))
+            return copy.__dlpack__(**arguments)
+
+    temporary = Temporary(query)
+    np.testing.assert_array_equal(nhood.na1d(temporary, temporary, temporary, 3), nhood.na1d(query, query, query, 3))
+    gc.collect()
+    assert [reference() for reference in exported] == [None] * 3
+
+
+def test_dlpack_byte_offset():
+    class Offset(Producer):
+        """Points to the start of its memory, 16 bytes before its first item."""
+
+        def __dlpack__(self, **arguments):
+            capsule = self.array.__dlpack__()
+            get = ctypes.pythonapi.PyCapsule_GetPointer
+            get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+            tensor = get(capsule, b"dltensor")
+            ctypes.c_uint64.from_address(tensor).value -= 16
+            ctypes.c_uint64.from_address(tensor + 40).value += 16  # byte_offset
+            return capsule
+
+    query = random(1, 10, 2, 8)[:, 1:]
+    np.testing.assert_array_equal(nhood.na1d(Offset(query), query, query, 3), nhood.na1d(query, query, query, 3))
+
+
 def test_dlpack_refusals():
     query = random(1, 9, 2, 8)
     with pytest.raises(ValueError, match=r"key is on DLPack device \(2, 0\): not in CPU memory"):

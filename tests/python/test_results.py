@@ -104,14 +104,22 @@ def test_backward_storage_types(case, dtype):
         assert_near(gradient, exact_gradient, 48, dtype, scale=1)
 
 
-def test_backward_without_d_lse():
+def test_optional_arrays_of_one_call_do_not_reach_the_next():
     case = CASES[0]
     arrays = case.arrays(np.dtype(np.float64))
     out, lse = nhood.na1d(**arrays, **case.axes, return_lse=True)
-    given = nhood.na1d_backward(out, **arrays, out=out, lse=lse, **case.axes, d_lse=np.zeros_like(lse))
-    left_out = nhood.na1d_backward(out, **arrays, out=out, lse=lse, **case.axes)
-    assert len(left_out) == 3
-    for one, other in zip(given, left_out):
+    kept = lse.copy()
+    lse[:] = 7
+    nhood.na1d(**arrays, **case.axes)
+    assert np.all(lse == 7)
+
+    def gradients(**d_lse):
+        return nhood.na1d_backward(out, **arrays, out=out, lse=kept, **case.axes, **d_lse)
+
+    without = gradients(d_lse=np.zeros_like(kept))
+    given = gradients(d_lse=kept)
+    assert len(given) == 3 and not np.array_equal(given[0], without[0])
+    for one, other in zip(gradients(), without):
         np.testing.assert_array_equal(one, other)
 
 
