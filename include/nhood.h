@@ -94,25 +94,27 @@ enum { NHOOD_LOG_ERROR = 0, NHOOD_LOG_WARNING = 1, NHOOD_LOG_INFO = 2 };
 
 typedef void (*nhood_parallel_body)(void *arg, int64_t index, int32_t worker);
 
-/* All fields but struct_size may be zero. */
+/* All fields but struct_size may be zero. Strings are borrowed. */
 typedef struct nhood_context_options {
     size_t struct_size;
-    int32_t
-        threads; /* CPU workers, the calling thread included; 0: $NHOOD_THREADS, else the CPUs this
-                            process may run on. At most 1024. */
+    /* CPU workers, the calling thread included, at most 1024. 0: $NHOOD_THREADS, else the CPUs that this process
+     * may run on. */
+    int32_t threads;
     int32_t reserved; /* 0 */
-    const char
-        *isa; /* highest CPU instruction set to use: "generic", "avx2", "avx512"; NULL: $NHOOD_ISA,
-                            else the best there is. Borrowed. */
-    const char
-        *cache; /* folder for compiled kernels and wisdom, "" for none; NULL: $NHOOD_CACHE, else
-                            $XDG_CACHE_HOME/nhood or ~/.cache/nhood. Borrowed. */
-    const char *nvrtc; /* path of libnvrtc; NULL: $NHOOD_NVRTC, else searched for. Borrowed. */
-    void *user;        /* handed to the callbacks below, which must be callable from any thread */
-    void *(*allocate)(void *user, size_t bytes,
-                      size_t alignment); /* NULL: aligned_alloc. Both or neither. */
+    /* Highest CPU instruction set to use: "generic", "avx2" or "avx512". NULL: $NHOOD_ISA, else the best there is. */
+    const char *isa;
+    /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE, else $XDG_CACHE_HOME/nhood or
+     * ~/.cache/nhood. Nothing is stored yet. */
+    const char *cache;
+    /* Path of libnvrtc. NULL: $NHOOD_NVRTC, else searched for. Not used yet. */
+    const char *nvrtc;
+    /* Handed to the callbacks below, which must be callable from any thread. */
+    void *user;
+    /* Memory for everything the library keeps; both or neither. NULL: aligned_alloc and free. */
+    void *(*allocate)(void *user, size_t bytes, size_t alignment);
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, int32_t level, const char *line); /* NULL: no log */
+    /* NULL: no log. */
+    void (*log)(void *user, int32_t level, const char *line);
     /* Runs body(arg, index, worker) exactly once for every index in [0, count) and returns when all have
      * finished; worker is in [0, threads), and calls that run at the same time have different workers.
      * NULL: the library's own threads. */
@@ -239,12 +241,13 @@ typedef struct nhood_problem {
     int64_t kv_heads;   /* Hkv divides H; 0: H */
     int64_t dim;        /* 1 <= D <= 65536 */
     int64_t dim_v;      /* 1 <= Dv <= 65536; 0: D */
-    int64_t
-        extra_tokens; /* M >= 0 further tokens that every query attends, in the same softmax; fwd and bwd */
-    double scale; /* any finite value; NaN: D^-1/2, and 1 for pn */
-    int32_t
-        has_bias; /* 1: relative bias, index per axis (key position - query position) in the dilation
-                             group + k - 1; fwd, bwd and pn; not with causal axes */
+    /* M >= 0 further tokens that every query attends, in the same softmax; fwd and bwd. */
+    int64_t extra_tokens;
+    /* Any finite value; NaN: D^-1/2, and 1 for pn. */
+    double scale;
+    /* 1: relative bias, index per axis (key position - query position) in the dilation group + k - 1; fwd, bwd
+     * and pn; not with causal axes. */
+    int32_t has_bias;
     int32_t reserved; /* 0 */
     nhood_strides strides[NHOOD_TENSOR_SLOTS];
 } nhood_problem;
@@ -331,18 +334,18 @@ NHOOD_API const char *nhood_solver_name(int32_t index, int32_t *device_kind);
 
 typedef struct nhood_io {
     size_t struct_size;
-    void *data
-        [NHOOD_TENSOR_SLOTS]; /* by NHOOD_Q ..; inputs are only read. Unused ones are ignored. */
-    void *workspace;          /* 64-byte aligned; contents before and after are meaningless */
-    size_t workspace_bytes;   /* >= nhood_plan_workspace_bytes */
-    void *stream; /* CUDA: the CUstream, 0 the legacy default stream; ignored on the CPU */
+    void *data[NHOOD_TENSOR_SLOTS]; /* by NHOOD_Q ..; inputs are only read, unused ones ignored */
+    void *workspace;                /* 64-byte aligned; contents before and after are meaningless */
+    size_t workspace_bytes;         /* >= nhood_plan_workspace_bytes */
+    void *stream; /* CUDA: the CUstream, 0 the legacy default; ignored on the CPU */
 } nhood_io;
 
 /* Runs a plan once.
  *
  * Pointers are host pointers for CPU plans and device pointers for CUDA plans, aligned to their dtype
  * (EXTRA_* only if extra_tokens > 0, BIAS only if has_bias). Optional, NULL to leave out: LSE of fwd, D_LSE,
- * and every D_* output of bwd. Outputs must not overlap inputs or each other. Two executes at the same time need two workspaces.
+ * and every D_* output of bwd. Outputs must not overlap inputs or each other. Two executes at the same time
+ * need two workspaces.
  *
  * CUDA: enqueues and returns; allocates nothing, compiles nothing, synchronises nothing, and so may be
  * captured into a CUDA graph. CPU: returns when the result is complete; the result does not depend on the
