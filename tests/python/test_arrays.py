@@ -167,8 +167,9 @@ def test_dlpack_memory_is_kept_during_the_call():
         def __dlpack__(self, **arguments):
             assert all(reference() is not None for reference in exported)
             copy = self.array.copy()
+            capsule = copy.__dlpack__(**arguments)
             exported.append(weakref.ref(copy))
-            return copy.__dlpack__(**arguments)
+            return capsule
 
     temporary = Temporary(query)
     np.testing.assert_array_equal(nhood.na1d(temporary, temporary, temporary, 3), nhood.na1d(query, query, query, 3))

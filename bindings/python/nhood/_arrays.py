@@ -36,12 +36,12 @@ def _refuse_dtype(name: str, dtype: object) -> ValueError:
 
 # numpy. It has no bfloat16 of its own; the dtype of that name that other packages register is taken.
 
-_NUMPY_TO_DTYPE = {
+_NUMPY_TO_DTYPE: dict[np.dtype, int] = {
     np.dtype(np.float64): c.DTYPE_F64,
     np.dtype(np.float32): c.DTYPE_F32,
     np.dtype(np.float16): c.DTYPE_F16,
 }
-_DTYPE_TO_NUMPY = {dtype: numpy_dtype for numpy_dtype, dtype in _NUMPY_TO_DTYPE.items()}
+_DTYPE_TO_NUMPY: dict[int, np.dtype] = {dtype: numpy_dtype for numpy_dtype, dtype in _NUMPY_TO_DTYPE.items()}
 
 
 def _register_bfloat16(dtype: np.dtype, name: str) -> int:
@@ -70,7 +70,8 @@ def _read_numpy(array: np.ndarray, name: str) -> tuple[int, Layout, Any]:
 
 
 def _empty_numpy(shape: tuple[int, ...], dtype: int) -> tuple[Any, int]:
-    array = np.empty(shape, _DTYPE_TO_NUMPY.get(dtype) or _numpy_bfloat16())
+    numpy_dtype = _DTYPE_TO_NUMPY[dtype] if dtype in _DTYPE_TO_NUMPY else _numpy_bfloat16()
+    array = np.empty(shape, numpy_dtype)
     return array, array.ctypes.data
 
 
@@ -210,8 +211,7 @@ def find_kind(array: Any, name: str) -> Kind:
     if isinstance(array, np.ndarray):
         kind = _NUMPY
     elif torch is not None and isinstance(array, torch.Tensor):
-        kind = next((known for seen, known in kinds.items() if issubclass(seen, torch.Tensor)), None)
-        kind = kind or _torch_kind(torch)
+        kind = kinds.get(torch.Tensor) or _torch_kind(torch)
     elif hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         kind = _DLPACK
     else:

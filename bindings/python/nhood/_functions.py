@@ -52,7 +52,8 @@ def _publish(function: Callable[Concatenate[int, P], R], name: str, rank: int) -
 
     published.__name__ = published.__qualname__ = name
     signature = inspect.signature(function)
-    published.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+    without_rank = signature.replace(parameters=list(signature.parameters.values())[1:])
+    setattr(published, "__signature__", without_rank)  # type checkers know it from the types above
     published.__doc__ = (
         (function.__doc__ or "")
         .replace("AXES_PARAGRAPH", _AXES_PARAGRAPH)

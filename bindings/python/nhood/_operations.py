@@ -1,4 +1,4 @@
-"""The operations' tensors, with shapes in letters: checking, output shapes and strides follow from this table.
+"""The operations' tensors, with shapes in letters: checks, output shapes and strides follow from this table.
 
     B batch   X axes (one letter for all)   H query heads   K key/value heads   D, V head dims of key and value
     M additional tokens   W window slots   R one extent 2k-1 per axis, of the relative bias
@@ -113,15 +113,15 @@ def dtype_of(operation: Operation, layouts: Sequence[Optional[Layout]]) -> int:
     for tensor, layout in zip(operation.inputs, layouts):
         if layout is None and not tensor.optional:
             raise TypeError(f"{tensor.name} is None: give a numpy array or anything with __dlpack__")
-    first = layouts[0]
+    dtype = next(layout[2] for layout in layouts if layout is not None)  # the first input is never optional
     for tensor, layout in zip(operation.inputs, layouts):
-        expected = tensor_dtype(tensor, first[2])
+        expected = tensor_dtype(tensor, dtype)
         if layout is not None and layout[2] != expected:
             raise ValueError(
                 f"{tensor.name} has dtype {c.DTYPE_NAMES[layout[2]]}, expected {c.DTYPE_NAMES[expected]} "
-                f"as {operation.inputs[0].name} has {c.DTYPE_NAMES[first[2]]}"
+                f"as {operation.inputs[0].name} has {c.DTYPE_NAMES[dtype]}"
             )
-    return first[2]
+    return dtype
 
 
 def tensor_dtype(tensor: Tensor, dtype: int) -> int:
@@ -152,12 +152,14 @@ def set_strides(strides: c.Strides, tensor: Tensor, layout: Layout, rank: int) -
         elements, rest = divmod(stride, item_bytes)
         if rest:
             raise ValueError(
-                f"{tensor.name} has a stride of {stride} bytes, not a multiple of its {item_bytes}-byte items"
+                f"{tensor.name} has a stride of {stride} bytes, "
+                f"not a multiple of its {item_bytes}-byte items"
             )
         if letter in ("D", "V", "W"):
             if elements != 1:
                 raise ValueError(
-                    f"{tensor.name} has a stride of {elements} items on its last axis: that axis must be contiguous"
+                    f"{tensor.name} has a stride of {elements} items on its last axis: "
+                    "that axis must be contiguous"
                 )
         elif letter == "B":
             strides.batch = elements

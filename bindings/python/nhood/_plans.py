@@ -226,9 +226,9 @@ def run(request: Request, names: tuple[str, ...], arrays: tuple[Any, ...]) -> li
     kind = kinds[type(arrays[0])]
     results = []
     for output in plan.outputs:
-        result, address = kind.empty(*output) if output else (None, None)
-        results.append(result)
-        addresses.append(address)
+        made = kind.empty(*output) if output else (None, None)
+        results.append(made[0])
+        addresses.append(made[1])
     _execute(plan, addresses)
     if kind.wrap:
         return [result if result is None else kind.wrap(result, arrays[0]) for result in results]
