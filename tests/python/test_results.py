@@ -136,11 +136,11 @@ def test_unfused(case, dtype):
     zeros = QK[case.rank - 1](
         arrays["query"], arrays["key"], **case.axes, scale=case.scale, bias=bias, zero_fill=True
     )
-    np.testing.assert_array_equal(zeros, np.where(used, attn, 0))
+    np.testing.assert_array_equal(zeros, np.where(used, attn, np.zeros_like(attn)))
 
     weights = np.random.default_rng(3).standard_normal(attn.shape).astype(DTYPES[dtype])
     weights[~used] = np.nan  # never read
-    known = np.where(used, weights, 0)
+    known = np.where(used, weights, np.zeros_like(weights))
     many = weights.shape[-1] ** 0.5
     out = AV[case.rank - 1](weights, arrays["value"], **case.axes)
     assert_near(out, dense.av(case, known, arrays["value"]), 8 * many, dtype)
