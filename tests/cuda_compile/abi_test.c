@@ -1,0 +1,120 @@
+/* core/window.h and cuda/kernel_abi.h mean the same to the host's compiler and to NVRTC: sizes are
+ * asserted inside the compiled source, for every architecture this NVRTC knows. Needs no GPU. */
+#include "kernel_abi.h"
+#include "nhood.h"
+#include "test.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+enum { SKIPPED = 77 };
+
+static_assert(NH_CUDA_TENSORS == NHOOD_TENSOR_COUNT, "one slot per tensor");
+
+static const char source[] =
+    "#include \"window.h\"\n"
+    "#include \"kernel_abi.h\"\n"
+    "static_assert(sizeof(nh_cuda_axis) == AXIS_BYTES, \"axis\");\n"
+    "static_assert(sizeof(nh_cuda_tensor) == TENSOR_BYTES, \"tensor\");\n"
+    "static_assert(sizeof(nh_cuda_args) == ARGS_BYTES, \"args\");\n"
+    "extern \"C\" __global__ void probe(const __grid_constant__ nh_cuda_args args) {\n"
+    "    const nh_cuda_axis &axis = args.axis[0];\n"
+    "    long long length = nh_axis_group_length(axis.length, axis.dilation, 0);\n"
+    "    nh_range keys = nh_window_range(length, axis.window, axis.stride, axis.causal, "
+    "threadIdx.x);\n"
+    "    nh_range queries =\n"
+    "        nh_inverse_range(length, axis.window, axis.stride, axis.causal, threadIdx.x);\n"
+    "    ((long long *)args.tensor[0].data)[threadIdx.x] = keys.begin + queries.end;\n"
+    "}\n";
+
+struct nvrtc {
+    int (*create)(void **, const char *, const char *, int, const char *const *,
+                  const char *const *);
+    int (*compile)(void *, int, const char *const *);
+    int (*log_size)(void *, size_t *);
+    int (*log)(void *, char *);
+    int (*cubin_size)(void *, size_t *);
+    int (*destroy)(void **);
+    int (*arch_count)(int *);
+    int (*archs)(int *);
+};
+
+/* dlsym gives an object pointer where POSIX means a function's; copying avoids the cast ISO C forbids. */
+static bool find(void *library, const char *name, void *function) {
+    void *address = dlsym(library, name);
+    memcpy(function, &address, sizeof address);
+    return address;
+}
+
+static bool open_nvrtc(struct nvrtc *nvrtc) {
+    static const char *const names[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12",
+                                        "/usr/local/cuda/lib64/libnvrtc.so"};
+    void *library = NULL;
+    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return library && find(library, "nvrtcCreateProgram", &nvrtc->create) &&
+           find(library, "nvrtcCompileProgram", &nvrtc->compile) &&
+           find(library, "nvrtcGetProgramLogSize", &nvrtc->log_size) &&
+           find(library, "nvrtcGetProgramLog", &nvrtc->log) &&
+           find(library, "nvrtcGetCUBINSize", &nvrtc->cubin_size) &&
+           find(library, "nvrtcDestroyProgram", &nvrtc->destroy) &&
+           find(library, "nvrtcGetNumSupportedArchs", &nvrtc->arch_count) &&
+           find(library, "nvrtcGetSupportedArchs", &nvrtc->archs);
+}
+
+static char *read_text(const char *path) {
+    static char text[2][65536];
+    static int used;
+    FILE *file = fopen(path, "r");
+    if (!file || used == 2) return NULL;
+    size_t bytes = fread(text[used], 1, sizeof text[0] - 1, file);
+    fclose(file);
+    text[used][bytes] = '\0';
+    return text[used++];
+}
+
+static void check_arch(const struct nvrtc *nvrtc, const char *const header[2], int arch) {
+    static const char *const names[] = {"window.h", "kernel_abi.h"};
+    char option[4][48];
+    const char *options[4];
+    const size_t value[] = {sizeof(struct nh_cuda_axis), sizeof(struct nh_cuda_tensor),
+                            sizeof(struct nh_cuda_args)};
+    static const char *const macro[] = {"AXIS_BYTES", "TENSOR_BYTES", "ARGS_BYTES"};
+    for (int i = 0; i < 3; i++)
+        snprintf(option[i], sizeof option[i], "-D%s=%zu", macro[i], value[i]);
+    snprintf(option[3], sizeof option[3], "--gpu-architecture=sm_%d", arch);
+    for (int i = 0; i < 4; i++)
+        options[i] = option[i];
+    void *program = NULL;
+    CHECK(nvrtc->create(&program, source, "probe.cu", 2, header, names) == 0, "create");
+    int result = nvrtc->compile(program, 4, options);
+    static char log[65536];
+    size_t log_bytes = 0, cubin_bytes = 0;
+    if (nvrtc->log_size(program, &log_bytes) == 0 && log_bytes <= sizeof log)
+        nvrtc->log(program, log);
+    CHECK(result == 0, "sm_%d: %s", arch, log);
+    CHECK(nvrtc->cubin_size(program, &cubin_bytes) == 0 && cubin_bytes > 0, "sm_%d: no cubin",
+          arch);
+    nvrtc->destroy(&program);
+}
+
+int main(void) {
+    struct nvrtc nvrtc;
+    if (!open_nvrtc(&nvrtc)) {
+        printf("skipped: no libnvrtc (pip install nvidia-cuda-nvrtc, and its folder in "
+               "LD_LIBRARY_PATH)\n");
+        return SKIPPED;
+    }
+    const char *const header[2] = {read_text(SOURCES "/core/window.h"),
+                                   read_text(SOURCES "/cuda/kernel_abi.h")};
+    int count = 0, archs[64];
+    CHECK(header[0] && header[1], "headers under %s", SOURCES);
+    CHECK(nvrtc.arch_count(&count) == 0 && count > 0 && count <= 64, "%d archs", count);
+    if (test_failed || nvrtc.archs(archs)) return EXIT_FAILURE;
+    for (int i = 0; i < count; i++)
+        if (archs[i] >= 80) check_arch(&nvrtc, header, archs[i]);
+    return test_result();
+}
