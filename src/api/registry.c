@@ -3,7 +3,6 @@
 
 #include "cpu.h"
 #include "cpu_solvers.h"
-#include "cpu_solvers.h"
 #include "reference.h"
 
 const struct nh_solver *const nh_registry_solvers[] = {
