@@ -1,0 +1,82 @@
+/* Tensor core and asynchronous copy instructions of sm_80 and later, one function per instruction.
+ *
+ * Fragments, by lane (g = lane / 4, t = lane % 4), as the PTX manual lays them out:
+ *     accumulators of 16x8: c[0..1] at row g, columns 2t and 2t+1; c[2..3] the same of row g + 8
+ *     16-bit A of 16x16: a[0] row g, a[1] row g + 8, columns 2t, 2t+1; a[2..3] the same 8 columns on
+ *     16-bit B of 16x8: b[0] rows 2t, 2t+1 of column g; b[1] the same 8 rows down
+ *     TF32 A of 16x8: a[0] (g, t), a[1] (g + 8, t), a[2] (g, t + 4), a[3] (g + 8, t + 4); B of 8x8: (t, g), (t + 4, g) */
+#ifndef NH_MMA_CUH
+#define NH_MMA_CUH
+
+#define NH_DEVICE static __device__ __forceinline__
+
+NH_DEVICE unsigned nh_shared_address(const void *shared) {
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+/* 16 bytes to shared memory, past L1; zeros if not `valid`, and then nothing is read. Both addresses are
+ * multiples of 16. */
+NH_DEVICE void nh_copy16(void *shared, const void *global, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(nh_shared_address(shared)),
+                 "l"(global), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+/* 4 bytes, otherwise alike. */
+NH_DEVICE void nh_copy4(void *shared, const void *global, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(nh_shared_address(shared)),
+                 "l"(global), "r"(valid ? 4 : 0)
+                 : "memory");
+}
+
+/* Waits for all of this thread's copies; a barrier then shows them to the others. */
+NH_DEVICE void nh_copy_wait() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Four 8x8 matrices of 16-bit elements: lanes 8i .. 8i + 7 name the rows of matrix i. Lane l gets elements 2t and
+ * 2t+1 of row g of each. */
+NH_DEVICE void nh_load_matrices(unsigned fragment[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"(nh_shared_address(row))
+                 : "memory");
+}
+
+/* The same, each matrix transposed: rows 2t and 2t+1 of column g. */
+NH_DEVICE void nh_load_matrices_transposed(unsigned fragment[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"(nh_shared_address(row))
+                 : "memory");
+}
+
+NH_DEVICE void nh_mma_f16(float c[4], const unsigned a[4], const unsigned b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+NH_DEVICE void nh_mma_bf16(float c[4], const unsigned a[4], const unsigned b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+NH_DEVICE void nh_mma_tf32(float c[4], const unsigned a[4], const unsigned b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Round to TF32: 10 bits of mantissa, to nearest. */
+NH_DEVICE unsigned nh_to_tf32(float value) {
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}
+
+#endif
