@@ -184,7 +184,8 @@ enum {
         1, /* window*dilation > length is legal: the window becomes max(1, length/dilation) */
     NHOOD_FLAG_DETERMINISTIC = 2, /* bit-equal results run to run, or UNSUPPORTED */
     NHOOD_FLAG_ALLOW_TF32 = 4, /* f32 products may be rounded to TF32 (10-bit mantissa) on CUDA */
-    NHOOD_FLAG_ZERO_FILL = 8   /* pn: unused slots of causal windows get 0 */
+    NHOOD_FLAG_ZERO_FILL = 8,  /* pn: unused slots of causal windows get 0 */
+    NHOOD_FLAG_UNALIGNED = 16  /* CUDA: tensors may start at any element, not only at multiples of 16 bytes */
 };
 
 /* The tensors: index into nhood_problem.strides and nhood_io.data. */
@@ -258,7 +259,7 @@ NHOOD_API void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dt
 
 /* The problem text, one line used by the tool, the tests, wisdom and logs:
  *     <op>:<dtype>:b<B>h<H>[k<Hkv>]d<D>[v<Dv>]:<L>x<L>..:w<k>x<k>..[:s<s>x..][:d<d>x..][:c<0|1 per axis>]
- *     [:x<M>][:scale<number>][:rpb][:det][:tf32][:clamp][:zfill]
+ *     [:x<M>][:scale<number>][:rpb][:det][:tf32][:clamp][:zfill][:unaligned]
  * with op fwd, bwd, pn, nn, in and dtype f64, f32, f16, bf16. Strides are not part of it.
  * Parse: ARGUMENT names the column; the result is checked as plan_create would. */
 NHOOD_API nhood_status nhood_problem_parse(const char *text, nhood_problem *problem);
@@ -342,7 +343,8 @@ typedef struct nhood_io {
 
 /* Runs a plan once.
  *
- * Pointers are host pointers for CPU plans and device pointers for CUDA plans, aligned to their dtype
+ * Pointers are host pointers for CPU plans and device pointers for CUDA plans, aligned to their dtype, on
+ * CUDA those of head dim D or Dv to 16 bytes unless the problem has NHOOD_FLAG_UNALIGNED
  * (EXTRA_* only if extra_tokens > 0, BIAS only if has_bias). Optional, NULL to leave out: LSE of fwd, D_LSE,
  * and every D_* output of bwd. Outputs must not overlap inputs or each other. Two executes at the same time
  * need two workspaces.

@@ -3,13 +3,12 @@
 
 #include "cpu.h"
 #include "cpu_solvers.h"
+#include "cuda.h"
+#include "cuda_solvers.h"
 #include "reference.h"
 
 const struct nh_solver *const nh_registry_solvers[] = {
-    &nh_solver_cpu_fused,
-    &nh_solver_cpu_unfused,
-    &nh_solver_reference,
-    NULL,
+    &nh_solver_cpu_fused, &nh_solver_cpu_unfused, &nh_solver_reference, &nh_solver_cuda_naive, NULL,
 };
 
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,
@@ -17,14 +16,26 @@ nhood_status nh_registry_open(const nhood_context_options *options, const struct
     nhood_status status = nh_cpu_open(options, host, &devices->device[0]);
     if (status) return status;
     devices->count = 1;
+    int32_t cuda_count = 0;
+    status = nh_cuda_open(options, host, &devices->device[1], NH_MOST_DEVICES - 1, &cuda_count,
+                          &devices->cuda, devices->notes, sizeof devices->notes);
+    if (status) {
+        nh_registry_close(devices);
+        return status;
+    }
+    devices->count += cuda_count;
     return NHOOD_OK;
 }
 
 void nh_registry_close(struct nh_devices *devices) {
-    if (devices->count > 0) nh_cpu_close(&devices->device[0]);
+    if (devices->count == 0) return;
+    nh_cuda_close(devices->cuda, &devices->device[1], devices->count - 1);
+    nh_cpu_close(&devices->device[0]);
+    devices->count = 0;
 }
 
 nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,
                                  nhood_ceilings *ceilings) {
-    return nh_cpu_measure(device, dtype, ceilings);
+    return (device->info.kind == NHOOD_DEVICE_CPU ? nh_cpu_measure : nh_cuda_measure)(device, dtype,
+                                                                                      ceilings);
 }

@@ -13,7 +13,9 @@ enum { NH_MOST_DEVICES = 17 };
 struct nh_devices {
     struct nh_device device[NH_MOST_DEVICES];
     int32_t count;
-    char notes[1024];
+    /* behind the CUDA devices; NULL if there are none */
+    struct nh_cuda *cuda;
+    char notes[2048];
 };
 
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,

@@ -208,7 +208,7 @@ static nhood_status check_scalars(const nhood_problem *given, struct nh_problem 
     if ((status = check_range("op", given->op, NHOOD_OP_FWD, NHOOD_OP_IN)) ||
         (status = check_range("dtype", given->dtype, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16)) ||
         (status = check_range("rank", given->rank, 1, 3)) ||
-        (status = check_range("flags", given->flags, 0, 15)) ||
+        (status = check_range("flags", given->flags, 0, 31)) ||
         (status = check_range("batch", given->batch, 1, many)) ||
         (status = check_range("heads", given->heads, 1, many)) ||
         (status = check_range("kv_heads", given->kv_heads, 0, given->heads)) ||

@@ -71,6 +71,7 @@ size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capa
     if (problem->flags & NHOOD_FLAG_ALLOW_TF32) put(&writer, ":tf32");
     if (problem->flags & NHOOD_FLAG_CLAMP_WINDOW) put(&writer, ":clamp");
     if (problem->flags & NHOOD_FLAG_ZERO_FILL) put(&writer, ":zfill");
+    if (problem->flags & NHOOD_FLAG_UNALIGNED) put(&writer, ":unaligned");
     return writer.length;
 }
 
@@ -200,7 +201,8 @@ static nhood_status parse_option(struct reader *reader, nhood_problem *problem) 
     } flags[] = {{"det", NHOOD_FLAG_DETERMINISTIC},
                  {"tf32", NHOOD_FLAG_ALLOW_TF32},
                  {"clamp", NHOOD_FLAG_CLAMP_WINDOW},
-                 {"zfill", NHOOD_FLAG_ZERO_FILL}};
+                 {"zfill", NHOOD_FLAG_ZERO_FILL},
+                 {"unaligned", NHOOD_FLAG_UNALIGNED}};
     static const char *const bias = "rpb";
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
         if (take_word(reader, &flags[i].word, 1) < 0) continue;
@@ -219,7 +221,7 @@ static nhood_status parse_option(struct reader *reader, nhood_problem *problem) 
     if (take(reader, "c")) return parse_causal(reader, problem);
     bool stride = take(reader, "s");
     if (!stride && !take(reader, "d"))
-        return bad(reader, "s, d, c, x, scale, rpb, det, tf32, clamp or zfill");
+        return bad(reader, "s, d, c, x, scale, rpb, det, tf32, clamp, zfill or unaligned");
     int64_t list[3];
     if (take_list(reader, list) != problem->rank)
         return bad(reader, "one number per axis, joined by 'x'");

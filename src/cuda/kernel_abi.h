@@ -3,8 +3,33 @@
 #ifndef NH_KERNEL_ABI_H
 #define NH_KERNEL_ABI_H
 
-/* Slots are those of NHOOD_Q .. NHOOD_D_EXTRA_V. */
-#define NH_CUDA_TENSORS 17
+/* The tensors a kernel may be handed: NHOOD_Q .. NHOOD_D_EXTRA_V under the same numbers, then what only lives in
+ * the workspace. */
+enum nh_slot {
+    NH_Q,
+    NH_K,
+    NH_V,
+    NH_O,
+    NH_LSE,
+    NH_A,
+    NH_BIAS,
+    NH_EXTRA_K,
+    NH_EXTRA_V,
+    NH_D_O,
+    NH_D_LSE,
+    NH_D_Q,
+    NH_D_K,
+    NH_D_V,
+    NH_D_BIAS,
+    NH_D_EXTRA_K,
+    NH_D_EXTRA_V,
+    /* rowsum(dO * O) - dLSE, [B, X.., H], in the arithmetic's type */
+    NH_DELTA,
+    /* attention weights and their gradient, as A */
+    NH_P,
+    NH_D_S,
+    NH_CUDA_TENSORS
+};
 
 struct nh_cuda_axis {
     long long length, window, stride, dilation;
@@ -28,8 +53,7 @@ struct nh_cuda_args {
     double scale;
     /* NHOOD_FLAG_* */
     unsigned flags;
-    int has_bias;
-    void *workspace;
+    int has_bias, rank, dtype;
 };
 
 #endif

@@ -12,7 +12,7 @@
 
 enum { SKIPPED = 77 };
 
-static_assert(NH_CUDA_TENSORS == NHOOD_TENSOR_COUNT, "one slot per tensor");
+static_assert((int)NH_DELTA == (int)NHOOD_TENSOR_COUNT, "the public tensors come first");
 
 static const char source[] =
     "#include \"window.h\"\n"

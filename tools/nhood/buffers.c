@@ -1,5 +1,6 @@
 #include "buffers.h"
 
+#include "cuda.h"
 #include "message.h"
 #include "output.h"
 
@@ -34,19 +35,23 @@ static double host_room(void) {
     return room == 0 || left < room ? left : room;
 }
 
+bool buffer_open(const nhood_device_info *device) {
+    return device->kind != NHOOD_DEVICE_CUDA || cuda_open(device->ordinal);
+}
+
 double buffer_room(const nhood_device_info *device) {
-    return device->kind == NHOOD_DEVICE_CPU ? host_room() : 0;
+    return device->kind == NHOOD_DEVICE_CUDA ? cuda_room() : host_room();
 }
 
 bool buffer_allocate(struct buffer *buffer, const nhood_device_info *device, size_t bytes,
                      const char *purpose) {
     *buffer = (struct buffer){.device_kind = device->kind};
-    if (device->kind != NHOOD_DEVICE_CPU) {
-        complain(EXIT_FAILURE, "%s: this tool has no memory of this kind of device", device->name);
-        return false;
-    }
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    if (rounded >= bytes) buffer->data = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
+    if (device->kind == NHOOD_DEVICE_CUDA) {
+        buffer->data = cuda_allocate(bytes);
+    } else if (rounded >= bytes) {
+        buffer->data = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
+    }
     if (!buffer->data) {
         char size[UNIT_BYTES];
         complain(EXIT_FAILURE, "no memory for %s: %s on %s", purpose,
@@ -58,14 +63,32 @@ bool buffer_allocate(struct buffer *buffer, const nhood_device_info *device, siz
 }
 
 void buffer_free(struct buffer *buffer) {
-    free(buffer->data);
+    if (buffer->device_kind == NHOOD_DEVICE_CUDA) {
+        cuda_free(buffer->data);
+    } else {
+        free(buffer->data);
+    }
     *buffer = (struct buffer){.bytes = 0};
 }
 
 void buffer_write(const struct buffer *buffer, size_t offset, const void *host, size_t bytes) {
-    memcpy((char *)buffer->data + offset, host, bytes);
+    char *to = (char *)buffer->data + offset;
+    if (buffer->device_kind == NHOOD_DEVICE_CUDA) {
+        cuda_write(to, host, bytes);
+    } else {
+        memcpy(to, host, bytes);
+    }
 }
 
 void buffer_read(const struct buffer *buffer, size_t offset, void *host, size_t bytes) {
-    memcpy(host, (const char *)buffer->data + offset, bytes);
+    const char *from = (const char *)buffer->data + offset;
+    if (buffer->device_kind == NHOOD_DEVICE_CUDA) {
+        cuda_read(from, host, bytes);
+    } else {
+        memcpy(host, from, bytes);
+    }
+}
+
+bool buffer_wait(const nhood_device_info *device) {
+    return device->kind != NHOOD_DEVICE_CUDA || cuda_wait();
 }

@@ -8,11 +8,14 @@
 #include <stddef.h>
 
 struct buffer {
-    int32_t device_kind;
+    int32_t device_kind; /* NHOOD_DEVICE_* */
     /* 64-byte aligned, as the device sees it */
     void *data;
     size_t bytes;
 };
+
+/* Prepares this thread for memory of the device. False after a message. */
+bool buffer_open(const nhood_device_info *device);
 
 /* Bytes that can still be allocated on the device without pushing anything out; 0 if unknown. */
 double buffer_room(const nhood_device_info *device);
@@ -22,7 +25,11 @@ bool buffer_allocate(struct buffer *buffer, const nhood_device_info *device, siz
                      const char *purpose);
 void buffer_free(struct buffer *buffer);
 
+/* After a failed copy of CUDA memory there is a message, and everything that follows on the device fails too. */
 void buffer_write(const struct buffer *buffer, size_t offset, const void *host, size_t bytes);
 void buffer_read(const struct buffer *buffer, size_t offset, void *host, size_t bytes);
+
+/* Waits until the device has done everything; false, after a message, if something went wrong. */
+bool buffer_wait(const nhood_device_info *device);
 
 #endif

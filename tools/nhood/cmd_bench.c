@@ -1,6 +1,7 @@
 /* nhood bench: how fast problems are solved, beside what the machine can reach at most at the same time. */
 #include "clock.h"
 #include "commands.h"
+#include "cuda.h"
 #include "message.h"
 #include "output.h"
 #include "problem_data.h"
@@ -46,7 +47,9 @@ static void note_choice(void *user, const nhood_candidate *candidate) {
 /* Other programs and the clock's frequency only ever take away: the largest of several ceilings counts. */
 static int raise_ceilings(const struct target *target, const nhood_problem *problem,
                           nhood_ceilings *ceilings) {
-    int32_t dtype = problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32;
+    /* A CPU computes 16-bit types in f32. */
+    bool narrow = target->info.kind == NHOOD_DEVICE_CPU && problem->dtype > NHOOD_DTYPE_F32;
+    int32_t dtype = narrow ? NHOOD_DTYPE_F32 : problem->dtype;
     nhood_ceilings now = {.struct_size = sizeof now};
     nhood_status status = nhood_device_measure(target->context, target->device, dtype, &now);
     if (status == NHOOD_ERR_UNSUPPORTED) return 0;
@@ -71,19 +74,34 @@ static bool add_sample(struct measurement *measurement, double ns) {
     return true;
 }
 
+/* One call. On CUDA the time is between two events on the device, after the caches were emptied. */
+static nhood_status time_call(const struct bench *bench, const nhood_plan *plan, const nhood_io *io,
+                              double *ns) {
+    bool cuda = bench->target.info.kind == NHOOD_DEVICE_CUDA;
+    double start = clock_ns();
+    if (cuda) {
+        cuda_flush();
+        cuda_timer_begin();
+    }
+    nhood_status status = nhood_plan_execute(plan, io);
+    *ns = clock_ns() - start;
+    if (cuda && !cuda_timer_end(ns) && !status) status = NHOOD_ERR_DEVICE;
+    return status;
+}
+
 static int time_calls(const struct bench *bench, const struct suite_problem *problem,
                       const nhood_plan *plan, const nhood_io *io, struct measurement *measurement) {
     double start = clock_ns(), now = start, limit_ns = bench->min_time_s * 1e9;
     nhood_status status;
+    double ns;
     do {
-        status = nhood_plan_execute(plan, io);
+        status = time_call(bench, plan, io, &ns);
     } while (!status && clock_ns() - start < WARM_UP_NS);
     start = clock_ns();
     for (int64_t calls = 0; !status && (calls < LEAST_CALLS || now - start < limit_ns); calls++) {
-        double before = clock_ns();
-        status = nhood_plan_execute(plan, io);
+        status = time_call(bench, plan, io, &ns);
         now = clock_ns();
-        if (!add_sample(measurement, now - before)) return EXIT_FAILURE;
+        if (!status && !add_sample(measurement, ns)) return EXIT_FAILURE;
         double part = fmin(1, (now - start) / limit_ns);
         progress_show((bench->parts_done + part) / bench->parts, problem->text);
     }
@@ -288,7 +306,9 @@ int cmd_bench(int argc, char **argv) {
         "Times each problem on packed tensors of random numbers, the same in every call. Prints\n"
         "the median of the calls and the median deviation from it (MAD), useful operations and\n"
         "least bytes per second, and their shares of the device's ceilings (fused multiply-adds\n"
-        "in registers, copying), which are measured before and after each problem.",
+        "in registers, copying), which are measured before and after each problem. On CUDA a "
+        "call's\n"
+        "time is that between two events on the device, with its caches emptied before.",
         options, bench.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;

@@ -91,8 +91,13 @@ static int verify_solver(struct verify *verify, const struct test_case *test, in
     int failed = EXIT_FAILURE;
     if (ready) {
         status = nhood_plan_execute(plan, &given->io);
-        failed =
-            status ? complain_library(status, test->text) : oracle_compare(oracle, given, &worst);
+        if (status) {
+            failed = complain_library(status, test->text);
+        } else if (!buffer_wait(&target->info)) {
+            failed = complain(EXIT_FAILURE, "%s: %s failed on the device", test->text, solver);
+        } else {
+            failed = oracle_compare(oracle, given, &worst);
+        }
     }
     nhood_plan_release(plan);
     if (failed) return failed;

@@ -22,6 +22,7 @@ static const char problem_help[] =
     "A problem is one line of text:\n"
     "  <op>:<dtype>:b<B>h<H>[k<Hkv>]d<D>[v<Dv>]:<L>x<L>..:w<k>x<k>..[:s<s>x..][:d<d>x..]\n"
     "  [:c<0|1 per axis>][:x<M>][:scale<number>][:rpb][:det][:tf32][:clamp][:zfill]\n"
+    "  [:unaligned]\n"
     "  op      fwd, bwd: attention and its gradients; pn, nn, in: the unfused operators\n"
     "  dtype   f64, f32, f16, bf16\n"
     "  b h k   batch, heads, key/value heads      d v   head dim, and that of the values\n"
@@ -29,6 +30,7 @@ static const char problem_help[] =
     "  c       which axes are causal              x     extra tokens that every query attends\n"
     "  rpb     relative bias    det  bit-equal results    tf32  products may be rounded to TF32\n"
     "  clamp   windows larger than their axis shrink      zfill  pn: 0 in unused slots\n"
+    "  unaligned  tensors may start at any element (CUDA)\n"
     "for example fwd:f32:b1h4d64:128x128:w13x13 or bwd:bf16:b1h8k2d128:4096:w512:c1\n";
 
 static void print_help(void) {

@@ -23,6 +23,12 @@ static size_t span_bytes(const struct problem_data *data, int32_t tensor) {
     return (size_t)data->view[tensor].span * element_bytes(&data->problem, tensor);
 }
 
+/* Tensors that may start anywhere start one element late, so that no kernel gets away with assuming more. */
+static size_t margin_bytes(const struct problem_data *data, int32_t tensor) {
+    bool unaligned = data->problem.flags & NHOOD_FLAG_UNALIGNED;
+    return MARGIN_BYTES + (unaligned ? element_bytes(&data->problem, tensor) : 0);
+}
+
 double data_bytes(const nhood_problem *problem) {
     double bytes = 0;
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
@@ -55,10 +61,11 @@ bool data_create(struct problem_data *data, const nhood_device_info *device,
         struct view *view = &data->view[t];
         if (!view_create(problem, t, view)) return false;
         if (!view->rows) continue;
-        if (!buffer_allocate(&data->tensor[t], device, span_bytes(data, t) + 2 * MARGIN_BYTES,
+        if (!buffer_allocate(&data->tensor[t], device,
+                             span_bytes(data, t) + MARGIN_BYTES + margin_bytes(data, t),
                              tensor_name(t)))
             return false;
-        data->io.data[t] = (char *)data->tensor[t].data + MARGIN_BYTES +
+        data->io.data[t] = (char *)data->tensor[t].data + margin_bytes(data, t) +
                            (size_t)view->origin * element_bytes(problem, t);
     }
     return true;
@@ -90,7 +97,7 @@ bool data_fill(struct problem_data *data, uint64_t seed) {
             storage_store(dtype, block, i, random_normal(&random));
         size_t bytes = span_bytes(data, t), part = PERIOD * storage_bytes(dtype);
         for (size_t at = 0; at < bytes; at += part)
-            buffer_write(&data->tensor[t], MARGIN_BYTES + at, block,
+            buffer_write(&data->tensor[t], margin_bytes(data, t) + at, block,
                          bytes - at < part ? bytes - at : part);
     }
     free(block);
@@ -100,12 +107,13 @@ bool data_fill(struct problem_data *data, uint64_t seed) {
 void *data_image(const struct problem_data *data, int32_t tensor) {
     size_t bytes = span_bytes(data, tensor);
     void *image = host_memory(bytes);
-    if (image) buffer_read(&data->tensor[tensor], MARGIN_BYTES, image, bytes);
+    if (image) buffer_read(&data->tensor[tensor], margin_bytes(data, tensor), image, bytes);
     return image;
 }
 
 void data_set_image(const struct problem_data *data, int32_t tensor, const void *image) {
-    buffer_write(&data->tensor[tensor], MARGIN_BYTES, image, span_bytes(data, tensor));
+    buffer_write(&data->tensor[tensor], margin_bytes(data, tensor), image,
+                 span_bytes(data, tensor));
 }
 
 bool data_mark(const struct problem_data *data, int32_t tensor) {
@@ -128,7 +136,7 @@ int data_intact(const struct problem_data *data, int32_t tensor) {
     buffer_read(buffer, 0, bytes, buffer->bytes);
     /* Put the mark back on every element; then all must be marked. */
     for (int64_t row = 0; row < view->rows; row++) {
-        size_t start = MARGIN_BYTES + (size_t)view_row(view, row) * size;
+        size_t start = margin_bytes(data, tensor) + (size_t)view_row(view, row) * size;
         size_t end = start + (size_t)view->extent[VIEW_INNER] * size;
         for (size_t i = start; i < end; i++)
             bytes[i] = mark_pattern[i % sizeof mark_pattern];
@@ -160,6 +168,7 @@ int data_run(struct problem_data *data, nhood_context *context, int32_t device, 
     if (data_prepare(data, plan)) {
         status = nhood_plan_execute(plan, &data->io);
         failed = status ? complain_library(status, "execute") : 0;
+        if (!failed && !buffer_wait(&data->device)) failed = EXIT_FAILURE;
     }
     nhood_plan_release(plan);
     return failed;

@@ -1,5 +1,6 @@
 #include "random_problem.h"
 
+#include "storage.h"
 #include "tensors.h"
 
 #include <string.h>
@@ -74,11 +75,12 @@ static void draw_strides(struct random *random, const struct view *packed, bool 
     int order[] = {VIEW_HEAD, VIEW_AXIS + 2, VIEW_AXIS + 1, VIEW_AXIS, VIEW_BATCH};
     int64_t stride[VIEW_INNER], step = packed->extent[VIEW_INNER];
     bool gaps = random_once_in(random, 2);
-    if (random_once_in(random, 2)) /* heads outside the grid */
+    int64_t unit = random_once_in(random, 2) ? 1 : 8; /* 8 keeps rows aligned for vector loads */
+    if (random_once_in(random, 2))                    /* heads outside the grid */
         memcpy(order, (int[]){VIEW_AXIS + 2, VIEW_AXIS + 1, VIEW_AXIS, VIEW_HEAD, VIEW_BATCH},
                sizeof order);
     for (int i = 0; i < VIEW_INNER; i++) {
-        if (gaps) step += random_integer(random, 0, 7);
+        if (gaps) step += unit * random_integer(random, 0, 7);
         stride[order[i]] = random_once_in(random, 8) ? -step : step;
         step *= packed->extent[order[i]];
     }
@@ -86,6 +88,14 @@ static void draw_strides(struct random *random, const struct view *packed, bool 
     *strides = (nhood_strides){stride[VIEW_BATCH],
                                {stride[VIEW_AXIS], stride[VIEW_AXIS + 1], stride[VIEW_AXIS + 2]},
                                stride[VIEW_HEAD]};
+}
+
+/* Where element 0 of a tensor is in its memory, walked backwards or not, CUDA must be told if it is odd. */
+static bool starts_aligned(const nhood_problem *problem, int32_t tensor) {
+    enum { CUDA_ALIGNMENT = 16 };
+    struct view view;
+    if (!view_create(problem, tensor, &view) || !view.rows) return true;
+    return (size_t)view.origin * storage_bytes(tensor_dtype(problem, tensor)) % CUDA_ALIGNMENT == 0;
 }
 
 static void draw_layout(struct random *random, nhood_problem *problem) {
@@ -98,7 +108,9 @@ static void draw_layout(struct random *random, nhood_problem *problem) {
         bool broadcast = tensor_role(problem, t) == TENSOR_INPUT && t != NHOOD_O &&
                          t != NHOOD_LSE && random_once_in(random, 8);
         draw_strides(random, &packed, broadcast, &problem->strides[t]);
+        if (!starts_aligned(problem, t)) problem->flags |= NHOOD_FLAG_UNALIGNED;
     }
+    if (random_once_in(random, 8)) problem->flags |= NHOOD_FLAG_UNALIGNED;
 }
 
 void random_problem(struct random *random, nhood_problem *problem) {

@@ -1,5 +1,6 @@
 #include "target.h"
 
+#include "buffers.h"
 #include "message.h"
 
 #include <assert.h>
@@ -66,7 +67,9 @@ int target_open(struct target *target) {
                                      .log = show_log};
     nhood_status status = nhood_context_create(&options, &target->context);
     if (status) return complain_library(status, "context");
-    return find_device(target);
+    int failed = find_device(target);
+    if (!failed && !buffer_open(&target->info)) failed = EXIT_FAILURE;
+    return failed;
 }
 
 void target_close(struct target *target) {

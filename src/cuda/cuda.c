@@ -1,0 +1,155 @@
+/* Opens the CUDA devices of a context. */
+#include "cuda.h"
+
+#include "kernel_cache.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { OLDEST_ARCH = 80 };
+
+static int attribute(const struct nh_driver *driver, int name, nh_cu_device device) {
+    int value = 0;
+    return driver->device_attribute(&value, name, device) == NH_CU_SUCCESS ? value : 0;
+}
+
+/* Multiprocessors older than sm_80 lack what the kernels use throughout (cp.async, bf16): left out. */
+static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_device *device) {
+    const struct nh_driver *driver = &cuda->driver;
+    nh_cu_device handle;
+    char name[64] = "";
+    nhood_status status = nh_driver_check(driver, driver->device_get(&handle, ordinal), "device");
+    if (status) return status;
+    struct nh_cuda_device *opened = nh_allocate(cuda->host, sizeof *opened);
+    if (!opened) return NHOOD_ERR_MEMORY;
+    opened->cuda = cuda;
+    opened->handle = handle;
+    opened->arch = 10 * attribute(driver, NH_CU_ATTRIBUTE_MAJOR, handle) +
+                   attribute(driver, NH_CU_ATTRIBUTE_MINOR, handle);
+    opened->multiprocessors = attribute(driver, NH_CU_ATTRIBUTE_MULTIPROCESSORS, handle);
+    opened->shared_bytes_per_block =
+        attribute(driver, NH_CU_ATTRIBUTE_SHARED_BYTES_PER_BLOCK, handle);
+    opened->shared_bytes_per_multiprocessor =
+        attribute(driver, NH_CU_ATTRIBUTE_SHARED_BYTES_PER_MULTIPROCESSOR, handle);
+    opened->l2_bytes = attribute(driver, NH_CU_ATTRIBUTE_L2_BYTES, handle);
+    opened->clock_hz = 1e3 * attribute(driver, NH_CU_ATTRIBUTE_CLOCK_RATE, handle);
+    /* two transfers per clock, 8 bits per byte */
+    opened->memory_bytes_per_s = 2e3 / 8 *
+                                 attribute(driver, NH_CU_ATTRIBUTE_MEMORY_CLOCK_RATE, handle) *
+                                 attribute(driver, NH_CU_ATTRIBUTE_MEMORY_BUS_BITS, handle);
+    driver->device_name(name, sizeof name, handle);
+    *device = (struct nh_device){.host = cuda->host, .backend = opened};
+    device->info = (nhood_device_info){.struct_size = sizeof device->info,
+                                       .kind = NHOOD_DEVICE_CUDA,
+                                       .ordinal = ordinal,
+                                       .workers = opened->multiprocessors};
+    snprintf(device->info.name, sizeof device->info.name, "cuda:%d", ordinal);
+    snprintf(device->info.description, sizeof device->info.description,
+             "%.60s, compute capability %d.%d, %d multiprocessors", name, opened->arch / 10,
+             opened->arch % 10, opened->multiprocessors);
+    return NHOOD_OK;
+}
+
+static void close_device(struct nh_device *device) {
+    struct nh_cuda_device *opened = device->backend;
+    if (!opened) return;
+    if (atomic_load(&opened->primary)) opened->cuda->driver.primary_release(opened->handle);
+    nh_release(device->host, opened);
+    device->backend = NULL;
+}
+
+nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
+                           struct nh_cuda_scope *scope) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    nh_cu_context current = NULL, primary = atomic_load(&device->primary);
+    nh_cu_device current_device = -1;
+    scope->pushed = false;
+    if (driver->context_current(&current) == NH_CU_SUCCESS && current &&
+        driver->context_device(&current_device) == NH_CU_SUCCESS &&
+        current_device == device->handle)
+        return NHOOD_OK;
+    if (!primary && planning) {
+        nh_cu_context expected = NULL;
+        nhood_status status = nh_driver_check(
+            driver, driver->primary_retain(&primary, device->handle), "primary context");
+        if (status) return status;
+        /* Retaining counts: a thread that comes second gives its count back. */
+        if (!atomic_compare_exchange_strong(&device->primary, &expected, primary))
+            driver->primary_release(device->handle);
+    }
+    if (!primary)
+        return nh_error(NHOOD_ERR_DEVICE,
+                        "execute: no CUDA context of the plan's device is current on this thread");
+    nhood_status status = nh_driver_check(driver, driver->context_push(primary), "context push");
+    scope->pushed = !status;
+    return status;
+}
+
+void nh_cuda_leave(const struct nh_cuda_device *device, const struct nh_cuda_scope *scope) {
+    nh_cu_context popped;
+    if (scope->pushed) device->cuda->driver.context_pop(&popped);
+}
+
+nhood_status nh_cuda_open_with(const struct nh_driver *driver, const nhood_context_options *options,
+                               const struct nh_host *host, struct nh_device *device,
+                               int32_t capacity, int32_t *count, struct nh_cuda **cuda) {
+    int present = 0;
+    *count = 0;
+    *cuda = NULL;
+    nh_cu_result result = driver->device_count(&present);
+    if (result == NH_CU_ERROR_NO_DEVICE || (result == NH_CU_SUCCESS && !present)) return NHOOD_OK;
+    nhood_status status = nh_driver_check(driver, result, "counting devices");
+    if (status) return status;
+    struct nh_cuda *opened = nh_allocate(host, sizeof *opened);
+    if (!opened) return NHOOD_ERR_MEMORY;
+    opened->host = host;
+    opened->driver = *driver;
+    status = nh_kernel_cache_create(host, options, &opened->kernels);
+    for (int i = 0; !status && i < present && *count < capacity; i++) {
+        status = open_device(opened, i, &device[*count]);
+        if (status) break;
+        struct nh_cuda_device *found = device[*count].backend;
+        if (found->arch < OLDEST_ARCH) {
+            close_device(&device[*count]);
+        } else {
+            (*count)++;
+        }
+    }
+    if (status) {
+        nh_cuda_close(opened, device, *count);
+        *count = 0;
+        return status;
+    }
+    *cuda = opened;
+    return NHOOD_OK;
+}
+
+nhood_status nh_cuda_open(const nhood_context_options *options, const struct nh_host *host,
+                          struct nh_device *device, int32_t capacity, int32_t *count,
+                          struct nh_cuda **cuda, char *note, size_t note_capacity) {
+    struct nh_driver driver;
+    *count = 0;
+    *cuda = NULL;
+    if (!nh_driver_open(&driver, note, note_capacity)) return NHOOD_OK;
+    nhood_status status = nh_cuda_open_with(&driver, options, host, device, capacity, count, cuda);
+    size_t used = strlen(note);
+    if (status || !*count) {
+        if (!status)
+            snprintf(note + used, note_capacity - used,
+                     ", no device of compute capability 8.0 or later");
+        return status;
+    }
+    snprintf(note + used, note_capacity - used, ", ");
+    used = strlen(note);
+    nh_kernel_cache_note((*cuda)->kernels, note + used, note_capacity - used);
+    return NHOOD_OK;
+}
+
+void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count) {
+    if (!cuda) return;
+    const struct nh_host *host = cuda->host;
+    nh_kernel_cache_destroy(cuda->kernels, &cuda->driver);
+    for (int32_t i = 0; i < count; i++)
+        close_device(&device[i]);
+    nh_release(host, cuda);
+}

@@ -1,0 +1,9 @@
+/* The solvers of the CUDA backend. */
+#ifndef NH_CUDA_SOLVERS_H
+#define NH_CUDA_SOLVERS_H
+
+#include "solver.h"
+
+extern const struct nh_solver nh_solver_cuda_naive;
+
+#endif

@@ -1,0 +1,245 @@
+/* The naive family: NH_GROUP lanes share one row (a query or a key with a head); each lane holds NH_VECTORS
+ * vectors of NH_VECTOR elements of it in registers, lane l the vectors l, l + NH_GROUP, ... A product is a sum
+ * over the lane's elements and log2(NH_GROUP) shuffles.
+ *
+ * Rows wider than what registers hold (NH_RESIDENT 0) are read again from memory for every product; their results
+ * are made one chunk of NH_CHUNK columns at a time, blockIdx.y naming the chunk. */
+#pragma once
+#include "prelude.cuh"
+
+#define NH_CHUNK (NH_GROUP * NH_VECTORS * NH_VECTOR)
+#define NH_LANE_ELEMENTS (NH_VECTORS * NH_VECTOR)
+#define NH_THREADS 128
+
+struct nh_query {
+    long long batch, head, at[3];
+};
+
+/* The row this group works on, and how many rows all groups together step by. */
+__device__ __forceinline__ long long nh_first_row(void) {
+    return (long long)blockIdx.x * (NH_THREADS / NH_GROUP) + threadIdx.x / NH_GROUP;
+}
+
+__device__ __forceinline__ long long nh_row_step(void) {
+    return (long long)gridDim.x * (NH_THREADS / NH_GROUP);
+}
+
+__device__ __forceinline__ int nh_lane(void) {
+    return threadIdx.x % NH_GROUP;
+}
+
+/* Rows are numbered with the last axis fastest and heads next, so that neighboring groups share keys. */
+__device__ __forceinline__ nh_query nh_query_of(const nh_cuda_args &args, long long row,
+                                                long long heads) {
+    nh_query query;
+    long long rest = row;
+    rest = nh_split(&row, args.axis[2].length);
+    query.at[2] = row;
+    row = rest;
+    rest = nh_split(&row, heads);
+    query.head = row;
+    row = rest;
+    rest = nh_split(&row, args.axis[1].length);
+    query.at[1] = row;
+    row = rest;
+    query.batch = nh_split(&row, args.axis[0].length);
+    query.at[0] = row;
+    return query;
+}
+
+__device__ __forceinline__ long long nh_token_count(const nh_cuda_args &args) {
+    return args.axis[0].length * args.axis[1].length * args.axis[2].length;
+}
+
+/* The columns of one chunk that this lane holds. */
+__device__ __forceinline__ void nh_load_row(const elem *row, int first, int dim, real to[NH_LANE_ELEMENTS]) {
+#pragma unroll
+    for (int v = 0; v < NH_VECTORS; v++) {
+        int column = first + (v * NH_GROUP + nh_lane()) * NH_VECTOR;
+        if (column < dim) {
+            nh_load_vector<NH_VECTOR>(row + column, to + v * NH_VECTOR);
+        } else {
+#pragma unroll
+            for (int i = 0; i < NH_VECTOR; i++)
+                to[v * NH_VECTOR + i] = 0;
+        }
+    }
+}
+
+__device__ __forceinline__ void nh_store_row(elem *row, int first, int dim, const real from[NH_LANE_ELEMENTS]) {
+#pragma unroll
+    for (int v = 0; v < NH_VECTORS; v++) {
+        int column = first + (v * NH_GROUP + nh_lane()) * NH_VECTOR;
+        if (column < dim) nh_store_vector<NH_VECTOR>(row + column, from + v * NH_VECTOR);
+    }
+}
+
+__device__ __forceinline__ void nh_clear(real to[NH_LANE_ELEMENTS]) {
+#pragma unroll
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        to[i] = 0;
+}
+
+__device__ __forceinline__ void nh_add_scaled(real to[NH_LANE_ELEMENTS], real factor,
+                                              const real row[NH_LANE_ELEMENTS]) {
+#pragma unroll
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        to[i] += factor * row[i];
+}
+
+/* Groups of one warp may be at different keys, so the lanes of a group name themselves. */
+__device__ __forceinline__ unsigned nh_group_mask(void) {
+    unsigned warp_lane = threadIdx.x & 31;
+    return NH_GROUP == 32 ? 0xffffffffu : ((1u << NH_GROUP) - 1) << (warp_lane & ~(NH_GROUP - 1u));
+}
+
+__device__ __forceinline__ real nh_group_sum(real x) {
+#pragma unroll
+    for (int step = NH_GROUP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(nh_group_mask(), x, step);
+    return x;
+}
+
+__device__ __forceinline__ real nh_group_broadcast(real x, int lane) {
+    return __shfl_sync(nh_group_mask(), x, lane, NH_GROUP);
+}
+
+__device__ __forceinline__ real nh_part(const real a[NH_LANE_ELEMENTS], const real b[NH_LANE_ELEMENTS]) {
+    real sum = 0;
+#pragma unroll
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* A row that products are made with: in registers, or in memory where it is too wide for them. */
+struct nh_operand {
+    const elem *row;
+    int dim;
+#if NH_RESIDENT
+    real value[NH_LANE_ELEMENTS];
+#endif
+};
+
+__device__ __forceinline__ void nh_operand_set(nh_operand &operand, const elem *row, long long dim) {
+    operand.row = row;
+    operand.dim = (int)dim;
+#if NH_RESIDENT
+    nh_load_row(row, 0, operand.dim, operand.value);
+#endif
+}
+
+/* This lane's part of a product; the caller adds up the group, several products at a time if it can. */
+__device__ __forceinline__ real nh_product_part(const nh_operand &operand, const elem *other) {
+    real b[NH_LANE_ELEMENTS];
+#if NH_RESIDENT
+    nh_load_row(other, 0, operand.dim, b);
+    return nh_part(operand.value, b);
+#else
+    real a[NH_LANE_ELEMENTS], sum = 0;
+    for (int first = 0; first < operand.dim; first += NH_CHUNK) {
+        nh_load_row(operand.row, first, operand.dim, a);
+        nh_load_row(other, first, operand.dim, b);
+        sum += nh_part(a, b);
+    }
+    return sum;
+#endif
+}
+
+/* The chunk's columns of a row that is (or is to be) an operand. */
+__device__ __forceinline__ int nh_chunk_first(void) {
+    return NH_RESIDENT ? 0 : (int)blockIdx.y * NH_CHUNK;
+}
+
+/* A box of positions in one dilation group, and where its tokens are. */
+struct nh_box {
+    int count[3];
+    long long first[3], step[3]; /* tokens */
+    long long position[3];       /* of the first, inside its dilation group */
+};
+
+/* The keys of a query. */
+__device__ __forceinline__ nh_box nh_window_box(const nh_cuda_args &args, const long long at[3]) {
+    nh_box box;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        const nh_cuda_axis &axis = args.axis[a];
+        long long position = at[a], group;
+        if (axis.dilation == 1) {
+            group = 0;
+        } else {
+            long long rest = at[a];
+            position = nh_split(&rest, axis.dilation);
+            group = rest;
+        }
+        nh_range range = nh_window_range(nh_axis_group_length(axis.length, axis.dilation, group),
+                                         axis.window, axis.stride, axis.causal, position);
+        box.count[a] = (int)(range.end - range.begin);
+        box.position[a] = range.begin;
+        box.first[a] = range.begin * axis.dilation + group;
+        box.step[a] = axis.dilation;
+    }
+    return box;
+}
+
+/* The queries of a key. */
+__device__ __forceinline__ nh_box nh_inverse_box(const nh_cuda_args &args, const long long at[3]) {
+    nh_box box;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        const nh_cuda_axis &axis = args.axis[a];
+        long long rest = at[a];
+        long long position = nh_split(&rest, axis.dilation);
+        nh_range range = nh_inverse_range(nh_axis_group_length(axis.length, axis.dilation, rest),
+                                          axis.window, axis.stride, axis.causal, position);
+        box.count[a] = (int)(range.end - range.begin);
+        box.position[a] = range.begin;
+        box.first[a] = range.begin * axis.dilation + rest;
+        box.step[a] = axis.dilation;
+    }
+    return box;
+}
+
+/* A tensor's rows under a box: row(x, y, z) = base + x * step[0] + y * step[1] + z * step[2]. */
+struct nh_walk {
+    const elem *base;
+    long long step[3];
+};
+
+__device__ __forceinline__ nh_walk nh_walk_of(const nh_cuda_tensor &t, const nh_box &box,
+                                              long long batch, long long head) {
+    nh_walk walk;
+    walk.base = nh_row(t, batch, box.first, head);
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        walk.step[a] = t.axis[a] * box.step[a];
+    return walk;
+}
+
+/* Offset of a token of a box from its first, in elements of a tensor of scalars. */
+__device__ __forceinline__ long long nh_offset(const nh_cuda_tensor &t, const nh_box &box, int x, int y, int z) {
+    return x * t.axis[0] * box.step[0] + y * t.axis[1] * box.step[1] + z * t.axis[2] * box.step[2];
+}
+
+/* Bias of one query's window: entry(x, y, z) = base + x * step[0] + y * step[1] + z. */
+struct nh_bias {
+    const elem *base;
+    long long step[2];
+};
+
+__device__ __forceinline__ nh_bias nh_bias_of(const nh_cuda_args &args, const nh_query &query,
+                                              const nh_box &box) {
+    nh_bias bias = {0};
+    if (!NH_BIASED) return bias;
+    long long extent[3], entry[3];
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        extent[a] = 2 * args.axis[a].window - 1;
+        entry[a] = box.position[a] - query.at[a] / args.axis[a].dilation + args.axis[a].window - 1;
+    }
+    bias.step[1] = extent[2];
+    bias.step[0] = extent[1] * extent[2];
+    bias.base = (const elem *)args.tensor[NH_BIAS].data + query.head * extent[0] * bias.step[0] +
+                entry[0] * bias.step[0] + entry[1] * bias.step[1] + entry[2];
+    return bias;
+}

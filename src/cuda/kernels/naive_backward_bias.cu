@@ -1,0 +1,72 @@
+/* Gradient of the bias: one block per head and table entry makes dS again for every query that has a key at that
+ * offset, and adds up in a fixed order. Deterministic, without memory for dS. */
+#include "naive.cuh"
+
+__shared__ real part[NH_THREADS / NH_GROUP];
+
+__device__ __forceinline__ real d_s_of(const nh_cuda_args &args, const nh_query &query, const long long key[3],
+                                       real bias) {
+    long long kv_head = query.head / (args.heads / args.kv_heads);
+    nh_operand q, d_o;
+    nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
+    nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
+    real score = (real)args.scale * nh_group_sum(nh_product_part(
+                                        q, nh_row(args.tensor[NH_K], query.batch, key, kv_head))) +
+                 bias;
+    real d_p = nh_group_sum(
+        nh_product_part(d_o, nh_row(args.tensor[NH_V], query.batch, key, kv_head)));
+    real p = nh_exp(score - *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
+    return p * (d_p - *nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head));
+}
+
+/* The key of a query at this entry of the table; false if it is not in the query's window. */
+__device__ __forceinline__ bool key_at(const nh_cuda_args &args, const nh_query &query,
+                                       const long long offset[3], long long key[3]) {
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        const nh_cuda_axis &axis = args.axis[a];
+        long long rest = query.at[a], position = nh_split(&rest, axis.dilation);
+        long long want = position + offset[a];
+        nh_range range = nh_window_range(nh_axis_group_length(axis.length, axis.dilation, rest),
+                                         axis.window, axis.stride, 0, position);
+        if (want < range.begin || want >= range.end) return false;
+        key[a] = want * axis.dilation + rest;
+    }
+    return true;
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS)
+    naive_backward_bias(const __grid_constant__ nh_cuda_args args) {
+    long long extent[3], entries = 1;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        extent[a] = 2 * args.axis[a].window - 1;
+        entries *= extent[a];
+    }
+    long long rows = args.batch * nh_token_count(args);
+    const elem *bias = (const elem *)args.tensor[NH_BIAS].data;
+    elem *d_bias = (elem *)args.tensor[NH_D_BIAS].data;
+    for (long long item = blockIdx.x; item < args.heads * entries; item += gridDim.x) {
+        long long rest = item, offset[3], head = nh_split(&rest, entries);
+        long long x = nh_split(&rest, extent[1] * extent[2]), y = nh_split(&rest, extent[2]);
+        offset[0] = x - (args.axis[0].window - 1);
+        offset[1] = y - (args.axis[1].window - 1);
+        offset[2] = rest - (args.axis[2].window - 1);
+        real sum = 0, value = nh_load(bias[item]);
+        for (long long row = threadIdx.x / NH_GROUP; row < rows; row += NH_THREADS / NH_GROUP) {
+            nh_query query = nh_query_of(args, row, 1);
+            long long key[3];
+            query.head = head;
+            if (key_at(args, query, offset, key)) sum += d_s_of(args, query, key, value);
+        }
+        if (nh_lane() == 0) part[threadIdx.x / NH_GROUP] = sum;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            real total = 0;
+            for (int g = 0; g < NH_THREADS / NH_GROUP; g++)
+                total += part[g];
+            d_bias[item] = nh_store(total);
+        }
+        __syncthreads();
+    }
+}

@@ -1,0 +1,75 @@
+/* Gradients of the extra tokens: one block per token and key/value head takes in every query, its groups in turn,
+ * and adds up its groups in a fixed order. */
+#include "naive.cuh"
+
+__shared__ real part[2][NH_THREADS / NH_GROUP][NH_CHUNK];
+
+struct token_rows {
+    nh_operand k, v;
+    real d_k[NH_LANE_ELEMENTS], d_v[NH_LANE_ELEMENTS];
+};
+
+__device__ __forceinline__ void take(const nh_cuda_args &args, token_rows &r, const nh_query &query) {
+    const elem *q = nh_row(args.tensor[NH_Q], query.batch, query.at, query.head);
+    const elem *d_o = nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head);
+    real scale = (real)args.scale, row[NH_LANE_ELEMENTS];
+    real score = scale * nh_group_sum(nh_product_part(r.k, q));
+    real d_p = nh_group_sum(nh_product_part(r.v, d_o));
+    real p = nh_exp(score - *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
+    real d_s = p * (d_p - *nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head));
+    nh_load_row(q, nh_chunk_first(), (int)args.dim, row);
+    nh_add_scaled(r.d_k, scale * d_s, row);
+    nh_load_row(d_o, nh_chunk_first(), (int)args.dim_v, row);
+    nh_add_scaled(r.d_v, p, row);
+}
+
+/* Lays the group's sums side by side in shared memory and adds them up, group 0 first. */
+__device__ __forceinline__ void add_groups(const real sum[NH_LANE_ELEMENTS], real (*to)[NH_CHUNK],
+                                           elem *row, int dim) {
+#pragma unroll
+    for (int v = 0; v < NH_VECTORS; v++)
+#pragma unroll
+        for (int i = 0; i < NH_VECTOR; i++)
+            to[threadIdx.x / NH_GROUP][(v * NH_GROUP + nh_lane()) * NH_VECTOR + i] =
+                sum[v * NH_VECTOR + i];
+    __syncthreads();
+    for (int column = threadIdx.x; column < NH_CHUNK && nh_chunk_first() + column < dim;
+         column += NH_THREADS) {
+        real total = 0;
+        for (int g = 0; g < NH_THREADS / NH_GROUP; g++)
+            total += to[g][column];
+        if (row) row[nh_chunk_first() + column] = nh_store(total);
+    }
+}
+
+__device__ __forceinline__ elem *token_row(const nh_cuda_args &args, int slot, long long batch, long long m,
+                                           long long head) {
+    const nh_cuda_tensor &t = args.tensor[slot];
+    if (!t.data) return 0;
+    return (elem *)t.data + batch * t.batch + head * t.head + m * t.axis[3 - args.rank];
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS)
+    naive_backward_extra(const __grid_constant__ nh_cuda_args args) {
+    long long tokens = nh_token_count(args), share = args.heads / args.kv_heads;
+    long long items = args.batch * args.extra_tokens * args.kv_heads;
+    for (long long item = blockIdx.x; item < items; item += gridDim.x) {
+        long long rest = item, batch_token = nh_split(&rest, args.kv_heads), head = rest;
+        long long batch = nh_split(&batch_token, args.extra_tokens), m = batch_token;
+        token_rows r;
+        nh_operand_set(r.k, token_row(args, NH_EXTRA_K, batch, m, head), args.dim);
+        nh_operand_set(r.v, token_row(args, NH_EXTRA_V, batch, m, head), args.dim_v);
+        nh_clear(r.d_k);
+        nh_clear(r.d_v);
+        for (long long row = threadIdx.x / NH_GROUP; row < tokens * share;
+             row += NH_THREADS / NH_GROUP) {
+            nh_query query = nh_query_of(args, row, share); /* batch 0: rows of one batch entry */
+            query.batch = batch;
+            query.head += head * share;
+            take(args, r, query);
+        }
+        add_groups(r.d_k, part[0], token_row(args, NH_D_EXTRA_K, batch, m, head), (int)args.dim);
+        add_groups(r.d_v, part[1], token_row(args, NH_D_EXTRA_V, batch, m, head), (int)args.dim_v);
+        __syncthreads();
+    }
+}

@@ -1,0 +1,29 @@
+/* o_i = sum over n of A[i, n] v_N(i,n): one group per query, one chunk of columns. */
+#include "naive.cuh"
+
+__device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query) {
+    nh_box box = nh_window_box(args, query.at);
+    nh_walk v = nh_walk_of(args.tensor[NH_V], box, query.batch,
+                           query.head / (args.heads / args.kv_heads));
+    const elem *a = nh_row(args.tensor[NH_A], query.batch, query.at, query.head);
+    real out[NH_LANE_ELEMENTS], row[NH_LANE_ELEMENTS];
+    nh_clear(out);
+    for (int x = 0; x < box.count[0]; x++)
+        for (int y = 0; y < box.count[1]; y++) {
+            const elem *line = a + (x * args.axis[1].window + y) * args.axis[2].window;
+            for (int z = 0; z < box.count[2]; z++) {
+                nh_load_row(v.base + x * v.step[0] + y * v.step[1] + z * v.step[2],
+                            (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, row);
+                nh_add_scaled(out, nh_load(line[z]), row);
+            }
+        }
+    nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head),
+                 (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, out);
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS)
+    naive_nn(const __grid_constant__ nh_cuda_args args) {
+    long long rows = args.batch * args.heads * nh_token_count(args);
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
+        gather(args, nh_query_of(args, row, args.heads));
+}

@@ -1,0 +1,109 @@
+/* What every kernel starts from: storage and arithmetic types by NH_DTYPE, conversions, vector loads, the grid of
+ * tokens. No header of CUDA is needed: conversions are single instructions written out. */
+#pragma once
+#include "kernel_abi.h"
+#include "window.h"
+
+#define NH_F64 1
+#define NH_F32 2
+#define NH_F16 3
+#define NH_BF16 4
+#define NH_ZERO_FILL 8
+
+#if NH_DTYPE == NH_F64
+typedef double elem;
+typedef double real;
+#elif NH_DTYPE == NH_F32
+typedef float elem;
+typedef float real;
+#else
+typedef unsigned short elem; /* the bits */
+typedef float real;
+#endif
+
+#if NH_DTYPE == NH_F64
+#define NH_MINUS_INFINITY __longlong_as_double(0xfff0000000000000ll)
+__device__ __forceinline__ real nh_exp(real x) { return exp(x); }
+__device__ __forceinline__ real nh_log(real x) { return log(x); }
+#else
+#define NH_MINUS_INFINITY __int_as_float(0xff800000)
+__device__ __forceinline__ real nh_exp(real x) { return NH_DTYPE == NH_F32 ? expf(x) : __expf(x); }
+__device__ __forceinline__ real nh_log(real x) { return logf(x); }
+#endif
+
+__device__ __forceinline__ real nh_load(elem x) {
+#if NH_DTYPE == NH_F16
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+#elif NH_DTYPE == NH_BF16
+    return __uint_as_float((unsigned)x << 16);
+#else
+    return x;
+#endif
+}
+
+__device__ __forceinline__ elem nh_store(real x) {
+#if NH_DTYPE == NH_F16
+    elem y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+#elif NH_DTYPE == NH_BF16
+    elem y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+#else
+    return x;
+#endif
+}
+
+/* Rounds to the storage type, as P is before P V. */
+__device__ __forceinline__ real nh_round(real x) {
+    return nh_load(nh_store(x));
+}
+
+/* Up to 16 bytes moved by one instruction. */
+template <int COUNT> struct alignas(COUNT * sizeof(elem)) nh_vector {
+    elem at[COUNT];
+};
+
+template <int COUNT> __device__ __forceinline__ void nh_load_vector(const elem *from, real to[COUNT]) {
+    nh_vector<COUNT> v = *(const nh_vector<COUNT> *)from;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        to[i] = nh_load(v.at[i]);
+}
+
+template <int COUNT>
+__device__ __forceinline__ void nh_store_vector(elem *to, const real from[COUNT]) {
+    nh_vector<COUNT> v;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        v.at[i] = nh_store(from[i]);
+    *(nh_vector<COUNT> *)to = v;
+}
+
+__device__ __forceinline__ elem *nh_row(const nh_cuda_tensor &t, long long batch,
+                                        const long long at[3], long long head) {
+    return (elem *)t.data + batch * t.batch + at[0] * t.axis[0] + at[1] * t.axis[1] +
+           at[2] * t.axis[2] + head * t.head;
+}
+
+/* A row of a tensor that holds one `real` per token and head: LSE, its gradient, delta. */
+__device__ __forceinline__ real *nh_scalar(const nh_cuda_tensor &t, long long batch,
+                                           const long long at[3], long long head) {
+    return (real *)t.data + batch * t.batch + at[0] * t.axis[0] + at[1] * t.axis[1] +
+           at[2] * t.axis[2] + head * t.head;
+}
+
+/* quotient of the division, remainder left in *index; most indices fit 32 bits, where dividing is cheap. */
+__device__ __forceinline__ long long nh_split(long long *index, long long divisor) {
+    long long quotient;
+    if (((*index | divisor) >> 32) == 0) {
+        quotient = (unsigned)*index / (unsigned)divisor;
+    } else {
+        quotient = *index / divisor;
+    }
+    *index -= quotient * divisor;
+    return quotient;
+}

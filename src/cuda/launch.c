@@ -1,0 +1,201 @@
+/* Plans on CUDA: filling in arguments, and the launches of one execute. */
+#include "launch.h"
+
+#include "dtype.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { WORKSPACE_ALIGNMENT = 256 };
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+static const uint32_t EXTRA_TENSORS = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
+static const uint32_t DIM_TENSORS =
+    BIT(Q) | BIT(K) | BIT(EXTRA_K) | BIT(D_Q) | BIT(D_K) | BIT(D_EXTRA_K);
+static const uint32_t DIM_V_TENSORS =
+    BIT(V) | BIT(O) | BIT(EXTRA_V) | BIT(D_O) | BIT(D_V) | BIT(D_EXTRA_V);
+#undef BIT
+
+static nhood_status check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io) {
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if ((operation->aligned >> t & 1) && (uintptr_t)io->data[t] % NH_CUDA_ALIGNMENT)
+            return nh_error(NHOOD_ERR_ARGUMENT,
+                            "io.data[%s] = %p is not a multiple of %d bytes, which CUDA plans need "
+                            "without NHOOD_FLAG_UNALIGNED",
+                            nh_tensor_name(t), io->data[t], NH_CUDA_ALIGNMENT);
+    return NHOOD_OK;
+}
+
+static void bind(const struct nh_cuda_step *step, const nhood_io *io, struct nh_cuda_args *args) {
+    *args = step->args;
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
+        const struct nh_cuda_binding *binding = &step->binding[slot];
+        if (binding->from >= 0) {
+            args->tensor[slot].data = io->data[binding->from];
+        } else if (binding->from == NH_BIND_WORKSPACE) {
+            args->tensor[slot].data = (char *)io->workspace + binding->offset_bytes;
+        }
+    }
+}
+
+static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_step *step,
+                           const struct nh_cuda_args *args, int32_t dtype,
+                           struct nh_cu_tensor_map *map) {
+    for (int32_t i = 0; i < step->maps; i++) {
+        const struct nh_cuda_map *m = &step->map[i];
+        nh_cu_result result = driver->tensor_map(
+            &map[i], dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16 : NH_CU_TENSOR_BFLOAT16,
+            (uint32_t)m->rank, (char *)args->tensor[m->slot].data + m->offset_bytes, m->extent,
+            m->stride_bytes, m->box, m->element_stride, 0, m->swizzle, m->promotion, 0);
+        if (result) return nh_driver_check(driver, result, "tensor map");
+    }
+    return NHOOD_OK;
+}
+
+static nhood_status launch(const struct nh_cuda_operation *operation,
+                           const struct nh_cuda_step *step, const nhood_io *io) {
+    const struct nh_driver *driver = &operation->device->cuda->driver;
+    struct nh_cuda_args args;
+    struct nh_cu_tensor_map map[NH_CUDA_MAPS];
+    void *parameters[2] = {&args, map};
+    bind(step, io, &args);
+    nhood_status status = encode(driver, step, &args, args.dtype, map);
+    if (status) return status;
+    /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
+    return nh_driver_check(
+        driver,
+        driver->launch((nh_cu_function)(void *)step->kernel.handle, (unsigned)step->grid[0],
+                       (unsigned)step->grid[1], (unsigned)step->grid[2], (unsigned)step->threads, 1,
+                       1, (unsigned)step->shared_bytes, (nh_cu_stream)io->stream, parameters, NULL),
+        "launch");
+}
+
+static bool wanted(const struct nh_cuda_step *step, const nhood_io *io) {
+    if (!step->outputs) return true;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if ((step->outputs >> t & 1) && io->data[t]) return true;
+    return false;
+}
+
+static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
+    const struct nh_cuda_operation *operation = (const struct nh_cuda_operation *)base;
+    struct nh_cuda_scope scope;
+    nhood_status status = check_alignment(operation, io);
+    if (status || (status = nh_cuda_enter(operation->device, false, &scope))) return status;
+    for (int32_t i = 0; !status && i < operation->count; i++)
+        if (wanted(&operation->step[i], io)) status = launch(operation, &operation->step[i], io);
+    nh_cuda_leave(operation->device, &scope);
+    return status;
+}
+
+static void destroy(struct nh_operation *base) {
+    struct nh_cuda_operation *operation = (struct nh_cuda_operation *)base;
+    if (operation) nh_release(operation->host, operation);
+}
+
+nhood_status nh_cuda_operation_create(const struct nh_problem *problem,
+                                      const struct nh_device *device,
+                                      struct nh_cuda_operation **operation) {
+    struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
+    if (!created) return NHOOD_ERR_MEMORY;
+    created->base = (struct nh_operation){.run = run, .destroy = destroy};
+    created->device = device->backend;
+    created->host = device->host;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if (!(problem->flags & NHOOD_FLAG_UNALIGNED) && ((DIM_TENSORS | DIM_V_TENSORS) >> t & 1) &&
+            nh_problem_role(problem, t) != NH_UNUSED)
+            created->aligned |= 1u << t;
+    *operation = created;
+    return NHOOD_OK;
+}
+
+size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes) {
+    size_t offset = operation->base.workspace_bytes;
+    operation->base.workspace_bytes +=
+        (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    return offset;
+}
+
+static void set_tensor(struct nh_cuda_tensor *tensor, const nhood_strides *strides) {
+    tensor->batch = strides->batch;
+    tensor->head = strides->head;
+    for (int a = 0; a < NH_AXES; a++)
+        tensor->axis[a] = strides->axis[a];
+}
+
+void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
+    *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
+    struct nh_cuda_args *args = &step->args;
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
+        bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
+        step->binding[slot].from = used ? slot : NH_BIND_NONE;
+        if (used) set_tensor(&args->tensor[slot], &problem->strides[slot]);
+    }
+    for (int a = 0; a < NH_AXES; a++)
+        args->axis[a] = (struct nh_cuda_axis){problem->axis[a].length, problem->axis[a].window,
+                                              problem->axis[a].stride, problem->axis[a].dilation,
+                                              problem->axis[a].causal, 0};
+    args->batch = problem->batch;
+    args->heads = problem->heads;
+    args->kv_heads = problem->kv_heads;
+    args->dim = problem->dim;
+    args->dim_v = problem->dim_v;
+    args->extra_tokens = problem->extra_tokens;
+    args->window_count = problem->window_count;
+    args->scale = problem->scale;
+    args->flags = problem->flags;
+    args->has_bias = problem->has_bias;
+    args->rank = problem->rank;
+    args->dtype = problem->dtype;
+}
+
+void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
+                            size_t offset_bytes, int64_t width) {
+    struct nh_cuda_tensor *tensor = &step->args.tensor[slot];
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes};
+    tensor->head = width;
+    int64_t size = width * problem->heads;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        tensor->axis[a] = size;
+        size *= problem->axis[a].length;
+    }
+    tensor->batch = size;
+}
+
+nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
+                              const struct nh_kernel_spec *spec) {
+    static const int64_t limit[3] = {INT32_MAX, 65535, 65535};
+    for (int i = 0; i < 3; i++)
+        if (step->grid[i] < 1 || step->grid[i] > limit[i])
+            return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: grid axis %d has %lld blocks, of [1, %lld]",
+                            spec->source, i, (long long)step->grid[i], (long long)limit[i]);
+    if (operation->count == NH_CUDA_STEPS)
+        return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
+    struct nh_cuda_step *added = &operation->step[operation->count];
+    *added = *step;
+    nhood_status status =
+        nh_kernel_get(operation->device, spec, step->shared_bytes, &added->kernel);
+    if (!status) operation->count++;
+    return status;
+}
+
+/* Bits of every stride that an index of the tensor may be multiplied with. */
+static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    int64_t bits = problem->batch > 1 ? s->batch : 0;
+    bool extra = EXTRA_TENSORS >> tensor & 1;
+    for (int a = 0; a < NH_AXES; a++)
+        if (extra || problem->axis[a].length > 1) bits |= s->axis[a];
+    return bits | (problem->heads > 1 ? s->head : 0);
+}
+
+int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
+    if (problem->flags & NHOOD_FLAG_UNALIGNED) return 1;
+    int64_t bits = 16 / (int64_t)nh_dtype_bytes(problem->dtype);
+    if (slots & DIM_TENSORS) bits |= problem->dim;
+    if (slots & DIM_V_TENSORS) bits |= problem->dim_v;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if ((slots >> t & 1) && nh_problem_role(problem, t) != NH_UNUSED)
+            bits |= stride_bits(problem, t);
+    return (int)(bits & -bits);
+}

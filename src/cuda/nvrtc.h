@@ -1,0 +1,41 @@
+/* NVRTC, found at run time: CUDA C to machine code for one architecture. */
+#ifndef NH_NVRTC_H
+#define NH_NVRTC_H
+
+#include "base.h"
+
+struct nh_source {
+    const char *name;
+    const char *text;
+};
+
+struct nh_nvrtc {
+    void *library;
+    int version_major, version_minor;
+    /* where it was found */
+    char path[512];
+    int (*version)(int *major, int *minor);
+    int (*create)(void **program, const char *text, const char *name, int headers,
+                  const char *const *header_text, const char *const *header_name);
+    int (*compile)(void *program, int options, const char *const *option);
+    int (*log_size)(void *program, size_t *bytes);
+    int (*log)(void *program, char *text);
+    int (*cubin_size)(void *program, size_t *bytes);
+    int (*cubin)(void *program, char *code);
+    int (*destroy)(void **program);
+    const char *(*error_text)(int result);
+};
+
+/* Looks for libnvrtc: `path` if given and nothing else then; already loaded in the process; by its sonames; in
+ * the toolkit; in the pip packages beside this library. COMPILE with a text that says what was tried. */
+nhood_status nh_nvrtc_open(struct nh_nvrtc *nvrtc, const char *path);
+void nh_nvrtc_close(struct nh_nvrtc *nvrtc);
+
+/* Compiles source[0], which may include the others by name. options: NULL-terminated. *code is released by the
+ * caller. A COMPILE error carries the log's first lines; so do the notes by which ptxas says that it dropped
+ * register reallocation or serialised asynchronous products (C7508, C7515, C7520): such code is never used. */
+nhood_status nh_nvrtc_compile(const struct nh_nvrtc *nvrtc, const struct nh_host *host,
+                              const struct nh_source *source, int sources,
+                              const char *const *options, void **code, size_t *bytes);
+
+#endif

@@ -1,0 +1,335 @@
+#include "fake_driver.h"
+
+#include <glob.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fake_state fake;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Kernels are their names, libraries count, contexts are addresses. */
+static char names[256][64];
+static int name_count, context_memory;
+
+static bool fails(const char *name) {
+    bool failed = false;
+    pthread_mutex_lock(&lock);
+    if (fake.failing && strcmp(fake.failing, name) == 0)
+        failed = ++fake.calls_of_failing >= fake.fail_from;
+    pthread_mutex_unlock(&lock);
+    return failed;
+}
+
+#define MAY_FAIL(name)                                                                             \
+    if (fails(name)) return FAKE_ERROR
+
+static nh_cu_result fake_init(unsigned flags) {
+    (void)flags;
+    return 0;
+}
+
+static nh_cu_result fake_driver_version(int *version) {
+    *version = 13000;
+    return 0;
+}
+
+static nh_cu_result fake_error_name(nh_cu_result error, const char **name) {
+    (void)error;
+    *name = "CUDA_ERROR_FAKE";
+    return 0;
+}
+
+static nh_cu_result fake_error_text(nh_cu_result error, const char **text) {
+    (void)error;
+    *text = "made to fail";
+    return 0;
+}
+
+static nh_cu_result fake_device_count(int *count) {
+    MAY_FAIL("device_count");
+    *count = fake.devices;
+    return 0;
+}
+
+static nh_cu_result fake_device_get(nh_cu_device *device, int ordinal) {
+    MAY_FAIL("device_get");
+    *device = ordinal;
+    return 0;
+}
+
+static nh_cu_result fake_device_name(char *name, int capacity, nh_cu_device device) {
+    snprintf(name, (size_t)capacity, "Fake %d", device);
+    return 0;
+}
+
+static nh_cu_result fake_device_attribute(int *value, int attribute, nh_cu_device device) {
+    (void)device;
+    switch (attribute) {
+    case NH_CU_ATTRIBUTE_MAJOR: *value = fake.arch / 10; break;
+    case NH_CU_ATTRIBUTE_MINOR: *value = fake.arch % 10; break;
+    case NH_CU_ATTRIBUTE_MULTIPROCESSORS: *value = 132; break;
+    case NH_CU_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
+    case NH_CU_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = 3201000; break;
+    case NH_CU_ATTRIBUTE_MEMORY_BUS_BITS: *value = 6144; break;
+    case NH_CU_ATTRIBUTE_L2_BYTES: *value = 60 << 20; break;
+    case NH_CU_ATTRIBUTE_SHARED_BYTES_PER_BLOCK:
+        *value = fake.arch == 86 || fake.arch == 89 || fake.arch >= 120 ? 101376
+                 : fake.arch == 80                                      ? 166912
+                                                                        : 232448;
+        break;
+    case NH_CU_ATTRIBUTE_SHARED_BYTES_PER_MULTIPROCESSOR:
+        *value = fake.arch == 86 || fake.arch == 89 || fake.arch >= 120 ? 102400
+                 : fake.arch == 80                                      ? 167936
+                                                                        : 233472;
+        break;
+    default: *value = 0;
+    }
+    return 0;
+}
+
+static nh_cu_result fake_primary_retain(nh_cu_context *context, nh_cu_device device) {
+    (void)device;
+    MAY_FAIL("primary_retain");
+    *context = (nh_cu_context)(void *)&context_memory;
+    pthread_mutex_lock(&lock);
+    fake.primary_references++;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static nh_cu_result fake_primary_release(nh_cu_device device) {
+    (void)device;
+    pthread_mutex_lock(&lock);
+    fake.primary_references--;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static _Thread_local int depth;
+
+static nh_cu_result fake_context_current(nh_cu_context *context) {
+    *context = fake.context_current || depth ? (nh_cu_context)(void *)&context_memory : NULL;
+    return 0;
+}
+
+static nh_cu_result fake_context_device(nh_cu_device *device) {
+    *device = 0;
+    return 0;
+}
+
+static nh_cu_result fake_context_push(nh_cu_context context) {
+    (void)context;
+    MAY_FAIL("context_push");
+    depth++;
+    return 0;
+}
+
+static nh_cu_result fake_context_pop(nh_cu_context *context) {
+    *context = NULL;
+    depth--;
+    return 0;
+}
+
+static nh_cu_result fake_capture_mode(int *mode) {
+    (void)mode;
+    return 0;
+}
+
+static nh_cu_result fake_library_load(nh_cu_library *library, const void *code, int *jit_options,
+                                      void **jit_values, unsigned jit_count, int *options,
+                                      void **values, unsigned count) {
+    (void)code, (void)jit_options, (void)jit_values, (void)jit_count;
+    (void)options, (void)values, (void)count;
+    MAY_FAIL("library_load");
+    pthread_mutex_lock(&lock);
+    fake.libraries_loaded++;
+    fake.libraries_open++;
+    pthread_mutex_unlock(&lock);
+    *library = (nh_cu_library)(void *)&fake;
+    return 0;
+}
+
+static nh_cu_result fake_library_unload(nh_cu_library library) {
+    (void)library;
+    pthread_mutex_lock(&lock);
+    fake.libraries_open--;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static nh_cu_result fake_library_kernel(nh_cu_kernel *kernel, nh_cu_library library,
+                                        const char *name) {
+    (void)library;
+    MAY_FAIL("library_kernel");
+    pthread_mutex_lock(&lock);
+    int slot = 0;
+    while (slot < name_count && strcmp(names[slot], name) != 0)
+        slot++;
+    if (slot == name_count && name_count < 255) {
+        snprintf(names[slot], sizeof names[slot], "%s", name);
+        name_count++;
+    }
+    pthread_mutex_unlock(&lock);
+    *kernel = (nh_cu_kernel)(void *)names[slot];
+    return 0;
+}
+
+static nh_cu_result fake_kernel_function(nh_cu_function *function, nh_cu_kernel kernel) {
+    MAY_FAIL("kernel_function");
+    *function = (nh_cu_function)(void *)kernel;
+    return 0;
+}
+
+static nh_cu_result fake_kernel_get(int *value, int attribute, nh_cu_kernel kernel,
+                                    nh_cu_device device) {
+    (void)attribute, (void)kernel, (void)device;
+    *value = 0;
+    return 0;
+}
+
+static nh_cu_result fake_kernel_set(int attribute, int value, nh_cu_kernel kernel,
+                                    nh_cu_device device) {
+    (void)attribute, (void)value, (void)kernel, (void)device;
+    MAY_FAIL("kernel_set");
+    return 0;
+}
+
+static nh_cu_result fake_launch(nh_cu_function function, unsigned grid_x, unsigned grid_y,
+                                unsigned grid_z, unsigned block_x, unsigned block_y,
+                                unsigned block_z, unsigned shared_bytes, nh_cu_stream stream,
+                                void **parameters, void **extra) {
+    (void)block_y, (void)block_z, (void)extra;
+    MAY_FAIL("launch");
+    pthread_mutex_lock(&lock);
+    if (fake.launch_count < FAKE_LAUNCHES) {
+        struct fake_launch *launch = &fake.launch[fake.launch_count];
+        snprintf(launch->kernel, sizeof launch->kernel, "%s", (const char *)(void *)function);
+        launch->grid[0] = grid_x;
+        launch->grid[1] = grid_y;
+        launch->grid[2] = grid_z;
+        launch->threads = block_x;
+        launch->shared_bytes = shared_bytes;
+        launch->stream = stream;
+        launch->args = *(const struct nh_cuda_args *)parameters[0];
+    }
+    fake.launch_count++;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static nh_cu_result fake_tensor_map(struct nh_cu_tensor_map *map, int type, uint32_t rank,
+                                    void *address, const uint64_t *extent,
+                                    const uint64_t *stride_bytes, const uint32_t *box,
+                                    const uint32_t *element_stride, int interleave, int swizzle,
+                                    int promotion, int fill) {
+    (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    MAY_FAIL("tensor_map");
+    memset(map, 0, sizeof *map);
+    /* The driver's own conditions. */
+    if ((uintptr_t)address % 16 || rank < 1 || rank > 5) return FAKE_ERROR;
+    for (uint32_t i = 0; i < rank; i++) {
+        bool stride_bad = i + 1 < rank && (stride_bytes[i] % 16 || stride_bytes[i] >> 40);
+        if (!extent[i] || extent[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256 ||
+            !element_stride[i] || element_stride[i] > 8 || stride_bad)
+            return FAKE_ERROR;
+    }
+    pthread_mutex_lock(&lock);
+    fake.maps_encoded++;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static nh_cu_result fake_memory_set(nh_cu_pointer address, unsigned char value, size_t bytes,
+                                    nh_cu_stream stream) {
+    (void)address, (void)value, (void)bytes, (void)stream;
+    MAY_FAIL("memory_set");
+    return 0;
+}
+
+static nh_cu_result fake_memory_copy(nh_cu_pointer to, nh_cu_pointer from, size_t bytes,
+                                     nh_cu_stream stream) {
+    (void)to, (void)from, (void)bytes, (void)stream;
+    return 0;
+}
+
+static nh_cu_result fake_memory_allocate(nh_cu_pointer *address, size_t bytes) {
+    (void)bytes;
+    MAY_FAIL("memory_allocate");
+    *address = 4096;
+    return 0;
+}
+
+static nh_cu_result fake_memory_free(nh_cu_pointer address) {
+    (void)address;
+    return 0;
+}
+
+static nh_cu_result fake_stream_create(nh_cu_stream *stream, unsigned flags) {
+    (void)flags;
+    MAY_FAIL("stream_create");
+    *stream = (nh_cu_stream)(void *)&context_memory;
+    return 0;
+}
+
+static nh_cu_result fake_stream_destroy(nh_cu_stream stream) {
+    (void)stream;
+    return 0;
+}
+
+static nh_cu_result fake_stream_synchronize(nh_cu_stream stream) {
+    (void)stream;
+    return 0;
+}
+
+static nh_cu_result fake_event_create(nh_cu_event *event, unsigned flags) {
+    (void)flags;
+    MAY_FAIL("event_create");
+    *event = (nh_cu_event)(void *)&context_memory;
+    return 0;
+}
+
+static nh_cu_result fake_event_destroy(nh_cu_event event) {
+    (void)event;
+    return 0;
+}
+
+static nh_cu_result fake_event_record(nh_cu_event event, nh_cu_stream stream) {
+    (void)event, (void)stream;
+    return 0;
+}
+
+static nh_cu_result fake_event_synchronize(nh_cu_event event) {
+    (void)event;
+    MAY_FAIL("event_synchronize");
+    return 0;
+}
+
+static nh_cu_result fake_event_elapsed(float *milliseconds, nh_cu_event start, nh_cu_event end) {
+    (void)start, (void)end;
+    *milliseconds = 1;
+    return 0;
+}
+
+void fake_driver_reset(int arch) {
+    fake = (struct fake_state){.arch = arch, .devices = 1};
+}
+
+void fake_driver_table(struct nh_driver *driver) {
+    memset(driver, 0, sizeof *driver);
+#define X(member, symbol, parameters) driver->member = fake_##member;
+#include "driver.def"
+#undef X
+}
+
+const char *fake_driver_nvrtc(void) {
+    static char path[512];
+    const char *given = getenv("NHOOD_NVRTC");
+    if (given && *given) return given;
+    glob_t found;
+    if (glob(NVRTC_PATTERN, 0, NULL, &found) == 0)
+        snprintf(path, sizeof path, "%s", found.gl_pathv[0]);
+    globfree(&found);
+    return *path ? path : NULL;
+}

@@ -1,0 +1,38 @@
+/* A CUDA driver without a GPU: answers like one device, loads any machine code, and writes down what it is asked to
+ * launch. Calls can be made to fail, to see what the library does then. */
+#ifndef FAKE_DRIVER_H
+#define FAKE_DRIVER_H
+
+#include "driver.h"
+#include "kernel_abi.h"
+
+enum { FAKE_LAUNCHES = 64, FAKE_ERROR = 999 };
+
+struct fake_launch {
+    char kernel[64];
+    unsigned grid[3], threads, shared_bytes;
+    void *stream;
+    struct nh_cuda_args args;
+};
+
+struct fake_state {
+    int arch, devices;
+    /* the call of this name fails from the n-th time on; NULL: none */
+    const char *failing;
+    int fail_from, calls_of_failing;
+    int libraries_loaded, libraries_open, context_depth, primary_references, maps_encoded;
+    bool context_current;
+    int launch_count;
+    struct fake_launch launch[FAKE_LAUNCHES];
+};
+
+extern struct fake_state fake;
+
+/* Clears the state; arch 90 stands for compute capability 9.0. */
+void fake_driver_reset(int arch);
+void fake_driver_table(struct nh_driver *driver);
+
+/* Path of an NVRTC on this machine: $NHOOD_NVRTC, the test environment's package, or NULL for none. */
+const char *fake_driver_nvrtc(void);
+
+#endif

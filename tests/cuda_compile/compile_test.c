@@ -1,0 +1,91 @@
+/* Every CUDA solver, on problems that between them ask for every kernel and config, for every architecture: compiled
+ * by NVRTC as on a machine with the GPU, then loaded by a driver that only pretends. Needs no GPU.
+ *
+ * usage: compile_test problems.txt [arch..]; prints what was compiled with its time. */
+#include "cuda.h"
+#include "fake_driver.h"
+#include "kernel_cache.h"
+#include "problem.h"
+#include "registry.h"
+#include "test.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { SKIPPED = 77, LINE_BYTES = 256, MOST_CONFIGS = 64 };
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Builds every candidate of every CUDA solver that takes the problem. */
+static void build_all(const char *line, const struct nh_device *device) {
+    nhood_problem given;
+    struct nh_problem problem;
+    CHECK(nhood_problem_parse(line, &given) == NHOOD_OK, "%s: %s", line, nhood_last_error());
+    if (nh_problem_canonical(&given, &problem)) return;
+    for (int i = 0; nh_registry_solvers[i]; i++) {
+        const struct nh_solver *solver = nh_registry_solvers[i];
+        if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(&problem, device)) continue;
+        struct nh_config config[MOST_CONFIGS];
+        int count = solver->candidates(&problem, device, config, MOST_CONFIGS);
+        CHECK(count >= 1, "%s: %s proposes nothing", line, solver->name);
+        for (int c = 0; c < count; c++) {
+            char text[256];
+            struct nh_operation *operation = NULL;
+            nh_config_text(solver, &config[c], text, sizeof text);
+            nhood_status status = solver->build(&problem, device, &config[c], &operation);
+            CHECK(!status, "sm_%d %s: %s %s: %s", fake.arch, line, solver->name, text,
+                  nhood_last_error());
+            if (!status) operation->destroy(operation);
+            CHECK(solver->estimate(&problem, device, &config[c]) > 0, "%s: %s: no estimate", line,
+                  solver->name);
+        }
+    }
+}
+
+static void check_arch(int arch, const char *path, const char *nvrtc) {
+    struct nh_driver driver;
+    struct nh_host host = {0};
+    struct nh_device device;
+    struct nh_cuda *cuda;
+    int32_t count;
+    nhood_context_options options = {.struct_size = sizeof options, .cache = "", .nvrtc = nvrtc};
+    fake_driver_reset(arch);
+    fake_driver_table(&driver);
+    nhood_status status = nh_cuda_open_with(&driver, &options, &host, &device, 1, &count, &cuda);
+    CHECK(!status && count == 1, "sm_%d: %s", arch, nhood_last_error());
+    if (status) return;
+    char line[LINE_BYTES];
+    FILE *file = fopen(path, "r");
+    CHECK(file, "%s", path);
+    double start = seconds();
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "#\n ")] = '\0';
+        if (*line) build_all(line, &device);
+    }
+    if (file) fclose(file);
+    struct nh_kernel_counters counters;
+    nh_kernel_cache_count(cuda->kernels, &counters);
+    printf("sm_%d: %lld kernels compiled in %.1f s\n", arch, (long long)counters.compiled,
+           seconds() - start);
+    CHECK(counters.compiled > 0, "sm_%d: nothing was compiled", arch);
+    CHECK(fake.libraries_open == counters.compiled, "%d libraries open", fake.libraries_open);
+    nh_cuda_close(cuda, &device, count);
+    CHECK(fake.libraries_open == 0 && fake.primary_references == 0, "sm_%d: not all was closed",
+          arch);
+}
+
+int main(int argc, char **argv) {
+    const char *nvrtc = fake_driver_nvrtc();
+    if (argc < 2) return EXIT_FAILURE;
+    if (!nvrtc) {
+        printf("skipped: no libnvrtc (pip install nvidia-cuda-nvrtc, its path in $NHOOD_NVRTC)\n");
+        return SKIPPED;
+    }
+    for (int i = 2; i < argc; i++)
+        check_arch(atoi(argv[i]), argv[1], nvrtc);
+    return test_result();
+}
