@@ -104,7 +104,7 @@ typedef struct nhood_context_options {
     /* Highest CPU instruction set to use: "generic", "avx2" or "avx512". NULL: $NHOOD_ISA, else the best there is. */
     const char *isa;
     /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE, else $XDG_CACHE_HOME/nhood or
-     * ~/.cache/nhood. Nothing is stored yet. */
+     * ~/.cache/nhood. The wisdom in it is read at once; only nhood_wisdom_save writes it. */
     const char *cache;
     /* Path of libnvrtc. NULL: $NHOOD_NVRTC, else searched for. Not used yet. */
     const char *nvrtc;
@@ -287,16 +287,32 @@ NHOOD_API nhood_status nhood_window(const nhood_axis *axis, int64_t index, int64
 
 typedef struct nhood_plan nhood_plan;
 
+enum {
+    NHOOD_EFFORT_ESTIMATE = 0,   /* what wisdom knows to be fastest, else the least estimate */
+    NHOOD_EFFORT_MEASURE = 1,    /* if wisdom knows nothing, first time the candidates */
+    NHOOD_EFFORT_WISDOM_ONLY = 2 /* CACHE_MISS if wisdom knows nothing */
+};
+
 typedef struct nhood_plan_options {
     size_t struct_size;
     const char
-        *solver; /* only this solver ("reference", "cpu.fused", ..); NULL: choose. Borrowed. */
+        *solver;      /* only this solver ("reference", "cpu.fused", ..); NULL: choose. Borrowed. */
+    int32_t effort;   /* NHOOD_EFFORT_* */
+    int32_t reserved; /* 0 */
+    /* MEASURE: seconds that it may take, more or less: the likeliest candidate is timed in any case, and what has
+     * begun is finished. 0: until every candidate has been timed well. */
+    double budget_s;
 } nhood_plan_options;
 
 /* Creates a plan: chooses a solver, compiles and loads what it needs. options may be NULL.
  * A plan is immutable and may be executed by several threads at the same time.
+ *
+ * The choice depends on nothing but problem, device, options and the context's wisdom. MEASURE adds to that wisdom
+ * what it times, on packed tensors of its own, which need as much memory again as the problem's; where that fails, a
+ * warning is logged and the estimate decides. A solver whose code the compiler or the device refuses gives way to
+ * the next best; log and description say so.
  * Returns ARGUMENT (problem not legal, no such device or solver), UNSUPPORTED (every solver refused), MEMORY,
- * DEVICE, COMPILE. */
+ * DEVICE, COMPILE, CACHE_MISS (WISDOM_ONLY). */
 NHOOD_API nhood_status nhood_plan_create(nhood_context *context, int32_t device,
                                          const nhood_problem *problem,
                                          const nhood_plan_options *options, nhood_plan **plan);
@@ -318,10 +334,12 @@ typedef struct nhood_candidate {
     double estimate_ns;
     int32_t chosen; /* 1 on the one row that plan_create would build */
     int32_t reserved;
+    double measured_ns; /* by wisdom: the median of so many samples; 0: not known */
+    int64_t samples;
 } nhood_candidate;
 typedef void (*nhood_candidate_fn)(void *user, const nhood_candidate *candidate);
 
-/* Reports what plan_create would consider, without building it. Returns what plan_create's choice would:
+/* Reports what plan_create would consider, without measuring or building it. Returns what plan_create's choice would:
  * OK, ARGUMENT, UNSUPPORTED, MEMORY. */
 NHOOD_API nhood_status nhood_plan_explain(nhood_context *context, int32_t device,
                                           const nhood_problem *problem,
@@ -360,16 +378,39 @@ NHOOD_API nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io
 
 /* ---- wisdom ---------------------------------------------------------------------------------- */
 
-/* Measured choices as text, one per line after a header line. Export writes the terminating zero; *length (may
- * be NULL) is the length without it; ARGUMENT if capacity <= length. A context that has measured nothing
- * exports the header alone. */
+/* What was measured: every candidate of every problem, strides left aside. As text, one candidate a line after the
+ * header line "nhood-wisdom 1", fields separated by one blank:
+ *     <device> <problem text> <solver> <config, - for none> <median ns> <samples>
+ * The device is its description with '_' for blanks: text of several machines may be joined. Of two lines about one
+ * candidate that with more samples counts, then the faster: joining in any order gives the same wisdom, and contexts
+ * of the same wisdom on alike devices make the same plans. */
+
+/* Export writes the terminating zero; *length (may be NULL) is the length without it; ARGUMENT if capacity <= length,
+ * MEMORY. A context that knows nothing exports the header alone. */
 NHOOD_API nhood_status nhood_wisdom_export(const nhood_context *context, char *text,
                                            size_t capacity, size_t *length);
 
-/* Takes over every line that fits this library; each line left out is logged with its reason. *accepted (may
- * be NULL) counts the lines taken. ARGUMENT if the header line is missing or of another format. */
+/* Takes over every line that is well formed, also those about devices, solvers and configs unknown here, which are
+ * kept but not used; each line left out is logged with its reason. *accepted (may be NULL) counts the lines taken.
+ * ARGUMENT if the header line is missing or of another format, MEMORY. */
 NHOOD_API nhood_status nhood_wisdom_import(nhood_context *context, const char *text,
                                            int64_t *accepted);
+
+/* Imports a file. path NULL: that in the context's cache folder, which every context reads when it is created.
+ * CACHE_MISS if there is no such file or no cache folder, ARGUMENT (not wisdom, cannot be read), MEMORY. */
+NHOOD_API nhood_status nhood_wisdom_load(nhood_context *context, const char *path,
+                                         int64_t *accepted);
+
+/* Joins the context's wisdom into a file; with `replace` not 0, in place of what is there. path NULL: as above; the
+ * folder is made. Any number of processes may do so at once: a file is always complete, though what two save at the
+ * very same time may keep the lines of one of them only. CACHE_MISS (no cache folder), ARGUMENT (the file there is not
+ * wisdom, cannot be written), MEMORY. */
+NHOOD_API nhood_status nhood_wisdom_save(nhood_context *context, const char *path, int32_t replace);
+
+/* Drops what is known of a problem on any device, NULL: everything. *forgotten (may be NULL) counts the lines.
+ * ARGUMENT. */
+NHOOD_API nhood_status nhood_wisdom_forget(nhood_context *context, const nhood_problem *problem,
+                                           int64_t *forgotten);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 /* Contexts and their devices. */
 #include "context.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,48 @@ static nhood_status read_threads(int32_t *threads) {
     return NHOOD_OK;
 }
 
+/* "" for none; path has NH_PATH_BYTES. A folder that is given by $NHOOD_CACHE may be "", too. */
+static nhood_status read_cache(const char *given, char *path) {
+    const char *variable = getenv("NHOOD_CACHE"), *base = getenv("XDG_CACHE_HOME");
+    int length;
+    if (given || variable) {
+        length = snprintf(path, NH_PATH_BYTES, "%s", given ? given : variable);
+    } else if (base && *base == '/') {
+        length = snprintf(path, NH_PATH_BYTES, "%s/nhood", base);
+    } else {
+        const char *home = getenv("HOME");
+        bool known = home && *home == '/';
+        length = snprintf(path, NH_PATH_BYTES, "%s%s", known ? home : "",
+                          known ? "/.cache/nhood" : "");
+    }
+    if (length >= NH_PATH_BYTES)
+        return nh_error(NHOOD_ERR_ARGUMENT, "options.cache has %d bytes, at most %d are legal",
+                        length, NH_PATH_BYTES - 1);
+    return NHOOD_OK;
+}
+
+nhood_status nh_context_wisdom_path(const nhood_context *context, const char *given,
+                                    char path[NH_PATH_BYTES]) {
+    if (!given && !*context->cache)
+        return nh_error(NHOOD_ERR_CACHE_MISS, "path is NULL and the context has no cache folder");
+    int length = given ? snprintf(path, NH_PATH_BYTES, "%s", given)
+                       : snprintf(path, NH_PATH_BYTES, "%s/wisdom", context->cache);
+    if (length >= NH_PATH_BYTES)
+        return nh_error(NHOOD_ERR_ARGUMENT, "path has %d bytes, at most %d are legal", length,
+                        NH_PATH_BYTES - 1);
+    return NHOOD_OK;
+}
+
+/* Whatever is wrong with the file, the context does without; only memory matters. */
+static nhood_status load_wisdom(nhood_context *context) {
+    nhood_status status = nh_wisdom_create(&context->host, &context->wisdom);
+    if (status || !*context->cache) return status;
+    status = nhood_wisdom_load(context, NULL, NULL);
+    if (status == NHOOD_ERR_ARGUMENT)
+        nh_log(&context->host, NHOOD_LOG_WARNING, "wisdom is not used: %s", nhood_last_error());
+    return status == NHOOD_ERR_MEMORY ? status : NHOOD_OK;
+}
+
 nhood_status nhood_context_create(const nhood_context_options *options, nhood_context **context) {
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     *context = NULL;
@@ -48,7 +91,10 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     nhood_status status = read_threads(&effective.threads);
     if (status) return status;
     effective.isa = text_or_environment(effective.isa, "NHOOD_ISA");
-    effective.cache = text_or_environment(effective.cache, "NHOOD_CACHE");
+    char cache[NH_PATH_BYTES];
+    status = read_cache(effective.cache, cache);
+    if (status) return status;
+    effective.cache = cache;
     effective.nvrtc = text_or_environment(effective.nvrtc, "NHOOD_NVRTC");
     struct nh_host host = {effective.user, effective.allocate, effective.release, effective.log,
                            effective.parallel_for};
@@ -56,7 +102,10 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     if (!created) return NHOOD_ERR_MEMORY;
     created->host = host;
     atomic_init(&created->references, 1);
-    status = nh_registry_open(&effective, &created->host, &created->devices);
+    pthread_mutex_init(&created->measuring, NULL);
+    created->cache = nh_copy_text(&created->host, cache);
+    status = created->cache ? load_wisdom(created) : NHOOD_ERR_MEMORY;
+    if (!status) status = nh_registry_open(&effective, &created->host, &created->devices);
     if (status) {
         nh_context_drop(created);
         return status;
@@ -72,7 +121,10 @@ void nh_context_retain(nhood_context *context) {
 void nh_context_drop(nhood_context *context) {
     if (atomic_fetch_sub(&context->references, 1) != 1) return;
     nh_registry_close(&context->devices);
+    nh_wisdom_destroy(context->wisdom);
+    pthread_mutex_destroy(&context->measuring);
     struct nh_host host = context->host;
+    nh_release(&host, context->cache);
     nh_release(&host, context);
 }
 

@@ -3,17 +3,26 @@
 #define NH_CONTEXT_H
 
 #include "registry.h"
+#include "wisdom.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 struct nhood_context {
     struct nh_host host;
     struct nh_devices devices;
+    struct nh_wisdom *wisdom;
+    char *cache;               /* a folder; "" for none */
+    pthread_mutex_t measuring; /* timings at the same time would disturb each other */
     atomic_int references;
 };
 
 void nh_context_retain(nhood_context *context);
 void nh_context_drop(nhood_context *context);
+/* Path of the file of wisdom: the one given, or that in the cache folder. CACHE_MISS, ARGUMENT (too long). */
+enum { NH_PATH_BYTES = 4096 };
+nhood_status nh_context_wisdom_path(const nhood_context *context, const char *given,
+                                    char path[NH_PATH_BYTES]);
 nhood_status nh_context_device(const nhood_context *context, int32_t index,
                                const struct nh_device **device);
 

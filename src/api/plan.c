@@ -1,5 +1,6 @@
 /* Plans: a chosen solver, built; the context kept alive behind it. */
 #include "context.h"
+#include "measure.h"
 #include "planner.h"
 
 #include <stdio.h>
@@ -23,47 +24,96 @@ const char *nhood_solver_name(int32_t index, int32_t *device_kind) {
 }
 
 /* What plan_create and plan_explain check alike. */
-static nhood_status choose(nhood_context *context, int32_t device, const nhood_problem *given,
-                           const nhood_plan_options *options, nhood_candidate_fn report, void *user,
-                           const struct nh_device **found, struct nh_problem *problem,
-                           struct nh_choice *choice) {
-    nhood_status status = nh_context_device(context, device, found);
+static nhood_status read_request(nhood_context *context, int32_t device, const nhood_problem *given,
+                                 const nhood_plan_options *options, struct nh_problem *problem,
+                                 struct nh_request *request) {
+    const struct nh_device *found = NULL;
+    nhood_status status = nh_context_device(context, device, &found);
     if (status || (status = nh_problem_canonical(given, problem))) return status;
     if (options && options->struct_size != sizeof *options)
         return nh_error(NHOOD_ERR_ARGUMENT, "options.struct_size = %zu, this library knows %zu",
                         options->struct_size, sizeof *options);
-    return nh_planner_choose(nh_registry_solvers, *found, problem, options ? options->solver : NULL,
-                             report, user, choice);
+    if (options &&
+        (options->effort < NHOOD_EFFORT_ESTIMATE || options->effort > NHOOD_EFFORT_WISDOM_ONLY))
+        return nh_error(NHOOD_ERR_ARGUMENT, "options.effort = %d is not in [0, 2]",
+                        (int)options->effort);
+    if (options && !(options->budget_s >= 0))
+        return nh_error(NHOOD_ERR_ARGUMENT, "options.budget_s = %g is less than 0",
+                        options->budget_s);
+    *request = (struct nh_request){.table = nh_registry_solvers,
+                                   .device = found,
+                                   .problem = problem,
+                                   .only = options ? options->solver : NULL,
+                                   .wisdom = context->wisdom};
+    return NHOOD_OK;
 }
 
 nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nhood_problem *given,
                                 const nhood_plan_options *options, nhood_candidate_fn report,
                                 void *user) {
-    const struct nh_device *found = NULL;
     struct nh_problem problem;
-    struct nh_choice choice;
-    return choose(context, device, given, options, report, user, &found, &problem, &choice);
+    struct nh_request request;
+    struct nh_ranking ranking;
+    nhood_status status = read_request(context, device, given, options, &problem, &request);
+    if (status) return status;
+    status = nh_planner_rank(&request, &ranking);
+    if (report) nh_planner_explain(&request, &ranking, report, user);
+    return status;
+}
+
+/* Ranks by wisdom and estimates; measures first where that is asked for and wisdom knows nothing. */
+static nhood_status choose(nhood_context *context, const struct nh_request *request,
+                           const nhood_plan_options *options, struct nh_ranking *ranking) {
+    nhood_status status = nh_planner_rank(request, ranking);
+    if (status || !options || ranking->choice[0].samples) return status;
+    if (options->effort == NHOOD_EFFORT_WISDOM_ONLY)
+        return nh_error(NHOOD_ERR_CACHE_MISS, "wisdom knows nothing of this problem on %s (%s)",
+                        request->device->info.name, request->device->info.description);
+    if (options->effort != NHOOD_EFFORT_MEASURE) return NHOOD_OK;
+    pthread_mutex_lock(&context->measuring);
+    status = nh_planner_rank(request, ranking);
+    /* Another thread may have measured it while this one waited. */
+    if (!status && !ranking->choice[0].samples) {
+        if (nh_measure(request, options->budget_s))
+            nh_log(&context->host, NHOOD_LOG_WARNING, "not measured: %s", nhood_last_error());
+        status = nh_planner_rank(request, ranking);
+    }
+    pthread_mutex_unlock(&context->measuring);
+    return status;
 }
 
 static void describe(nhood_plan *plan, const struct nh_device *device,
-                     const struct nh_choice *choice) {
-    char problem[512], config[256];
+                     const struct nh_built *built) {
+    char problem[512], config[NH_CONFIG_BYTES];
+    const struct nh_choice *choice = &built->choice;
     nh_problem_text(&plan->problem, problem, sizeof problem);
     nh_config_text(choice->solver, &choice->config, config, sizeof config);
-    snprintf(plan->description, sizeof plan->description,
-             "%s on %s: %s%s%s, %.3g ms expected, by estimate", problem, device->info.name,
-             choice->solver->name, *config ? " " : "", config, choice->estimate_ns * 1e-6);
+    double ns = choice->samples ? (double)choice->measured_ns : choice->estimate_ns;
+    int used = snprintf(plan->description, sizeof plan->description,
+                        "%s on %s: %s%s%s, %.3g ms expected, ", problem, device->info.name,
+                        choice->solver->name, *config ? " " : "", config, ns * 1e-6);
+    if (used < 0 || (size_t)used >= sizeof plan->description) return;
+    char *end = plan->description + used;
+    size_t room = sizeof plan->description - (size_t)used;
+    if (choice->samples) {
+        used = snprintf(end, room, "by %lld sample%s", (long long)choice->samples,
+                        choice->samples == 1 ? "" : "s");
+    } else {
+        used = snprintf(end, room, "by estimate");
+    }
+    if (*built->failures && (size_t)used < room)
+        snprintf(end + used, room - (size_t)used, "; gave way: %s", built->failures);
 }
 
 nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nhood_problem *given,
                                const nhood_plan_options *options, nhood_plan **plan) {
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
     *plan = NULL;
-    const struct nh_device *found = NULL;
     struct nh_problem problem;
-    struct nh_choice choice;
-    nhood_status status =
-        choose(context, device, given, options, NULL, NULL, &found, &problem, &choice);
+    struct nh_request request;
+    struct nh_ranking ranking;
+    nhood_status status = read_request(context, device, given, options, &problem, &request);
+    if (!status) status = choose(context, &request, options, &ranking);
     if (status) return status;
     nhood_plan *created = nh_allocate(&context->host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
@@ -71,12 +121,14 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     atomic_init(&created->references, 1);
     created->context = context;
     nh_context_retain(context);
-    status = choice.solver->build(&problem, found, &choice.config, &created->operation);
+    struct nh_built built = {.operation = NULL};
+    status = nh_planner_build(&request, &ranking, &built);
+    created->operation = built.operation;
     if (status) {
         nhood_plan_release(created);
         return status;
     }
-    describe(created, found, &choice);
+    describe(created, request.device, &built);
     *plan = created;
     return NHOOD_OK;
 }

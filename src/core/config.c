@@ -2,6 +2,8 @@
 #include "solver.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 void nh_config_text(const struct nh_solver *solver, const struct nh_config *config, char *text,
                     size_t capacity) {
@@ -13,4 +15,20 @@ void nh_config_text(const struct nh_solver *solver, const struct nh_config *conf
         if (written < 0 || (size_t)written >= capacity - used) return;
         used += (size_t)written;
     }
+}
+
+bool nh_config_parse(const struct nh_solver *solver, const char *text, struct nh_config *config) {
+    memset(config, 0, sizeof *config);
+    for (int i = 0; solver->knob && solver->knob[i]; i++) {
+        if (i && *text++ != ',') return false;
+        size_t length = strlen(solver->knob[i]);
+        if (strncmp(text, solver->knob[i], length) != 0 || text[length] != '=') return false;
+        char *end;
+        const char *digits = text + length + 1;
+        long value = strtol(digits, &end, 10);
+        if (end == digits || value < INT32_MIN || value > INT32_MAX) return false;
+        config->value[i] = (int32_t)value;
+        text = end;
+    }
+    return *text == '\0';
 }

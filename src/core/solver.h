@@ -5,9 +5,14 @@
 
 #include "problem.h"
 
+struct nh_timing;
+
 struct nh_device {
+    /* The description names all that the speed of a config depends on and nothing that changes from run to
+     * run: wisdom knows devices by it. */
     nhood_device_info info;
     const struct nh_host *host;
+    const struct nh_timing *timing; /* NULL: operations cannot be timed */
     void *
         backend; /* struct nh_cpu *, struct nh_cuda_device *: known to the backend's own solvers only */
 };
@@ -23,6 +28,19 @@ struct nh_operation {
     size_t workspace_bytes;
     nhood_status (*run)(const struct nh_operation *operation, const nhood_io *io);
     void (*destroy)(struct nh_operation *operation);
+};
+
+/* What a backend offers for timing its operations, on memory of the library's own. */
+struct nh_timing {
+    /* Memory as the data and workspace of an execute, NH_ALIGNMENT aligned. MEMORY. */
+    nhood_status (*allocate)(const struct nh_device *device, size_t bytes, void **memory);
+    void (*release)(const struct nh_device *device, void *memory);
+    /* Copies from the host; done when it returns. */
+    nhood_status (*write)(const struct nh_device *device, void *memory, const void *host,
+                          size_t bytes);
+    /* Runs once, on a stream of the backend's choice, to the end: *ns is what the device took. */
+    nhood_status (*run)(const struct nh_device *device, const struct nh_operation *operation,
+                        const nhood_io *io, double *ns);
 };
 
 struct nh_solver {
@@ -41,8 +59,13 @@ struct nh_solver {
                           const struct nh_config *config, struct nh_operation **operation);
 };
 
+/* Room for the text of any config. */
+enum { NH_CONFIG_BYTES = 256 };
+
 /* "r=4,tx=64,..", "" without knobs; always terminated. */
 void nh_config_text(const struct nh_solver *solver, const struct nh_config *config, char *text,
                     size_t capacity);
+/* The other way; false if the text is not of this solver. */
+bool nh_config_parse(const struct nh_solver *solver, const char *text, struct nh_config *config);
 
 #endif

@@ -83,6 +83,7 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
     cpu->kernels = kernels;
     cpu->threads = options->threads ? options->threads : usable_cpus();
     device->backend = cpu;
+    device->timing = &nh_cpu_timing;
     device->host = host;
     device->info = (nhood_device_info){.struct_size = sizeof device->info,
                                        .kind = NHOOD_DEVICE_CPU,

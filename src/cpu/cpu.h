@@ -18,6 +18,7 @@ struct nh_cpu {
 nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_host *host,
                          struct nh_device *device);
 void nh_cpu_close(struct nh_device *device);
+extern const struct nh_timing nh_cpu_timing;
 nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
                             nhood_ceilings *ceilings);
 

@@ -1,83 +1,224 @@
-/* ESTIMATE planning: the cheapest prediction over every candidate of every solver that does not refuse. */
+/* Ranking, explaining and building candidates. The least estimate wins unless wisdom knows better. */
 #include "planner.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_CANDIDATES = 64, TEXT_BYTES = 256 };
+enum { MOST_CANDIDATES = 64 };
 
-struct search {
-    const struct nh_device *device;
-    const struct nh_problem *problem;
+static bool asked(const struct nh_request *request, const struct nh_solver *solver) {
+    return solver->device_kind == request->device->info.kind &&
+           (!request->only || strcmp(request->only, solver->name) == 0);
+}
+
+/* "name: reason", joined by semicolons. */
+static void join(char *text, size_t capacity, const char *name, const char *reason) {
+    size_t used = strlen(text);
+    snprintf(text + used, capacity - used, "%s%s: %s", used ? "; " : "", name, reason);
+}
+
+static struct nh_choice best_of(const struct nh_request *request, const struct nh_solver *solver) {
+    struct nh_config config[MOST_CANDIDATES];
+    struct nh_choice best = {.solver = NULL};
+    int count = solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+    for (int i = 0; i < count; i++) {
+        double ns = solver->estimate(request->problem, request->device, &config[i]);
+        if (best.solver && ns >= best.estimate_ns) continue;
+        best = (struct nh_choice){.solver = solver, .config = config[i], .estimate_ns = ns};
+    }
+    return best;
+}
+
+/* Behind all that are no slower, so that ties go to the earlier row of the table. */
+static void insert(struct nh_ranking *ranking, const struct nh_choice *choice) {
+    int at = ranking->count++;
+    for (; at > 0 && ranking->choice[at - 1].estimate_ns > choice->estimate_ns; at--)
+        ranking->choice[at] = ranking->choice[at - 1];
+    ranking->choice[at] = *choice;
+}
+
+/* ---- what wisdom knows ---- */
+
+struct wise_search {
+    const struct nh_request *request;
+    const char *expected; /* the solver of the least estimate */
+    bool fair;            /* it was timed, too */
     struct nh_choice best;
-    bool reported; /* the best has been: two candidates may have the same config */
-    char refusals[3072];
 };
 
-static void note_refusal(struct search *search, const char *name, const char *reason) {
-    size_t used = strlen(search->refusals);
-    snprintf(search->refusals + used, sizeof search->refusals - used, "%s%s: %s", used ? "; " : "",
-             name, reason);
+/* A config is only taken if the solver would propose it now: wisdom may be older than the solver. */
+static bool proposed(const struct nh_request *request, const struct nh_solver *solver,
+                     const struct nh_config *config) {
+    struct nh_config candidate[MOST_CANDIDATES];
+    int count = solver->candidates(request->problem, request->device, candidate, MOST_CANDIDATES);
+    for (int i = 0; i < count; i++)
+        if (!memcmp(&candidate[i], config, sizeof *config)) return true;
+    return false;
 }
 
-static void consider(struct search *search, const struct nh_solver *solver) {
-    const char *refusal = solver->refuse(search->problem, search->device);
-    if (refusal) {
-        note_refusal(search, solver->name, refusal);
+static const struct nh_solver *find_solver(const struct nh_request *request, const char *name) {
+    for (int i = 0; request->table[i]; i++)
+        if (asked(request, request->table[i]) && !strcmp(request->table[i]->name, name))
+            return request->table[i];
+    return NULL;
+}
+
+/* Equal times are decided by solver and config, so that the order of the records does not matter. */
+static bool beats(const struct nh_wisdom_record *record, const struct nh_choice *best) {
+    if (!best->solver || record->median_ns != best->measured_ns)
+        return !best->solver || record->median_ns < best->measured_ns;
+    char config[NH_CONFIG_BYTES];
+    nh_config_text(best->solver, &best->config, config, sizeof config);
+    int order = strcmp(record->solver, best->solver->name);
+    return order ? order < 0 : strcmp(record->config, config) < 0;
+}
+
+static void consider_record(void *user, const struct nh_wisdom_record *record) {
+    struct wise_search *search = user;
+    const struct nh_request *request = search->request;
+    search->fair |= !strcmp(record->solver, search->expected);
+    if (!beats(record, &search->best)) return;
+    const struct nh_solver *solver = find_solver(request, record->solver);
+    struct nh_config config;
+    if (!solver || !nh_config_parse(solver, record->config, &config) ||
+        solver->refuse(request->problem, request->device) || !proposed(request, solver, &config))
         return;
-    }
-    struct nh_config config[MOST_CANDIDATES];
-    int count = solver->candidates(search->problem, search->device, config, MOST_CANDIDATES);
-    for (int i = 0; i < count; i++) {
-        double ns = solver->estimate(search->problem, search->device, &config[i]);
-        if (search->best.solver && ns >= search->best.estimate_ns) continue;
-        search->best = (struct nh_choice){solver, config[i], ns};
-    }
+    search->best = (struct nh_choice){
+        .solver = solver,
+        .config = config,
+        .estimate_ns = solver->estimate(request->problem, request->device, &config),
+        .measured_ns = record->median_ns,
+        .samples = record->samples,
+    };
 }
 
-static void report_solver(struct search *search, const struct nh_solver *solver,
-                          nhood_candidate_fn report, void *user) {
+/* Moves wisdom's choice to the front, in place of the same solver's estimate. Records without any of the solver
+ * that the estimate prefers say nothing against it: they are of a contest held to one solver, or older than it. */
+static void prefer_wisdom(const struct nh_request *request, struct nh_ranking *ranking) {
+    struct wise_search search = {.request = request, .expected = ranking->choice[0].solver->name};
+    struct nh_wisdom_key key;
+    if (!nh_wisdom_has_any(request->wisdom)) return;
+    nh_wisdom_key(request->device, request->problem, &key);
+    nh_wisdom_visit(request->wisdom, &key, consider_record, &search);
+    int at = 0;
+    while (at < ranking->count && ranking->choice[at].solver != search.best.solver)
+        at++;
+    if (at == ranking->count || !search.fair) return;
+    for (; at > 0; at--)
+        ranking->choice[at] = ranking->choice[at - 1];
+    ranking->choice[0] = search.best;
+}
+
+nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking) {
+    char refusals[3072] = "";
+    int count = 0;
+    ranking->count = 0;
+    for (int i = 0; request->table[i] && ranking->count < NH_MOST_SOLVERS; i++) {
+        const struct nh_solver *solver = request->table[i];
+        if (!asked(request, solver)) continue;
+        count++;
+        const char *refusal = solver->refuse(request->problem, request->device);
+        struct nh_choice best = {.solver = NULL};
+        if (!refusal) best = best_of(request, solver);
+        if (best.solver) {
+            insert(ranking, &best);
+        } else {
+            join(refusals, sizeof refusals, solver->name, refusal ? refusal : "no config fits");
+        }
+    }
+    if (!count)
+        return nh_error(NHOOD_ERR_ARGUMENT, "options.solver = '%s': no such solver runs on %s",
+                        request->only ? request->only : "", request->device->info.name);
+    if (!ranking->count) return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", refusals);
+    prefer_wisdom(request, ranking);
+    return NHOOD_OK;
+}
+
+int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity) {
+    int count = 0;
+    for (int i = 0; request->table[i]; i++) {
+        const struct nh_solver *solver = request->table[i];
+        if (!asked(request, solver) || solver->refuse(request->problem, request->device)) continue;
+        struct nh_config config[MOST_CANDIDATES];
+        int configs =
+            solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+        for (int c = 0; c < configs; c++) {
+            double ns = solver->estimate(request->problem, request->device, &config[c]);
+            int at = count;
+            while (at > 0 && choice[at - 1].estimate_ns > ns)
+                at--;
+            if (at == capacity) continue;
+            if (count < capacity) count++;
+            memmove(&choice[at + 1], &choice[at], (size_t)(count - 1 - at) * sizeof *choice);
+            choice[at] =
+                (struct nh_choice){.solver = solver, .config = config[c], .estimate_ns = ns};
+        }
+    }
+    return count;
+}
+
+/* ---- explaining ---- */
+
+static void explain_solver(const struct nh_request *request, const struct nh_solver *solver,
+                           const struct nh_choice *chosen, nhood_candidate_fn report, void *user) {
     nhood_candidate row = {.struct_size = sizeof row, .solver = solver->name, .config = ""};
-    row.refusal = solver->refuse(search->problem, search->device);
+    row.refusal = solver->refuse(request->problem, request->device);
     if (row.refusal) {
         report(user, &row);
         return;
     }
+    struct nh_wisdom_key key;
     struct nh_config config[MOST_CANDIDATES];
-    int count = solver->candidates(search->problem, search->device, config, MOST_CANDIDATES);
+    bool reported = false; /* two candidates may have the same config */
+    int count = solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+    nh_wisdom_key(request->device, request->problem, &key);
     for (int i = 0; i < count; i++) {
-        char text[TEXT_BYTES];
+        char text[NH_CONFIG_BYTES];
+        int64_t median_ns = 0, samples = 0;
         nh_config_text(solver, &config[i], text, sizeof text);
+        nh_wisdom_look_up(request->wisdom, &key, solver->name, text, &median_ns, &samples);
         row.config = text;
-        row.estimate_ns = solver->estimate(search->problem, search->device, &config[i]);
-        row.chosen = !search->reported && solver == search->best.solver &&
-                     memcmp(&config[i], &search->best.config, sizeof config[i]) == 0;
-        search->reported |= row.chosen != 0;
+        row.estimate_ns = solver->estimate(request->problem, request->device, &config[i]);
+        row.measured_ns = (double)median_ns;
+        row.samples = samples;
+        row.chosen = !reported && solver == chosen->solver &&
+                     memcmp(&config[i], &chosen->config, sizeof config[i]) == 0;
+        reported |= row.chosen != 0;
         report(user, &row);
     }
 }
 
-nhood_status nh_planner_choose(const struct nh_solver *const *table, const struct nh_device *device,
-                               const struct nh_problem *problem, const char *only,
-                               nhood_candidate_fn report, void *user, struct nh_choice *choice) {
-    struct search search = {.device = device, .problem = problem};
-    int asked = 0;
-    for (int i = 0; table[i]; i++) {
-        if (table[i]->device_kind != device->info.kind ||
-            (only && strcmp(only, table[i]->name) != 0))
-            continue;
-        consider(&search, table[i]);
-        asked++;
+void nh_planner_explain(const struct nh_request *request, const struct nh_ranking *ranking,
+                        nhood_candidate_fn report, void *user) {
+    static const struct nh_choice none = {.solver = NULL};
+    for (int i = 0; request->table[i]; i++)
+        if (asked(request, request->table[i]))
+            explain_solver(request, request->table[i], ranking->count ? &ranking->choice[0] : &none,
+                           report, user);
+}
+
+/* ---- building ---- */
+
+nhood_status nh_planner_build(const struct nh_request *request, const struct nh_ranking *ranking,
+                              struct nh_built *built) {
+    char failures[3072] = "";
+    nhood_status first = NHOOD_OK;
+    built->failures[0] = '\0';
+    for (int i = 0; i < ranking->count; i++) {
+        const struct nh_choice *choice = &ranking->choice[i];
+        nhood_status status = choice->solver->build(request->problem, request->device,
+                                                    &choice->config, &built->operation);
+        if (!status) {
+            built->choice = *choice;
+            return NHOOD_OK;
+        }
+        if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE) return status;
+        if (!first) first = status;
+        join(failures, sizeof failures, choice->solver->name, nhood_last_error());
+        join(built->failures, sizeof built->failures, choice->solver->name, nhood_last_error());
+        if (i + 1 < ranking->count)
+            nh_log(request->device->host, NHOOD_LOG_WARNING, "%s gives way to %s: %s",
+                   choice->solver->name, ranking->choice[i + 1].solver->name, nhood_last_error());
     }
-    for (int i = 0; report && table[i]; i++)
-        if (table[i]->device_kind == device->info.kind &&
-            (!only || strcmp(only, table[i]->name) == 0))
-            report_solver(&search, table[i], report, user);
-    if (!asked)
-        return nh_error(NHOOD_ERR_ARGUMENT, "options.solver = '%s': no such solver runs on %s",
-                        only ? only : "", device->info.name);
-    if (!search.best.solver)
-        return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", search.refusals);
-    *choice = search.best;
-    return NHOOD_OK;
+    return nh_error(first, "%s", failures);
 }

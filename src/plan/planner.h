@@ -3,18 +3,52 @@
 #define NH_PLANNER_H
 
 #include "solver.h"
+#include "wisdom.h"
+
+/* All that a choice depends on. */
+struct nh_request {
+    const struct nh_solver *const *table; /* NULL-terminated */
+    const struct nh_device *device;
+    const struct nh_problem *problem;
+    const char *only; /* a solver's name; NULL: any */
+    struct nh_wisdom *wisdom;
+};
 
 struct nh_choice {
     const struct nh_solver *solver;
     struct nh_config config;
     double estimate_ns;
+    /* From wisdom; 0: it does not know this choice. */
+    int64_t measured_ns, samples;
 };
 
-/* Asks every solver of the table (NULL-terminated) that runs on the device, or only the one named `only`, and
- * hands each answer to report (may be NULL). The cheapest estimate wins; ties go to the earlier row.
- * UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
-nhood_status nh_planner_choose(const struct nh_solver *const *table, const struct nh_device *device,
-                               const struct nh_problem *problem, const char *only,
-                               nhood_candidate_fn report, void *user, struct nh_choice *choice);
+/* The best candidate of each solver, at most: the fastest that wisdom knows, then the others by estimate. */
+enum { NH_MOST_SOLVERS = 32 };
+struct nh_ranking {
+    struct nh_choice choice[NH_MOST_SOLVERS];
+    int count;
+};
+
+/* Asks every solver of the table that runs on the device. Ties go to the earlier row. UNSUPPORTED joins the
+ * refusals; ARGUMENT if no solver of that name runs on the device. */
+nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking);
+
+/* Hands every solver's refusal, or each of its candidates, to report. */
+void nh_planner_explain(const struct nh_request *request, const struct nh_ranking *ranking,
+                        nhood_candidate_fn report, void *user);
+
+/* Every candidate of every solver that takes the problem, least estimate first; returns how many of them there
+ * are room for. */
+int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity);
+
+/* Builds the first choice that can be built: one that the compiler or the device refuses (COMPILE, DEVICE) gives
+ * way to the next, and `failures` tells. If all fail, the status is the first one's and the text joins all. */
+struct nh_built {
+    struct nh_operation *operation;
+    struct nh_choice choice;
+    char failures[512]; /* "" if the first choice was built */
+};
+nhood_status nh_planner_build(const struct nh_request *request, const struct nh_ranking *ranking,
+                              struct nh_built *built);
 
 #endif

@@ -23,8 +23,10 @@ int main(void) {
     OFFSET(nhood_context_options, user, 40);
     SIZE(nhood_device_info, 168);
     SIZE(nhood_ceilings, 24);
-    SIZE(nhood_plan_options, 16);
-    SIZE(nhood_candidate, 48);
+    SIZE(nhood_plan_options, 32);
+    OFFSET(nhood_plan_options, budget_s, 24);
+    SIZE(nhood_candidate, 64);
+    OFFSET(nhood_candidate, measured_ns, 48);
     CHECK(NHOOD_Q == 0 && NHOOD_D_EXTRA_V == 16 && NHOOD_TENSOR_COUNT == 17,
           "tensor numbers moved");
     CHECK(NHOOD_OP_IN == 5 && NHOOD_DTYPE_BF16 == 4 && NHOOD_ERR_INTERNAL == -7, "constants moved");

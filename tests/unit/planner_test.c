@@ -1,32 +1,9 @@
 /* The planner with solvers made for the purpose. */
 #include "planner.h"
+
 #include "test.h"
 
-#include <string.h>
-
-static const char *never(const struct nh_problem *problem, const struct nh_device *device) {
-    (void)problem;
-    (void)device;
-    return "it never does";
-}
-
-static const char *always(const struct nh_problem *problem, const struct nh_device *device) {
-    (void)problem;
-    (void)device;
-    return NULL;
-}
-
-/* Configs 0, 1, 2. */
-static int three(const struct nh_problem *problem, const struct nh_device *device,
-                 struct nh_config *config, int capacity) {
-    (void)problem;
-    (void)device;
-    for (int i = 0; i < 3 && i < capacity; i++) {
-        memset(&config[i], 0, sizeof config[i]);
-        config[i].value[0] = i;
-    }
-    return 3;
-}
+#include "fake_solvers.h"
 
 static double middle_is_best(const struct nh_problem *problem, const struct nh_device *device,
                              const struct nh_config *config) {
@@ -35,44 +12,183 @@ static double middle_is_best(const struct nh_problem *problem, const struct nh_d
     return config->value[0] == 1 ? 10 : 20;
 }
 
-static const char *const knobs[] = {"size", NULL};
-static const struct nh_solver refusing = {"refusing", 0, knobs, never, three, middle_is_best, NULL};
-static const struct nh_solver first = {"first", 0, knobs, always, three, middle_is_best, NULL};
-static const struct nh_solver second = {"second", 0, knobs, always, three, middle_is_best, NULL};
-static const struct nh_solver elsewhere = {"elsewhere",    1,   knobs, always, three,
-                                           middle_is_best, NULL};
+static double slow(const struct nh_problem *problem, const struct nh_device *device,
+                   const struct nh_config *config) {
+    (void)problem;
+    (void)device;
+    return 100 + config->value[0];
+}
+
+/* What the next builds answer. */
+static nhood_status first_answer, second_answer;
+
+static nhood_status build_first(const struct nh_problem *problem, const struct nh_device *device,
+                                const struct nh_config *config, struct nh_operation **operation) {
+    (void)problem;
+    (void)device;
+    if (first_answer) return nh_error(first_answer, "line 1: no such thing");
+    return fake_build("first", config, operation);
+}
+
+static nhood_status build_second(const struct nh_problem *problem, const struct nh_device *device,
+                                 const struct nh_config *config, struct nh_operation **operation) {
+    (void)problem;
+    (void)device;
+    if (second_answer) return nh_error(second_answer, "out of registers");
+    return fake_build("second", config, operation);
+}
+
+static const struct nh_solver refusing = {
+    "refusing", 0, fake_knobs, fake_refuses, fake_candidates, middle_is_best, NULL};
+static const struct nh_solver first = {
+    "first", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_first};
+static const struct nh_solver second = {
+    "second", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_second};
+static const struct nh_solver last = {"last",          0,    fake_knobs, fake_takes,
+                                      fake_candidates, slow, NULL};
+static const struct nh_solver elsewhere = {
+    "elsewhere", 1, fake_knobs, fake_takes, fake_candidates, middle_is_best, NULL};
+
+static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
+                                                &first,    &second,    NULL};
+
+static struct nh_host host;
+static struct nh_device device = {
+    .info = {.kind = 0, .name = "test", .description = "a chip, 2 cores"}, .host = &host};
+static struct nh_problem problem;
+
+struct rows {
+    int all, chosen, refused, measured;
+    char solver[16], config[16];
+};
 
 static void count_rows(void *user, const nhood_candidate *row) {
-    int *count = user;
-    count[0]++;
-    count[1] += row->chosen;
-    count[2] += row->refusal != NULL;
-    if (row->chosen)
-        CHECK(!strcmp(row->solver, "first") && !strcmp(row->config, "size=1"), "%s", row->config);
+    struct rows *rows = user;
+    rows->all++;
+    rows->chosen += row->chosen;
+    rows->refused += row->refusal != NULL;
+    rows->measured += row->samples > 0 && row->measured_ns > 0;
+    if (!row->chosen) return;
+    snprintf(rows->solver, sizeof rows->solver, "%s", row->solver);
+    snprintf(rows->config, sizeof rows->config, "%s", row->config);
+}
+
+static void estimates(struct nh_wisdom *wisdom) {
+    struct nh_request request = {table, &device, &problem, NULL, wisdom};
+    struct nh_ranking ranking;
+    struct rows rows = {0};
+    CHECK(!nh_planner_rank(&request, &ranking) && ranking.count == 3, "%s", nhood_last_error());
+    CHECK(ranking.choice[0].solver == &first && ranking.choice[0].config.value[0] == 1 &&
+              ranking.choice[0].estimate_ns == 10 && ranking.choice[0].samples == 0,
+          "ties go to the first");
+    CHECK(ranking.choice[1].solver == &second && ranking.choice[2].solver == &last,
+          "one choice per solver, by estimate");
+    nh_planner_explain(&request, &ranking, count_rows, &rows);
+    CHECK(rows.all == 10 && rows.chosen == 1 && rows.refused == 1 && rows.measured == 0 &&
+              !strcmp(rows.solver, "first") && !strcmp(rows.config, "size=1"),
+          "%d rows, %d chosen, %d refused, %s %s", rows.all, rows.chosen, rows.refused, rows.solver,
+          rows.config);
+    struct nh_choice list[4];
+    CHECK(nh_planner_list(&request, list, 4) == 4 && list[0].solver == &first &&
+              list[1].solver == &second && list[2].solver == &first && list[2].estimate_ns == 20 &&
+              list[2].config.value[0] == 0 && list[3].config.value[0] == 2,
+          "the four least estimates");
+    request.only = "second";
+    CHECK(!nh_planner_rank(&request, &ranking) && ranking.count == 1 &&
+              ranking.choice[0].solver == &second,
+          "by name");
+    request.only = "elsewhere";
+    CHECK(nh_planner_rank(&request, &ranking) == NHOOD_ERR_ARGUMENT, "a solver of another device");
+    const struct nh_solver *const none[] = {&refusing, NULL};
+    request.only = NULL;
+    request.table = none;
+    CHECK(nh_planner_rank(&request, &ranking) == NHOOD_ERR_UNSUPPORTED &&
+              strstr(nhood_last_error(), "refusing: it never does"),
+          "%s", nhood_last_error());
+}
+
+static void learn(struct nh_wisdom *wisdom, const char *solver, const char *config,
+                  int64_t median_ns) {
+    struct nh_wisdom_key key;
+    nh_wisdom_key(&device, &problem, &key);
+    struct nh_wisdom_record record = {key.device, key.problem, solver, config, median_ns, 7};
+    CHECK(!nh_wisdom_add(wisdom, &record), "%s", nhood_last_error());
+}
+
+static void wisdom_decides(struct nh_wisdom *wisdom) {
+    struct nh_request request = {table, &device, &problem, NULL, wisdom};
+    struct nh_ranking ranking;
+    learn(wisdom, "last", "size=2", 9);
+    nh_planner_rank(&request, &ranking);
+    CHECK(ranking.choice[0].solver == &first && !ranking.choice[0].samples,
+          "records that lack the expected solver do not count");
+    learn(wisdom, "first", "size=1", 40);
+    nh_planner_rank(&request, &ranking);
+    CHECK(ranking.choice[0].solver == &last && ranking.choice[0].config.value[0] == 2 &&
+              ranking.choice[0].measured_ns == 9 && ranking.choice[0].samples == 7 &&
+              ranking.choice[1].solver == &first && ranking.count == 3,
+          "the measured one, then the others by estimate");
+    struct rows rows = {0};
+    nh_planner_explain(&request, &ranking, count_rows, &rows);
+    CHECK(rows.measured == 2 && !strcmp(rows.solver, "last") && !strcmp(rows.config, "size=2"),
+          "%d measured, %s %s", rows.measured, rows.solver, rows.config);
+    /* None of these can be built today, however fast they were. */
+    learn(wisdom, "refusing", "size=0", 1);
+    learn(wisdom, "elsewhere", "size=0", 1);
+    learn(wisdom, "forgotten", "size=0", 1);
+    learn(wisdom, "first", "size=3", 1);
+    learn(wisdom, "first", "size=1,more=2", 1);
+    learn(wisdom, "first", "", 1);
+    nh_planner_rank(&request, &ranking);
+    CHECK(ranking.choice[0].solver == &last, "unusable records");
+    learn(wisdom, "second", "size=0", 9);
+    learn(wisdom, "last", "size=1", 9);
+    nh_planner_rank(&request, &ranking);
+    CHECK(ranking.choice[0].solver == &last && ranking.choice[0].config.value[0] == 1,
+          "equal times: by name, whatever the order");
+    request.only = "first";
+    nh_planner_rank(&request, &ranking);
+    CHECK(ranking.count == 1 && ranking.choice[0].measured_ns == 40, "wisdom of one solver");
+}
+
+static void building(struct nh_wisdom *wisdom) {
+    const struct nh_solver *const both[] = {&first, &second, NULL};
+    struct nh_request request = {both, &device, &problem, NULL, wisdom};
+    struct nh_ranking ranking;
+    struct nh_built built = {.operation = NULL};
+    nh_planner_rank(&request, &ranking);
+    CHECK(!nh_planner_build(&request, &ranking, &built) && built.choice.solver == &first &&
+              !*built.failures,
+          "%s", built.failures);
+    built.operation->destroy(built.operation);
+    const nhood_status gives_way[] = {NHOOD_ERR_COMPILE, NHOOD_ERR_DEVICE};
+    for (int i = 0; i < 2; i++) {
+        first_answer = gives_way[i];
+        CHECK(!nh_planner_build(&request, &ranking, &built) && built.choice.solver == &second &&
+                  !strcmp(built.failures, "first: line 1: no such thing"),
+              "%s", built.failures);
+        built.operation->destroy(built.operation);
+    }
+    second_answer = NHOOD_ERR_COMPILE;
+    CHECK(nh_planner_build(&request, &ranking, &built) == NHOOD_ERR_DEVICE &&
+              !strcmp(nhood_last_error(), "first: line 1: no such thing; second: out of registers"),
+          "%s", nhood_last_error());
+    second_answer = NHOOD_OK;
+    first_answer = NHOOD_ERR_MEMORY;
+    CHECK(nh_planner_build(&request, &ranking, &built) == NHOOD_ERR_MEMORY,
+          "a lack of memory is nobody's fault");
+    CHECK(fake_live == 0, "%d operations kept", fake_live);
 }
 
 int main(void) {
-    struct nh_problem problem = {0};
-    struct nh_device device = {.info = {.kind = 0, .name = "test"}};
-    struct nh_choice choice;
-    const struct nh_solver *const table[] = {&refusing, &elsewhere, &first, &second, NULL};
-    int rows[3] = {0};
-    CHECK(!nh_planner_choose(table, &device, &problem, NULL, count_rows, rows, &choice),
-          "no choice");
-    CHECK(choice.solver == &first && choice.config.value[0] == 1 && choice.estimate_ns == 10,
-          "ties go to the first");
-    CHECK(rows[0] == 7 && rows[1] == 1 && rows[2] == 1, "%d rows, %d chosen, %d refused", rows[0],
-          rows[1], rows[2]);
-    CHECK(!nh_planner_choose(table, &device, &problem, "second", NULL, NULL, &choice) &&
-              choice.solver == &second,
-          "by name");
-    CHECK(nh_planner_choose(table, &device, &problem, "elsewhere", NULL, NULL, &choice) ==
-              NHOOD_ERR_ARGUMENT,
-          "a solver of another device");
-    const struct nh_solver *const none[] = {&refusing, NULL};
-    CHECK(nh_planner_choose(none, &device, &problem, NULL, NULL, NULL, &choice) ==
-                  NHOOD_ERR_UNSUPPORTED &&
-              strstr(nhood_last_error(), "refusing: it never does"),
+    struct nh_wisdom *wisdom = NULL;
+    nhood_problem text;
+    CHECK(!nhood_problem_parse("fwd:f32:b1h1d8:9:w3", &text) &&
+              !nh_problem_canonical(&text, &problem) && !nh_wisdom_create(&host, &wisdom),
           "%s", nhood_last_error());
+    estimates(wisdom);
+    building(wisdom);
+    wisdom_decides(wisdom);
+    nh_wisdom_destroy(wisdom);
     return test_result();
 }

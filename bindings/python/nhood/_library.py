@@ -62,7 +62,13 @@ class Problem(ctypes.Structure):
 
 
 class PlanOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("solver", c_char_p)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("solver", c_char_p),
+        ("effort", c_int32),
+        ("reserved", c_int32),
+        ("budget_s", c_double),
+    ]
 
 
 class Io(ctypes.Structure):

@@ -1,0 +1,80 @@
+/* Public functions on wisdom. */
+#include "context.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+nhood_status nhood_wisdom_export(const nhood_context *context, char *text, size_t capacity,
+                                 size_t *length) {
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    if (!text && capacity)
+        return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL, capacity is %zu", capacity);
+    char *whole = NULL;
+    size_t bytes = 0;
+    nhood_status status = nh_wisdom_text(context->wisdom, &whole, &bytes);
+    if (status) return status;
+    if (length) *length = bytes;
+    if (capacity > bytes) {
+        memcpy(text, whole, bytes + 1);
+    } else {
+        status =
+            nh_error(NHOOD_ERR_ARGUMENT, "capacity = %zu, the text needs %zu", capacity, bytes + 1);
+    }
+    nh_release(&context->host, whole);
+    return status;
+}
+
+nhood_status nhood_wisdom_import(nhood_context *context, const char *text, int64_t *accepted) {
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    if (!text) return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL");
+    int64_t lines = 0;
+    nhood_status status = nh_wisdom_read(context->wisdom, text, "wisdom", &lines);
+    if (accepted) *accepted = lines;
+    return status;
+}
+
+nhood_status nhood_wisdom_load(nhood_context *context, const char *given, int64_t *accepted) {
+    char path[NH_PATH_BYTES];
+    int64_t lines = 0;
+    if (accepted) *accepted = 0;
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    nhood_status status = nh_context_wisdom_path(context, given, path);
+    if (!status) status = nh_wisdom_load(context->wisdom, path, &lines);
+    if (accepted) *accepted = lines;
+    return status;
+}
+
+/* The folder of the cache with its parents; what cannot be made shows when the file is written. */
+static void make_folders(const char *path) {
+    char part[NH_PATH_BYTES];
+    for (size_t i = 1; path[i]; i++) {
+        if (path[i] != '/') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        mkdir(part, 0700);
+    }
+}
+
+nhood_status nhood_wisdom_save(nhood_context *context, const char *given, int32_t replace) {
+    char path[NH_PATH_BYTES];
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    nhood_status status = nh_context_wisdom_path(context, given, path);
+    if (status) return status;
+    if (!given) make_folders(path);
+    return nh_wisdom_save(context->wisdom, path, replace != 0);
+}
+
+nhood_status nhood_wisdom_forget(nhood_context *context, const nhood_problem *problem,
+                                 int64_t *forgotten) {
+    struct nh_problem canonical;
+    char text[NH_WISDOM_PROBLEM_BYTES];
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    if (problem) {
+        nhood_status status = nh_problem_canonical(problem, &canonical);
+        if (status) return status;
+        nh_problem_text(&canonical, text, sizeof text);
+    }
+    int64_t lines = nh_wisdom_forget(context->wisdom, problem ? text : NULL);
+    if (forgotten) *forgotten = lines;
+    return NHOOD_OK;
+}

@@ -1,0 +1,213 @@
+/* A contest: candidates enter in the order of their estimates, then run in turns, so that a slow spell of the
+ * machine hits all alike. Who is clearly behind drops out; the median of each one's runs is what counts. */
+#include "measure.h"
+
+#include "scratch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    MOST_CONTESTANTS = 128,
+    LEAST_SAMPLES = 7,
+    MOST_SAMPLES = 63,
+};
+/* Estimates are off by less than this: a candidate that is further behind is not worth a run. */
+static const double estimate_slack = 10;
+/* Short operations get more than the least number of samples, up to this much time. */
+static const double enough_s = 0.1;
+
+struct contestant {
+    struct nh_choice choice;
+    struct nh_operation *operation; /* NULL: not built yet, or it failed */
+    bool out;
+    int samples;
+    double sample_ns[MOST_SAMPLES], median_ns;
+};
+
+struct contest {
+    const struct nh_request *request;
+    struct nh_problem problem; /* the request's, packed */
+    struct nh_scratch scratch;
+    double start_s, budget_s, best_ns;
+    struct contestant *contestant;
+    int count;
+};
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Has this share of the budget gone? */
+static bool spent(const struct contest *contest, double share) {
+    return contest->budget_s > 0 && now_s() - contest->start_s >= share * contest->budget_s;
+}
+
+static int ascending(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static void update_median(struct contestant *contestant) {
+    double sorted[MOST_SAMPLES];
+    size_t count = (size_t)contestant->samples;
+    memcpy(sorted, contestant->sample_ns, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, ascending);
+    contestant->median_ns = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+}
+
+static nhood_status take_sample(const struct contest *contest, struct contestant *contestant) {
+    const struct nh_device *device = contest->request->device;
+    double ns;
+    nhood_status status =
+        device->timing->run(device, contestant->operation, &contest->scratch.io, &ns);
+    if (status) return status;
+    contestant->sample_ns[contestant->samples++] = ns;
+    update_median(contestant);
+    return NHOOD_OK;
+}
+
+/* The more samples, the less behind one may be: 3 times the best after one, 1.29 times after seven. */
+static void drop_out(struct contest *contest) {
+    contest->best_ns = INFINITY;
+    for (int i = 0; i < contest->count; i++)
+        if (contest->contestant[i].samples)
+            contest->best_ns = fmin(contest->best_ns, contest->contestant[i].median_ns);
+    for (int i = 0; i < contest->count; i++) {
+        struct contestant *contestant = &contest->contestant[i];
+        if (contestant->samples &&
+            contestant->median_ns > contest->best_ns * (1 + 2.0 / contestant->samples))
+            contestant->out = true;
+    }
+}
+
+/* Builds, warms up, and takes the first sample. */
+static nhood_status enter(struct contest *contest, struct contestant *contestant) {
+    const struct nh_device *device = contest->request->device;
+    const struct nh_choice *choice = &contestant->choice;
+    double warm_up_ns;
+    nhood_status status =
+        choice->solver->build(&contest->problem, device, &choice->config, &contestant->operation);
+    if (!status)
+        status = nh_scratch_reserve(&contest->scratch, contestant->operation->workspace_bytes);
+    if (!status)
+        status =
+            device->timing->run(device, contestant->operation, &contest->scratch.io, &warm_up_ns);
+    if (!status) status = take_sample(contest, contestant);
+    if (!status) return NHOOD_OK;
+    char config[NH_CONFIG_BYTES];
+    nh_config_text(choice->solver, &choice->config, config, sizeof config);
+    nh_log(device->host, NHOOD_LOG_WARNING, "not measured: %s %s: %s", choice->solver->name, config,
+           nhood_last_error());
+    contestant->out = true;
+    return status;
+}
+
+/* New candidates take at most half of the budget: the rest is for telling the good ones apart. */
+static nhood_status enter_all(struct contest *contest) {
+    nhood_status failure = NHOOD_OK;
+    int entered = 0;
+    for (int i = 0; i < contest->count && !(entered && spent(contest, 0.5)); i++) {
+        struct contestant *contestant = &contest->contestant[i];
+        nhood_status status = enter(contest, contestant);
+        if (status) failure = status;
+        entered += status == NHOOD_OK;
+        drop_out(contest);
+    }
+    return entered ? NHOOD_OK : failure;
+}
+
+static void run_rounds(struct contest *contest) {
+    double start = now_s();
+    int running = contest->count;
+    for (int round = 1; running > 0 && round < MOST_SAMPLES; round++) {
+        bool enough = running == 1 || now_s() - start >= enough_s;
+        if (round >= LEAST_SAMPLES && enough) return;
+        running = 0;
+        for (int i = 0; i < contest->count; i++) {
+            struct contestant *contestant = &contest->contestant[i];
+            if (!contestant->samples || contestant->out) continue;
+            if (spent(contest, 1)) return;
+            if (take_sample(contest, contestant)) contestant->out = true;
+            running++;
+        }
+        drop_out(contest);
+    }
+}
+
+static nhood_status remember(const struct contest *contest) {
+    struct nh_wisdom_key key;
+    nhood_status status = NHOOD_OK;
+    nh_wisdom_key(contest->request->device, &contest->problem, &key);
+    for (int i = 0; !status && i < contest->count; i++) {
+        const struct contestant *contestant = &contest->contestant[i];
+        char config[NH_CONFIG_BYTES];
+        if (!contestant->samples) continue;
+        nh_config_text(contestant->choice.solver, &contestant->choice.config, config,
+                       sizeof config);
+        struct nh_wisdom_record record = {
+            .device = key.device,
+            .problem = key.problem,
+            .solver = contestant->choice.solver->name,
+            .config = config,
+            .median_ns = nh_max(1, llround(contestant->median_ns)),
+            .samples = contestant->samples,
+        };
+        status = nh_wisdom_add(contest->request->wisdom, &record);
+    }
+    return status;
+}
+
+/* Those worth a run, least estimate first. */
+static nhood_status list_contestants(struct contest *contest) {
+    struct nh_choice choice[MOST_CONTESTANTS];
+    struct nh_request packed = *contest->request;
+    packed.problem = &contest->problem;
+    int count = nh_planner_list(&packed, choice, MOST_CONTESTANTS);
+    while (count > 1 && choice[count - 1].estimate_ns > estimate_slack * choice[0].estimate_ns)
+        count--;
+    if (!count)
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes the problem with packed tensors");
+    contest->contestant =
+        nh_allocate(contest->request->device->host, (size_t)count * sizeof *contest->contestant);
+    if (!contest->contestant) return NHOOD_ERR_MEMORY;
+    contest->count = count;
+    for (int i = 0; i < count; i++)
+        contest->contestant[i].choice = choice[i];
+    return NHOOD_OK;
+}
+
+/* Wisdom's key says nothing about strides, so what is measured is the problem its text names. */
+static nhood_status pack(const struct nh_problem *given, struct nh_problem *packed) {
+    char text[NH_WISDOM_PROBLEM_BYTES];
+    nhood_problem parsed;
+    nh_problem_text(given, text, sizeof text);
+    nhood_status status = nhood_problem_parse(text, &parsed);
+    return status ? status : nh_problem_canonical(&parsed, packed);
+}
+
+nhood_status nh_measure(const struct nh_request *request, double budget_s) {
+    const struct nh_device *device = request->device;
+    if (!device->timing)
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "operations on %s cannot be timed",
+                        device->info.name);
+    struct contest contest = {.request = request, .budget_s = budget_s, .start_s = now_s()};
+    nhood_status status = pack(request->problem, &contest.problem);
+    if (!status) status = list_contestants(&contest);
+    if (!status) status = nh_scratch_create(device, &contest.problem, &contest.scratch);
+    if (!status) status = enter_all(&contest);
+    if (!status) {
+        run_rounds(&contest);
+        status = remember(&contest);
+    }
+    for (int i = 0; i < contest.count; i++)
+        if (contest.contestant[i].operation)
+            contest.contestant[i].operation->destroy(contest.contestant[i].operation);
+    if (contest.scratch.device) nh_scratch_free(&contest.scratch);
+    nh_release(device->host, contest.contestant);
+    return status;
+}

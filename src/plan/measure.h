@@ -1,0 +1,12 @@
+/* MEASURE: candidates run against each other on memory of the planner's own; wisdom remembers. */
+#ifndef NH_MEASURE_H
+#define NH_MEASURE_H
+
+#include "planner.h"
+
+/* Times the candidates of the request's problem, on packed tensors, and adds every timing to the wisdom. budget_s
+ * bounds the time spent, 0: until all have been timed well; the candidate of the least estimate is timed in any
+ * case. UNSUPPORTED if the device cannot time or every candidate fails, MEMORY, DEVICE. */
+nhood_status nh_measure(const struct nh_request *request, double budget_s);
+
+#endif

@@ -1,0 +1,22 @@
+/* Tensors of the planner's own, to time operations on. */
+#ifndef NH_SCRATCH_H
+#define NH_SCRATCH_H
+
+#include "solver.h"
+
+struct nh_scratch {
+    const struct nh_device *device;
+    nhood_io io;
+};
+
+/* Packed tensors of the problem, the optional outputs too. Inputs hold random numbers of variance 1, since the power
+ * that a device draws, and so its clock, follows the data; LSE that of equal weights, so that nothing overflows.
+ * MEMORY or DEVICE; to be freed in any case. */
+nhood_status nh_scratch_create(const struct nh_device *device, const struct nh_problem *problem,
+                               struct nh_scratch *scratch);
+void nh_scratch_free(struct nh_scratch *scratch);
+
+/* Makes room for a workspace. */
+nhood_status nh_scratch_reserve(struct nh_scratch *scratch, size_t workspace_bytes);
+
+#endif

@@ -1,0 +1,199 @@
+/* The table of records: hashed by device and problem, so that all records of a key share a bucket. */
+#include "wisdom.h"
+
+#include "wisdom_table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { FIRST_BUCKETS = 64 };
+
+/* FNV-1a over both texts, and the zero between them. */
+static uint64_t hash_of(const char *device, const char *problem) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char *at = device; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
+    hash *= 0x100000001b3u;
+    for (const char *at = problem; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
+    return hash;
+}
+
+nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wisdom) {
+    struct nh_wisdom *created = nh_allocate(host, sizeof *created);
+    *wisdom = NULL;
+    if (!created) return NHOOD_ERR_MEMORY;
+    created->host = host;
+    created->buckets = FIRST_BUCKETS;
+    created->bucket = nh_allocate(host, FIRST_BUCKETS * sizeof *created->bucket);
+    if (!created->bucket) {
+        nh_release(host, created);
+        return NHOOD_ERR_MEMORY;
+    }
+    pthread_mutex_init(&created->lock, NULL);
+    *wisdom = created;
+    return NHOOD_OK;
+}
+
+void nh_wisdom_destroy(struct nh_wisdom *wisdom) {
+    if (!wisdom) return;
+    nh_wisdom_forget(wisdom, NULL);
+    pthread_mutex_destroy(&wisdom->lock);
+    nh_release(wisdom->host, wisdom->bucket);
+    nh_release(wisdom->host, wisdom);
+}
+
+void nh_wisdom_key(const struct nh_device *device, const struct nh_problem *problem,
+                   struct nh_wisdom_key *key) {
+    snprintf(key->device, sizeof key->device, "%s", device->info.description);
+    for (char *at = key->device; *at; at++)
+        if (*at <= ' ' || *at > '~') *at = '_';
+    nh_problem_text(problem, key->problem, sizeof key->problem);
+}
+
+bool nh_wisdom_has_any(struct nh_wisdom *wisdom) {
+    pthread_mutex_lock(&wisdom->lock);
+    bool any = wisdom->count > 0;
+    pthread_mutex_unlock(&wisdom->lock);
+    return any;
+}
+
+/* ---- the table, under the lock ---- */
+
+static struct nh_wisdom_entry **bucket_of(const struct nh_wisdom *wisdom, uint64_t hash) {
+    return &wisdom->bucket[hash & (wisdom->buckets - 1)];
+}
+
+static bool about(const struct nh_wisdom_entry *entry, uint64_t hash, const char *device,
+                  const char *problem) {
+    return entry->hash == hash && !strcmp(entry->record.problem, problem) &&
+           !strcmp(entry->record.device, device);
+}
+
+static struct nh_wisdom_entry *find(const struct nh_wisdom *wisdom, uint64_t hash,
+                                    const struct nh_wisdom_record *like) {
+    struct nh_wisdom_entry *entry = *bucket_of(wisdom, hash);
+    while (entry && !(about(entry, hash, like->device, like->problem) &&
+                      !strcmp(entry->record.solver, like->solver) &&
+                      !strcmp(entry->record.config, like->config)))
+        entry = entry->next;
+    return entry;
+}
+
+/* Doubles the buckets; without memory the chains just grow longer. */
+static void grow(struct nh_wisdom *wisdom) {
+    struct nh_wisdom larger = {.buckets = 2 * wisdom->buckets};
+    larger.bucket = nh_allocate(wisdom->host, larger.buckets * sizeof *larger.bucket);
+    if (!larger.bucket) return;
+    for (size_t i = 0; i < wisdom->buckets; i++)
+        for (struct nh_wisdom_entry *entry = wisdom->bucket[i], *next; entry; entry = next) {
+            struct nh_wisdom_entry **head = bucket_of(&larger, entry->hash);
+            next = entry->next;
+            entry->next = *head;
+            *head = entry;
+        }
+    nh_release(wisdom->host, wisdom->bucket);
+    wisdom->bucket = larger.bucket;
+    wisdom->buckets = larger.buckets;
+}
+
+static const char *place(char **end, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *start = memcpy(*end, text, bytes);
+    *end += bytes;
+    return start;
+}
+
+static nhood_status insert(struct nh_wisdom *wisdom, uint64_t hash,
+                           const struct nh_wisdom_record *record) {
+    size_t bytes = sizeof(struct nh_wisdom_entry) + strlen(record->device) +
+                   strlen(record->problem) + strlen(record->solver) + strlen(record->config) + 4;
+    struct nh_wisdom_entry *entry = nh_allocate(wisdom->host, bytes);
+    if (!entry) return NHOOD_ERR_MEMORY;
+    char *end = (char *)(entry + 1);
+    entry->hash = hash;
+    entry->record = *record;
+    entry->record.device = place(&end, record->device);
+    entry->record.problem = place(&end, record->problem);
+    entry->record.solver = place(&end, record->solver);
+    entry->record.config = place(&end, record->config);
+    if (wisdom->count >= wisdom->buckets) grow(wisdom);
+    struct nh_wisdom_entry **head = bucket_of(wisdom, hash);
+    entry->next = *head;
+    *head = entry;
+    wisdom->count++;
+    return NHOOD_OK;
+}
+
+/* ---- the interface ---- */
+
+nhood_status nh_wisdom_add(struct nh_wisdom *wisdom, const struct nh_wisdom_record *record) {
+    uint64_t hash = hash_of(record->device, record->problem);
+    nhood_status status = NHOOD_OK;
+    pthread_mutex_lock(&wisdom->lock);
+    struct nh_wisdom_entry *known = find(wisdom, hash, record);
+    if (!known) {
+        status = insert(wisdom, hash, record);
+    } else if (record->samples > known->record.samples ||
+               (record->samples == known->record.samples &&
+                record->median_ns < known->record.median_ns)) {
+        known->record.samples = record->samples;
+        known->record.median_ns = record->median_ns;
+    }
+    pthread_mutex_unlock(&wisdom->lock);
+    return status;
+}
+
+nhood_status nh_wisdom_merge(struct nh_wisdom *wisdom, struct nh_wisdom *other) {
+    nhood_status status = NHOOD_OK;
+    pthread_mutex_lock(&other->lock);
+    for (size_t i = 0; i < other->buckets; i++)
+        for (struct nh_wisdom_entry *entry = other->bucket[i]; entry && !status;
+             entry = entry->next)
+            status = nh_wisdom_add(wisdom, &entry->record);
+    pthread_mutex_unlock(&other->lock);
+    return status;
+}
+
+void nh_wisdom_visit(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
+                     void (*visit)(void *user, const struct nh_wisdom_record *record), void *user) {
+    uint64_t hash = hash_of(key->device, key->problem);
+    pthread_mutex_lock(&wisdom->lock);
+    for (struct nh_wisdom_entry *entry = *bucket_of(wisdom, hash); entry; entry = entry->next)
+        if (about(entry, hash, key->device, key->problem)) visit(user, &entry->record);
+    pthread_mutex_unlock(&wisdom->lock);
+}
+
+bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
+                       const char *solver, const char *config, int64_t *median_ns,
+                       int64_t *samples) {
+    struct nh_wisdom_record like = {key->device, key->problem, solver, config, 0, 0};
+    uint64_t hash = hash_of(key->device, key->problem);
+    pthread_mutex_lock(&wisdom->lock);
+    const struct nh_wisdom_entry *entry = find(wisdom, hash, &like);
+    if (entry) {
+        *median_ns = entry->record.median_ns;
+        *samples = entry->record.samples;
+    }
+    pthread_mutex_unlock(&wisdom->lock);
+    return entry != NULL;
+}
+
+int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *problem) {
+    int64_t forgotten = 0;
+    pthread_mutex_lock(&wisdom->lock);
+    for (size_t i = 0; i < wisdom->buckets; i++)
+        for (struct nh_wisdom_entry **at = &wisdom->bucket[i]; *at;) {
+            struct nh_wisdom_entry *entry = *at;
+            if (problem && strcmp(entry->record.problem, problem) != 0) {
+                at = &entry->next;
+                continue;
+            }
+            *at = entry->next;
+            nh_release(wisdom->host, entry);
+            wisdom->count--;
+            forgotten++;
+        }
+    pthread_mutex_unlock(&wisdom->lock);
+    return forgotten;
+}

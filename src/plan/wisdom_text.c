@@ -1,0 +1,166 @@
+/* Wisdom as text, there and back. */
+#include "wisdom_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char header[] = "nhood-wisdom 1\n";
+
+/* ---- writing ---- */
+
+static int ascending(const void *left, const void *right) {
+    const struct nh_wisdom_record *a = *(const struct nh_wisdom_record *const *)left;
+    const struct nh_wisdom_record *b = *(const struct nh_wisdom_record *const *)right;
+    int order = strcmp(a->device, b->device);
+    if (!order) order = strcmp(a->problem, b->problem);
+    if (!order) order = (a->median_ns > b->median_ns) - (a->median_ns < b->median_ns);
+    if (!order) order = strcmp(a->solver, b->solver);
+    return order ? order : strcmp(a->config, b->config);
+}
+
+static size_t print_record(const struct nh_wisdom_record *record, char *text, size_t capacity) {
+    return (size_t)snprintf(text, capacity, "%s %s %s %s %lld %lld\n", record->device,
+                            record->problem, record->solver, *record->config ? record->config : "-",
+                            (long long)record->median_ns, (long long)record->samples);
+}
+
+/* Under the lock. */
+static nhood_status print_all(const struct nh_wisdom *wisdom, char **text, size_t *length) {
+    const struct nh_wisdom_record **list =
+        nh_allocate(wisdom->host, wisdom->count * sizeof(const struct nh_wisdom_record *));
+    if (!list) return NHOOD_ERR_MEMORY;
+    size_t count = 0, bytes = sizeof header;
+    for (size_t i = 0; i < wisdom->buckets; i++)
+        for (const struct nh_wisdom_entry *entry = wisdom->bucket[i]; entry; entry = entry->next) {
+            list[count++] = &entry->record;
+            bytes += print_record(&entry->record, NULL, 0);
+        }
+    qsort(list, count, sizeof *list, ascending);
+    char *printed = nh_allocate(wisdom->host, bytes);
+    if (printed) {
+        size_t used = sizeof header - 1;
+        memcpy(printed, header, sizeof header);
+        for (size_t i = 0; i < count; i++)
+            used += print_record(list[i], printed + used, bytes - used);
+        *text = printed;
+        *length = used;
+    }
+    nh_release(wisdom->host, list);
+    return printed ? NHOOD_OK : NHOOD_ERR_MEMORY;
+}
+
+nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *length) {
+    pthread_mutex_lock(&wisdom->lock);
+    nhood_status status = print_all(wisdom, text, length);
+    pthread_mutex_unlock(&wisdom->lock);
+    return status;
+}
+
+/* ---- reading ---- */
+
+enum { FIELDS = 6, REASON_BYTES = 256 };
+
+/* Field i of a line, at most `bytes` with the zero that is set behind it. */
+static const struct {
+    const char *name;
+    size_t bytes;
+} fields[FIELDS] = {{"device", NH_WISDOM_DEVICE_BYTES},
+                    {"problem", NH_WISDOM_PROBLEM_BYTES},
+                    {"solver", NH_WISDOM_SOLVER_BYTES},
+                    {"config", NH_CONFIG_BYTES},
+                    {"median", 20},
+                    {"samples", 20}};
+
+/* Cuts the line at its blanks. */
+static bool split(char *line, char *field[FIELDS], char reason[REASON_BYTES]) {
+    int count = 0;
+    for (char *at = line;; at++) {
+        size_t length = strcspn(at, " ");
+        if (count < FIELDS) field[count] = at;
+        if (count < FIELDS && length >= fields[count].bytes) {
+            snprintf(reason, REASON_BYTES, "its %s has %zu bytes, at most %zu are legal",
+                     fields[count].name, length, fields[count].bytes - 1);
+            return false;
+        }
+        count++;
+        at += length;
+        if (!*at) break;
+        *at = '\0';
+    }
+    if (count != FIELDS) {
+        snprintf(reason, REASON_BYTES, "it has %d fields, not %d", count, FIELDS);
+        return false;
+    }
+    for (int i = 0; i < FIELDS; i++)
+        for (const char *at = field[i]; *at || at == field[i]; at++)
+            if (*at <= ' ' || *at > '~') {
+                snprintf(reason, REASON_BYTES,
+                         "its %s is empty or has a byte that is not ASCII text", fields[i].name);
+                return false;
+            }
+    return true;
+}
+
+static bool read_count(const char *name, const char *text, int64_t *value,
+                       char reason[REASON_BYTES]) {
+    char *end;
+    long long number = strtoll(text, &end, 10);
+    if (*end || *text < '1' || *text > '9' || number > 1000000000000000) {
+        snprintf(reason, REASON_BYTES, "its %s = '%s' is not an integer in [1, 10^15]", name, text);
+        return false;
+    }
+    *value = number;
+    return true;
+}
+
+/* False with the reason; *status is MEMORY if that is not the line's fault. */
+static bool read_line(struct nh_wisdom *wisdom, char *line, char reason[REASON_BYTES],
+                      nhood_status *status) {
+    char *field[FIELDS], problem[NH_WISDOM_PROBLEM_BYTES];
+    nhood_problem parsed;
+    struct nh_wisdom_record record;
+    if (!split(line, field, reason)) return false;
+    if (nhood_problem_parse(field[1], &parsed) ||
+        nhood_problem_format(&parsed, problem, sizeof problem, NULL)) {
+        snprintf(reason, REASON_BYTES, "%.*s", REASON_BYTES - 1, nhood_last_error());
+        return false;
+    }
+    record.device = field[0];
+    record.problem = problem;
+    record.solver = field[2];
+    record.config = strcmp(field[3], "-") != 0 ? field[3] : "";
+    if (!read_count("median", field[4], &record.median_ns, reason) ||
+        !read_count("samples", field[5], &record.samples, reason))
+        return false;
+    *status = nh_wisdom_add(wisdom, &record);
+    return true;
+}
+
+nhood_status nh_wisdom_read(struct nh_wisdom *wisdom, const char *text, const char *origin,
+                            int64_t *accepted) {
+    /* The longest legal line, and some more, so that a longer one is seen to be too long. */
+    enum { LINE_BYTES = 1200 };
+    char line[LINE_BYTES], reason[REASON_BYTES];
+    *accepted = 0;
+    if (strncmp(text, header, sizeof header - 1) != 0)
+        return nh_error(NHOOD_ERR_ARGUMENT, "%s does not start with the line 'nhood-wisdom 1'",
+                        origin);
+    nhood_status status = NHOOD_OK;
+    int64_t number = 2;
+    for (const char *at = text + sizeof header - 1; *at && !status; number++) {
+        size_t length = strcspn(at, "\n"), kept = length;
+        if (kept && at[kept - 1] == '\r') kept--;
+        snprintf(line, sizeof line, "%.*s", (int)nh_min((int64_t)kept, LINE_BYTES - 1), at);
+        if (!kept) {
+            /* a blank line */
+        } else if (read_line(wisdom, line, reason, &status)) {
+            *accepted += status == NHOOD_OK;
+        } else {
+            nh_log(wisdom->host, NHOOD_LOG_WARNING, "%s, line %lld left out: %s", origin,
+                   (long long)number, reason);
+        }
+        at += length + (at[length] == '\n');
+    }
+    return status;
+}
