@@ -44,8 +44,8 @@ static nhood_status read_cache(const char *given, char *path) {
     } else {
         const char *home = getenv("HOME");
         bool known = home && *home == '/';
-        length = snprintf(path, NH_PATH_BYTES, "%s%s", known ? home : "",
-                          known ? "/.cache/nhood" : "");
+        length =
+            snprintf(path, NH_PATH_BYTES, "%s%s", known ? home : "", known ? "/.cache/nhood" : "");
     }
     if (length >= NH_PATH_BYTES)
         return nh_error(NHOOD_ERR_ARGUMENT, "options.cache has %d bytes, at most %d are legal",
