@@ -34,6 +34,14 @@ NH_DEVICE void nh_copy_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+/* Closes a group of this thread's copies; waits until at most `pending` of the latest groups are under way. */
+NH_DEVICE void nh_copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int pending> NH_DEVICE void nh_copy_wait_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
 /* Four 8x8 matrices of 16-bit elements: lanes 8i .. 8i + 7 name the rows of matrix i. Lane l gets elements 2t and
  * 2t+1 of row g of each. */
 NH_DEVICE void nh_load_matrices(unsigned fragment[4], const void *row) {
@@ -77,6 +85,13 @@ NH_DEVICE unsigned nh_to_tf32(float value) {
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits;
+}
+
+/* 2^x, within 2 units in the last place; exact at 0, 0 at -infinity. */
+NH_DEVICE float nh_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 #endif

@@ -1,0 +1,253 @@
+/* cuda.fused80: softmax(Q K^T) V in one kernel on tensor cores, for sm_80 and everything later.
+ *
+ * A block owns a box of queries of one dilation group and streams the box of keys that they attend, their halo,
+ * through shared memory: kernels/fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile
+ * pairs that each choice visits. Head dims beyond 256 and f64 are not for it. */
+#include "cuda_solvers.h"
+#include "dtype.h"
+#include "launch.h"
+#include "tile_count.h"
+
+#include <string.h>
+
+enum { MOST_DIM = 256, MOST_LENGTH = 1 << 30, MOST_CANDIDATES = 4, WIDEST_TILE = 128 };
+enum { Q0, Q1, Q2, K0, K1, K2, WARPS, STAGES, KNOBS };
+static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "warps", "stages", NULL};
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    (void)device;
+    if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
+    if (problem->dtype == NHOOD_DTYPE_F64) return "f64 has no tensor core products";
+    if (problem->dim > MOST_DIM || problem->dim_v > MOST_DIM)
+        return "a head dim or value dim is larger than 256";
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
+    if (problem->extra_tokens > MOST_LENGTH) return "more than 2^30 extra tokens";
+    return NULL;
+}
+
+/* ---- what a config needs ---- */
+
+/* Head dims as they lie in shared memory: multiples of one tensor core step, 32 bytes. */
+struct widths {
+    int64_t element_bytes, dim, dim_v;
+};
+
+static struct widths widths_of(const struct nh_problem *problem) {
+    int64_t bytes = (int64_t)nh_dtype_bytes(problem->dtype), step = 32 / bytes;
+    return (struct widths){bytes, nh_ceil_div(problem->dim, step) * step,
+                           nh_ceil_div(problem->dim_v, step) * step};
+}
+
+static int64_t rows_of(const int32_t *value) {
+    return (int64_t)value[Q0] * value[Q1] * value[Q2];
+}
+
+static int64_t columns_of(const int32_t *value) {
+    return (int64_t)value[K0] * value[K1] * value[K2];
+}
+
+/* struct nh_shared of the kernel, which asserts that this is its size. */
+static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *value) {
+    struct widths w = widths_of(problem);
+    int64_t key = w.dim * w.element_bytes + 16, v = w.dim_v * w.element_bytes + 16;
+    int64_t row_tables = columns_of(value) * 20, bias = columns_of(value) * 8;
+    int64_t masks = ((int64_t)value[K0] + value[K1] + value[K2] + 3) * 16 +
+                    ((int64_t)value[Q0] + value[Q1] + value[Q2]) * 8;
+    return rows_of(value) * nh_max(key, v) + value[STAGES] * columns_of(value) * (key + v) +
+           row_tables + bias + masks;
+}
+
+/* Accumulators and scores of a thread, and as many again as addresses, operands and the softmax take. */
+static int64_t registers_of(const struct nh_problem *problem, const int32_t *value) {
+    int64_t blocks = rows_of(value) / value[WARPS] / 16;
+    return blocks * (widths_of(problem).dim_v + columns_of(value)) / 2 + 64;
+}
+
+/* Blocks that share a multiprocessor; 0: not even one fits. */
+static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                            const int32_t *value) {
+    enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_REGISTERS = 255 };
+    int64_t shared = shared_bytes_of(problem, value), registers = registers_of(problem, value);
+    if (shared > device->shared_bytes_per_block || registers > MOST_REGISTERS + 8) return 0;
+    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
+    int64_t by_registers =
+        REGISTERS / (32 * value[WARPS] * nh_ceil_div(nh_min(registers, 256), 8) * 8);
+    return nh_max(1, nh_min(by_shared, by_registers));
+}
+
+/* ---- time ---- */
+
+/* Clocks of a multiprocessor for one key tile of one block: products, the matrix loads that feed them, and the
+ * instructions of the softmax share it less than perfectly. */
+static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const int32_t *value) {
+    struct widths w = widths_of(problem);
+    double rows = (double)rows_of(value), columns = (double)columns_of(value);
+    double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
+    double products_per_clock = device->arch == 80                       ? 1024
+                                : device->arch > 80 && device->arch < 90 ? 512
+                                                                         : 1300;
+    if (problem->dtype == NHOOD_DTYPE_F32)
+        products_per_clock /= problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 2 : 6;
+    double products = rows * columns * dims / products_per_clock;
+    double loads = (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
+    double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
+    double copies = columns * dims * bytes / 16 * 9 / 128;
+    double bound = products > loads ? products : loads;
+    return 1.15 * bound + 0.5 * (softmax + copies);
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config) {
+    enum { BLOCK_CLOCKS = 3000, TILE_LATENCY_CLOCKS = 900, LAUNCH_NS = 4000 };
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *value = config->value;
+    double visits = 1, blocks = (double)(problem->batch * problem->heads);
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_count count = nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a]);
+        visits *= count.visits / (double)count.tiles;
+        blocks *= (double)count.tiles;
+    }
+    visits += (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
+    double residents = (double)residents_of(problem, cuda, value);
+    double tile = tile_clocks(problem, cuda, value);
+    double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
+    double waves = blocks / cuda->multiprocessors;
+    /* a multiprocessor that has several blocks hides the latencies of one behind the others */
+    double shared_waves = waves / (residents < waves ? residents : waves > 1 ? waves : 1);
+    double latency = shared_waves * (visits * alone + BLOCK_CLOCKS);
+    double throughput = waves * (visits * tile + BLOCK_CLOCKS / residents);
+    double least = visits * alone + BLOCK_CLOCKS;
+    double clocks = latency > throughput ? latency : throughput;
+    double arithmetic = (clocks > least ? clocks : least) / cuda->clock_hz;
+    double memory = nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
+    return 1e9 * (arithmetic > memory ? arithmetic : memory) + LAUNCH_NS;
+}
+
+/* ---- candidates ---- */
+
+/* Rows of a query tile, columns of a key tile, and the warps and stages that go with them. */
+static const struct variant {
+    int32_t rows, columns, warps, stages;
+} variants[] = {{128, 64, 4, 2}, {128, 64, 4, 1}, {64, 64, 4, 2}, {64, 64, 4, 1},
+                {128, 64, 8, 1}, {64, 32, 4, 1},  {32, 32, 2, 1}};
+
+struct ranking {
+    const struct nh_problem *problem;
+    const struct nh_device *device;
+    struct nh_config *config;
+    double ns[MOST_CANDIDATES];
+    int count, capacity;
+};
+
+static void rank(struct ranking *ranking, const struct nh_config *config) {
+    double ns = estimate(ranking->problem, ranking->device, config);
+    int place = ranking->count;
+    if (place == ranking->capacity && ns >= ranking->ns[place - 1]) return;
+    if (place < ranking->capacity) ranking->count++;
+    for (place = ranking->count - 1; place > 0 && ns < ranking->ns[place - 1]; place--) {
+        ranking->ns[place] = ranking->ns[place - 1];
+        ranking->config[place] = ranking->config[place - 1];
+    }
+    ranking->ns[place] = ns;
+    ranking->config[place] = *config;
+}
+
+/* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
+ * nothing else is left. */
+static int boxes(const struct nh_problem *problem, int32_t size, int32_t box[][3], int capacity) {
+    int64_t cover[NH_AXES];
+    int count = 0;
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t longest =
+            nh_axis_group_length(problem->axis[a].length, problem->axis[a].dilation, 0);
+        for (cover[a] = 1; cover[a] < longest && cover[a] < size;)
+            cover[a] *= 2;
+    }
+    while (cover[0] * cover[1] * cover[2] < size)
+        cover[2] *= 2;
+    for (int32_t x = 1; x <= cover[0]; x *= 2)
+        for (int32_t y = 1; y <= cover[1] && x * y <= size; y *= 2) {
+            int32_t z = size / (x * y);
+            if (z > cover[2] || count == capacity) continue;
+            box[count][0] = x;
+            box[count][1] = y;
+            box[count++][2] = z;
+        }
+    return count;
+}
+
+static void rank_variant(struct ranking *ranking, const struct variant *variant) {
+    enum { MOST_BOXES = 36 };
+    int32_t q[MOST_BOXES][3], k[MOST_BOXES][3];
+    int q_count = boxes(ranking->problem, variant->rows, q, MOST_BOXES);
+    int k_count = boxes(ranking->problem, variant->columns, k, MOST_BOXES);
+    for (int i = 0; i < q_count; i++)
+        for (int j = 0; j < k_count; j++) {
+            struct nh_config config = {{q[i][0], q[i][1], q[i][2], k[j][0], k[j][1], k[j][2],
+                                        variant->warps, variant->stages}};
+            if (residents_of(ranking->problem, ranking->device->backend, config.value))
+                rank(ranking, &config);
+        }
+}
+
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      struct nh_config *config, int capacity) {
+    struct ranking ranking = {.problem = problem,
+                              .device = device,
+                              .config = config,
+                              .capacity = (int)nh_min(capacity, MOST_CANDIDATES)};
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        rank_variant(&ranking, &variants[i]);
+    return ranking.count;
+}
+
+/* ---- plan ---- */
+
+static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
+                                     const struct nh_cuda_device *device, const int32_t *value) {
+    static const char *const tile[] = {"NH_TILE_Q0", "NH_TILE_Q1", "NH_TILE_Q2",
+                                       "NH_TILE_K0", "NH_TILE_K1", "NH_TILE_K2"};
+    struct nh_kernel_spec spec = {.source = "fused80_forward.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_DIM", problem->dim);
+    nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
+    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
+    nh_kernel_define(&spec, "NH_WARPS", value[WARPS]);
+    nh_kernel_define(&spec, "NH_STAGES", value[STAGES]);
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, value));
+    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
+    nh_kernel_define(&spec, "NH_PRESCALE", problem->has_bias || !(problem->scale > 0));
+    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, value));
+    for (int i = 0; i < 6; i++)
+        nh_kernel_define(&spec, tile[i], value[Q0 + i]);
+    return spec;
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    const int32_t *value = config->value;
+    struct nh_cuda_operation *created = NULL;
+    nhood_status status = nh_cuda_operation_create(problem, device, &created);
+    if (status) return status;
+    struct nh_kernel_spec spec = spec_of(problem, device->backend, value);
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    step.threads = 32 * value[WARPS];
+    step.shared_bytes = shared_bytes_of(problem, value);
+    step.grid[0] = problem->batch * problem->heads;
+    for (int a = 0; a < NH_AXES; a++)
+        step.grid[0] *= nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a]).tiles;
+    status = nh_cuda_step_add(created, &step, &spec);
+    if (status) {
+        created->base.destroy(&created->base);
+        return status;
+    }
+    *operation = &created->base;
+    return NHOOD_OK;
+}
+
+const struct nh_solver nh_solver_cuda_fused80 = {"cuda.fused80", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

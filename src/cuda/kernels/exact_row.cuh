@@ -1,0 +1,94 @@
+/* One query, key by key, over its window and nothing else, by a whole warp.
+ *
+ * Tensor cores multiply a masked key's zero weight with its value: a NaN or infinity there makes the sum NaN, though
+ * the key is none of the query's business. Rows that come out so are done again here, with the keys they attend
+ * only; if those hold the NaN, it comes out again. */
+#pragma once
+
+#include "softmax.cuh"
+
+enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 };
+
+struct nh_exact_row {
+    float query[NH_LANE_DIMS], output[NH_LANE_DIMS_V], top, sum;
+};
+
+NH_DEVICE void nh_exact_key(struct nh_exact_row &row, const elem *key, const elem *value,
+                            float scale, float bias) {
+    int lane = (int)threadIdx.x % 32;
+    float score = 0.f;
+    for (int i = 0; i < NH_LANE_DIMS; i++)
+        if (lane + 32 * i < NH_DIM) score += row.query[i] * nh_load(key[lane + 32 * i]);
+    for (int step = 16; step; step /= 2)
+        score += __shfl_xor_sync(~0u, score, step);
+    score = fmaf(score, scale, bias);
+    float top = fmaxf(row.top, score);
+    float shrink = nh_exp2(row.top - top), weight = nh_exp2(score - top);
+    row.top = top;
+    row.sum = row.sum * shrink + weight;
+    for (int i = 0; i < NH_LANE_DIMS_V; i++)
+        if (lane + 32 * i < NH_DIM_V)
+            row.output[i] = row.output[i] * shrink + weight * nh_load(value[lane + 32 * i]);
+}
+
+NH_DEVICE void nh_exact_window(const nh_cuda_args &args, const struct nh_block &block,
+                               const int position[3], float scale, struct nh_exact_row &row) {
+    const nh_cuda_tensor &k = args.tensor[NH_K], &v = args.tensor[NH_V];
+    const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
+    const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
+    struct nh_range range[3];
+    for (int a = 0; a < 3; a++)
+        range[a] = nh_window_range(block.length[a], args.axis[a].window, args.axis[a].stride,
+                                   args.axis[a].causal, position[a]);
+    for (long long x = range[0].begin; x < range[0].end; x++)
+        for (long long y = range[1].begin; y < range[1].end; y++)
+            for (long long z = range[2].begin; z < range[2].end; z++) {
+                const int at[3] = {(int)x, (int)y, (int)z};
+                long long to_key = 0, to_value = 0, to_bias = block.head;
+                for (int a = 0; a < 3; a++) {
+                    to_key += nh_position_offset(args, block, k, a, at[a]);
+                    to_value += nh_position_offset(args, block, v, a, at[a]);
+                    to_bias = to_bias * (2 * args.axis[a].window - 1) + at[a] - position[a] +
+                              args.axis[a].window - 1;
+                }
+                float bias = 0.f;
+                if (NH_BIASED) bias = nh_load(((const elem *)args.tensor[NH_BIAS].data)[to_bias]);
+                nh_exact_key(row, keys + to_key, values + to_value, scale, bias * (float)NH_LOG2E);
+            }
+}
+
+NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &block, float scale,
+                              struct nh_exact_row &row) {
+    const nh_cuda_tensor &k = args.tensor[NH_EXTRA_K], &v = args.tensor[NH_EXTRA_V];
+    const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
+    const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
+    long long key_step = k.axis[3 - args.rank], value_step = v.axis[3 - args.rank];
+    for (long long e = 0; e < args.extra_tokens; e++)
+        nh_exact_key(row, keys + e * key_step, values + e * value_step, scale, 0.f);
+}
+
+/* Writes the row to output[0 .. NH_DIM_V); returns its LSE. */
+static __device__ __noinline__ float nh_exact_query(const nh_cuda_args &args, int tile_row,
+                                                    elem *output) {
+    struct nh_block block;
+    nh_block_locate(args, block);
+    struct nh_exact_row row;
+    int lane = (int)threadIdx.x % 32;
+    int position[3];
+    for (int a = 0; a < 3; a++)
+        position[a] = nh_query_position(block, tile_row, a);
+    const elem *query = (const elem *)args.tensor[NH_Q].data +
+                        nh_query_offset(args, block, args.tensor[NH_Q], tile_row);
+    for (int i = 0; i < NH_LANE_DIMS; i++)
+        row.query[i] = lane + 32 * i < NH_DIM ? nh_load(query[lane + 32 * i]) : 0.f;
+    for (int i = 0; i < NH_LANE_DIMS_V; i++)
+        row.output[i] = 0.f;
+    row.top = -1e30f;
+    row.sum = 0.f;
+    float scale = (float)(args.scale * NH_LOG2E);
+    nh_exact_window(args, block, position, scale, row);
+    nh_exact_extra(args, block, scale, row);
+    for (int i = 0; i < NH_LANE_DIMS_V; i++)
+        if (lane + 32 * i < NH_DIM_V) output[lane + 32 * i] = nh_store(row.output[i] / row.sum);
+    return (row.top + log2f(row.sum)) * (float)NH_LN2;
+}

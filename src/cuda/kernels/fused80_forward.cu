@@ -1,0 +1,236 @@
+/* Fused forward of sm_80 and later: one block per query tile, keys and values streamed through shared memory.
+ *
+ * Per key tile: scores by tensor cores, masks where a window's edge passes through, softmax in base 2, output by
+ * tensor cores. Copies of the next keys run under softmax and output, those of the values under the scores:
+ *
+ *     wait K(t)   barrier   start V(t + NH_STAGES - 1)   scores
+ *     wait V(t)   barrier   start K(t + NH_STAGES)       softmax, output
+ *
+ * The barrier before a start is also what shows that everyone has done with the buffer it writes to. Extra tokens
+ * are tiles after the last one of the halo.
+ *
+ * Knobs: NH_DTYPE, NH_DIM, NH_DIM_V, NH_VECTOR (elements that may be copied at a time), NH_WARPS, NH_STAGES, NH_MIN_BLOCKS, NH_TILE_Q0 ..
+ * NH_TILE_K2, NH_BIASED, NH_PRESCALE (scores are scaled before the maximum: bias, or a scale that is not positive), NH_TF32,
+ * NH_SHARED_BYTES. */
+#include "exact_row.cuh"
+#include "tile_bias.cuh"
+#include "tile_mask.cuh"
+
+struct nh_shared {
+    elem queries[NH_ROWS * NH_PITCH_Q];
+    elem keys[NH_STAGES][NH_COLUMNS * NH_PITCH_K];
+    elem values[NH_STAGES][NH_COLUMNS * NH_PITCH_V];
+    struct nh_row_tables rows;
+    long long bias[NH_COLUMNS];
+    struct nh_mask_tables masks;
+};
+static_assert(sizeof(struct nh_shared) == NH_SHARED_BYTES, "the host's count of shared memory");
+
+/* Keys, or values: where the block's ones start, and the extra ones. */
+struct nh_rows {
+    const elem *grid, *extra;
+    long long step[3], extra_step;
+};
+
+NH_DEVICE struct nh_rows nh_rows_of(const nh_cuda_args &args, const struct nh_block &block,
+                                    int slot, int extra_slot) {
+    const nh_cuda_tensor &grid = args.tensor[slot], &extra = args.tensor[extra_slot];
+    struct nh_rows rows;
+    rows.grid = (const elem *)grid.data + block.batch * grid.batch + block.kv_head * grid.head;
+    rows.extra = (const elem *)extra.data + block.batch * extra.batch + block.kv_head * extra.head;
+    rows.extra_step = extra.axis[3 - args.rank];
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        rows.grid += block.group[a] * grid.axis[a];
+        rows.step[a] = args.axis[a].dilation * grid.axis[a];
+    }
+    return rows;
+}
+
+/* How far a walk has come: tile number `tile` is at `cursor`, or extra tokens after the first halo_tiles. */
+struct nh_walk {
+    struct nh_cursor cursor;
+    int tile;
+};
+
+struct nh_course {
+    struct nh_halo halo;
+    int halo_tiles, tiles;
+    long long extra_tokens;
+};
+
+NH_DEVICE long long nh_extra_first(const struct nh_course &course, int tile) {
+    return (long long)(tile - course.halo_tiles) * NH_COLUMNS;
+}
+
+/* Starts the copies of the walk's tile, if there is one, and moves on. */
+NH_DEVICE void nh_copy_next(elem *to, int pitch, int width, const struct nh_rows &rows,
+                            const long long *offset, const unsigned *place,
+                            const struct nh_course &course, struct nh_walk &walk) {
+    if (walk.tile < course.halo_tiles) {
+        const elem *origin = rows.grid;
+#pragma unroll
+        for (int a = 0; a < 3; a++)
+            origin += walk.cursor.at[a] * rows.step[a];
+        nh_copy_tile(to, pitch, width, origin, offset, place, nh_limits(course.halo, walk.cursor));
+        nh_advance(walk.cursor, course.halo);
+    } else if (walk.tile < course.tiles) {
+        long long first = nh_extra_first(course, walk.tile);
+        nh_copy_extra(to, pitch, width, rows.extra + first * rows.extra_step, rows.extra_step,
+                      course.extra_tokens - first);
+    }
+    walk.tile++;
+    nh_copy_commit();
+}
+
+/* Scale, bias and mask of a tile's scores. Warps whose rows all attend all columns have nothing to mask. */
+NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block &block,
+                                const struct nh_shared &shared, const struct nh_course &course,
+                                const struct nh_halo &dense, const struct nh_walk &walk,
+                                int first_row, float scale, nh_scores &scores) {
+    bool extra = walk.tile >= course.halo_tiles;
+    unsigned extra_mask =
+        extra ? nh_first_columns(course.extra_tokens - nh_extra_first(course, walk.tile)) : 0;
+    bool partial = extra ? extra_mask != ~0u : !nh_is_dense(dense, walk.cursor);
+    if (!NH_PRESCALE && !__any_sync(~0u, partial)) return;
+#pragma unroll
+    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+        int m = r / 2, half = r % 2;
+        int row = first_row + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
+        unsigned mask = extra     ? extra_mask
+                        : partial ? nh_row_mask(shared.masks, walk.cursor, row)
+                                  : ~0u;
+        if (NH_PRESCALE) {
+#pragma unroll
+            for (int i = 0; i < NH_COLUMNS / 4; i++)
+                scores[m][i / 2][2 * half + i % 2] *= scale;
+        }
+        if (NH_BIASED && !extra)
+            nh_bias_add(scores, m, half, mask,
+                        (const elem *)args.tensor[NH_BIAS].data +
+                            nh_bias_of_tile(args, block, walk.cursor) -
+                            nh_bias_of_row(args, block, row),
+                        shared.bias);
+#pragma unroll
+        for (int i = 0; i < NH_COLUMNS / 4; i++)
+            if (!(mask >> i & 1)) scores[m][i / 2][2 * half + i % 2] = NH_MINUS_INFINITY;
+    }
+}
+
+/* The warp's rows divided by their sums, into the place of its queries; LSE to memory. */
+NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &block,
+                              struct nh_softmax &state, nh_output &output, int first_row,
+                              elem *rows) {
+    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const nh_cuda_tensor &lse = args.tensor[NH_LSE];
+#pragma unroll
+    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+        int m = r / 2, half = r % 2, row = 16 * m + 8 * half + g;
+        float sum = nh_row_sum(state.sum[r]), inverse = 1.f / sum, poison = 0.f;
+        elem *to = rows + row * NH_PITCH_Q + 2 * t;
+#pragma unroll
+        for (int n = 0; n < NH_DIM_V_PADDED / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float value = output[m][n][2 * half + i] * inverse;
+                poison += value * 0.f;
+                to[8 * n + i] = nh_store(value);
+            }
+        float row_lse = (state.top[r] + log2f(sum)) * (float)NH_LN2;
+        unsigned poisoned = __ballot_sync(~0u, poison != 0.f);
+        while (poisoned) {
+            int bad = (__ffs((int)poisoned) - 1) / 4, bad_row = 16 * m + 8 * half + bad;
+            poisoned &= ~(15u << 4 * bad);
+            float exact = nh_exact_query(args, first_row + bad_row, rows + bad_row * NH_PITCH_Q);
+            if (g == bad) row_lse = exact;
+        }
+        if (lse.data && t == 0 && nh_query_exists(block, first_row + row))
+            ((float *)lse.data)[nh_query_offset(args, block, lse, first_row + row)] = row_lse;
+    }
+}
+
+NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const struct nh_block &block, int first_row,
+                             const elem *rows) {
+    const nh_cuda_tensor &o = args.tensor[NH_O];
+    const int units = NH_DIM_V / NH_UNIT;
+    for (int i = (int)threadIdx.x % 32; i < NH_WARP_ROWS * units; i += 32) {
+        int row = i / units, column = i % units * NH_UNIT;
+        if (nh_query_exists(block, first_row + row))
+            nh_store_unit((elem *)o.data + nh_query_offset(args, block, o, first_row + row) +
+                              column,
+                          rows + row * NH_PITCH_Q + column);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    fused80_forward(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    struct nh_shared &shared = *(struct nh_shared *)nh_shared_memory;
+    struct nh_block block;
+    if (!nh_block_locate(args, block)) return;
+
+    nh_mask_tables_fill(args, block, shared.masks);
+    nh_row_tables_fill(args, shared.rows);
+    if (NH_BIASED)
+        for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS)
+            shared.bias[c] = nh_bias_of_column(args, c);
+    nh_zero_padding(shared.queries, NH_ROWS, NH_PITCH_Q, NH_DIM, NH_DIM_PADDED);
+    nh_zero_padding(shared.keys[0], NH_STAGES * NH_COLUMNS, NH_PITCH_K, NH_DIM, NH_DIM_PADDED);
+    nh_zero_padding(shared.values[0], NH_STAGES * NH_COLUMNS, NH_PITCH_V, NH_DIM_V,
+                    NH_DIM_V_PADDED);
+    __syncthreads();
+
+    int first_row = (int)threadIdx.x / 32 * NH_WARP_ROWS;
+    struct nh_course course;
+    course.halo = nh_halo_of(shared.masks);
+    course.halo_tiles = nh_halo_tiles(course.halo);
+    course.extra_tokens = args.extra_tokens;
+    course.tiles = course.halo_tiles + (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
+    const struct nh_halo dense = nh_dense_origins(shared.masks, first_row);
+    const struct nh_rows keys = nh_rows_of(args, block, NH_K, NH_EXTRA_K);
+    const struct nh_rows values = nh_rows_of(args, block, NH_V, NH_EXTRA_V);
+    struct nh_walk now = {{{course.halo.begin[0], course.halo.begin[1], course.halo.begin[2]}}, 0};
+    struct nh_walk next_keys = now, next_values = now;
+#define NH_COPY_KEYS()                                                                             \
+    nh_copy_next(shared.keys[next_keys.tile % NH_STAGES], NH_PITCH_K, NH_DIM, keys,                \
+                 shared.rows.key, shared.rows.place, course, next_keys)
+#define NH_COPY_VALUES()                                                                           \
+    nh_copy_next(shared.values[next_values.tile % NH_STAGES], NH_PITCH_V, NH_DIM_V, values,        \
+                 shared.rows.value, shared.rows.place, course, next_values)
+
+    nh_copy_queries(args, block, shared.queries);
+    NH_COPY_KEYS();
+#pragma unroll
+    for (int i = 1; i < NH_STAGES; i++) {
+        NH_COPY_VALUES();
+        NH_COPY_KEYS();
+    }
+
+    elem *queries = shared.queries + first_row * NH_PITCH_Q;
+    const float scale = (float)(args.scale * NH_LOG2E);
+    nh_scores scores;
+    nh_output output = {};
+    struct nh_softmax state;
+    nh_softmax_start(state);
+#pragma unroll 1
+    while (now.tile < course.tiles) {
+        int stage = now.tile % NH_STAGES;
+        nh_copy_wait_groups<2 * (NH_STAGES - 1)>();
+        __syncthreads();
+        NH_COPY_VALUES();
+        nh_score_tile(scores, queries, shared.keys[stage]);
+        nh_copy_wait_groups<2 * (NH_STAGES - 1)>();
+        __syncthreads();
+        NH_COPY_KEYS();
+        nh_finish_scores(args, block, shared, course, dense, now, first_row, scale, scores);
+        nh_softmax_tile(state, scores, output, NH_PRESCALE ? 1.f : scale);
+        nh_value_tile(output, scores, shared.values[stage]);
+        nh_advance(now.cursor, course.halo);
+        now.tile++;
+    }
+
+    __syncwarp();
+    nh_finish_rows(args, block, state, output, first_row, queries);
+    __syncwarp();
+    nh_store_rows(args, block, first_row, queries);
+}

@@ -1,0 +1,135 @@
+/* The two products of attention on one warp's rows: scores = Q K^T and output += P V.
+ *
+ * Matrix loads move 16 bytes per row whatever the type, so queries and keys of f32 load as those of 16 bits do, with
+ * half the step. Values of f32 cannot be transposed by them: there, lane t takes keys 2t and 2t + 1, which is how it
+ * already holds P, as the order of keys inside a sum is free. */
+#pragma once
+
+#include "tile_copy.cuh"
+
+enum {
+    /* 16-row blocks of a warp */
+    NH_BLOCKS = NH_WARP_ROWS / 16
+};
+
+typedef float nh_scores[NH_BLOCKS][NH_COLUMNS / 8][4];
+typedef float nh_output[NH_BLOCKS][NH_DIM_V_PADDED / 8][4];
+
+#if NH_DTYPE == NH_F32
+/* f32 as NH_TF32 products: of one term if the problem allows, else of three, as x = high + low to 2^-22. */
+NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) {
+    unsigned a_high[4], a_low[4], b_high[2], b_low[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        a_high[i] = nh_to_tf32(__uint_as_float(a[i]));
+        a_low[i] = nh_to_tf32(__uint_as_float(a[i]) - __uint_as_float(a_high[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        b_high[i] = nh_to_tf32(__uint_as_float(b[i]));
+        b_low[i] = nh_to_tf32(__uint_as_float(b[i]) - __uint_as_float(b_high[i]));
+    }
+    if (!NH_TF32) {
+        nh_mma_tf32(c, a_low, b_high);
+        nh_mma_tf32(c, a_high, b_low);
+    }
+    nh_mma_tf32(c, a_high, b_high);
+}
+#else
+NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) {
+#if NH_DTYPE == NH_F16
+    nh_mma_f16(c, a, b);
+#else
+    nh_mma_bf16(c, a, b);
+#endif
+}
+
+/* Two values as an operand's register, the first in the low half. */
+NH_DEVICE unsigned nh_pack(float low, float high) {
+    unsigned pair;
+#if NH_DTYPE == NH_F16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+    return pair;
+}
+#endif
+
+/* queries: the warp's first row. */
+NH_DEVICE void nh_score_tile(nh_scores &scores, const elem *queries, const elem *keys) {
+    int lane = (int)threadIdx.x % 32;
+    queries += lane % 16 * NH_PITCH_Q + lane / 16 * NH_QUARTER;
+    keys += (lane % 8 + lane / 16 * 8) * NH_PITCH_K + lane / 8 % 2 * NH_QUARTER;
+#pragma unroll
+    for (int m = 0; m < NH_BLOCKS; m++)
+#pragma unroll
+        for (int i = 0; i < NH_COLUMNS / 2; i++)
+            scores[m][i / 4][i % 4] = 0.f;
+#pragma unroll
+    for (int d = 0; d < NH_DIM_PADDED; d += NH_STEP) {
+        unsigned a[NH_BLOCKS][4];
+#pragma unroll
+        for (int m = 0; m < NH_BLOCKS; m++)
+            nh_load_matrices(a[m], queries + m * 16 * NH_PITCH_Q + d);
+#pragma unroll
+        for (int n = 0; n < NH_COLUMNS / 16; n++) {
+            unsigned b[4];
+            nh_load_matrices(b, keys + n * 16 * NH_PITCH_K + d);
+#pragma unroll
+            for (int m = 0; m < NH_BLOCKS; m++) {
+                nh_product(scores[m][2 * n], a[m], b);
+                nh_product(scores[m][2 * n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+#if NH_DTYPE == NH_F32
+NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const elem *values) {
+    int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+    values += 2 * t * NH_PITCH_V + g;
+#pragma unroll
+    for (int k = 0; k < NH_COLUMNS / 8; k++) {
+        unsigned a[NH_BLOCKS][4];
+#pragma unroll
+        for (int m = 0; m < NH_BLOCKS; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[m][i] = __float_as_uint(weights[m][k][i % 2 * 2 + i / 2]);
+#pragma unroll
+        for (int n = 0; n < NH_DIM_V_PADDED / 8; n++) {
+            const elem *pair = values + k * 8 * NH_PITCH_V + n * 8;
+            unsigned b[2] = {__float_as_uint(pair[0]), __float_as_uint(pair[NH_PITCH_V])};
+#pragma unroll
+            for (int m = 0; m < NH_BLOCKS; m++)
+                nh_product(output[m][n], a[m], b);
+        }
+    }
+}
+#else
+NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const elem *values) {
+    int lane = (int)threadIdx.x % 32;
+    values += lane % 16 * NH_PITCH_V + lane / 16 * NH_QUARTER;
+#pragma unroll
+    for (int k = 0; k < NH_COLUMNS / 16; k++) {
+        unsigned a[NH_BLOCKS][4];
+#pragma unroll
+        for (int m = 0; m < NH_BLOCKS; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[m][i] = nh_pack(weights[m][2 * k + i / 2][i % 2 * 2],
+                                  weights[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < NH_DIM_V_PADDED / 16; n++) {
+            unsigned b[4];
+            nh_load_matrices_transposed(b, values + k * 16 * NH_PITCH_V + n * 16);
+#pragma unroll
+            for (int m = 0; m < NH_BLOCKS; m++) {
+                nh_product(output[m][2 * n], a[m], b);
+                nh_product(output[m][2 * n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+#endif

@@ -1,0 +1,126 @@
+/* Which queries a block owns, and which key tiles it walks.
+ *
+ * Queries of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, keys are taken in
+ * boxes of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2. As a window is the box of its axes' ranges, and ranges only move forward,
+ * the windows of all queries lie in one box, the halo: the walk starts at its first key, and every key tile in it
+ * is needed by some query. All positions count inside the dilation group. */
+#pragma once
+
+#include "mma.cuh"
+#include "prelude.cuh"
+
+enum {
+    NH_ROWS = NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2,
+    NH_COLUMNS = NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2,
+    NH_THREADS = 32 * NH_WARPS,
+    NH_WARP_ROWS = NH_ROWS / NH_WARPS,
+    /* entries of the tables that hold one row per query, or per key, of each axis */
+    NH_AXIS_ROWS = NH_TILE_Q0 + NH_TILE_Q1 + NH_TILE_Q2,
+    NH_AXIS_PREFIXES = NH_TILE_K0 + NH_TILE_K1 + NH_TILE_K2 + 3
+};
+
+NH_DEVICE constexpr int nh_tile_q(int axis) {
+    return axis == 0 ? NH_TILE_Q0 : axis == 1 ? NH_TILE_Q1 : NH_TILE_Q2;
+}
+NH_DEVICE constexpr int nh_tile_k(int axis) {
+    return axis == 0 ? NH_TILE_K0 : axis == 1 ? NH_TILE_K1 : NH_TILE_K2;
+}
+
+/* Coordinate of a row of the query tile, or of a column of the key tile, on one axis: the last is fastest. */
+NH_DEVICE constexpr int nh_row_axis(int row, int axis) {
+    return axis == 2   ? row % NH_TILE_Q2
+           : axis == 1 ? row / NH_TILE_Q2 % NH_TILE_Q1
+                       : row / (NH_TILE_Q2 * NH_TILE_Q1);
+}
+NH_DEVICE constexpr int nh_column_axis(int column, int axis) {
+    return axis == 2   ? column % NH_TILE_K2
+           : axis == 1 ? column / NH_TILE_K2 % NH_TILE_K1
+                       : column / (NH_TILE_K2 * NH_TILE_K1);
+}
+
+/* Where a block's queries are. */
+struct nh_block {
+    long long batch;
+    int head, kv_head;
+    int group[3], origin[3], length[3];
+};
+
+/* Blocks are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
+ * keys in the cache. False for a tile beyond the end of a dilation group that is shorter than the first. */
+NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, struct nh_block &block) {
+    unsigned index = blockIdx.x;
+    bool inside = true;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        int longest = (int)nh_axis_group_length(args.axis[a].length, args.axis[a].dilation, 0);
+        unsigned tiles = (unsigned)(longest + nh_tile_q(a) - 1) / nh_tile_q(a);
+        block.origin[a] = (int)(index % tiles) * nh_tile_q(a);
+        index /= tiles;
+    }
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        unsigned dilation = (unsigned)args.axis[a].dilation;
+        block.group[a] = (int)(index % dilation);
+        index /= dilation;
+        block.length[a] = (int)nh_axis_group_length(args.axis[a].length, dilation, block.group[a]);
+        inside = inside && block.origin[a] < block.length[a];
+    }
+    block.head = (int)(index % (unsigned)args.heads);
+    block.batch = index / (unsigned)args.heads;
+    block.kv_head = block.head / (int)(args.heads / args.kv_heads);
+    return inside;
+}
+
+/* Position of a row of the query tile. Rows past the end repeat the last query: they are computed, not stored. */
+NH_DEVICE int nh_query_position(const struct nh_block &block, int row, int axis) {
+    int position = block.origin[axis] + nh_row_axis(row, axis);
+    return position < block.length[axis] ? position : block.length[axis] - 1;
+}
+
+NH_DEVICE bool nh_query_exists(const struct nh_block &block, int row) {
+    return block.origin[0] + nh_row_axis(row, 0) < block.length[0] &&
+           block.origin[1] + nh_row_axis(row, 1) < block.length[1] &&
+           block.origin[2] + nh_row_axis(row, 2) < block.length[2];
+}
+
+/* Elements from a tensor's start to a position of the block's dilation group. */
+NH_DEVICE long long nh_position_offset(const nh_cuda_args &args, const struct nh_block &block,
+                                       const nh_cuda_tensor &tensor, int axis, int position) {
+    return (position * args.axis[axis].dilation + block.group[axis]) * tensor.axis[axis];
+}
+
+NH_DEVICE long long nh_query_offset(const nh_cuda_args &args, const struct nh_block &block,
+                                    const nh_cuda_tensor &tensor, int row) {
+    long long offset = block.batch * tensor.batch + block.head * tensor.head;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        offset += nh_position_offset(args, block, tensor, a, nh_query_position(block, row, a));
+    return offset;
+}
+
+/* Origin of a key tile. */
+struct nh_cursor {
+    int at[3];
+};
+
+struct nh_halo {
+    int begin[3], end[3];
+};
+
+NH_DEVICE void nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
+    cursor.at[2] += NH_TILE_K2;
+    if (cursor.at[2] < halo.end[2]) return;
+    cursor.at[2] = halo.begin[2];
+    cursor.at[1] += NH_TILE_K1;
+    if (cursor.at[1] < halo.end[1]) return;
+    cursor.at[1] = halo.begin[1];
+    cursor.at[0] += NH_TILE_K0;
+}
+
+NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo) {
+    int tiles = 1;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        tiles *= (halo.end[a] - halo.begin[a] + nh_tile_k(a) - 1) / nh_tile_k(a);
+    return tiles;
+}
