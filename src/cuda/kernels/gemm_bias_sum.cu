@@ -1,0 +1,21 @@
+/* The bias's gradient from its partial sums, [H, NH_SHARES, entries]: a thread per head and entry. */
+#include "prelude.cuh"
+
+#define NH_THREADS 128
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS)
+    gemm_bias_sum(const __grid_constant__ nh_cuda_args args) {
+    long long entries = 1;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        entries *= 2 * args.axis[a].window - 1;
+    long long index = (long long)blockIdx.x * NH_THREADS + threadIdx.x;
+    if (index >= args.heads * entries) return;
+    long long entry = index, head = nh_split(&entry, entries);
+    const float *partial =
+        (const float *)args.tensor[NH_PARTIAL].data + head * NH_SHARES * entries + entry;
+    float sum = 0;
+    for (int share = 0; share < NH_SHARES; share++)
+        sum += partial[share * entries];
+    ((elem *)args.tensor[NH_D_BIAS].data)[index] = nh_store(sum);
+}

@@ -1,0 +1,108 @@
+/* One step of a warp's matrix product, 16 x 16 += 16 x NH_STEP . NH_STEP x 16, in the knob NH_DTYPE's arithmetic: f16 and bf16
+ * as they are; f32 rounded to TF32 (knob NH_TF32), or in three products of TF32 halves, which keeps
+ * f32's accuracy but for the product of the two low halves. */
+#pragma once
+
+#include "mma.cuh"
+#include "prelude.cuh"
+
+#if NH_DTYPE == NH_F32
+
+#define NH_STEP 8
+/* Elements added to a row: rows then start in different banks, 4 apart for fragments read along rows,
+ * 8 apart for those read down columns. */
+#define NH_PAD_ALONG 4
+#define NH_PAD_DOWN 8
+
+struct nh_left {
+    unsigned high[4], low[4];
+};
+struct nh_right {
+    unsigned high[2][2], low[2][2];
+};
+
+/* low is 0 beside an infinity, whose difference with itself would be NaN. */
+NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
+    *high = nh_to_tf32(value);
+#if !NH_TF32
+    float rest = value - __uint_as_float(*high);
+    *low = nh_to_tf32(rest == rest ? rest : 0.0f);
+#endif
+}
+
+/* tile: the first of 16 rows and NH_STEP columns of a row-major matrix. */
+NH_DEVICE void nh_left_load(struct nh_left *left, const float *tile, int stride, int lane) {
+    const float *at = tile + lane / 4 * stride + lane % 4;
+    nh_split_tf32(at[0], &left->high[0], &left->low[0]);
+    nh_split_tf32(at[8 * stride], &left->high[1], &left->low[1]);
+    nh_split_tf32(at[4], &left->high[2], &left->low[2]);
+    nh_split_tf32(at[8 * stride + 4], &left->high[3], &left->low[3]);
+}
+
+/* tile: 16 rows of NH_STEP columns; the factor is its transpose. */
+NH_DEVICE void nh_right_load_rows(struct nh_right *right, const float *tile, int stride, int lane) {
+    for (int n = 0; n < 2; n++)
+        for (int k = 0; k < 2; k++)
+            nh_split_tf32(tile[(8 * n + lane / 4) * stride + 4 * k + lane % 4], &right->high[n][k],
+                     &right->low[n][k]);
+}
+
+/* tile: NH_STEP rows of 16 columns. */
+NH_DEVICE void nh_right_load_columns(struct nh_right *right, const float *tile, int stride,
+                                     int lane) {
+    for (int n = 0; n < 2; n++)
+        for (int k = 0; k < 2; k++)
+            nh_split_tf32(tile[(4 * k + lane % 4) * stride + 8 * n + lane / 4], &right->high[n][k],
+                     &right->low[n][k]);
+}
+
+/* The small products first, so that they are not lost against the large one's sum. */
+NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left,
+                           const struct nh_right *right) {
+    for (int n = 0; n < 2; n++) {
+#if !NH_TF32
+        nh_mma_tf32(c[n], left->low, right->high[n]);
+        nh_mma_tf32(c[n], left->high, right->low[n]);
+#endif
+        nh_mma_tf32(c[n], left->high, right->high[n]);
+    }
+}
+
+#else
+
+#define NH_STEP 16
+#define NH_PAD_ALONG 8
+#define NH_PAD_DOWN 8
+
+struct nh_left {
+    unsigned x[4];
+};
+struct nh_right {
+    unsigned x[4];
+};
+
+NH_DEVICE void nh_left_load(struct nh_left *left, const elem *tile, int stride, int lane) {
+    nh_load_matrices(left->x, tile + lane % 16 * stride + lane / 16 * 8);
+}
+
+NH_DEVICE void nh_right_load_rows(struct nh_right *right, const elem *tile, int stride,
+                                  int lane) {
+    nh_load_matrices(right->x, tile + (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8);
+}
+
+NH_DEVICE void nh_right_load_columns(struct nh_right *right, const elem *tile, int stride,
+                                     int lane) {
+    nh_load_matrices_transposed(right->x, tile + lane % 16 * stride + lane / 16 * 8);
+}
+
+NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left,
+                           const struct nh_right *right) {
+    for (int n = 0; n < 2; n++)
+#if NH_DTYPE == NH_F16
+        nh_mma_f16(c[n], left->x, right->x + 2 * n);
+#else
+        nh_mma_bf16(c[n], left->x, right->x + 2 * n);
+#endif
+}
+
+#endif
