@@ -6,5 +6,6 @@
 
 extern const struct nh_solver nh_solver_cuda_fused80;
 extern const struct nh_solver nh_solver_cuda_naive;
+extern const struct nh_solver nh_solver_cuda_gemm;
 
 #endif

@@ -308,7 +308,7 @@ static nhood_status prepare(const struct nh_cuda_device *device, int64_t shared_
     int mode = NH_CU_CAPTURE_RELAXED, registers = 0, local_bytes = 0;
     driver->capture_mode(&mode);
     nhood_status status = NHOOD_OK;
-    if (shared_bytes > 48 << 10)
+    if (shared_bytes > 0) /* 48 KiB in all, the kernel's static tables included, need no asking */
         status = nh_driver_check(driver,
                                  driver->kernel_set(NH_CU_FUNCTION_SHARED_BYTES, (int)shared_bytes,
                                                     kernel->handle, device->handle),

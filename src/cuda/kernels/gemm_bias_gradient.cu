@@ -2,7 +2,7 @@
  * the queries. Where queries of the share have a key at the thread's offset is a matter of subtraction, once the
  * block has written down each query's window. Shares are added up by gemm_bias_sum.cu, in a fixed order.
  *
- * NH_SHARES: shares; the partial sums are [H, NH_SHARES, entries]. */
+ * The partial sums are [H, shares, entries]. */
 #include "prelude.cuh"
 
 #define NH_THREADS 128
@@ -45,13 +45,14 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         extent[a] = 2 * window[a] - 1;
         entries *= extent[a];
     }
-    long long head = blockIdx.x, block = nh_split(&head, args.heads), share = block;
-    long long entry = nh_split(&share, NH_SHARES) * NH_THREADS + threadIdx.x;
+    const nh_cuda_tensor &partial = args.tensor[NH_PARTIAL];
+    long long shares = partial.head / entries, head = blockIdx.x, share = nh_split(&head, args.heads);
+    long long entry = nh_split(&share, shares) * NH_THREADS + threadIdx.x;
     offset[2] = (int)entry % extent[2] - window[2] + 1;
     offset[1] = (int)entry / extent[2] % extent[1] - window[1] + 1;
     offset[0] = (int)entry / extent[2] / extent[1] - window[0] + 1;
     long long queries = args.batch * args.axis[0].length * args.axis[1].length * args.axis[2].length;
-    long long per_share = (queries + NH_SHARES - 1) / NH_SHARES;
+    long long per_share = (queries + shares - 1) / shares;
     long long end = min(queries, (share + 1) * per_share);
     const elem *d_s = (const elem *)args.tensor[NH_A].data;
     float sum = 0;
@@ -70,5 +71,5 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         __syncthreads();
     }
     if (entry < entries)
-        ((float *)args.tensor[NH_PARTIAL].data)[(head * NH_SHARES + share) * entries + entry] = sum;
+        ((float *)partial.data)[head * partial.head + share * entries + entry] = sum;
 }

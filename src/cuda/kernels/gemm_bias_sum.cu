@@ -1,4 +1,4 @@
-/* The bias's gradient from its partial sums, [H, NH_SHARES, entries]: a thread per head and entry. */
+/* The bias's gradient from its partial sums, [H, shares, entries]: a thread per head and entry. */
 #include "prelude.cuh"
 
 #define NH_THREADS 128
@@ -12,10 +12,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     long long index = (long long)blockIdx.x * NH_THREADS + threadIdx.x;
     if (index >= args.heads * entries) return;
     long long entry = index, head = nh_split(&entry, entries);
-    const float *partial =
-        (const float *)args.tensor[NH_PARTIAL].data + head * NH_SHARES * entries + entry;
+    const nh_cuda_tensor &partial = args.tensor[NH_PARTIAL];
+    const float *first = (const float *)partial.data + head * partial.head + entry;
     float sum = 0;
-    for (int share = 0; share < NH_SHARES; share++)
-        sum += partial[share * entries];
+    for (long long share = 0; share < partial.head; share += entries)
+        sum += first[share];
     ((elem *)args.tensor[NH_D_BIAS].data)[index] = nh_store(sum);
 }

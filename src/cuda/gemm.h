@@ -1,0 +1,33 @@
+/* The GEMM family: what its choice of tiles (gemm.c) and its launches (gemm_steps.c) share. */
+#ifndef NH_CUDA_GEMM_H
+#define NH_CUDA_GEMM_H
+
+#include "launch.h"
+
+/* config.value[] */
+enum { GEMM_TILE, GEMM_COLUMNS = GEMM_TILE + NH_AXES };
+
+/* Elements of a row in shared memory, before the padding against bank conflicts: whole product steps. */
+static inline int64_t nh_gemm_width(int64_t dim) {
+    return nh_ceil_div(dim, 16) * 16;
+}
+
+static inline int64_t nh_gemm_rows(const struct nh_config *config) {
+    return (int64_t)config->value[GEMM_TILE] * config->value[GEMM_TILE + 1] *
+           config->value[GEMM_TILE + 2];
+}
+
+/* Tiles of one batch entry and head. */
+int64_t nh_gemm_tiles(const struct nh_problem *problem, const struct nh_config *config);
+
+/* Dynamic shared memory of gemm_pn and of gemm_band for rows of `dim` elements. */
+int64_t nh_gemm_pn_bytes(const struct nh_problem *problem, const struct nh_config *config,
+                         int64_t dim);
+int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_config *config,
+                           int64_t dim);
+
+/* Appends the launches of the problem's operation. */
+nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, const struct nh_config *config);
+
+#endif

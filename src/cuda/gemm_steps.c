@@ -1,0 +1,233 @@
+/* cuda.gemm's launches: one for an operator; for attention
+ *     forward   S = pn(Q, K), P = softmax(S) in S's memory, O = nn(P, V)
+ *     backward  P = exp(pn(Q, K) - LSE), dV = in(P, dO), dS = P (pn(dO, V) - delta) in P's memory,
+ *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset. */
+#include "gemm.h"
+
+#include "dtype.h"
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+
+enum { THREADS = 128, LANES = 32 };
+/* NH_RESULT of kernels/gemm_pn.cu */
+enum { SCORE, PROBABILITY, SCORE_GRADIENT };
+
+struct builder {
+    struct nh_cuda_operation *operation;
+    const struct nh_problem *problem;
+    const struct nh_config *config;
+    /* of the attention weights in the workspace */
+    size_t weights;
+};
+
+static void step_init(const struct builder *builder, struct nh_cuda_step *step) {
+    nh_cuda_step_init(step, builder->problem);
+    /* Beyond its length, dilation leaves every token alone, as its length does. */
+    for (int a = 0; a < NH_AXES; a++)
+        step->args.axis[a].dilation =
+            nh_min(step->args.axis[a].dilation, step->args.axis[a].length);
+}
+
+/* Lets a kernel find the caller's tensor in another one's slot. */
+static void rebind(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
+                   int32_t tensor) {
+    const nhood_strides *strides = &problem->strides[tensor];
+    step->binding[slot].from = tensor;
+    step->args.tensor[slot].batch = strides->batch;
+    step->args.tensor[slot].head = strides->head;
+    for (int a = 0; a < NH_AXES; a++)
+        step->args.tensor[slot].axis[a] = strides->axis[a];
+}
+
+static struct nh_kernel_spec spec_of(const struct builder *builder, const char *source,
+                                     int64_t dim) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = {.source = source};
+    bool causal = false, strided = false;
+    for (int a = 0; a < NH_AXES; a++) {
+        causal |= problem->axis[a].causal != 0;
+        strided |= problem->axis[a].stride > 1;
+    }
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_kernel_define(&spec, "NH_RANK", problem->rank);
+    nh_kernel_define(&spec, "NH_TILE0", builder->config->value[GEMM_TILE]);
+    nh_kernel_define(&spec, "NH_TILE1", builder->config->value[GEMM_TILE + 1]);
+    nh_kernel_define(&spec, "NH_TILE2", builder->config->value[GEMM_TILE + 2]);
+    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
+    nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
+    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
+    nh_kernel_define(&spec, "NH_CAUSAL", causal);
+    nh_kernel_define(&spec, "NH_STRIDED", strided);
+    return spec;
+}
+
+/* A = the products of the rows bound to NH_Q and NH_K, of `dim` elements, taken as `result` says. */
+static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *step, int64_t dim,
+                           int result, bool f32_weights) {
+    struct nh_kernel_spec spec = spec_of(builder, "gemm_pn.cu", dim);
+    nh_kernel_define(&spec, "NH_INVERSE", 0);
+    nh_kernel_define(&spec, "NH_BIASED", step->args.has_bias);
+    nh_kernel_define(&spec, "NH_RESULT", result);
+    nh_kernel_define(&spec, "NH_WEIGHT_F32", f32_weights);
+    step->args.dim = dim;
+    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
+    step->shared_bytes = nh_gemm_pn_bytes(builder->problem, builder->config, dim);
+    step->grid[0] = builder->problem->batch * builder->problem->heads *
+                    nh_gemm_tiles(builder->problem, builder->config);
+    return nh_cuda_step_add(builder->operation, step, &spec);
+}
+
+/* out = scale * the sums of rows weighted by A, over the keys of a query or (inverse) the queries of a key. */
+static nhood_status add_band(const struct builder *builder, struct nh_cuda_step *step, int32_t rows,
+                             int32_t out, int64_t dim, double scale, bool inverse) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = spec_of(builder, "gemm_band.cu", dim);
+    nh_kernel_define(&spec, "NH_INVERSE", inverse);
+    rebind(step, problem, NH_V, rows);
+    rebind(step, problem, NH_O, out);
+    step->args.dim_v = dim;
+    step->args.scale = scale;
+    step->outputs = 1u << out;
+    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
+    step->shared_bytes = nh_gemm_band_bytes(problem, builder->config, dim);
+    step->grid[0] = problem->batch * (inverse ? problem->kv_heads : problem->heads) *
+                    nh_gemm_tiles(problem, builder->config);
+    return nh_cuda_step_add(builder->operation, step, &spec);
+}
+
+static int64_t weight_count(const struct nh_problem *problem) {
+    return problem->batch * problem->tokens * problem->heads * problem->window_count;
+}
+
+static nhood_status add_softmax(const struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = {.source = "gemm_softmax.cu"};
+    struct nh_cuda_step step;
+    step_init(builder, &step);
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
+    step.threads = THREADS;
+    step.grid[0] = nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / LANES);
+    return nh_cuda_step_add(builder->operation, &step, &spec);
+}
+
+static nhood_status add_forward(struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_cuda_step step;
+    builder->weights =
+        nh_cuda_reserve(builder->operation, (size_t)weight_count(problem) * sizeof(float));
+    step_init(builder, &step);
+    step.args.flags &= ~(unsigned)NHOOD_FLAG_ZERO_FILL;
+    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
+    nhood_status status = add_pn(builder, &step, problem->dim, SCORE, true);
+    if (status || (status = add_softmax(builder))) return status;
+    step_init(builder, &step);
+    int64_t weights_per_score = (int64_t)(sizeof(float) / nh_dtype_bytes(problem->dtype));
+    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights,
+                           problem->window_count * weights_per_score);
+    return add_band(builder, &step, NHOOD_V, NHOOD_O, problem->dim_v, 1, false);
+}
+
+/* delta, by lanes that between them hold a row of dO and of O in registers. */
+static nhood_status add_delta(const struct builder *builder, size_t delta) {
+    const struct nh_problem *problem = builder->problem;
+    int64_t vector = nh_cuda_vector(problem, BIT(O) | BIT(D_O)), lanes = 1;
+    while (lanes < LANES && lanes * vector < problem->dim_v)
+        lanes *= 2;
+    struct nh_kernel_spec spec = {.source = "delta.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_VECTOR", vector);
+    nh_kernel_define(&spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
+    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_kernel_define(&spec, "NH_RESIDENT", 1);
+    nh_kernel_define(&spec, "NH_BIASED", 0);
+    struct nh_cuda_step step;
+    step_init(builder, &step);
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, delta, 1);
+    step.threads = THREADS;
+    step.grid[0] = nh_min(
+        nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / lanes), INT32_MAX);
+    return nh_cuda_step_add(builder->operation, &step, &spec);
+}
+
+static void bind_weights(const struct builder *builder, struct nh_cuda_step *step) {
+    step_init(builder, step);
+    nh_cuda_bind_workspace(step, builder->problem, NH_A, builder->weights,
+                           builder->problem->window_count);
+}
+
+/* The bias's gradient: shares of the queries, enough of them to fill the device, then their sum. */
+static nhood_status add_bias_gradient(const struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    int64_t blocks = nh_ceil_div(problem->bias_count, THREADS) * problem->heads;
+    int64_t most = nh_ceil_div(problem->batch * problem->tokens, THREADS);
+    int64_t shares =
+        nh_min(most, nh_ceil_div(8 * (int64_t)builder->operation->device->multiprocessors, blocks));
+    size_t partial =
+        nh_cuda_reserve(builder->operation,
+                        (size_t)(problem->heads * shares * problem->bias_count) * sizeof(float));
+    struct nh_kernel_spec spec = {.source = "gemm_bias_gradient.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    struct nh_cuda_step step;
+    bind_weights(builder, &step);
+    step.binding[NH_PARTIAL] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, partial};
+    step.args.tensor[NH_PARTIAL].head = shares * problem->bias_count;
+    step.outputs = BIT(D_BIAS);
+    step.threads = THREADS;
+    step.grid[0] = blocks * shares;
+    nhood_status status = nh_cuda_step_add(builder->operation, &step, &spec);
+    spec.source = "gemm_bias_sum.cu";
+    step.grid[0] = nh_ceil_div(problem->heads * problem->bias_count, THREADS);
+    return status ? status : nh_cuda_step_add(builder->operation, &step, &spec);
+}
+
+static nhood_status add_score_gradient(const struct builder *builder, size_t delta) {
+    struct nh_cuda_step step;
+    bind_weights(builder, &step);
+    nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, delta, 1);
+    rebind(&step, builder->problem, NH_Q, NHOOD_D_O);
+    rebind(&step, builder->problem, NH_K, NHOOD_V);
+    step.args.scale = 1;
+    step.args.has_bias = 0;
+    step.outputs = BIT(D_Q) | BIT(D_K) | BIT(D_BIAS);
+    return add_pn(builder, &step, builder->problem->dim_v, SCORE_GRADIENT, false);
+}
+
+static nhood_status add_backward(struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_cuda_operation *operation = builder->operation;
+    struct nh_cuda_step step;
+    size_t delta = nh_cuda_reserve(
+        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
+    builder->weights =
+        nh_cuda_reserve(operation, (size_t)weight_count(problem) * nh_dtype_bytes(problem->dtype));
+    bind_weights(builder, &step);
+    nhood_status status = add_pn(builder, &step, problem->dim, PROBABILITY, false);
+    bind_weights(builder, &step);
+    if (!status) status = add_band(builder, &step, NHOOD_D_O, NHOOD_D_V, problem->dim_v, 1, true);
+    if (!status) status = add_delta(builder, delta);
+    if (!status) status = add_score_gradient(builder, delta);
+    bind_weights(builder, &step);
+    if (!status)
+        status = add_band(builder, &step, NHOOD_K, NHOOD_D_Q, problem->dim, problem->scale, false);
+    bind_weights(builder, &step);
+    if (!status)
+        status = add_band(builder, &step, NHOOD_Q, NHOOD_D_K, problem->dim, problem->scale, true);
+    if (!status && problem->has_bias) status = add_bias_gradient(builder);
+    return status;
+}
+
+nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, const struct nh_config *config) {
+    struct builder builder = {operation, problem, config, 0};
+    struct nh_cuda_step step;
+    step_init(&builder, &step);
+    switch (problem->op) {
+    case NHOOD_OP_FWD: return add_forward(&builder);
+    case NHOOD_OP_BWD: return add_backward(&builder);
+    case NHOOD_OP_PN: return add_pn(&builder, &step, problem->dim, SCORE, false);
+    case NHOOD_OP_NN: return add_band(&builder, &step, NHOOD_V, NHOOD_O, problem->dim_v, 1, false);
+    default: return add_band(&builder, &step, NHOOD_D_O, NHOOD_D_V, problem->dim_v, 1, true);
+    }
+}
