@@ -164,22 +164,27 @@ static nhood_status add_bias_gradient(const struct builder *builder) {
     int64_t most = nh_ceil_div(problem->batch * problem->tokens, THREADS);
     int64_t shares =
         nh_min(most, nh_ceil_div(8 * (int64_t)builder->operation->device->multiprocessors, blocks));
-    size_t partial =
+    struct nh_cuda_binding sums = {
+        NH_BIND_WORKSPACE,
         nh_cuda_reserve(builder->operation,
-                        (size_t)(problem->heads * shares * problem->bias_count) * sizeof(float));
+                        (size_t)(problem->heads * shares * problem->bias_count) * sizeof(float))};
     struct nh_kernel_spec spec = {.source = "gemm_bias_gradient.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     struct nh_cuda_step step;
     bind_weights(builder, &step);
-    step.binding[NH_PARTIAL] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, partial};
-    step.args.tensor[NH_PARTIAL].head = shares * problem->bias_count;
+    step.binding[NH_D_BIAS] = sums;
+    step.args.tensor[NH_D_BIAS].head = shares * problem->bias_count;
     step.outputs = BIT(D_BIAS);
     step.threads = THREADS;
     step.grid[0] = blocks * shares;
     nhood_status status = nh_cuda_step_add(builder->operation, &step, &spec);
+    if (status) return status;
     spec.source = "gemm_bias_sum.cu";
+    step.binding[NH_BIAS] = sums;
+    step.args.tensor[NH_BIAS].head = shares * problem->bias_count;
+    step.binding[NH_D_BIAS].from = NHOOD_D_BIAS;
     step.grid[0] = nh_ceil_div(problem->heads * problem->bias_count, THREADS);
-    return status ? status : nh_cuda_step_add(builder->operation, &step, &spec);
+    return nh_cuda_step_add(builder->operation, &step, &spec);
 }
 
 static nhood_status add_score_gradient(const struct builder *builder, size_t delta) {

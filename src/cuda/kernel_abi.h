@@ -28,8 +28,6 @@ enum nh_slot {
     /* attention weights and their gradient, as A */
     NH_P,
     NH_D_S,
-    /* sums of parts, to be added up in a fixed order */
-    NH_PARTIAL,
     NH_CUDA_TENSORS
 };
 

@@ -1,4 +1,4 @@
-/* The bias's gradient from its partial sums, [H, shares, entries]: a thread per head and entry. */
+/* The bias's gradient from the sums of gemm_bias_gradient.cu, in the table's place: a thread per head and entry. */
 #include "prelude.cuh"
 
 #define NH_THREADS 128
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     long long index = (long long)blockIdx.x * NH_THREADS + threadIdx.x;
     if (index >= args.heads * entries) return;
     long long entry = index, head = nh_split(&entry, entries);
-    const nh_cuda_tensor &partial = args.tensor[NH_PARTIAL];
+    const nh_cuda_tensor &partial = args.tensor[NH_BIAS];
     const float *first = (const float *)partial.data + head * partial.head + entry;
     float sum = 0;
     for (long long share = 0; share < partial.head; share += entries)
