@@ -18,12 +18,12 @@ demo:
 	build/denoise $(PHOTO) --sigma 25 --output build/demo
 
 test:
-	scripts/setup test
+	scripts/setup test torch
 	$(MAKE) all
 	ctest --test-dir build --output-on-failure --no-label-summary -LE gpu
 
 test-core: all
-	ctest --test-dir build --output-on-failure --no-label-summary -LE 'gpu|python|install'
+	ctest --test-dir build --output-on-failure --no-label-summary -LE 'gpu|python|torch|install'
 
 bench: all
 	build/nhood bench $(BENCH)

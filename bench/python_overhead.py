@@ -33,7 +33,7 @@ def parts(query: np.ndarray, key: np.ndarray, value: np.ndarray, out: np.ndarray
     asked, context, execute = request(), _plans.current_context(), _library.lib.nhood_plan_execute
     read = [_arrays._read_numpy(array, "") for array in (query, key, value)]
     layouts = (*(layout for _, layout, _ in read), None, None, None)
-    plan = _plans.find_plan(context, asked, layouts)
+    plan = _plans.find_plan(context, _plans.CPU, asked, layouts)
     addresses = [*(address for address, _, _ in read), None, None, None, out.ctypes.data, None]
     scratch = _plans._Scratch()
     scratch.reserve(plan.workspace_bytes)
@@ -46,12 +46,12 @@ def parts(query: np.ndarray, key: np.ndarray, value: np.ndarray, out: np.ndarray
         "· three arrays to addresses and layouts": lambda: [
             _arrays._read_numpy(array, "") for array in (query, key, value)
         ],
-        "· request and layouts to a plan": lambda: _plans.find_plan(context, asked, layouts),
+        "· request and layouts to a plan": lambda: _plans.find_plan(context, _plans.CPU, asked, layouts),
         "· a result array": lambda: _arrays._empty_numpy(SHAPE, _library.DTYPE_F32),
-        "· io struct and execute": lambda: _plans._execute(plan, addresses),
+        "· io struct and execute": lambda: _plans.execute(plan, addresses),
         "· · of these nhood_plan_execute, through ctypes": lambda: execute(plan.handle, scratch.reference),
         "· · an empty call through ctypes": lambda: workspace_bytes(plan.handle),
-        "plan made anew each time": lambda: _plans.find_plan.__wrapped__(context, asked, layouts),
+        "plan made anew each time": lambda: _plans.find_plan.__wrapped__(context, _plans.CPU, asked, layouts),
     }
     lines.update(torch_lines(query, key, value))
     return lines

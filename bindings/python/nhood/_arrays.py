@@ -90,7 +90,9 @@ def _torch_kind(torch: Any) -> Kind:
         if dtype is None:
             raise _refuse_dtype(name, tensor.dtype)
         if tensor.requires_grad:
-            raise ValueError(f"{name} requires a gradient, which would be lost: pass {name}.detach()")
+            raise ValueError(
+                f"{name} requires a gradient, which would be lost: call nhood.torch, or pass {name}.detach()"
+            )
         if tensor.device.type != "cpu":
             raise ValueError(f"{name} is on device {tensor.device}: not in CPU memory")
         if tensor.layout is not torch.strided:

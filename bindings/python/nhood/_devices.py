@@ -52,16 +52,11 @@ def configure(threads: int = 0, isa: Optional[str] = None, solver: Optional[str]
 
 def devices() -> list[Device]:
     """The devices the library sees. Calls of this package take CPU memory and run on the CPU."""
-    context = current_context()
-    found = []
-    for number in range(c.lib.nhood_device_count(context.handle)):
-        info = c.DeviceInfo(struct_size=ctypes.sizeof(c.DeviceInfo))
-        c.check(c.lib.nhood_device_query(context.handle, number, info))
-        kind = ("cpu", "cuda")[info.kind]
-        found.append(
-            Device(info.name.decode(), kind, info.ordinal, info.workers, info.description.decode())
-        )
-    return found
+    kinds = {c.DEVICE_CPU: "cpu", c.DEVICE_CUDA: "cuda"}
+    return [
+        Device(info.name.decode(), kinds[info.kind], info.ordinal, info.workers, info.description.decode())
+        for info in current_context().devices()
+    ]
 
 
 def threads() -> int:

@@ -43,7 +43,9 @@ _AXIS_NAMES = {1: "X", 2: "X, Y", 3: "X, Y, Z"}
 _BIAS_SHAPES = {1: "H, 2*kx-1", 2: "H, 2*kx-1, 2*ky-1", 3: "H, 2*kx-1, 2*ky-1, 2*kz-1"}
 
 
-def _publish(function: Callable[Concatenate[int, P], R], name: str, rank: int) -> Callable[P, R]:
+def publish(
+    function: Callable[Concatenate[int, P], R], name: str, rank: int, common: str = _COMMON_PARAGRAPHS
+) -> Callable[P, R]:
     """`function` with its first argument, the rank, filled in; documented for that rank."""
 
     @functools.wraps(function)
@@ -57,14 +59,14 @@ def _publish(function: Callable[Concatenate[int, P], R], name: str, rank: int) -
     published.__doc__ = (
         (function.__doc__ or "")
         .replace("AXES_PARAGRAPH", _AXES_PARAGRAPH)
-        .replace("COMMON_PARAGRAPHS", _COMMON_PARAGRAPHS)
+        .replace("COMMON_PARAGRAPHS", common)
         .replace("X..", _AXIS_NAMES[rank])
         .replace("BIAS_SHAPE", _BIAS_SHAPES[rank])
     )
     return published
 
 
-def _per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
+def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
     if type(value) is int:
         return (value,) * rank
     if not isinstance(value, Sequence):
@@ -74,7 +76,7 @@ def _per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
     return tuple([entry if type(entry) is int else index(entry) for entry in value])
 
 
-def _causal_per_axis(value: CausalPerAxis, rank: int) -> tuple[bool, ...]:
+def causal_per_axis(value: CausalPerAxis, rank: int) -> tuple[bool, ...]:
     if not isinstance(value, Sequence):
         return (bool(value),) * rank
     if len(value) != rank:
@@ -96,10 +98,10 @@ def _request(
 ) -> Request:
     return Request(
         operation,
-        _per_axis(kernel_size, rank, "kernel_size"),
-        _per_axis(stride, rank, "stride"),
-        _per_axis(dilation, rank, "dilation"),
-        _causal_per_axis(is_causal, rank),
+        per_axis(kernel_size, rank, "kernel_size"),
+        per_axis(stride, rank, "stride"),
+        per_axis(dilation, rank, "dilation"),
+        causal_per_axis(is_causal, rank),
         None if scale is None else float(scale),
         flags,
         wanted,
@@ -107,15 +109,7 @@ def _request(
     )
 
 
-def _names(operation: Operation) -> tuple[str, ...]:
-    return tuple(tensor.name for tensor in operation.inputs)
-
-
-_FORWARD_NAMES, _BACKWARD_NAMES = _names(FORWARD), _names(BACKWARD)
-_QK_NAMES, _AV_NAMES, _IN_NAMES = _names(QK), _names(AV), _names(IN)
-
-
-def _check_additional(keys: Optional[Array], values: Optional[Array]) -> None:
+def check_additional(keys: Optional[Array], values: Optional[Array]) -> None:
     if (keys is None) != (values is None):
         raise ValueError("additional_keys and additional_values: give both or neither")
 
@@ -153,7 +147,7 @@ def _attention(
 
     COMMON_PARAGRAPHS
     """
-    _check_additional(additional_keys, additional_values)
+    check_additional(additional_keys, additional_values)
     request = _request(
         FORWARD,
         rank,
@@ -166,7 +160,7 @@ def _attention(
         (True, True) if return_lse else (True, False),
     )
     arrays = (query, key, value, bias, additional_keys, additional_values)
-    out, lse = run(request, _FORWARD_NAMES, arrays)
+    out, lse = run(request, arrays)
     return (out, lse) if return_lse else out
 
 
@@ -201,7 +195,7 @@ def _attention_backward(
 
     COMMON_PARAGRAPHS
     """
-    _check_additional(additional_keys, additional_values)
+    check_additional(additional_keys, additional_values)
     additional = additional_keys is not None
     request = _request(
         BACKWARD,
@@ -215,7 +209,7 @@ def _attention_backward(
         (True, True, True, bias is not None, additional, additional),
     )
     arrays = (query, key, value, bias, additional_keys, additional_values, out, lse, d_out, d_lse)
-    return tuple([d for d in run(request, _BACKWARD_NAMES, arrays) if d is not None])
+    return tuple([d for d in run(request, arrays) if d is not None])
 
 
 def _qk(
@@ -247,7 +241,7 @@ def _qk(
     """
     flags = (FLAG_CLAMP_WINDOW if clamp_window else 0) | (FLAG_ZERO_FILL if zero_fill else 0)
     request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, flags, (True,))
-    return run(request, _QK_NAMES, (query, key, bias))[0]
+    return run(request, (query, key, bias))[0]
 
 
 def _av(
@@ -273,7 +267,7 @@ def _av(
     """
     flags = FLAG_CLAMP_WINDOW if clamp_window else 0
     request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, flags, (True,))
-    return run(request, _AV_NAMES, (attn, value))[0]
+    return run(request, (attn, value))[0]
 
 
 def _in(
@@ -307,21 +301,21 @@ def _in(
     request = _request(
         IN, rank, kernel_size, stride, dilation, is_causal, None, flags, (True,), kv_heads
     )
-    return run(request, _IN_NAMES, (attn, d_out))[0]
+    return run(request, (attn, d_out))[0]
 
 
-na1d = _publish(_attention, "na1d", 1)
-na2d = _publish(_attention, "na2d", 2)
-na3d = _publish(_attention, "na3d", 3)
-na1d_backward = _publish(_attention_backward, "na1d_backward", 1)
-na2d_backward = _publish(_attention_backward, "na2d_backward", 2)
-na3d_backward = _publish(_attention_backward, "na3d_backward", 3)
-na1d_qk = _publish(_qk, "na1d_qk", 1)
-na2d_qk = _publish(_qk, "na2d_qk", 2)
-na3d_qk = _publish(_qk, "na3d_qk", 3)
-na1d_av = _publish(_av, "na1d_av", 1)
-na2d_av = _publish(_av, "na2d_av", 2)
-na3d_av = _publish(_av, "na3d_av", 3)
-na1d_in = _publish(_in, "na1d_in", 1)
-na2d_in = _publish(_in, "na2d_in", 2)
-na3d_in = _publish(_in, "na3d_in", 3)
+na1d = publish(_attention, "na1d", 1)
+na2d = publish(_attention, "na2d", 2)
+na3d = publish(_attention, "na3d", 3)
+na1d_backward = publish(_attention_backward, "na1d_backward", 1)
+na2d_backward = publish(_attention_backward, "na2d_backward", 2)
+na3d_backward = publish(_attention_backward, "na3d_backward", 3)
+na1d_qk = publish(_qk, "na1d_qk", 1)
+na2d_qk = publish(_qk, "na2d_qk", 2)
+na3d_qk = publish(_qk, "na3d_qk", 3)
+na1d_av = publish(_av, "na1d_av", 1)
+na2d_av = publish(_av, "na2d_av", 2)
+na3d_av = publish(_av, "na3d_av", 3)
+na1d_in = publish(_in, "na1d_in", 1)
+na2d_in = publish(_in, "na2d_in", 2)
+na3d_in = publish(_in, "na3d_in", 3)

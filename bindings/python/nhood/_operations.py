@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
@@ -45,6 +46,10 @@ class Operation:
     code: int
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+    @functools.cached_property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.inputs)
 
 
 _SOFTMAX_INPUTS = (

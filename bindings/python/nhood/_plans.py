@@ -22,7 +22,7 @@ from ._arrays import Kind, Layout, find_kind, kinds
 from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
 
 PLAN_CACHE_SIZE = 512
-_CPU = 0  # the library's number of the only device that takes CPU memory
+CPU = 0  # the library's number of the only device that takes CPU memory
 _ALIGNMENT = 64
 
 
@@ -38,6 +38,18 @@ class Context:
             isa=isa.encode() if isa else None,
         )
         c.check(c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle)))
+        self.cuda_devices = {
+            info.ordinal: number for number, info in enumerate(self.devices()) if info.kind == c.DEVICE_CUDA
+        }
+        """the library's numbers of CUDA devices, by ordinal"""
+
+    def devices(self) -> list[c.DeviceInfo]:
+        found = []
+        for number in range(c.lib.nhood_device_count(self.handle)):
+            info = c.DeviceInfo(struct_size=ctypes.sizeof(c.DeviceInfo))
+            c.check(c.lib.nhood_device_query(self.handle, number, info))
+            found.append(info)
+        return found
 
     def __del__(self, _destroy: Callable = c.lib.nhood_context_destroy) -> None:
         _destroy(self.handle)
@@ -163,13 +175,15 @@ def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.P
 
 
 @functools.lru_cache(maxsize=PLAN_CACHE_SIZE)
-def find_plan(context: Context, request: Request, layouts: tuple[Optional[Layout], ...]) -> Plan:
+def find_plan(
+    context: Context, device: int, request: Request, layouts: tuple[Optional[Layout], ...]
+) -> Plan:
     """The plan for a request on arrays of these layouts, made if it is not in the cache."""
     problem, sizes = _problem(request, layouts)
     operation, rank = request.operation, len(request.window)
     options = c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver)
     owner = _PlanOwner()
-    c.check(c.lib.nhood_plan_create(context.handle, _CPU, problem, options, ctypes.byref(owner.handle)))
+    c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle)))
     outputs = tuple(
         (tuple(sizes[letter] for letter in tensor.letters(rank)), tensor_dtype(tensor, problem.dtype))
         if wanted
@@ -178,6 +192,13 @@ def find_plan(context: Context, request: Request, layouts: tuple[Optional[Layout
     )
     slots = tuple(tensor.slot for tensor in operation.inputs + operation.outputs)
     return Plan(owner, owner.handle, c.lib.nhood_plan_workspace_bytes(owner.handle), outputs, slots)
+
+
+def flops(request: Request, layouts: Sequence[Optional[Layout]]) -> float:
+    """Useful floating-point operations of a request, 2 per multiply-add."""
+    count = ctypes.c_double()
+    c.check(c.lib.nhood_problem_cost(_problem(request, layouts)[0], ctypes.byref(count), None))
+    return count.value
 
 
 class _Scratch:
@@ -207,12 +228,12 @@ def clear_cache() -> None:
     _idle.clear()
 
 
-def run(request: Request, names: tuple[str, ...], arrays: tuple[Any, ...]) -> list[Any]:
+def run(request: Request, arrays: tuple[Any, ...]) -> list[Any]:
     """Executes; results in the order of the operation's outputs, None for one that is not wanted."""
     addresses: list[Optional[int]] = []
     layouts: list[Optional[Layout]] = []
     owners = []  # keep exported memory alive until the end of the call
-    for name, array in zip(names, arrays):
+    for name, array in zip(request.operation.input_names, arrays):
         if array is None:
             addresses.append(None)
             layouts.append(None)
@@ -222,20 +243,21 @@ def run(request: Request, names: tuple[str, ...], arrays: tuple[Any, ...]) -> li
         addresses.append(address)
         layouts.append(layout)
         owners.append(owner)
-    plan = find_plan(_context or current_context(), request, tuple(layouts))
+    plan = find_plan(_context or current_context(), CPU, request, tuple(layouts))
     kind = kinds[type(arrays[0])]
     results = []
     for output in plan.outputs:
         made = kind.empty(*output) if output else (None, None)
         results.append(made[0])
         addresses.append(made[1])
-    _execute(plan, addresses)
+    execute(plan, addresses)
     if kind.wrap:
         return [result if result is None else kind.wrap(result, arrays[0]) for result in results]
     return results
 
 
-def _execute(plan: Plan, addresses: list[Optional[int]]) -> None:
+def execute(plan: Plan, addresses: list[Optional[int]]) -> None:
+    """Runs a plan on the CPU, in a workspace from the pool."""
     try:
         scratch = _idle.pop()
     except IndexError:
@@ -251,3 +273,16 @@ def _execute(plan: Plan, addresses: list[Optional[int]]) -> None:
             c.check(status)
     finally:
         _idle.append(scratch)
+
+
+def enqueue(plan: Plan, addresses: list[Optional[int]], workspace: int, stream: int) -> None:
+    """Enqueues a plan of a CUDA device."""
+    io = c.Io(
+        struct_size=ctypes.sizeof(c.Io),
+        workspace=workspace,
+        workspace_bytes=plan.workspace_bytes,
+        stream=stream,
+    )
+    for slot, address in zip(plan.slots, addresses):
+        io.data[slot] = address
+    c.check(c.lib.nhood_plan_execute(plan.handle, ctypes.byref(io)))

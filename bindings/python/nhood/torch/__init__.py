@@ -1,0 +1,42 @@
+"""Neighborhood attention for PyTorch: functions and layers on CPU and CUDA tensors.
+
+    import torch, nhood.torch
+    query, key, value = torch.rand(3, 1, 56, 56, 4, 32, requires_grad=True)
+    out = nhood.torch.na2d(query, key, value, kernel_size=7)
+
+The operators are registered with torch.library as torch.ops.nhood.*: torch.compile, autocast, checkpointing and
+torch's FLOP counter know them.
+"""
+
+from ._dense import attention, merge_attentions
+from ._functions import (
+    na1d,
+    na1d_av,
+    na1d_qk,
+    na2d,
+    na2d_av,
+    na2d_qk,
+    na3d,
+    na3d_av,
+    na3d_qk,
+    neighborhood_attention,
+)
+from .modules import NeighborhoodAttention1D, NeighborhoodAttention2D, NeighborhoodAttention3D
+
+__all__ = [
+    "NeighborhoodAttention1D",
+    "NeighborhoodAttention2D",
+    "NeighborhoodAttention3D",
+    "attention",
+    "merge_attentions",
+    "na1d",
+    "na1d_av",
+    "na1d_qk",
+    "na2d",
+    "na2d_av",
+    "na2d_qk",
+    "na3d",
+    "na3d_av",
+    "na3d_qk",
+    "neighborhood_attention",
+]

@@ -1,0 +1,78 @@
+"""Attention without neighborhoods, and attentions over parts of the keys put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+from ._functions import na1d
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    *,
+    return_lse: bool = False,
+) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """Attention of every query over all keys, or over those up to its own position.
+
+    query: [B, N, H, D].  key: [B, M, Hkv, D].  value: [B, M, Hkv, Dv]; Hkv divides H. N and M may differ; query
+    i attends the keys 0 .. i then, if causal.
+    scale: any finite number; None: D ** -0.5.
+
+    Returns out [B, N, H, Dv]; with return_lse, out and the log-sum-exp of the logits [B, N, H].
+    """
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name}.shape = {tuple(tensor.shape)} has {tensor.dim()} axes, not 4")
+    queries, keys = query.shape[1], key.shape[1]
+    if is_causal and keys > queries:  # nobody attends the last ones
+        key, value = key[:, :queries], value[:, :queries]
+        keys = queries
+    if queries == keys:
+        out, lse = na1d(query, key, value, keys, is_causal=is_causal, scale=scale, return_lse=True)
+    elif is_causal:
+        early = na1d(query[:, :keys], key, value, keys, is_causal=True, scale=scale, return_lse=True)
+        late = _over_additional(query[:, keys:], key, value, scale)
+        out, lse = (torch.cat(parts, dim=1) for parts in zip(early, late))
+    else:
+        out, lse = _over_additional(query, key, value, scale)
+    return (out, lse) if return_lse else out
+
+
+def _over_additional(
+    query: Tensor, key: Tensor, value: Tensor, scale: Optional[float]
+) -> tuple[Tensor, Tensor]:
+    """Takes all keys for additional tokens. A window holds one token at least: a bias so low that its weight is
+    zero takes it out again."""
+    batch, queries, heads, _ = query.shape
+    nothing = [
+        tensor.new_zeros(batch, 1, 1, tensor.shape[-1]).expand(-1, queries, tensor.shape[2], -1)
+        for tensor in (key, value)
+    ]
+    bias = query.new_full((heads, 1), torch.finfo(query.dtype).min / 2)
+    return na1d(
+        query, *nothing, 1, scale=scale, additional_keys=key, additional_values=value, bias=bias, return_lse=True
+    )
+
+
+def merge_attentions(outputs: Sequence[Tensor], lse_tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention over the union of disjoint sets of keys, from the results over each of them.
+
+    outputs: each [B, X.., H, Dv].  lse_tensors: each [B, X.., H], the log-sum-exps of the same calls.
+
+    Returns out and lse, as one call over all the keys would; gradients go through both outputs and log-sum-exps.
+    """
+    if len(outputs) != len(lse_tensors) or not outputs:
+        raise ValueError(f"{len(outputs)} outputs and {len(lse_tensors)} lse_tensors: give one or more pairs")
+    lses = torch.stack(list(lse_tensors))
+    lse = torch.logsumexp(lses, dim=0)
+    weights = torch.exp(lses - lse).unsqueeze(-1)
+    out = sum(weight * output.to(lse.dtype) for weight, output in zip(weights, outputs))
+    return out.to(outputs[0].dtype), lse

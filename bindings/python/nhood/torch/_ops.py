@@ -1,0 +1,184 @@
+"""The library's operations as operators of torch, torch.ops.nhood.*: schema, implementation, fake, FLOPs.
+
+They know nothing of gradients: those are in _autograd.py, outside the operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from .. import _plans
+from .._arrays import Layout, packed_strides
+from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
+from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
+from .._plans import Request
+from ._tensors import run
+
+Ints = Sequence[int]
+Bools = Sequence[bool]
+
+_AXES = "int[] kernel_size, int[] stride, int[] dilation, bool[] is_causal"
+_SCHEMAS = {
+    "na": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? additional_keys, "
+    f"Tensor? additional_values, {_AXES}, float? scale, bool clamp_window, bool need_lse) "
+    "-> Tensor[]",
+    "na_backward": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? additional_keys, "
+    "Tensor? additional_values, Tensor out, Tensor lse, Tensor d_out, Tensor? d_lse, "
+    f"{_AXES}, float? scale, bool clamp_window, bool[] wanted) -> Tensor[]",
+    "na_qk": f"(Tensor query, Tensor key, Tensor? bias, {_AXES}, float? scale, bool zero_fill, "
+    "bool clamp_window) -> Tensor",
+    "na_av": f"(Tensor attn, Tensor value, {_AXES}, bool clamp_window) -> Tensor",
+    "na_in": f"(Tensor attn, Tensor d_out, {_AXES}, int kv_heads, bool clamp_window) -> Tensor",
+}
+"""na returns out and, if needed, lse; na_backward one gradient per True in `wanted`, in the order of the first
+six inputs."""
+
+
+# What is asked for: from an operator's arguments to a request and the tensors (or their shapes) in it.
+
+
+def _request(
+    operation: Operation,
+    axes: tuple[Ints, Ints, Ints, Bools],
+    scale: Optional[float],
+    flags: int,
+    wanted: tuple[bool, ...],
+    kv_heads: Optional[int] = None,
+) -> Request:
+    window, stride, dilation, causal = axes
+    return Request(
+        operation, tuple(window), tuple(stride), tuple(dilation), tuple(causal), scale, flags, wanted, kv_heads
+    )
+
+
+def _flags(clamp_window: bool, zero_fill: bool = False) -> int:
+    return (FLAG_CLAMP_WINDOW if clamp_window else 0) | (FLAG_ZERO_FILL if zero_fill else 0)
+
+
+def _ask_na(*arguments: Any) -> tuple[Request, Sequence[Any]]:
+    *inputs, window, stride, dilation, causal, scale, clamp_window, need_lse = arguments
+    axes = (window, stride, dilation, causal)
+    return _request(FORWARD, axes, scale, _flags(clamp_window), (True, need_lse)), inputs
+
+
+def _ask_na_backward(*arguments: Any) -> tuple[Request, Sequence[Any]]:
+    *inputs, window, stride, dilation, causal, scale, clamp_window, wanted = arguments
+    axes = (window, stride, dilation, causal)
+    return _request(BACKWARD, axes, scale, _flags(clamp_window), tuple(wanted)), inputs
+
+
+def _ask_na_qk(*arguments: Any) -> tuple[Request, Sequence[Any]]:
+    *inputs, window, stride, dilation, causal, scale, zero_fill, clamp_window = arguments
+    axes = (window, stride, dilation, causal)
+    return _request(QK, axes, scale, _flags(clamp_window, zero_fill), (True,)), inputs
+
+
+def _ask_na_av(*arguments: Any) -> tuple[Request, Sequence[Any]]:
+    *inputs, window, stride, dilation, causal, clamp_window = arguments
+    axes = (window, stride, dilation, causal)
+    return _request(AV, axes, None, _flags(clamp_window), (True,)), inputs
+
+
+def _ask_na_in(*arguments: Any) -> tuple[Request, Sequence[Any]]:
+    *inputs, window, stride, dilation, causal, kv_heads, clamp_window = arguments
+    axes = (window, stride, dilation, causal)
+    return _request(IN, axes, None, _flags(clamp_window), (True,), kv_heads), inputs
+
+
+# Implementations, for CPU and CUDA tensors alike
+
+
+def _na(*arguments: Any) -> list[Tensor]:
+    return run(*_ask_na(*arguments))
+
+
+def _na_backward(*arguments: Any) -> list[Tensor]:
+    return run(*_ask_na_backward(*arguments))
+
+
+def _na_qk(*arguments: Any) -> Tensor:
+    return run(*_ask_na_qk(*arguments))[0]
+
+
+def _na_av(*arguments: Any) -> Tensor:
+    return run(*_ask_na_av(*arguments))[0]
+
+
+def _na_in(*arguments: Any) -> Tensor:
+    return run(*_ask_na_in(*arguments))[0]
+
+
+# Fakes: what a call returns without its values, for tracers. Extents may be symbols.
+
+
+def _fake_na(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Tensor]:
+    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    need_lse = arguments[-1]
+    return [out, query.new_empty(query.shape[:-1], dtype=lse_dtype)] if need_lse else [out]
+
+
+def _fake_na_backward(*arguments: Any) -> list[Tensor]:
+    wanted = arguments[-1]
+    return [tensor.new_empty(tensor.shape) for tensor, want in zip(arguments, wanted) if want]
+
+
+def _fake_na_qk(
+    query: Tensor,
+    key: Tensor,
+    bias: Optional[Tensor],
+    window: Ints,
+    stride: Ints,
+    dilation: Ints,
+    *arguments: Any,
+) -> Tensor:
+    clamp_window = arguments[-1]
+    if clamp_window:
+        lengths = query.shape[1:-2]
+        window = [min(k, max(1, length // d)) for k, length, d in zip(window, lengths, dilation)]
+    return query.new_empty((*query.shape[:-1], math.prod(window)))
+
+
+def _fake_na_av(attn: Tensor, value: Tensor, *arguments: Any) -> Tensor:
+    return attn.new_empty((*attn.shape[:-1], value.shape[-1]))
+
+
+def _fake_na_in(attn: Tensor, d_out: Tensor, *arguments: Any) -> Tensor:
+    kv_heads = arguments[-2]
+    return d_out.new_empty((*d_out.shape[:-2], kv_heads, d_out.shape[-1]))
+
+
+# FLOPs, for torch.utils.flop_counter: 2 per multiply-add over the windows, 2.5 times as many backward.
+
+
+def _packed(shape: Sequence[int]) -> Layout:
+    return tuple(shape), packed_strides(tuple(shape), DTYPE_BYTES[DTYPE_F32]), DTYPE_F32
+
+
+def _flop_formula(ask: Callable[..., tuple[Request, Sequence[Any]]]) -> Callable[..., int]:
+    def count(*arguments: Any, **_: Any) -> int:
+        request, shapes = ask(*arguments)
+        return int(_plans.flops(request, [None if shape is None else _packed(shape) for shape in shapes]))
+
+    return count
+
+
+_library = torch.library.Library("nhood", "DEF")
+for _name, _schema in _SCHEMAS.items():
+    _library.define(_name + _schema)
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, globals()[f"_{_name}"], _key)
+    torch.library.register_fake(f"nhood::{_name}", globals()[f"_fake_{_name}"], lib=_library)
+    register_flop_formula(getattr(torch.ops.nhood, _name))(_flop_formula(globals()[f"_ask_{_name}"]))
+
+na = torch.ops.nhood.na.default
+na_backward = torch.ops.nhood.na_backward.default
+na_qk = torch.ops.nhood.na_qk.default
+na_av = torch.ops.nhood.na_av.default
+na_in = torch.ops.nhood.na_in.default

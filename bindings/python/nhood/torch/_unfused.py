@@ -1,0 +1,265 @@
+"""The unfused operators with their gradients, and attention written with them.
+
+The three operators are closed under differentiation: the gradients of each are the others. So they can be
+differentiated any number of times, in both modes. Dynamo takes no Function that has a jvp, and never needs one:
+each Function is without, and a subclass adds it for eager calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from . import _ops
+
+OptionalTensor = Optional[Tensor]
+
+
+class Axes(NamedTuple):
+    """The axis parameters, one entry per axis, as the operators take them."""
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    is_causal: tuple[bool, ...]
+
+
+def qk(*arguments: Any) -> Tensor:
+    """query, key, bias, axes, scale, zero_fill, clamp_window"""
+    return (QK if torch.compiler.is_compiling() else QKForwardMode).apply(*arguments)
+
+
+def av(*arguments: Any) -> Tensor:
+    """attn, value, axes, clamp_window"""
+    return (AV if torch.compiler.is_compiling() else AVForwardMode).apply(*arguments)
+
+
+def inverse(*arguments: Any) -> Tensor:
+    """attn, d_out, axes, kv_heads, clamp_window"""
+    return (IN if torch.compiler.is_compiling() else INForwardMode).apply(*arguments)
+
+
+def _sum(a: OptionalTensor, b: OptionalTensor) -> OptionalTensor:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+class QK(Function):
+    """attn[i, n] = scale * query[i] . key[N(i, n)] + bias"""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        bias: OptionalTensor,
+        axes: Axes,
+        scale: float,
+        zero_fill: bool,
+        clamp_window: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, bias)
+        ctx.save_for_forward(query, key, bias)
+        ctx.parameters = axes, scale, clamp_window
+        return _ops.na_qk(query, key, bias, *axes, scale, zero_fill, clamp_window)
+
+    @staticmethod
+    def backward(ctx: Any, d_attn: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+        query, key, bias = ctx.saved_tensors
+        axes, scale, clamp_window = ctx.parameters
+        d_query = d_key = d_bias = None
+        if ctx.needs_input_grad[0]:
+            d_query = scale * av(d_attn, key, axes, clamp_window)
+        if ctx.needs_input_grad[1]:
+            d_key = scale * inverse(d_attn, query, axes, key.shape[-2], clamp_window)
+        if ctx.needs_input_grad[2]:
+            d_bias = _bias_gradient(d_attn, bias, axes, clamp_window)
+        return d_query, d_key, d_bias, None, None, None, None
+
+
+class QKForwardMode(QK):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        query, key, bias = ctx.saved_tensors
+        t_query, t_key, t_bias = tangents[:3]
+        axes, scale, clamp_window = ctx.parameters
+        total = None
+        if t_query is not None or t_bias is not None:
+            left = torch.zeros_like(query) if t_query is None else t_query
+            total = qk(left, key, t_bias, axes, scale, True, clamp_window)
+        if t_key is not None:
+            total = _sum(total, qk(query, t_key, None, axes, scale, True, clamp_window))
+        return total
+
+
+def _bias_gradient(d_attn: Tensor, bias: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
+    """Sums d_attn over the batch and over all slots that read the same entry of the bias."""
+    heads = bias.shape[0]
+    entries = torch.arange(bias[0].numel(), dtype=torch.float64, device=bias.device)
+    zeros = entries.new_zeros(()).expand(1, *d_attn.shape[1:-2], 1, 1)
+    index = _ops.na_qk(zeros, zeros, entries.view(1, *bias.shape[1:]), *axes, 1.0, False, clamp_window)
+    slots = d_attn.sum(0, dtype=_accumulator(bias)).movedim(-2, 0).reshape(heads, -1)
+    d_bias = slots.new_zeros(heads, entries.numel()).index_add(1, index.flatten().long(), slots)
+    return d_bias.to(bias.dtype).view(bias.shape)
+
+
+def _accumulator(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+class AV(Function):
+    """out[i] = sum over n of attn[i, n] value[N(i, n)]"""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool
+    ) -> Tensor:
+        ctx.save_for_backward(attn, value)
+        ctx.save_for_forward(attn, value)
+        ctx.parameters = axes, clamp_window
+        return _ops.na_av(attn, value, *axes, clamp_window)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+        attn, value = ctx.saved_tensors
+        axes, clamp_window = ctx.parameters
+        d_attn = d_value = None
+        if ctx.needs_input_grad[0]:
+            d_attn = qk(d_out, value, None, axes, 1.0, True, clamp_window)
+        if ctx.needs_input_grad[1]:
+            d_value = inverse(attn, d_out, axes, value.shape[-2], clamp_window)
+        return d_attn, d_value, None, None
+
+
+class AVForwardMode(AV):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        attn, value = ctx.saved_tensors
+        t_attn, t_value = tangents[:2]
+        total = None if t_attn is None else av(t_attn, value, *ctx.parameters)
+        return _sum(total, None if t_value is None else av(attn, t_value, *ctx.parameters))
+
+
+class IN(Function):
+    """d_value[j] = sum over {i, n : j = N(i, n)} of attn[i, n] d_out[i]"""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool
+    ) -> Tensor:
+        ctx.save_for_backward(attn, d_out)
+        ctx.save_for_forward(attn, d_out)
+        ctx.parameters = axes, kv_heads, clamp_window
+        return _ops.na_in(attn, d_out, *axes, kv_heads, clamp_window)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+        attn, d_out = ctx.saved_tensors
+        axes, _, clamp_window = ctx.parameters
+        d_attn = d_d_out = None
+        if ctx.needs_input_grad[0]:
+            d_attn = qk(d_out, grad, None, axes, 1.0, True, clamp_window)
+        if ctx.needs_input_grad[1]:
+            d_d_out = av(attn, grad, axes, clamp_window)
+        return d_attn, d_d_out, None, None, None
+
+
+class INForwardMode(IN):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        attn, d_out = ctx.saved_tensors
+        t_attn, t_d_out = tangents[:2]
+        total = None if t_attn is None else inverse(t_attn, d_out, *ctx.parameters)
+        return _sum(total, None if t_d_out is None else inverse(attn, t_d_out, *ctx.parameters))
+
+
+def _additional_logits(query: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """[B, X.., H, M]"""
+    grouped = query.flatten(1, -3).unflatten(-2, (keys.shape[-2], -1))
+    logits = torch.einsum("bnkgd,bmkd->bnkgm", grouped, keys) * scale
+    return logits.reshape(*query.shape[:-1], keys.shape[1])
+
+
+def _additional_sum(attn: Tensor, values: Tensor) -> Tensor:
+    """attn [B, X.., H, M] times values [B, M, Hkv, Dv]"""
+    grouped = attn.flatten(1, -3).unflatten(-2, (values.shape[-2], -1))
+    return torch.einsum("bnkgm,bmkd->bnkgd", grouped, values).reshape(*attn.shape[:-1], values.shape[-1])
+
+
+def _logits(
+    query: Tensor,
+    key: Tensor,
+    bias: OptionalTensor,
+    additional_keys: OptionalTensor,
+    axes: Axes,
+    scale: float,
+    clamp_window: bool,
+    zero_fill: bool = False,
+) -> Tensor:
+    """[B, X.., H, W + M]: of the window, then of the additional tokens."""
+    logits = qk(query, key, bias, axes, scale, zero_fill, clamp_window)
+    if additional_keys is None:
+        return logits
+    return torch.cat([logits, _additional_logits(query, additional_keys, scale)], dim=-1)
+
+
+def _weighted_sum(
+    weights: Tensor, value: Tensor, additional_values: OptionalTensor, axes: Axes, clamp_window: bool
+) -> Tensor:
+    if additional_values is None:
+        return av(weights, value, axes, clamp_window)
+    slots = weights.shape[-1] - additional_values.shape[1]
+    window, additional = weights.split([slots, additional_values.shape[1]], dim=-1)
+    return av(window, value, axes, clamp_window) + _additional_sum(additional, additional_values)
+
+
+def unfused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: OptionalTensor,
+    additional_keys: OptionalTensor,
+    additional_values: OptionalTensor,
+    axes: Axes,
+    scale: Optional[float],
+    clamp_window: bool,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """out and lse with the attention weights in memory, where `dropout` of them are set to 0."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = _logits(query, key, bias, additional_keys, axes, scale, clamp_window).to(_accumulator(query))
+    lse = torch.logsumexp(logits, dim=-1)
+    weights = torch.exp(logits - lse.unsqueeze(-1)).to(query.dtype)
+    if dropout > 0:
+        weights = torch.nn.functional.dropout(weights, dropout)
+    return _weighted_sum(weights, value, additional_values, axes, clamp_window), lse
+
+
+def attention_jvp(
+    inputs: tuple[OptionalTensor, ...],
+    tangents: tuple[OptionalTensor, ...],
+    axes: Axes,
+    scale: Optional[float],
+    clamp_window: bool,
+) -> tuple[Tensor, Tensor]:
+    """Tangents of out and lse: with logit tangents t and weights p, t_lse = sum(p t) and
+    t_out = sum(p (t - t_lse) value + p t_value)."""
+    dtype = _accumulator(inputs[0])
+    query, key, value, bias, keys, values = (x if x is None else x.to(dtype) for x in inputs)
+    t_query, t_key, t_value, t_bias, t_keys, t_values = (
+        torch.zeros_like(x, dtype=dtype) if t is None and x is not None else t if t is None else t.to(dtype)
+        for x, t in zip(inputs, tangents)
+    )
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    weights = torch.softmax(_logits(query, key, bias, keys, axes, scale, clamp_window), dim=-1)
+    t_logits = _logits(t_query, key, t_bias, keys, axes, scale, clamp_window, zero_fill=True)
+    t_logits = t_logits + _logits(query, t_key, None, t_keys, axes, scale, clamp_window, zero_fill=True)
+    t_lse = (weights * t_logits).sum(-1)
+    t_weights = weights * (t_logits - t_lse.unsqueeze(-1))
+    t_out = _weighted_sum(t_weights, value, values, axes, clamp_window)
+    t_out = t_out + _weighted_sum(weights, t_value, t_values, axes, clamp_window)
+    return t_out.to(inputs[0].dtype), t_lse

@@ -1,0 +1,122 @@
+"""Neighborhood attention as layers: projections of one packed tensor around the functions.
+
+Parameters are named as in the models of the paper (qkv, rpb, proj), whose checkpoints fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+
+from .._functions import CausalPerAxis, PerAxis, causal_per_axis, per_axis
+from ._functions import attention_of_rank, autocast
+from ._unfused import Axes, unfused_attention
+
+
+class _NeighborhoodAttention(nn.Module):
+    """Multi-head neighborhood self-attention of tokens on RANK_TEXT.
+
+    embed_dim: channels of input and output.  num_heads: divides embed_dim.
+    kernel_size, stride, dilation, is_causal: one value for all axes, or one per axis; kernel_size * dilation may
+        not exceed the tokens of an axis.
+    qkv_bias: whether the projection to query, key and value has a bias.
+    qk_scale: of the logits; None: head dim ** -0.5.
+    rel_pos_bias: learn a bias on the logits per head and relative position; not with causal axes.
+    num_kv_heads: of key and value, divides num_heads; None: num_heads.
+    attn_drop: share of the attention weights dropped in training. The weights are in memory then.
+    proj_drop: share of the results dropped in training.
+
+    forward: [B, TOKENS, embed_dim] -> the same shape.
+    """
+
+    rank: int
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        is_causal: CausalPerAxis = False,
+        qkv_bias: bool = True,
+        qk_scale: Optional[float] = None,
+        proj_drop: float = 0.0,
+        *,
+        attn_drop: float = 0.0,
+        rel_pos_bias: bool = False,
+        num_kv_heads: Optional[int] = None,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if embed_dim % num_heads:
+            raise ValueError(f"embed_dim = {embed_dim} is not a multiple of num_heads = {num_heads}")
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(f"num_kv_heads = {num_kv_heads} does not divide num_heads = {num_heads}")
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
+        self.head_dim = embed_dim // num_heads
+        self.kernel_size = per_axis(kernel_size, self.rank, "kernel_size")
+        self.stride = per_axis(stride, self.rank, "stride")
+        self.dilation = per_axis(dilation, self.rank, "dilation")
+        self.is_causal = causal_per_axis(is_causal, self.rank)
+        if rel_pos_bias and any(self.is_causal):
+            raise ValueError(f"rel_pos_bias with is_causal = {self.is_causal}: a causal axis has no bias")
+        self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
+        self.qkv = nn.Linear(
+            embed_dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=qkv_bias, device=device, dtype=dtype
+        )
+        self.rpb = None
+        if rel_pos_bias:
+            extents = [2 * k - 1 for k in self.kernel_size]
+            self.rpb = nn.Parameter(torch.empty(num_heads, *extents, device=device, dtype=dtype))
+            nn.init.trunc_normal_(self.rpb, std=0.02)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(embed_dim, embed_dim, device=device, dtype=dtype)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != self.rank + 2:
+            raise ValueError(f"x.shape = {tuple(x.shape)} has {x.dim()} axes, not {self.rank + 2}")
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+        query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
+        out = self.proj(self._attend(query, key, value).flatten(-2))
+        return self.proj_drop(out)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        axes = Axes(self.kernel_size, self.stride, self.dilation, self.is_causal)
+        if self.training and self.attn_drop.p > 0:
+            query, key, value, bias = autocast(query, key, value, self.rpb)
+            return unfused_attention(
+                query, key, value, bias, None, None, axes, self.scale, False, self.attn_drop.p
+            )[0]
+        return attention_of_rank(self.rank, query, key, value, *axes, self.scale, bias=self.rpb)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, dilation={self.dilation}, is_causal={self.is_causal}, "
+            f"rel_pos_bias={self.rpb is not None}"
+        )
+
+
+def _doc(where: str, tokens: str) -> str:
+    return (_NeighborhoodAttention.__doc__ or "").replace("RANK_TEXT", where).replace("TOKENS", tokens)
+
+
+class NeighborhoodAttention1D(_NeighborhoodAttention):
+    __doc__ = _doc("a line", "X")
+    rank = 1
+
+
+class NeighborhoodAttention2D(_NeighborhoodAttention):
+    __doc__ = _doc("a plane", "X, Y")
+    rank = 2
+
+
+class NeighborhoodAttention3D(_NeighborhoodAttention):
+    __doc__ = _doc("a volume", "X, Y, Z")
+    rank = 3

@@ -1,0 +1,145 @@
+"""Layers, attention without neighborhoods, and merging."""
+
+import nhood.torch as nt
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+LAYERS = {1: nt.NeighborhoodAttention1D, 2: nt.NeighborhoodAttention2D, 3: nt.NeighborhoodAttention3D}
+SHAPES = {1: (9,), 2: (6, 7), 3: (4, 5, 3)}
+
+
+@pytest.mark.parametrize("rank", LAYERS)
+def test_layer_is_its_parts(rank):
+    torch.manual_seed(0)
+    layer = LAYERS[rank](24, 4, 3, stride=2, qk_scale=0.4, rel_pos_bias=True, num_kv_heads=2)
+    assert set(layer.state_dict()) == {"qkv.weight", "qkv.bias", "rpb", "proj.weight", "proj.bias"}
+    x = torch.randn(2, *SHAPES[rank], 24)
+    query, key, value = layer.qkv(x).split([24, 12, 12], dim=-1)
+    heads = [t.unflatten(-1, (-1, 6)) for t in (query, key, value)]
+    out = nt.neighborhood_attention(*heads, 3, 2, scale=0.4, bias=layer.rpb)
+    torch.testing.assert_close(layer(x), layer.proj(out.flatten(-2)))
+    layer(x).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_layer_options():
+    layer = nt.NeighborhoodAttention2D(16, 2, (3, 5), dilation=(2, 1), is_causal=(True, False), qkv_bias=False)
+    assert layer.qkv.bias is None and layer.rpb is None
+    assert layer(torch.randn(1, 6, 6, 16)).shape == (1, 6, 6, 16)
+    assert "kernel_size=(3, 5)" in repr(layer)
+    half = nt.NeighborhoodAttention1D(16, 2, 3, dtype=torch.bfloat16)
+    assert half(torch.randn(1, 6, 16).bfloat16()).dtype == torch.bfloat16
+
+
+def test_attention_dropout():
+    torch.manual_seed(0)
+    layer = nt.NeighborhoodAttention1D(32, 2, 5, rel_pos_bias=True, attn_drop=0.5)
+    x = torch.randn(2, 40, 32)
+    evaluated = layer.eval()(x)
+    assert torch.equal(layer(x), evaluated)
+    layer.train()
+    samples = torch.stack([layer(x) for _ in range(100)])
+    assert not torch.equal(samples[0], samples[1])
+    error = (samples.mean(0) - evaluated).abs() / (samples.std(0) / 10)  # in standard errors of the mean
+    assert error.max() < 6
+    layer(x).sum().backward()
+    assert layer.rpb.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(embed_dim=10, num_heads=4), "embed_dim = 10 is not a multiple of num_heads = 4"),
+        (dict(num_kv_heads=3), "num_kv_heads = 3 does not divide num_heads = 4"),
+        (dict(kernel_size=(3, 3, 3)), r"kernel_size = \(3, 3, 3\) has 3 entries, not 2"),
+        (dict(rel_pos_bias=True, is_causal=True), "rel_pos_bias"),
+    ],
+)
+def test_layer_refuses(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        nt.NeighborhoodAttention2D(**{**dict(embed_dim=16, num_heads=4, kernel_size=3), **arguments})
+
+
+def test_layer_refuses_input():
+    with pytest.raises(ValueError, match=r"x.shape = \(6, 6, 16\) has 3 axes, not 4"):
+        nt.NeighborhoodAttention2D(16, 4, 3)(torch.zeros(6, 6, 16))
+    with pytest.raises(ValueError, match=r"axis\[0\].window = 7 exceeds length 6"):
+        nt.NeighborhoodAttention2D(16, 4, 7)(torch.zeros(1, 6, 6, 16))
+
+
+def dense(query, key, value, is_causal, scale):
+    """out and lse, plainly."""
+    group = query.shape[2] // key.shape[2]
+    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+    key, value = (t.repeat_interleave(group, 1) for t in (key, value))
+    logits = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+    return (logits.softmax(-1) @ value).transpose(1, 2), logits.logsumexp(-1).transpose(1, 2)
+
+
+@pytest.mark.parametrize("queries, keys", [(9, 9), (5, 12), (12, 5), (1, 7), (6, 1)])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("scale", [None, 3.0])
+def test_attention(queries, keys, is_causal, scale):
+    torch.manual_seed(0)
+    query = torch.randn(2, queries, 4, 8, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(2, keys, 2, 8, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(2, keys, 2, 6, dtype=torch.float64, requires_grad=True)
+    got = nt.attention(query, key, value, is_causal, scale, return_lse=True)
+    expected = dense(query, key, value, is_causal, scale)
+    for one, other in zip(got, expected):
+        torch.testing.assert_close(one, other)
+    grads = [torch.randn_like(t) for t in got]
+    for one, other in zip(*(torch.autograd.grad(r, (query, key, value), grads) for r in (got, expected))):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_attention_with_large_logits(dtype):
+    """The token that other lengths put into a window stays without weight."""
+    query, key, value = 50 * torch.randn(1, 40, 2, 16), 50 * torch.randn(1, 30, 2, 16), torch.randn(1, 30, 2, 16)
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    out = nt.attention(query, key, value)
+    expected = scaled_dot_product_attention(*(t.transpose(1, 2).float() for t in (query, key, value)))
+    torch.testing.assert_close(out.float(), expected.transpose(1, 2), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_merge_attentions(parts):
+    torch.manual_seed(0)
+    query = torch.randn(2, 7, 2, 8, dtype=torch.float64, requires_grad=True)
+    key, value = (torch.randn(2, 12, 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    pieces = [
+        nt.attention(query, k, v, return_lse=True) for k, v in zip(key.chunk(parts, 1), value.chunk(parts, 1))
+    ]
+    got = nt.merge_attentions(*zip(*pieces))
+    expected = nt.attention(query, key, value, return_lse=True)
+    for one, other in zip(got, expected):
+        torch.testing.assert_close(one, other)
+    grads = [torch.randn_like(t) for t in got]
+    for one, other in zip(*(torch.autograd.grad(r, (query, key, value), grads) for r in (got, expected))):
+        torch.testing.assert_close(one, other)
+
+
+def test_merging_is_additional_tokens():
+    query, key, value = torch.randn(3, 1, 6, 7, 2, 16)
+    text_keys, text_values = torch.randn(2, 1, 5, 2, 16)
+    window = nt.na2d(query, key, value, 3, return_lse=True)
+    text = nt.attention(query.flatten(1, 2), text_keys, text_values, return_lse=True)
+    text = [t.unflatten(1, (6, 7)) for t in text]
+    out, lse = nt.merge_attentions(*zip(window, text))
+    expected = nt.na2d(
+        query, key, value, 3, additional_keys=text_keys, additional_values=text_values, return_lse=True
+    )
+    torch.testing.assert_close(out, expected[0])
+    torch.testing.assert_close(lse, expected[1])
+
+
+def test_merge_refuses():
+    out = torch.zeros(1, 4, 1, 2)
+    with pytest.raises(ValueError, match="1 outputs and 2 lse_tensors"):
+        nt.merge_attentions([out], [out[..., 0]] * 2)
+    with pytest.raises(ValueError, match="one or more pairs"):
+        nt.merge_attentions([], [])
