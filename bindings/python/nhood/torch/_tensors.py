@@ -86,10 +86,7 @@ def run(request: Request, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
         results = _allocate(plan, first, addresses)
         _plans.execute(plan, addresses)
         return results
-    if torch.cuda.current_device() == ordinal:
-        return _run_on_cuda(request, first, tuple(layouts), addresses)
-    with torch.cuda.device(ordinal):
-        return _run_on_cuda(request, first, tuple(layouts), addresses)
+    return _run_on_cuda(request, first, tuple(layouts), addresses)
 
 
 def _run_on_cuda(
@@ -100,6 +97,8 @@ def _run_on_cuda(
     if number is None:
         notes = c.lib.nhood_context_notes(context.handle).decode()
         raise RuntimeError(f"the library does not see {device}: {notes}")
+    if any([address & 15 for address in addresses if address]):
+        request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
     plan = _plans.find_plan(context, number, request, layouts)
     results = _allocate(plan, first, addresses)
     workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)

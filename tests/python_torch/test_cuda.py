@@ -1,0 +1,226 @@
+"""CUDA tensors: results against the f64 ones of the CPU, streams, graphs, and what a call must not do."""
+
+import nhood
+import nhood.torch as nt
+import numpy as np
+import pytest
+import torch
+from cases import CASES, assert_near
+from nhood import _plans
+from nhood.torch import _ops
+from torch.library import opcheck
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
+
+
+def tensors(case, dtype):
+    return {
+        name: torch.from_numpy(array).to("cuda", DTYPES[dtype]).requires_grad_()
+        for name, array in case.arrays(np.dtype(np.float64)).items()
+    }
+
+
+def on_cpu(arrays):
+    """The same values in f64."""
+    return {name: array.detach().double().cpu().requires_grad_() for name, array in arrays.items()}
+
+
+def call(case, arrays):
+    return nt.neighborhood_attention(**arrays, **case.axes, scale=case.scale, return_lse=True)
+
+
+def near(got, expected, roundings, dtype):
+    assert got.device.type == "cuda"
+    assert_near(got.detach().double().cpu().numpy(), expected.detach().numpy(), roundings, dtype, scale=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention(case, dtype):
+    arrays = tensors(case, dtype)
+    exact = on_cpu(arrays)
+    (out, lse), (exact_out, exact_lse) = call(case, arrays), call(case, exact)
+    near(out, exact_out, 32, dtype)
+    near(lse, exact_lse, 256, "float64" if dtype == "float64" else "float32")
+    d_out, d_lse = torch.randn_like(out), torch.randn_like(lse)
+    gradients = torch.autograd.grad((out, lse), tuple(arrays.values()), (d_out, d_lse))
+    exact_gradients = torch.autograd.grad(
+        (exact_out, exact_lse), tuple(exact.values()), (d_out.double().cpu(), d_lse.double().cpu())
+    )
+    for got, expected in zip(gradients, exact_gradients):
+        near(got, expected, 64, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", [case for case in CASES[1:13:2] if not case.extra], ids=str)
+def test_unfused(case, dtype):
+    arrays = tensors(case, dtype)
+    exact = on_cpu(arrays)
+    results = []
+    for a in (arrays, exact):
+        qk, av = getattr(nt, f"na{case.rank}d_qk"), getattr(nt, f"na{case.rank}d_av")
+        attn = qk(a["query"], a["key"], **case.axes, scale=0.3, bias=a.get("bias"), zero_fill=True)
+        out = av(attn, a["value"], **case.axes)
+        d_out = torch.ones_like(out)
+        results.append((attn, out, *torch.autograd.grad(out, tuple(a.values()), d_out)))
+    for got, expected in zip(*results):
+        near(got, expected, 128, dtype)
+
+
+def small(**options):
+    torch.manual_seed(0)
+    return torch.randn(3, 2, 12, 12, 4, 32, device="cuda", **options).unbind()
+
+
+def test_packed_and_misaligned_views():
+    qkv = torch.randn(2, 12, 12, 3, 4, 32, device="cuda", dtype=torch.bfloat16)
+    expected = nt.na2d(*(t.contiguous() for t in qkv.unbind(3)), 5)
+    torch.testing.assert_close(nt.na2d(*qkv.unbind(3), 5), expected)
+    shifted = torch.empty(qkv.numel() + 1, device="cuda", dtype=torch.bfloat16)[1:].view(qkv.shape).copy_(qkv)
+    assert shifted.data_ptr() % 16
+    torch.testing.assert_close(nt.na2d(*shifted.unbind(3), 5), expected)
+    assert torch.equal(qkv, shifted), "inputs are only read"
+
+
+def test_current_stream():
+    query, key, value = small()
+    expected = nt.na2d(query, key, value, 5)
+    stream = torch.cuda.Stream()
+    late = torch.empty_like(query)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # cycles; a call on another stream would read `late` before it is written
+        late.copy_(query)
+        out = nt.na2d(late, key, value, 5)
+    stream.synchronize()
+    assert torch.equal(out, expected)
+
+
+def test_no_synchronisation():
+    query, key, value = (t.requires_grad_() for t in small())
+    nt.na2d(query, key, value, 5).sum().backward()  # plans are made
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        nt.na2d(query, key, value, 5).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    end = torch.cuda.Event()
+    torch.cuda._sleep(200_000_000)
+    nt.na2d(query, key, value, 5)
+    end.record()
+    assert not end.query(), "the call waited for the device"
+
+
+def test_graph():
+    query, key, value = (t.requires_grad_() for t in small())
+    d_out = torch.randn_like(query)
+
+    def step():
+        out = nt.na2d(query, key, value, 5)
+        return (out, *torch.autograd.grad(out, (query, key, value), d_out))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        query.copy_(torch.randn_like(query))
+    graph.replay()
+    for got, expected in zip(captured, step()):
+        torch.testing.assert_close(got, expected)
+
+
+def test_repeated_calls_keep_no_memory():
+    query, key, value = (t.requires_grad_() for t in small())
+
+    def step():
+        torch.autograd.grad(nt.na2d(query, key, value, 5).sum(), (query, key, value))
+
+    step()
+    torch.cuda.synchronize()
+    before, plans = torch.cuda.memory_allocated(), _plans.find_plan.cache_info().currsize
+    for _ in range(50):
+        step()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+    assert _plans.find_plan.cache_info().currsize == plans
+
+
+def test_deterministic():
+    query, key, value = (t.requires_grad_() for t in small(dtype=torch.bfloat16))
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, *others = (
+            torch.autograd.grad(nt.na2d(query, key, value, 7).float().square().sum(), (query, key, value))
+            for _ in range(5)
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other))
+
+
+def test_autocast():
+    query, key, value = (t.requires_grad_() for t in small())
+    with torch.autocast("cuda", torch.float16):
+        out = nt.na2d(query, key, value, 5)
+    assert out.dtype == torch.float16
+    out.sum().backward()
+    assert query.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile(backend):
+    def loss(query, key, value):
+        return nt.na2d(query * 2, key, value, 5).square().mean()
+
+    arrays = [t.requires_grad_() for t in small()]
+    expected = torch.autograd.grad(loss(*arrays), arrays)
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
+    for got, other in zip(torch.autograd.grad(compiled(*arrays), arrays), expected):
+        torch.testing.assert_close(got, other, rtol=1e-4, atol=1e-6)
+
+
+def test_opcheck():
+    query, key, value = small()
+    axes = ((5, 5), (1, 1), (1, 1), (False, False))
+    opcheck(_ops.na, (query, key, value, None, None, None, *axes, None, False, True))
+
+
+def test_derivatives():
+    query, key, value = (
+        torch.randn(1, 4, 5, 2, 3, device="cuda", dtype=torch.float64, requires_grad=True) for _ in range(3)
+    )
+    bias = torch.randn(2, 5, 5, device="cuda", dtype=torch.float64, requires_grad=True)
+
+    def call(*arrays):
+        return nt.na2d(*arrays[:3], 3, bias=arrays[3], return_lse=True)
+
+    arguments = (query, key, value, bias)
+    assert torch.autograd.gradcheck(call, arguments, check_forward_ad=True, nondet_tol=1e-9)
+    assert torch.autograd.gradgradcheck(call, arguments, fast_mode=True, nondet_tol=1e-9)
+
+
+def test_devices_are_not_mixed():
+    query, key, value = small()
+    with pytest.raises(ValueError, match="value is on cpu, query on cuda:0"):
+        nt.na2d(query, key, value.cpu(), 5)
+    with pytest.raises(ValueError, match="not in CPU memory"):
+        nhood.na2d(query, key, value, 5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_second_device():
+    arrays = [t.requires_grad_() for t in small()]
+    expected = nt.na2d(*arrays, 5)
+    there = [t.detach().to("cuda:1").requires_grad_() for t in arrays]
+    out = nt.na2d(*there, 5)
+    assert out.device.index == 1 and torch.cuda.current_device() == 0
+    torch.testing.assert_close(out.cpu(), expected.cpu())
+    out.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(there[0].grad.cpu(), arrays[0].grad.cpu())
