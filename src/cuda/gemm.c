@@ -12,7 +12,7 @@
 enum { WIDEST_ROW = 256, MOST_SHAPES = 6 };
 #define MOST_TOKENS ((int64_t)1 << 30)
 #define MOST_SLOTS ((int64_t)1 << 27)
-#define MOST_WEIGHT_BYTES ((int64_t)16 << 30)
+#define MOST_SLAB_BYTES ((int64_t)16 << 30)
 
 /* Tile shapes by rank, of 128 to 16 tokens. */
 static const int shapes[3][MOST_SHAPES][NH_AXES] = {
@@ -124,14 +124,14 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     return 1e9 * (arithmetic > memory ? arithmetic : memory) + 4000 * launches;
 }
 
-static int64_t weight_bytes(const struct nh_problem *problem) {
-    int64_t count = problem->window_count;
-    if (problem->op >= NHOOD_OP_PN) return 0;
-    if (!nh_multiply(count, problem->batch, &count) ||
-        !nh_multiply(count, problem->heads, &count) ||
-        !nh_multiply(count, problem->tokens, &count) || !nh_multiply(count, 4, &count))
+int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {
+    bool forward = problem->op == NHOOD_OP_FWD; /* keeps scores in f32 */
+    int64_t bytes = forward ? 4 : (int64_t)nh_dtype_bytes(problem->dtype);
+    if (!nh_multiply(bytes, problem->window_count, &bytes) ||
+        !nh_multiply(bytes, problem->heads / problem->kv_heads, &bytes) ||
+        !nh_multiply(bytes, problem->tokens, &bytes))
         return INT64_MAX;
-    return count;
+    return bytes;
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
@@ -145,8 +145,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->tokens > MOST_TOKENS) return "more than 2^30 tokens per batch entry";
     if (problem->bias_count > MOST_SLOTS || problem->window_count > MOST_SLOTS)
         return "windows or bias tables of more than 2^27 entries";
-    if (weight_bytes(problem) > MOST_WEIGHT_BYTES)
-        return "attention weights would take more than 16 GiB of workspace";
+    if (problem->op < NHOOD_OP_PN && nh_gemm_slab_bytes(problem) > MOST_SLAB_BYTES)
+        return "attention weights of one key head would take more than 16 GiB of workspace";
     const int *smallest = shapes[problem->rank - 1][problem->rank == 1 ? 3 : 4];
     if (!complete(problem, cuda, smallest, &config))
         return "not even the smallest tile fits the device's shared memory";

@@ -26,6 +26,9 @@ int64_t nh_gemm_pn_bytes(const struct nh_problem *problem, const struct nh_confi
 int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_config *config,
                            int64_t dim);
 
+/* Attention weights in the workspace of one batch entry and key head, INT64_MAX if too many to count. */
+int64_t nh_gemm_slab_bytes(const struct nh_problem *problem);
+
 /* Appends the launches of the problem's operation. */
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct nh_config *config);

@@ -1,7 +1,9 @@
 /* cuda.gemm's launches: one for an operator; for attention
  *     forward   S = pn(Q, K), P = softmax(S) in S's memory, O = nn(P, V)
  *     backward  P = exp(pn(Q, K) - LSE), dV = in(P, dO), dS = P (pn(dO, V) - delta) in P's memory,
- *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset. */
+ *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset.
+ * Weights in memory are bounded: attention goes over slabs of batch entries, or of the key heads of one entry, in
+ * equal parts that use the same workspace one after the other. */
 #include "gemm.h"
 
 #include "dtype.h"
@@ -9,16 +11,43 @@
 #define BIT(tensor) (1u << NHOOD_##tensor)
 
 enum { THREADS = 128, LANES = 32 };
+/* Weights in memory at a time. Slabs this large keep every launch long against what launching costs. */
+#define SLAB_BYTES ((int64_t)512 << 20)
 /* NH_RESULT of kernels/gemm_pn.cu */
 enum { SCORE, PROBABILITY, SCORE_GRADIENT };
 
 struct builder {
     struct nh_cuda_operation *operation;
+    const struct nh_problem *whole;
+    /* one slab of the whole; the same strides */
     const struct nh_problem *problem;
     const struct nh_config *config;
     /* of the attention weights in the workspace */
     size_t weights;
 };
+
+/* What a slab adds to the address of the caller's tensor. */
+static void step_over(const struct builder *builder, struct nh_cuda_binding *binding) {
+    const struct nh_problem *slab = builder->problem;
+    int32_t tensor = binding->from;
+    int64_t bytes = (int64_t)nh_dtype_bytes(nh_tensor_dtype(slab, tensor));
+    int64_t batch_step = slab->strides[tensor].batch, head_step = slab->strides[tensor].head;
+    bool of_keys =
+        tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
+    if (tensor == NHOOD_BIAS || tensor == NHOOD_D_BIAS) {
+        batch_step = 0;
+        head_step = slab->bias_count;
+    }
+    binding->slab_bytes[0] = slab->batch * batch_step * bytes;
+    binding->slab_bytes[1] = (of_keys ? slab->kv_heads : slab->heads) * head_step * bytes;
+}
+
+static nhood_status add(const struct builder *builder, struct nh_cuda_step *step,
+                        const struct nh_kernel_spec *spec) {
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+        if (step->binding[slot].from >= 0) step_over(builder, &step->binding[slot]);
+    return nh_cuda_step_add(builder->operation, step, spec);
+}
 
 static void step_init(const struct builder *builder, struct nh_cuda_step *step) {
     nh_cuda_step_init(step, builder->problem);
@@ -56,7 +85,7 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
     nh_kernel_define(&spec, "NH_TILE2", builder->config->value[GEMM_TILE + 2]);
     nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
     nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
-    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
+    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(builder->whole, UINT32_MAX));
     nh_kernel_define(&spec, "NH_CAUSAL", causal);
     nh_kernel_define(&spec, "NH_STRIDED", strided);
     return spec;
@@ -75,7 +104,7 @@ static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *s
     step->shared_bytes = nh_gemm_pn_bytes(builder->problem, builder->config, dim);
     step->grid[0] = builder->problem->batch * builder->problem->heads *
                     nh_gemm_tiles(builder->problem, builder->config);
-    return nh_cuda_step_add(builder->operation, step, &spec);
+    return add(builder, step, &spec);
 }
 
 /* out = scale * the sums of rows weighted by A, over the keys of a query or (inverse) the queries of a key. */
@@ -93,7 +122,7 @@ static nhood_status add_band(const struct builder *builder, struct nh_cuda_step 
     step->shared_bytes = nh_gemm_band_bytes(problem, builder->config, dim);
     step->grid[0] = problem->batch * (inverse ? problem->kv_heads : problem->heads) *
                     nh_gemm_tiles(problem, builder->config);
-    return nh_cuda_step_add(builder->operation, step, &spec);
+    return add(builder, step, &spec);
 }
 
 static int64_t weight_count(const struct nh_problem *problem) {
@@ -109,7 +138,7 @@ static nhood_status add_softmax(const struct builder *builder) {
     nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
     step.threads = THREADS;
     step.grid[0] = nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / LANES);
-    return nh_cuda_step_add(builder->operation, &step, &spec);
+    return add(builder, &step, &spec);
 }
 
 static nhood_status add_forward(struct builder *builder) {
@@ -132,7 +161,7 @@ static nhood_status add_forward(struct builder *builder) {
 /* delta, by lanes that between them hold a row of dO and of O in registers. */
 static nhood_status add_delta(const struct builder *builder, size_t delta) {
     const struct nh_problem *problem = builder->problem;
-    int64_t vector = nh_cuda_vector(problem, BIT(O) | BIT(D_O)), lanes = 1;
+    int64_t vector = nh_cuda_vector(builder->whole, BIT(O) | BIT(D_O)), lanes = 1;
     while (lanes < LANES && lanes * vector < problem->dim_v)
         lanes *= 2;
     struct nh_kernel_spec spec = {.source = "delta.cu"};
@@ -148,7 +177,7 @@ static nhood_status add_delta(const struct builder *builder, size_t delta) {
     step.threads = THREADS;
     step.grid[0] = nh_min(
         nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / lanes), INT32_MAX);
-    return nh_cuda_step_add(builder->operation, &step, &spec);
+    return add(builder, &step, &spec);
 }
 
 static void bind_weights(const struct builder *builder, struct nh_cuda_step *step) {
@@ -164,27 +193,32 @@ static nhood_status add_bias_gradient(const struct builder *builder) {
     int64_t most = nh_ceil_div(problem->batch * problem->tokens, THREADS);
     int64_t shares =
         nh_min(most, nh_ceil_div(8 * (int64_t)builder->operation->device->multiprocessors, blocks));
+    int64_t slab_bytes = shares * problem->bias_count * (int64_t)sizeof(float);
+    int64_t head_bytes = slab_bytes * (builder->whole->batch / problem->batch);
     struct nh_cuda_binding sums = {
         NH_BIND_WORKSPACE,
-        nh_cuda_reserve(builder->operation,
-                        (size_t)(problem->heads * shares * problem->bias_count) * sizeof(float))};
+        nh_cuda_reserve(builder->operation, (size_t)(builder->whole->heads * head_bytes)),
+        {slab_bytes, problem->heads * head_bytes}};
     struct nh_kernel_spec spec = {.source = "gemm_bias_gradient.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     struct nh_cuda_step step;
     bind_weights(builder, &step);
     step.binding[NH_D_BIAS] = sums;
-    step.args.tensor[NH_D_BIAS].head = shares * problem->bias_count;
+    step.args.tensor[NH_D_BIAS].batch = slab_bytes / (int64_t)sizeof(float);
+    step.args.tensor[NH_D_BIAS].head = head_bytes / (int64_t)sizeof(float);
     step.outputs = BIT(D_BIAS);
     step.threads = THREADS;
     step.grid[0] = blocks * shares;
-    nhood_status status = nh_cuda_step_add(builder->operation, &step, &spec);
+    nhood_status status = add(builder, &step, &spec);
     if (status) return status;
     spec.source = "gemm_bias_sum.cu";
+    step.after_slabs = true;
+    step.args.heads = builder->whole->heads;
     step.binding[NH_BIAS] = sums;
-    step.args.tensor[NH_BIAS].head = shares * problem->bias_count;
+    step.args.tensor[NH_BIAS] = step.args.tensor[NH_D_BIAS];
     step.binding[NH_D_BIAS].from = NHOOD_D_BIAS;
-    step.grid[0] = nh_ceil_div(problem->heads * problem->bias_count, THREADS);
-    return nh_cuda_step_add(builder->operation, &step, &spec);
+    step.grid[0] = nh_ceil_div(builder->whole->heads * problem->bias_count, THREADS);
+    return add(builder, &step, &spec);
 }
 
 static nhood_status add_score_gradient(const struct builder *builder, size_t delta) {
@@ -223,9 +257,32 @@ static nhood_status add_backward(struct builder *builder) {
     return status;
 }
 
+/* The largest divisor of `parts` with that many times `bytes` within the limit, or 1. */
+static int64_t parts_within(int64_t parts, int64_t bytes, int64_t limit) {
+    int64_t most = nh_max(1, nh_min(parts, limit / bytes));
+    while (parts % most)
+        most--;
+    return most;
+}
+
+/* One slab of attention; operators have no weights in the workspace and are done in one. */
+static struct nh_problem slab_of(const struct nh_problem *problem) {
+    struct nh_problem slab = *problem;
+    if (problem->op >= NHOOD_OP_PN) return slab;
+    int64_t group = problem->heads / problem->kv_heads;
+    int64_t bytes = nh_gemm_slab_bytes(problem);
+    slab.batch = parts_within(problem->batch, problem->kv_heads * bytes, SLAB_BYTES);
+    if (slab.batch == 1) slab.kv_heads = parts_within(problem->kv_heads, bytes, SLAB_BYTES);
+    slab.heads = slab.kv_heads * group;
+    return slab;
+}
+
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct nh_config *config) {
-    struct builder builder = {operation, problem, config, 0};
+    struct nh_problem slab = slab_of(problem);
+    struct builder builder = {operation, problem, &slab, config, 0};
+    operation->slabs[0] = problem->batch / slab.batch;
+    operation->slabs[1] = problem->kv_heads / slab.kv_heads;
     struct nh_cuda_step step;
     step_init(&builder, &step);
     switch (problem->op) {

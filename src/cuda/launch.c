@@ -26,15 +26,17 @@ static nhood_status check_alignment(const struct nh_cuda_operation *operation, c
     return NHOOD_OK;
 }
 
-static void bind(const struct nh_cuda_step *step, const nhood_io *io, struct nh_cuda_args *args) {
+static void bind(const struct nh_cuda_step *step, const nhood_io *io, const int64_t slab[2],
+                 struct nh_cuda_args *args) {
     *args = step->args;
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         const struct nh_cuda_binding *binding = &step->binding[slot];
-        if (binding->from >= 0) {
-            args->tensor[slot].data = io->data[binding->from];
-        } else if (binding->from == NH_BIND_WORKSPACE) {
-            args->tensor[slot].data = (char *)io->workspace + binding->offset_bytes;
-        }
+        char *data = NULL;
+        if (binding->from >= 0) data = io->data[binding->from];
+        if (binding->from == NH_BIND_WORKSPACE)
+            data = (char *)io->workspace + binding->offset_bytes;
+        if (data) data += slab[0] * binding->slab_bytes[0] + slab[1] * binding->slab_bytes[1];
+        args->tensor[slot].data = data;
     }
 }
 
@@ -53,12 +55,13 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
 }
 
 static nhood_status launch(const struct nh_cuda_operation *operation,
-                           const struct nh_cuda_step *step, const nhood_io *io) {
+                           const struct nh_cuda_step *step, const nhood_io *io,
+                           const int64_t slab[2]) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
     struct nh_cuda_args args;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS];
     void *parameters[2] = {&args, map};
-    bind(step, io, &args);
+    bind(step, io, slab, &args);
     nhood_status status = encode(driver, step, &args, args.dtype, map);
     if (status) return status;
     /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
@@ -77,13 +80,30 @@ static bool wanted(const struct nh_cuda_step *step, const nhood_io *io) {
     return false;
 }
 
+/* The steps of one slab, or those after the slabs. */
+static nhood_status run_steps(const struct nh_cuda_operation *operation, const nhood_io *io,
+                              const int64_t slab[2], bool after_slabs) {
+    nhood_status status = NHOOD_OK;
+    for (int32_t i = 0; !status && i < operation->count; i++) {
+        const struct nh_cuda_step *step = &operation->step[i];
+        if (step->after_slabs == after_slabs && wanted(step, io))
+            status = launch(operation, step, io, slab);
+    }
+    return status;
+}
+
 static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
     const struct nh_cuda_operation *operation = (const struct nh_cuda_operation *)base;
+    const int64_t first[2] = {0, 0};
     struct nh_cuda_scope scope;
     nhood_status status = check_alignment(operation, io);
     if (status || (status = nh_cuda_enter(operation->device, false, &scope))) return status;
-    for (int32_t i = 0; !status && i < operation->count; i++)
-        if (wanted(&operation->step[i], io)) status = launch(operation, &operation->step[i], io);
+    for (int64_t outer = 0; !status && outer < nh_max(1, operation->slabs[0]); outer++)
+        for (int64_t inner = 0; !status && inner < nh_max(1, operation->slabs[1]); inner++) {
+            const int64_t slab[2] = {outer, inner};
+            status = run_steps(operation, io, slab, false);
+        }
+    if (!status) status = run_steps(operation, io, first, true);
     nh_cuda_leave(operation->device, &scope);
     return status;
 }
@@ -152,7 +172,7 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[slot];
-    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes};
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
     tensor->head = width;
     int64_t size = width * problem->heads;
     for (int a = NH_AXES - 1; a >= 0; a--) {

@@ -12,6 +12,8 @@ struct nh_cuda_binding {
     /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace, at offset_bytes; NH_BIND_NONE */
     int32_t from;
     size_t offset_bytes;
+    /* what each slab adds to the address, for the outer and the inner count of slabs */
+    int64_t slab_bytes[2];
 };
 enum { NH_BIND_WORKSPACE = -1, NH_BIND_NONE = -2 };
 
@@ -30,6 +32,8 @@ struct nh_cuda_step {
     int64_t grid[3];
     int32_t threads;
     int64_t shared_bytes;
+    /* Not part of the slabs: launched once, after them. Comes after the steps that are. */
+    bool after_slabs;
     /* Launched only if one of these tensors is given; 0: always. Bits 1 << NHOOD_D_Q .. */
     uint32_t outputs;
     struct nh_cuda_args args;
@@ -45,6 +49,8 @@ struct nh_cuda_operation {
     const struct nh_host *host;
     /* tensors whose pointers must be multiples of NH_CUDA_ALIGNMENT */
     uint32_t aligned;
+    /* Outer and inner count of equal parts, one after the other in the same workspace; 0: no such parts. */
+    int64_t slabs[2];
     int32_t count;
     struct nh_cuda_step step[NH_CUDA_STEPS];
 };

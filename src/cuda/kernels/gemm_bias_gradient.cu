@@ -2,7 +2,7 @@
  * the queries. Where queries of the share have a key at the thread's offset is a matter of subtraction, once the
  * block has written down each query's window. Shares are added up by gemm_bias_sum.cu, in a fixed order.
  *
- * NH_D_BIAS names the shares' sums, f32, [H, shares, entries]. */
+ * NH_D_BIAS names the shares' sums, f32: [H, .., entries], shares of one call in a row. */
 #include "prelude.cuh"
 
 #define NH_THREADS 128
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         entries *= extent[a];
     }
     const nh_cuda_tensor &partial = args.tensor[NH_D_BIAS];
-    long long shares = partial.head / entries, head = blockIdx.x, share = nh_split(&head, args.heads);
+    long long shares = partial.batch / entries, head = blockIdx.x, share = nh_split(&head, args.heads);
     long long entry = nh_split(&share, shares) * NH_THREADS + threadIdx.x;
     offset[2] = (int)entry % extent[2] - window[2] + 1;
     offset[1] = (int)entry / extent[2] % extent[1] - window[1] + 1;
