@@ -1,0 +1,196 @@
+"""Image classifiers: NAT and DiNAT, DiNAT_s, and the isotropic variants, ViT with relative bias among them.
+
+Hassani, Walton, Li, Li, Shi, "Neighborhood Attention Transformer" (CVPR 2023); Hassani, Shi, "Dilated
+Neighborhood Attention Transformer" (2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from ..torch import NeighborhoodAttention2D
+from .layers import ConvDownsampler, ConvTokenizer, PatchEmbed, PatchMerging, TransformerLayer, initialize, rising_rates
+
+
+class Classifier(nn.Module):
+    """Images [B, C, H, W] to logits [B, num_classes]; without classes, to features [B, num_features].
+
+    A subclass sets patch_embed and its levels, and gives the levels' names in `body`.
+    """
+
+    body: str
+
+    def __init__(self, num_features: int, num_classes: int, drop_rate: float) -> None:
+        super().__init__()
+        self.num_features, self.num_classes = num_features, num_classes
+        self.pos_drop = nn.Dropout(drop_rate)
+        self.norm = nn.LayerNorm(num_features)
+        self.head = nn.Linear(num_features, num_classes) if num_classes else nn.Identity()
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        tokens = self.pos_drop(self.patch_embed(images))
+        for level in getattr(self, self.body):
+            tokens = level(tokens)
+        return self.norm(tokens).mean(dim=(1, 2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.forward_features(images))
+
+
+class Level(nn.Module):
+    """Layers at one resolution, and what leads to the next."""
+
+    def __init__(self, layers: Sequence[nn.Module], downsample: Optional[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(layers)
+        self.downsample = downsample
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        for layer in self.blocks:
+            tokens = layer(tokens)
+        return tokens if self.downsample is None else self.downsample(tokens)
+
+
+class HierarchicalClassifier(Classifier):
+    """Levels of falling resolution, their channels and heads doubling from one to the next.
+
+    embed_dim, num_heads: of the first level.  depths: layers per level.
+    dilations: per level, that of every second layer; the others have 1. None: 1 everywhere.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Callable[[int, int], nn.Module],
+        downsampler: Callable[[int], nn.Module],
+        embed_dim: int,
+        num_heads: int,
+        depths: Sequence[int],
+        mlp_ratio: float,
+        kernel_size: int = 7,
+        dilations: Optional[Sequence[int]] = None,
+        in_channels: int = 3,
+        num_classes: int = 1000,
+        qkv_bias: bool = True,
+        rel_pos_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.2,
+        layer_scale: Optional[float] = None,
+    ) -> None:
+        super().__init__(embed_dim << (len(depths) - 1), num_classes, drop_rate)
+        self.patch_embed = tokenizer(in_channels, embed_dim)
+        drop_path = iter(rising_rates(drop_path_rate, sum(depths)))
+        levels = []
+        for i, depth in enumerate(depths):
+            dim, heads, dilation = embed_dim << i, num_heads << i, dilations[i] if dilations else 1
+            layers = [
+                TransformerLayer(
+                    dim,
+                    NeighborhoodAttention2D(
+                        dim,
+                        heads,
+                        kernel_size,
+                        dilation=dilation if j % 2 else 1,
+                        qkv_bias=qkv_bias,
+                        rel_pos_bias=rel_pos_bias,
+                        attn_drop=attn_drop_rate,
+                        proj_drop=drop_rate,
+                    ),
+                    mlp_ratio,
+                    drop_rate,
+                    next(drop_path),
+                    layer_scale,
+                )
+                for j in range(depth)
+            ]
+            levels.append(Level(layers, downsampler(dim) if i + 1 < len(depths) else None))
+        setattr(self, self.body, nn.ModuleList(levels))
+        self.apply(initialize)
+
+
+class NAT(HierarchicalClassifier):
+    """Convolutions make the tokens and halve the resolution. With dilations, DiNAT."""
+
+    body = "levels"
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(ConvTokenizer, ConvDownsampler, *args, **kwargs)
+
+
+class DiNATs(HierarchicalClassifier):
+    """DiNAT_s: Swin's architecture, with patches for tokens and their merging between levels."""
+
+    body = "layers"
+
+    def __init__(self, *args, patch_size: int = 4, **kwargs) -> None:
+        def tokenizer(in_channels: int, dim: int) -> nn.Module:
+            return PatchEmbed(in_channels, dim, patch_size)
+
+        super().__init__(tokenizer, PatchMerging, *args, **kwargs)
+
+
+class GlobalAttention2D(NeighborhoodAttention2D):
+    """Self attention with relative bias over a grid of size x size tokens: a window that covers the grid."""
+
+    def __init__(self, embed_dim: int, num_heads: int, size: int, **kwargs) -> None:
+        super().__init__(embed_dim, num_heads, size, **kwargs)
+        if kwargs.get("rel_pos_bias"):
+            # The original gathers the bias by this index, and so it is in checkpoints; here nothing reads it.
+            axis = torch.arange(size)
+            steps = axis[None, :] - axis[:, None] + size - 1
+            index = (2 * size - 1) * steps[:, None, :, None] + steps[None, :, None, :]
+            self.register_buffer("relative_position_index", index.reshape(size**2, size**2))
+
+
+class IsotropicClassifier(Classifier):
+    """Layers of one resolution, as in ViT; of images of one size, as far as attention is global.
+
+    dilation: that of every second layer; the others have 1.  kernel_size: None: global attention.
+    """
+
+    body = "layers"
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        depth: int = 12,
+        mlp_ratio: float = 4.0,
+        kernel_size: Optional[int] = 7,
+        dilation: int = 1,
+        img_size: int = 224,
+        patch_size: int = 16,
+        in_channels: int = 3,
+        num_classes: int = 1000,
+        qkv_bias: bool = True,
+        rel_pos_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.1,
+    ) -> None:
+        super().__init__(embed_dim, num_classes, drop_rate)
+        options = dict(
+            qkv_bias=qkv_bias, rel_pos_bias=rel_pos_bias, attn_drop=attn_drop_rate, proj_drop=drop_rate
+        )
+
+        def attention(i: int) -> nn.Module:
+            if kernel_size is None:
+                return GlobalAttention2D(embed_dim, num_heads, img_size // patch_size, **options)
+            layer_dilation = dilation if i % 2 else 1
+            return NeighborhoodAttention2D(
+                embed_dim, num_heads, kernel_size, dilation=layer_dilation, **options
+            )
+
+        self.patch_embed = PatchEmbed(in_channels, embed_dim, patch_size)
+        drop_path = rising_rates(drop_path_rate, depth)
+        self.layers = nn.Sequential(
+            *(
+                TransformerLayer(embed_dim, attention(i), mlp_ratio, drop_rate, drop_path[i])
+                for i in range(depth)
+            )
+        )
+        self.apply(initialize)
