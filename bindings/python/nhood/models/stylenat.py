@@ -93,7 +93,6 @@ class HydraNeighborhoodAttention2D(nn.Module):
             )
         self.proj = nn.Linear(embed_dim, embed_dim)
         self.proj_drop = nn.Dropout(proj_drop)
-        self.register_load_state_dict_pre_hook(_read_half_tables)
 
     def forward(self, tokens: Tensor) -> Tensor:
         qkv = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1)).split(self.part_heads, dim=-2)
@@ -104,16 +103,15 @@ class HydraNeighborhoodAttention2D(nn.Module):
         ]
         return self.proj_drop(self.proj(torch.cat(out, dim=-2).flatten(-2)))
 
-
-def _read_half_tables(module: HydraNeighborhoodAttention2D, state: dict, prefix: str, *_: Any) -> None:
-    """The first published checkpoints have one bias table for each half of the heads, also if both halves
-    have the same window and dilation and so are one part."""
-    names = (f"{prefix}rpb0", f"{prefix}rpb1")
-    if module.rpb is not None and all(name in state for name in names):
-        halves = [state.pop(name) for name in names]
-        tables = [torch.cat(halves)] if len(module.rpb) == 1 else halves
-        for i, table in enumerate(tables):
-            state[f"{prefix}rpb.{i}"] = table
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *arguments: Any) -> None:
+        """Takes the first published checkpoints, too: they have one bias table for each half of the heads, even
+        where both halves have the same window and dilation and are one part here."""
+        names = (f"{prefix}rpb0", f"{prefix}rpb1")
+        if self.rpb is not None and all(name in state for name in names):
+            halves = [state.pop(name) for name in names]
+            tables = [torch.cat(halves)] if len(self.rpb) == 1 else halves
+            state.update({f"{prefix}rpb.{i}": table for i, table in enumerate(tables)})
+        super()._load_from_state_dict(state, prefix, *arguments)
 
 
 class StyleLayer(nn.Module):
