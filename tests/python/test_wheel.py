@@ -35,7 +35,8 @@ def wheel(tmp_path_factory):
 def test_contents(wheel):
     assert wheel.name.startswith("nhood-") and "-py3-none-linux_" in wheel.name
     names = set(zipfile.ZipFile(wheel).namelist())
-    modules = {f"nhood/{path.name}" for path in (SOURCE / "bindings" / "python" / "nhood").glob("*.py")}
+    bindings = SOURCE / "bindings" / "python"
+    modules = {str(path.relative_to(bindings)) for path in (bindings / "nhood").rglob("*.py")}
     in_package = {name for name in names if name.startswith("nhood/")}
     assert in_package == modules | {"nhood/libnhood.so", "nhood/py.typed", "nhood/LICENSE"}
 

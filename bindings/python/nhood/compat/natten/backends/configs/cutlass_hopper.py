@@ -1,0 +1,6 @@
+"""Tiles of NATTEN's Hopper backend."""
+
+from ..._tiles import OF_FAMILY
+
+get_all_forward_configs, get_all_backward_configs = OF_FAMILY["hopper", "fna"]
+get_all_fmha_forward_configs, get_all_fmha_backward_configs = OF_FAMILY["hopper", "fmha"]

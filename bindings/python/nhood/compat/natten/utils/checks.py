@@ -1,0 +1,283 @@
+"""What NATTEN takes and what it refuses. Refusals are exceptions that the functions here make; the caller
+raises them, or logs them where it only asks whether a backend can run."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Optional, Tuple
+
+from torch import Tensor
+
+from ..types import SCHEDULE_NAMES, CausalArgType, DimensionType, KernelSchedule
+from . import log
+from .environment import is_torch_compiling
+from .varlen import check_sequence_table, generate_varlen_parameters
+
+logger = log.get_logger(__name__)
+
+
+def raise_or_log(refusal: Optional[Exception], raise_error: bool) -> bool:
+    """True if there is no refusal; else raises it, or logs it and returns False."""
+    if refusal is None:
+        return True
+    if raise_error:
+        raise refusal
+    logger.debug(str(refusal))
+    return False
+
+
+def _universal_refusal(query: Tensor, key: Tensor, value: Tensor) -> Optional[Exception]:
+    tensors = (query, key, value)
+    if any(t.is_sparse for t in tensors):
+        return NotImplementedError("sparse tensors are not supported")
+    if any(t.is_nested for t in tensors):
+        return NotImplementedError("nested tensors are not supported")
+    if not query.device == key.device == value.device:
+        return ValueError(f"query, key and value are on different devices: {[str(t.device) for t in tensors]}")
+    if not query.dtype == key.dtype == value.dtype:
+        return ValueError(f"query, key and value differ in dtype: {[str(t.dtype) for t in tensors]}")
+    return None
+
+
+def _heads_refusal(
+    query: Tensor, key: Tensor, value: Tensor, must_match_head_dims: bool, supports_gqa_mqa: bool, name: str
+) -> Optional[Exception]:
+    """Of the axes that every kind of attention has: batch, heads, head dim."""
+    if query.shape[-1] != key.shape[-1]:
+        return ValueError(f"head dims of query and key differ: {query.shape[-1]} and {key.shape[-1]}")
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        return ValueError(f"batch sizes differ: {[t.shape[0] for t in (query, key, value)]}")
+    if must_match_head_dims and query.shape[-1] != value.shape[-1]:
+        return ValueError(
+            f"{name} needs one head dim, got {query.shape[-1]} of query and {value.shape[-1]} of value"
+        )
+    heads, heads_kv = query.shape[-2], key.shape[-2]
+    if heads_kv != value.shape[-2]:
+        return ValueError(f"numbers of heads of key and value differ: {heads_kv} and {value.shape[-2]}")
+    if not supports_gqa_mqa and heads != heads_kv:
+        return ValueError(
+            f"{name} needs one number of heads, got {heads} of query and {heads_kv} of key and value"
+        )
+    if heads_kv == 0 or heads % heads_kv != 0:
+        return ValueError(f"heads of key and value = {heads_kv} does not divide heads of query = {heads}")
+    return None
+
+
+def na_tensor_refusal(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    must_match_head_dims: bool = False,
+    supports_gqa_mqa: bool = True,
+    backend_name: Optional[str] = None,
+) -> Optional[Exception]:
+    if not query.dim() == key.dim() == value.dim():
+        return ValueError(f"ranks differ: {[t.dim() for t in (query, key, value)]}")
+    if query.dim() not in (4, 5, 6):
+        return ValueError(f"query has rank {query.dim()}, expected 4, 5 or 6 for 1, 2 or 3 axes of tokens")
+    layouts = [tuple(t.shape[1:-2]) for t in (query, key, value)]
+    if not layouts[0] == layouts[1] == layouts[2]:
+        return ValueError(f"token layouts of query, key and value differ: {layouts}")
+    name = backend_name or "this operation"
+    return _heads_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, name)
+
+
+def fmha_tensor_refusal(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    must_match_head_dims: bool = False,
+    supports_gqa_mqa: bool = True,
+    backend_name: Optional[str] = None,
+) -> Optional[Exception]:
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return ValueError(f"attention takes tensors of rank 4, got {[t.dim() for t in (query, key, value)]}")
+    if key.shape[1] != value.shape[1]:
+        return ValueError(f"lengths of key and value differ: {key.shape[1]} and {value.shape[1]}")
+    name = backend_name or "this operation"
+    return _heads_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, name)
+
+
+def na_tensor_checks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    must_match_head_dims: bool = False,
+    supports_gqa_mqa: bool = True,
+    raise_error: bool = True,
+    backend_name: Optional[str] = None,
+) -> bool:
+    raise_or_log(_universal_refusal(query, key, value), raise_error=True)
+    refusal = na_tensor_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, backend_name)
+    return raise_or_log(refusal, raise_error)
+
+
+def fmha_tensor_checks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    must_match_head_dims: bool = False,
+    supports_gqa_mqa: bool = True,
+    raise_error: bool = True,
+    backend_name: Optional[str] = None,
+) -> bool:
+    raise_or_log(_universal_refusal(query, key, value), raise_error=True)
+    refusal = fmha_tensor_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, backend_name)
+    return raise_or_log(refusal, raise_error)
+
+
+def additional_kv_tensor_checks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    add_key: Optional[Tensor] = None,
+    add_value: Optional[Tensor] = None,
+    must_match_head_dims: bool = False,
+    supports_gqa_mqa: bool = True,
+) -> None:
+    if (add_key is None) != (add_value is None):
+        raise ValueError("additional_keys and additional_values: give both or neither")
+    if add_key is None or add_value is None:
+        return
+    raise_or_log(_universal_refusal(query, add_key, add_value), raise_error=True)
+    if add_key.dim() != 4 or add_value.dim() != 4:
+        ranks = (add_key.dim(), add_value.dim())
+        raise ValueError(f"additional_keys and additional_values have ranks {ranks}, expected 4 and 4")
+    if add_key.shape[1] != add_value.shape[1]:
+        lengths = (add_key.shape[1], add_value.shape[1])
+        raise ValueError(f"lengths of additional_keys and additional_values differ: {lengths}")
+    for name, added, own in (("additional_keys", add_key, key), ("additional_values", add_value, value)):
+        expected, got = (own.shape[0], *own.shape[-2:]), (added.shape[0], *added.shape[-2:])
+        if got != expected:
+            raise ValueError(f"{name} has batch, heads, head dim {got}, expected {expected}")
+    refusal = _heads_refusal(
+        query, add_key, add_value, must_match_head_dims, supports_gqa_mqa, "this operation"
+    )
+    raise_or_log(refusal, raise_error=True)
+
+
+def _per_axis(na_dim: int, value: Any, kind: Any, least: int, name: str) -> tuple:
+    """`value` for every axis. Like NATTEN's, takes no numpy integers, and bool where int is meant."""
+    if isinstance(value, kind) and value >= least:
+        return (value,) * na_dim
+    if isinstance(value, Sequence) and len(value) == na_dim:
+        if all(isinstance(entry, kind) and entry >= least for entry in value):
+            return tuple(value)
+    expected = "a bool" if kind is bool else f"an int of at least {least}"
+    raise ValueError(f"{name} = {value!r}, expected {expected}, or a sequence of {na_dim}")
+
+
+def check_input_size_arg(na_dim: int, input_size: Any) -> DimensionType:
+    return _per_axis(na_dim, input_size, int, 2, "input_size")
+
+
+def check_kernel_size_arg(na_dim: int, kernel_size: Any) -> DimensionType:
+    return _per_axis(na_dim, kernel_size, int, 2, "kernel_size")
+
+
+def check_stride_arg(na_dim: int, stride: Any) -> DimensionType:
+    return _per_axis(na_dim, 1 if stride is None else stride, int, 1, "stride")
+
+
+def check_dilation_arg(na_dim: int, dilation: Any) -> DimensionType:
+    return _per_axis(na_dim, 1 if dilation is None else dilation, int, 1, "dilation")
+
+
+def check_causal_arg(na_dim: int, is_causal: Any) -> CausalArgType:
+    return _per_axis(na_dim, False if is_causal is None else is_causal, bool, False, "is_causal")
+
+
+def check_all_args(
+    na_dim: int, kernel_size: Any, stride: Any, dilation: Any, is_causal: Any
+) -> Tuple[DimensionType, DimensionType, DimensionType, CausalArgType]:
+    return (
+        check_kernel_size_arg(na_dim, kernel_size),
+        check_stride_arg(na_dim, stride),
+        check_dilation_arg(na_dim, dilation),
+        check_causal_arg(na_dim, is_causal),
+    )
+
+
+def check_args_against_input(
+    input_tensor: Tensor,
+    kernel_size: DimensionType,
+    stride: DimensionType,
+    dilation: DimensionType,
+    is_causal: CausalArgType,
+) -> None:
+    for axis, (length, k, s, d) in enumerate(zip(input_tensor.shape[1:-2], kernel_size, stride, dilation)):
+        if k * d > length:
+            raise ValueError(f"kernel_size * dilation = {k} * {d} exceeds the length {length} of axis {axis}")
+        if s > k:
+            raise ValueError(f"stride = {s} exceeds kernel_size = {k} on axis {axis}")
+
+
+def get_num_na_weights(kernel_size: DimensionType) -> int:
+    return math.prod(kernel_size)
+
+
+def is_self_attention(
+    input_tensor: Tensor,
+    kernel_size: DimensionType,
+    is_causal: CausalArgType,
+    has_additional_attention: bool,
+) -> bool:
+    """Whether every query attends every token: NATTEN then calls `attention`, with attention_kwargs. On one
+    axis causal counts too, if nothing else is attended."""
+    if tuple(kernel_size) != tuple(input_tensor.shape[1:-2]):
+        return False
+    return not any(is_causal) or (len(kernel_size) == 1 and not has_additional_attention)
+
+
+def check_tile_shape(tile_shape: Any) -> DimensionType:
+    if isinstance(tile_shape, Sequence) and len(tile_shape) <= 3:
+        if all(isinstance(extent, int) for extent in tile_shape):
+            return tuple(tile_shape)  # type: ignore[return-value]
+    raise ValueError(f"tile shape = {tile_shape!r}, expected a sequence of at most 3 ints")
+
+
+def check_kernel_schedule(kernel_schedule: Any) -> Optional[KernelSchedule]:
+    if kernel_schedule is None or isinstance(kernel_schedule, KernelSchedule):
+        return kernel_schedule
+    if kernel_schedule in SCHEDULE_NAMES:
+        return SCHEDULE_NAMES[kernel_schedule]
+    raise ValueError(f"kernel_schedule = {kernel_schedule!r}, expected one of {list(SCHEDULE_NAMES)}")
+
+
+def varlen_tensor_checks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    seqlens_Q: Optional[Tensor] = None,
+    seqlens_KV: Optional[Tensor] = None,
+    cumulative_seqlen_Q: Optional[Tensor] = None,
+    cumulative_seqlen_KV: Optional[Tensor] = None,
+    max_seqlen_Q: Optional[int] = None,
+    max_seqlen_KV: Optional[int] = None,
+) -> Tuple[Optional[Tensor], Optional[Tensor], int, int]:
+    """The four numbers of a packed batch, the first two None where the batch is not packed."""
+    tensors = (seqlens_Q, seqlens_KV, cumulative_seqlen_Q, cumulative_seqlen_KV)
+    if all(t is None for t in tensors) and not max_seqlen_Q and not max_seqlen_KV:
+        return None, None, 0, 0
+    if seqlens_Q is not None or seqlens_KV is not None:
+        return generate_varlen_parameters(query, key, value, seqlens_Q, seqlens_KV)
+    given = (cumulative_seqlen_Q, cumulative_seqlen_KV, max_seqlen_Q, max_seqlen_KV)
+    if any(entry is None for entry in given):
+        raise ValueError("cumulative_seqlen_{Q,KV} and max_seqlen_{Q,KV}: give all four or none")
+    if query.shape[0] != 1:
+        raise ValueError(
+            f"sequences of different lengths are packed along one batch entry, got {query.shape[0]}"
+        )
+    for name, largest, total in (("Q", max_seqlen_Q, query.shape[1]), ("KV", max_seqlen_KV, key.shape[1])):
+        if not isinstance(largest, int):
+            raise ValueError(f"max_seqlen_{name} = {largest!r} is of {type(largest)}, expected an int")
+        if not 0 <= largest <= total:
+            raise ValueError(
+                f"max_seqlen_{name} = {largest} is not in 0..{total}, the length of the packed tensor"
+            )
+    # A comparison of values would make compiled graphs depend on them.
+    if not is_torch_compiling() and (max_seqlen_Q == 0) != (max_seqlen_KV == 0):
+        raise ValueError(
+            f"max_seqlen_Q = {max_seqlen_Q} and max_seqlen_KV = {max_seqlen_KV}: both or neither is 0"
+        )
+    check_sequence_table("cumulative_seqlen", cumulative_seqlen_Q, cumulative_seqlen_KV, query.device, 2)
+    return given  # type: ignore[return-value]
