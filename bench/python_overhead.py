@@ -82,6 +82,22 @@ def logit_mask() -> np.ndarray:
     return np.where(attended.reshape(49, 49) > 0, 0, -np.inf)
 
 
+def print_times(lines: dict[str, Callable[[], Any]], turns: int) -> float:
+    """Times the lines in turns and prints a table. The median of the first, in µs."""
+    times: dict[str, list[float]] = {name: [] for name in lines}
+    for _ in range(turns):
+        for name, line in lines.items():
+            line()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                line()
+            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+    print("| | median µs | fastest µs |\n|---|---|---|")
+    for name, samples in times.items():
+        print(f"| {name} | {statistics.median(samples):.2f} | {min(samples):.2f} |")
+    return statistics.median(next(iter(times.values())))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=15)
@@ -90,19 +106,8 @@ def main() -> None:
     nhood.configure(threads=1)
     arrays = np.random.default_rng(1).standard_normal((4, *SHAPE), dtype=np.float32)
     lines = parts(*arrays)
-    times: dict[str, list[float]] = {name: [] for name in lines}
-    for _ in range(options.turns):
-        for name, line in lines.items():
-            line()
-            start = time.perf_counter()
-            for _ in range(CALLS):
-                line()
-            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
     print(f"nhood {nhood.version()}, {nhood.devices()[0].description}, numpy {np.__version__}\n")
-    print("| | median µs | fastest µs |\n|---|---|---|")
-    for name, samples in times.items():
-        print(f"| {name} | {statistics.median(samples):.2f} | {min(samples):.2f} |")
-    whole = statistics.median(next(iter(times.values())))
+    whole = print_times(lines, options.turns)
     if options.limit and whole > options.limit:
         raise SystemExit(f"a call takes {whole:.2f} µs, more than {options.limit}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Optional, Union
 
 import torch
@@ -169,3 +170,5 @@ na3d_qk = _publish(_qk, "na3d_qk", 3)
 na1d_av = _publish(_av, "na1d_av", 1)
 na2d_av = _publish(_av, "na2d_av", 2)
 na3d_av = _publish(_av, "na3d_av", 3)
+
+setattr(neighborhood_attention, "__signature__", inspect.signature(na2d))

@@ -48,6 +48,10 @@ def _sum(a: OptionalTensor, b: OptionalTensor) -> OptionalTensor:
     return a + b
 
 
+def _scaled(tensor: Tensor, scale: float) -> Tensor:
+    return tensor if scale == 1 else scale * tensor
+
+
 class QK(Function):
     """attn[i, n] = scale * query[i] . key[N(i, n)] + bias"""
 
@@ -73,9 +77,9 @@ class QK(Function):
         axes, scale, clamp_window = ctx.parameters
         d_query = d_key = d_bias = None
         if ctx.needs_input_grad[0]:
-            d_query = scale * av(d_attn, key, axes, clamp_window)
+            d_query = _scaled(av(d_attn, key, axes, clamp_window), scale)
         if ctx.needs_input_grad[1]:
-            d_key = scale * inverse(d_attn, query, axes, key.shape[-2], clamp_window)
+            d_key = _scaled(inverse(d_attn, query, axes, key.shape[-2], clamp_window), scale)
         if ctx.needs_input_grad[2]:
             d_bias = _bias_gradient(d_attn, bias, axes, clamp_window)
         return d_query, d_key, d_bias, None, None, None, None
