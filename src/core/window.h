@@ -11,22 +11,28 @@
 #define NH_FN static inline
 #endif
 
+/* Kernels whose axes are known to be shorter than 2^31 tokens may compute in int: divisions are dear there. */
+#ifndef NH_POSITION
+#define NH_POSITION long long
+#endif
+
 struct nh_range {
-    long long begin, end; /* positions [begin, end) */
+    NH_POSITION begin, end; /* positions [begin, end) */
 };
 
-NH_FN long long nh_axis_group_length(long long length, long long dilation, long long group) {
+NH_FN NH_POSITION nh_axis_group_length(NH_POSITION length, NH_POSITION dilation,
+                                       NH_POSITION group) {
     return (length - group + dilation - 1) / dilation;
 }
 
 /* Keys that the query at `position` attends. */
-NH_FN struct nh_range nh_window_range(long long group_length, long long window, long long stride,
-                                      int causal, long long position) {
+NH_FN struct nh_range nh_window_range(NH_POSITION group_length, NH_POSITION window,
+                                      NH_POSITION stride, int causal, NH_POSITION position) {
     struct nh_range range;
-    long long block = position / stride * stride;
-    long long leader = block + (causal ? stride - 1 : stride / 2);
+    NH_POSITION block = position / stride * stride;
+    NH_POSITION leader = block + (causal ? stride - 1 : stride / 2);
     if (leader > group_length - 1) leader = group_length - 1;
-    long long start = leader - (causal ? window - 1 : window / 2);
+    NH_POSITION start = leader - (causal ? window - 1 : window / 2);
     if (!causal && start > group_length - window) start = group_length - window;
     if (start < 0) start = 0;
     range.begin = start;
@@ -36,10 +42,10 @@ NH_FN struct nh_range nh_window_range(long long group_length, long long window, 
 
 /* Queries that attend the key at `position`: a contiguous range, because begin and end of nh_window_range
  * never decrease with the query. Derived by solving begin(j) <= position < end(j) for j. */
-NH_FN struct nh_range nh_inverse_range(long long group_length, long long window, long long stride,
-                                       int causal, long long position) {
+NH_FN struct nh_range nh_inverse_range(NH_POSITION group_length, NH_POSITION window,
+                                       NH_POSITION stride, int causal, NH_POSITION position) {
     struct nh_range range;
-    long long last = group_length - 1;
+    NH_POSITION last = group_length - 1;
     if (causal) {
         range.begin = position;
         if (position + window - 1 < last) {
@@ -49,16 +55,16 @@ NH_FN struct nh_range nh_inverse_range(long long group_length, long long window,
         range.end = last + 1;
         return range;
     }
-    long long left = window / 2, lead = stride / 2;
+    NH_POSITION left = window / 2, lead = stride / 2;
     range.begin = 0;
     if (position >= window) {
-        long long block = (position - window + left + 1 - lead + stride - 1) / stride;
+        NH_POSITION block = (position - window + left + 1 - lead + stride - 1) / stride;
         if (block < 0) block = 0;
         if (block > last / stride) block = last / stride;
         range.begin = block * stride;
     }
     if (position < group_length - window) {
-        long long end = ((position + left - lead) / stride + 1) * stride;
+        NH_POSITION end = ((position + left - lead) / stride + 1) * stride;
         range.end = end < group_length ? end : group_length;
     } else {
         range.end = group_length;

@@ -43,6 +43,17 @@ struct nh_cuda_tensor {
     long long batch, axis[3], head;
 };
 
+/* How a fused kernel cuts a problem into work items, one per query tile: worked out on the host, once. */
+struct nh_cuda_tiling {
+    /* query tiles per axis of one dilation group, of the longest group */
+    int tiles[3];
+    /* which axis' tiles come one after the other: order[0] fastest */
+    int order[3];
+    /* tiles of extra tokens after those of the window */
+    int extra_tiles;
+    int items;
+};
+
 struct nh_cuda_args {
     struct nh_cuda_tensor tensor[NH_CUDA_TENSORS];
     /* Slowest first; problems of fewer axes have unit axes in front. */
@@ -54,6 +65,7 @@ struct nh_cuda_args {
     /* NHOOD_FLAG_* */
     unsigned flags;
     int has_bias, rank, dtype;
+    struct nh_cuda_tiling tiling;
 };
 
 #endif

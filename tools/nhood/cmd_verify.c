@@ -139,6 +139,15 @@ static int find_solvers(const struct verify *verify, const nhood_problem *proble
     return count;
 }
 
+/* With a solver given, random problems are drawn until that many were ones that it takes. */
+enum { MOST_DRAWS = 2000 };
+
+static bool solver_takes(const struct verify *verify, const nhood_problem *problem) {
+    nhood_plan_options options = {.struct_size = sizeof options, .solver = verify->solver};
+    return nhood_plan_explain(verify->target.context, verify->target.device, problem, &options,
+                              NULL, NULL) == NHOOD_OK;
+}
+
 static int verify_case(struct verify *verify, struct test_case *test) {
     bool takes[MOST_SOLVERS] = {false};
     nhood_status status = nhood_problem_format(&test->problem, test->text, sizeof test->text, NULL);
@@ -172,11 +181,14 @@ static int verify_all(struct verify *verify, int count, char **texts) {
         failed = status ? complain_library(status, texts[i]) : verify_case(verify, &test);
         progress_show((double)verify->problems / total, test.text);
     }
-    for (int64_t i = 0; !failed && i < verify->random; i++) {
-        test = (struct test_case){.seed = (uint64_t)(verify->seed + i), .random = true};
+    int64_t drawn = 0, left = verify->random;
+    while (!failed && left > 0 && drawn < verify->random * MOST_DRAWS) {
+        test = (struct test_case){.seed = (uint64_t)(verify->seed + drawn++), .random = true};
         struct random random = {test.seed};
         random_problem(&random, &test.problem);
+        if (verify->solver && !solver_takes(verify, &test.problem)) continue;
         failed = verify_case(verify, &test);
+        left--;
         progress_show((double)verify->problems / total, test.text);
     }
     progress_hide();
@@ -220,7 +232,7 @@ int cmd_verify(int argc, char **argv) {
          .integer = &verify.random,
          .high = 1e9,
          .argument = "N",
-         .help = "random problems (100, if none is given)"},
+         .help = "random problems (100, if none is given); with --solver, ones that it takes"},
         {.name = "seed",
          .integer = &verify.seed,
          .high = 1e15,

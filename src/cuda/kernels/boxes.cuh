@@ -1,0 +1,162 @@
+/* Work items of the fused kernels: boxes of queries, the boxes of keys they walk, and which keys of a box a query may
+ * see. A query tile is NH_QX x NH_QY x NH_QZ positions of one dilation group, a key tile NH_KX x NH_KY x NH_KZ;
+ * rows of a tile are numbered with z fastest. All positions are inside the dilation group. */
+#pragma once
+#include "prelude.cuh"
+
+#define NH_Q_TILE {NH_QX, NH_QY, NH_QZ}
+#define NH_K_TILE {NH_KX, NH_KY, NH_KZ}
+#define NH_KEYS (NH_KX * NH_KY * NH_KZ)
+
+/* Axes in front of the problem's first have length 1: the compiler then drops them. */
+#define NH_FIRST_AXIS (3 - NH_RANK)
+
+__device__ __forceinline__ int nh_min(int a, int b) {
+    return a < b ? a : b;
+}
+
+__device__ __forceinline__ int nh_max(int a, int b) {
+    return a > b ? a : b;
+}
+
+struct nh_item {
+    int batch, head, kv_head;
+    int group[3];  /* of dilation */
+    int length[3]; /* of the group */
+    int query[3];  /* first position of the query tile */
+    int key[3];    /* first position of the key walk */
+    int tiles[3];  /* of the key walk */
+};
+
+/* Number of a division by a run-time constant; items fit 32 bits. */
+__device__ __forceinline__ int nh_digit(unsigned *index, int base) {
+    unsigned quotient = *index / (unsigned)base;
+    int digit = (int)(*index - quotient * (unsigned)base);
+    *index = quotient;
+    return digit;
+}
+
+__device__ __forceinline__ nh_range nh_keys_of(const nh_cuda_axis &axis, int length, int position) {
+    return nh_window_range(length, (int)axis.window, (int)axis.stride, axis.causal, position);
+}
+
+/* A group may be too short for its last tile: that tile walks the keys of the group's last query and stores nothing.
+ * (Passing over it would put the products under a condition, see fused90_forward.cu.) */
+__device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, nh_item &item) {
+    const int q_tile[3] = NH_Q_TILE, k_tile[3] = NH_K_TILE;
+    unsigned rest = (unsigned)index;
+    int tile[3] = {0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < NH_RANK; i++) {
+        int axis = args.tiling.order[i], digit = nh_digit(&rest, args.tiling.tiles[axis]);
+#pragma unroll
+        for (int a = NH_FIRST_AXIS; a < 3; a++)
+            if (a == axis) tile[a] = digit;
+    }
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        const nh_cuda_axis &axis = args.axis[a];
+        item.group[a] = 0;
+        item.length[a] = 1;
+        item.query[a] = item.key[a] = 0;
+        item.tiles[a] = 1;
+        if (a < NH_FIRST_AXIS) continue;
+        if (axis.dilation > 1) item.group[a] = nh_digit(&rest, (int)axis.dilation);
+        item.length[a] = nh_axis_group_length((int)axis.length, (int)axis.dilation, item.group[a]);
+        item.query[a] = tile[a] * q_tile[a];
+        int last = nh_min(item.query[a] + q_tile[a], item.length[a]) - 1;
+        item.key[a] = nh_keys_of(axis, item.length[a], nh_min(item.query[a], last)).begin;
+        int end = nh_keys_of(axis, item.length[a], last).end;
+        item.tiles[a] = (end - item.key[a] + k_tile[a] - 1) / k_tile[a];
+    }
+    item.head = nh_digit(&rest, (int)args.heads);
+    item.batch = (int)rest;
+    item.kv_head = args.heads == args.kv_heads ? item.head : item.head / (int)(args.heads / args.kv_heads);
+}
+
+/* The key tiles of an axis that every query of a box sees as a whole: [begin, end). */
+struct nh_full {
+    int begin[3], end[3];
+};
+
+/* For the query box that starts at `first` (position inside the item's tile) with this extent. */
+__device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const nh_item &item,
+                                                 const int first[3], const int extent[3]) {
+    const int k_tile[3] = NH_K_TILE;
+    nh_full full;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        full.begin[a] = 0;
+        full.end[a] = 1;
+        if (a < NH_FIRST_AXIS) continue;
+        int low = nh_min(item.query[a] + first[a], item.length[a] - 1);
+        int high = nh_min(item.query[a] + first[a] + extent[a], item.length[a]) - 1;
+        high = nh_max(high, low);
+        int begin = nh_keys_of(args.axis[a], item.length[a], high).begin - item.key[a];
+        int end = nh_keys_of(args.axis[a], item.length[a], low).end - item.key[a];
+        full.begin[a] = (begin + k_tile[a] - 1) / k_tile[a];
+        full.end[a] = end / k_tile[a];
+    }
+    return full;
+}
+
+/* Where in an item's tile a row is. */
+__device__ __forceinline__ void nh_row_position(int row, int at[3]) {
+    at[0] = row / (NH_QZ * NH_QY);
+    at[1] = row / NH_QZ % NH_QY;
+    at[2] = row % NH_QZ;
+}
+
+/* One query's keys, relative to the start of the item's walk. */
+struct nh_sight {
+    int begin[3], end[3];
+};
+
+__device__ __forceinline__ nh_sight nh_sight_of(const nh_cuda_args &args, const nh_item &item, int row) {
+    nh_sight sight;
+    int at[3];
+    nh_row_position(row, at);
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        sight.begin[a] = 0;
+        sight.end[a] = 1;
+        if (a < NH_FIRST_AXIS) continue;
+        nh_range keys = nh_keys_of(args.axis[a], item.length[a],
+                                   nh_min(item.query[a] + at[a], item.length[a] - 1));
+        sight.begin[a] = keys.begin - item.key[a];
+        sight.end[a] = keys.end - item.key[a];
+    }
+    return sight;
+}
+
+/* The low n bits, 0 <= n <= 31. */
+__device__ __forceinline__ unsigned nh_ones(int n) {
+    return (1u << n) - 1u;
+}
+
+/* Bit j: column 8 j + c of the key tile that starts at `start` is one of the query's keys. Separable: bits of the z
+ * runs (NH_KZ / 8 groups each) times the lines they stand in, cut to the planes. */
+__device__ __forceinline__ unsigned nh_sight_bits(const nh_sight &sight, const int start[3], int c) {
+    const int runs = NH_KZ / 8, plane = NH_KY * runs, all = NH_KEYS / 8;
+    const unsigned every_run = nh_ones(plane) / nh_ones(runs), every_plane = nh_ones(all) / nh_ones(plane);
+    int x0 = 0, x1 = NH_KX, y0 = 0, y1 = NH_KY;
+    int z0 = nh_min(nh_max(sight.begin[2] - start[2], 0), NH_KZ);
+    int z1 = nh_min(nh_max(sight.end[2] - start[2], 0), NH_KZ);
+    if (NH_RANK > 1) {
+        y0 = nh_min(nh_max(sight.begin[1] - start[1], 0), NH_KY);
+        y1 = nh_min(nh_max(sight.end[1] - start[1], 0), NH_KY);
+    }
+    if (NH_RANK > 2) {
+        x0 = nh_min(nh_max(sight.begin[0] - start[0], 0), NH_KX);
+        x1 = nh_min(nh_max(sight.end[0] - start[0], 0), NH_KX);
+    }
+    unsigned z = nh_ones((z1 - c + 7) >> 3) & ~nh_ones((z0 - c + 7) >> 3);
+    unsigned y = nh_ones(runs * y1) & ~nh_ones(runs * y0) & every_run;
+    unsigned x = nh_ones(plane * x1) & ~nh_ones(plane * x0);
+    return y * z * every_plane & x;
+}
+
+/* Bit j: column 8 j + c is below `count`. */
+__device__ __forceinline__ unsigned nh_count_bits(int count, int c) {
+    return nh_ones((nh_min(nh_max(count, 0), NH_KEYS) - c + 7) >> 3);
+}

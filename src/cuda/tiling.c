@@ -1,0 +1,64 @@
+/* The tiles of a whole problem, and the order of its query tiles. */
+#include "tiling.h"
+
+#include "tile_count.h"
+
+/* Which axis' tiles follow each other: fastest first. */
+static const int orders[][3] = {{2, 1, 0}, {2, 0, 1}, {1, 2, 0}, {1, 0, 2}, {0, 1, 2}, {0, 2, 1}};
+enum { ORDERS = sizeof orders / sizeof *orders };
+
+struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
+                                       const int32_t k[3]) {
+    double items = 1, visited = 1, full = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_count count = nh_tile_count(&problem->axis[a], q[a], k[a]);
+        items *= (double)count.tiles;
+        visited *= count.visits;
+        full *= count.dense;
+    }
+    return (struct nh_tiling_count){items, visited, visited - full};
+}
+
+static int64_t longest_group(const struct nh_axis *axis) {
+    return nh_ceil_div(axis->length, axis->dilation);
+}
+
+int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks) {
+    int32_t best = 0;
+    double least = 0;
+    for (int32_t o = 0; o < ORDERS; o++) {
+        int64_t left = blocks;
+        double keys = 1;
+        for (int i = 0; i < NH_AXES; i++) {
+            const struct nh_axis *axis = &problem->axis[orders[o][i]];
+            int64_t length = longest_group(axis), tile = q[orders[o][i]];
+            int64_t tiles = nh_min(nh_ceil_div(length, tile), left);
+            left = nh_max(1, left / tiles);
+            keys *= (double)nh_min(length, axis->window + tiles * tile - 1);
+        }
+        if (o > 0 && keys >= least * 0.999) continue;
+        best = o;
+        least = keys;
+    }
+    return best;
+}
+
+nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t order,
+                           struct nh_cuda_tiling *tiling) {
+    int64_t items = problem->batch;
+    bool fits = nh_multiply(items, problem->heads, &items);
+    *tiling = (struct nh_cuda_tiling){.items = 0};
+    for (int a = 0, next = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        tiling->tiles[a] = (int)nh_ceil_div(longest_group(axis), q[a]);
+        fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
+               nh_multiply(items, axis->dilation, &items);
+        /* The kernel knows only the problem's own axes. */
+        int ordered = orders[order][a];
+        if (ordered >= NH_AXES - problem->rank) tiling->order[next++] = ordered;
+    }
+    if (!fits || items > INT32_MAX)
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^31 query tiles");
+    tiling->items = (int)items;
+    return NHOOD_OK;
+}

@@ -1,0 +1,26 @@
+/* The tiles that a fused kernel visits on a whole grid, and the order of its work. Positions, tiles and windows
+ * here are those of kernels/boxes.cuh. */
+#ifndef NH_TILING_H
+#define NH_TILING_H
+
+#include "kernel_abi.h"
+#include "problem.h"
+
+/* Per batch entry and head. */
+struct nh_tiling_count {
+    /* query tiles; pairs of a query tile with a key tile that it walks; of these, pairs that need masks */
+    double items, visited, partial;
+};
+
+/* q, k: extents of a query tile and of a key tile per axis. */
+struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
+                                       const int32_t k[3]);
+
+/* The order of query tiles (an index of nh_tiling_orders) in which `blocks` of them at a time share the most keys. */
+int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks);
+
+/* Everything but extra_tiles. UNSUPPORTED if there are too many items to number. */
+nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t order,
+                           struct nh_cuda_tiling *tiling);
+
+#endif
