@@ -1,7 +1,9 @@
-/* Failing allocations at every call, bad options and environment, use after fork. */
+/* Failing allocations at every call, bad options and environment, bad wisdom, use after fork. */
 #include "case.h"
 
+#include <math.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,33 +22,37 @@ static void counted_release(void *user, void *memory) {
     free(memory);
 }
 
-/* Everything a plan allocates, with allocation number n failing, for every n; all is given back. */
-static void failing_allocations(const char *text, const char *solver) {
+/* Everything a plan allocates, with allocation number n failing, for every n; all is given back. Where only measuring
+ * fails, there is a plan all the same. */
+static void failing_allocations(const char *text, const char *solver, int32_t effort) {
     nhood_context_options options = {.struct_size = sizeof options,
                                      .threads = 3,
+                                     .cache = "",
                                      .allocate = counted_allocate,
                                      .release = counted_release};
-    nhood_plan_options plan_options = {.struct_size = sizeof plan_options, .solver = solver};
+    nhood_plan_options plan_options = {
+        .struct_size = sizeof plan_options, .solver = solver, .effort = effort, .budget_s = 1e-3};
     nhood_problem problem;
     nhood_problem_parse(text, &problem);
-    int failures = 0, made = 0;
-    for (int n = 0; !made && n < 1000; n++) {
+    int failures = 0, whole = 0;
+    for (int n = 0; !whole && n < 1000; n++) {
         nhood_context *context = NULL;
         nhood_plan *plan = NULL;
         atomic_store(&calls, 0);
         atomic_store(&fail_at, n);
         nhood_status status = nhood_context_create(&options, &context);
         if (!status) status = nhood_plan_create(context, 0, &problem, &plan_options, &plan);
-        made = status == NHOOD_OK;
-        failures += !made;
-        CHECK(made || (status == NHOOD_ERR_MEMORY && !plan), "%s, allocation %d: %s", text, n,
-              nhood_last_error());
+        whole = atomic_load(&calls) <= n;
+        failures += status == NHOOD_ERR_MEMORY;
+        CHECK(status ? status == NHOOD_ERR_MEMORY && !plan && !whole
+                     : whole || effort == NHOOD_EFFORT_MEASURE,
+              "%s, allocation %d: %s", text, n, nhood_last_error());
         nhood_plan_release(plan);
         nhood_context_destroy(context);
         CHECK(atomic_load(&live) == 0, "%s, allocation %d: %d blocks kept", text, n,
               atomic_load(&live));
     }
-    CHECK(made && failures > 1, "%s: %d failures", text, failures);
+    CHECK(whole && failures > 1, "%s: %d failures", text, failures);
 }
 
 static void bad_options(void) {
@@ -83,36 +89,145 @@ static void bad_options(void) {
           "%g %g", ceilings.flops_per_s, ceilings.bytes_per_s);
     CHECK(nhood_device_measure(context, 3, NHOOD_DTYPE_F32, &ceilings) == NHOOD_ERR_ARGUMENT,
           "device 3");
+    nhood_problem problem;
+    nhood_plan_options plan_options = {.struct_size = sizeof plan_options};
+    nhood_plan *plan = NULL;
+    nhood_problem_parse("fwd:f32:b1h1d8:9:w3", &problem);
+#define PLAN_REFUSED(part, change)                                                                 \
+    do {                                                                                           \
+        nhood_plan_options saved = plan_options;                                                   \
+        change;                                                                                    \
+        CHECK(nhood_plan_create(context, 0, &problem, &plan_options, &plan) ==                     \
+                      NHOOD_ERR_ARGUMENT &&                                                        \
+                  !plan && strstr(nhood_last_error(), part),                                       \
+              "%s", nhood_last_error());                                                           \
+        plan_options = saved;                                                                      \
+    } while (0)
+    PLAN_REFUSED("options.struct_size = 16", plan_options.struct_size = 16);
+    PLAN_REFUSED("options.solver = 'best'", plan_options.solver = "best");
+    PLAN_REFUSED("options.effort = 3 is not in [0, 2]", plan_options.effort = 3);
+    PLAN_REFUSED("options.effort = -1", plan_options.effort = -1);
+    PLAN_REFUSED("options.budget_s = -1 is less than 0", plan_options.budget_s = -1);
+    PLAN_REFUSED("options.budget_s = ", plan_options.budget_s = NAN);
     nhood_context_destroy(context);
     nhood_context_destroy(NULL);
     nhood_plan_release(NULL);
 }
 
-static int logged;
-static void count_log(void *user, int32_t level, const char *line) {
+static char last_log[512];
+static void keep_log(void *user, int32_t level, const char *line) {
     (void)user;
     (void)level;
-    logged += strstr(line, "line 3") != NULL;
+    snprintf(last_log, sizeof last_log, "%s", line);
+}
+
+static nhood_status plan_once(nhood_context *context, const char *text, int32_t effort,
+                              char description[512]) {
+    nhood_plan_options options = {
+        .struct_size = sizeof options, .effort = effort, .budget_s = 0.005};
+    nhood_problem problem;
+    nhood_plan *plan = NULL;
+    nhood_status status = nhood_problem_parse(text, &problem);
+    if (!status) status = nhood_plan_create(context, 0, &problem, &options, &plan);
+    snprintf(description, 512, "%s", nhood_plan_description(plan));
+    nhood_plan_release(plan);
+    return status;
 }
 
 static void wisdom(void) {
-    nhood_context_options options = {.struct_size = sizeof options, .log = count_log};
+    nhood_context_options options = {.struct_size = sizeof options, .cache = "", .log = keep_log};
     nhood_context *context = NULL;
-    char text[64];
+    nhood_problem problem;
+    char text[64], description[512];
     size_t length = 0;
-    int64_t accepted = 7;
+    int64_t lines = 7;
     CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
     CHECK(nhood_wisdom_export(context, NULL, 0, &length) == NHOOD_ERR_ARGUMENT && length > 0,
           "length %zu", length);
     CHECK(!nhood_wisdom_export(context, text, sizeof text, &length) && strlen(text) == length, "%s",
           text);
-    CHECK(!nhood_wisdom_import(context, text, &accepted) && accepted == 0, "%s",
-          nhood_last_error());
-    CHECK(nhood_wisdom_import(context, "something else", &accepted) == NHOOD_ERR_ARGUMENT,
+    CHECK(nhood_wisdom_export(context, text, length, NULL) == NHOOD_ERR_ARGUMENT &&
+              strstr(nhood_last_error(), "capacity = 15, the text needs 16"),
+          "%s", nhood_last_error());
+    CHECK(!nhood_wisdom_import(context, text, &lines) && lines == 0, "%s", nhood_last_error());
+    CHECK(nhood_wisdom_import(context, "something else", &lines) == NHOOD_ERR_ARGUMENT,
           "a foreign header");
-    CHECK(!nhood_wisdom_import(context, "nhood-wisdom 1\n\nwhat is this", &accepted) && logged == 1,
-          "%d lines", logged);
+    CHECK(!nhood_wisdom_import(context, "nhood-wisdom 1\n\nwhat is this", &lines) && lines == 0 &&
+              strstr(last_log, "line 3 left out: it has 3 fields"),
+          "%s", last_log);
+    CHECK(plan_once(context, "fwd:f32:b1h1d8:9:w3", NHOOD_EFFORT_WISDOM_ONLY, description) ==
+                  NHOOD_ERR_CACHE_MISS &&
+              strstr(nhood_last_error(), "wisdom knows nothing of this problem on cpu"),
+          "%s", nhood_last_error());
+    CHECK(!plan_once(context, "fwd:f32:b1h1d8:9:w3", NHOOD_EFFORT_MEASURE, description) &&
+              strstr(description, " expected, by ") && strstr(description, "sample"),
+          "%s", description);
+    CHECK(!plan_once(context, "fwd:f32:b1h1d8:9:w3", NHOOD_EFFORT_WISDOM_ONLY, description) &&
+              strstr(description, "sample"),
+          "%s", description);
+    CHECK(nhood_wisdom_save(context, NULL, 0) == NHOOD_ERR_CACHE_MISS &&
+              nhood_wisdom_load(context, NULL, &lines) == NHOOD_ERR_CACHE_MISS,
+          "no cache folder");
+    nhood_problem_parse("fwd:f32:b1h1d8:9:w3", &problem);
+    CHECK(!nhood_wisdom_forget(context, &problem, &lines) && lines > 0, "%s", nhood_last_error());
+    problem.dim = 0;
+    CHECK(nhood_wisdom_forget(context, &problem, &lines) == NHOOD_ERR_ARGUMENT, "no such problem");
+    CHECK(!nhood_wisdom_forget(context, NULL, &lines) && lines == 0, "%lld", (long long)lines);
     nhood_context_destroy(context);
+}
+
+static void write_file(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    if (!file || fputs(text, file) < 0 || fclose(file)) exit(EXIT_FAILURE);
+}
+
+/* The cache folder: made when needed, read by every new context, never in the way when it is bad. */
+static void wisdom_files(void) {
+    char folder[] = "/tmp/nhood-fault-XXXXXX", cache[64], path[80], description[512];
+    if (!mkdtemp(folder)) exit(EXIT_FAILURE);
+    snprintf(cache, sizeof cache, "%s/a/b", folder);
+    snprintf(path, sizeof path, "%s/wisdom", cache);
+    nhood_context_options options = {
+        .struct_size = sizeof options, .cache = cache, .log = keep_log};
+    nhood_context *context = NULL;
+    int64_t lines = 0;
+    CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
+    plan_once(context, "fwd:f32:b1h1d8:9:w3", NHOOD_EFFORT_MEASURE, description);
+    CHECK(!nhood_wisdom_save(context, NULL, 0), "%s", nhood_last_error());
+    nhood_context_destroy(context);
+    options.cache = NULL;
+    setenv("NHOOD_CACHE", cache, 1);
+    CHECK(!nhood_context_create(&options, &context) &&
+              !plan_once(context, "fwd:f32:b1h1d8:9:w3", NHOOD_EFFORT_WISDOM_ONLY, description),
+          "%s", nhood_last_error());
+    nhood_context_destroy(context);
+    write_file(path, "garbage");
+    CHECK(!nhood_context_create(&options, &context) && strstr(last_log, "wisdom is not used: ") &&
+              strstr(last_log, "does not start with"),
+          "%s", last_log);
+    CHECK(nhood_wisdom_save(context, NULL, 0) == NHOOD_ERR_ARGUMENT &&
+              !nhood_wisdom_save(context, NULL, 1),
+          "garbage is only replaced on demand: %s", nhood_last_error());
+    CHECK(!nhood_wisdom_load(context, NULL, &lines) && lines == 0, "%s", nhood_last_error());
+    nhood_context_destroy(context);
+    /* A file where the folder should be. */
+    snprintf(cache, sizeof cache, "%s/a/b/wisdom", folder);
+    setenv("NHOOD_CACHE", cache, 1);
+    CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
+    CHECK(nhood_wisdom_save(context, NULL, 0) == NHOOD_ERR_ARGUMENT &&
+              strstr(nhood_last_error(), "Not a directory"),
+          "%s", nhood_last_error());
+    nhood_context_destroy(context);
+    setenv("NHOOD_CACHE", "", 1);
+    CHECK(!nhood_context_create(&options, &context) &&
+              nhood_wisdom_load(context, NULL, NULL) == NHOOD_ERR_CACHE_MISS,
+          "an empty name is no folder");
+    nhood_context_destroy(context);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/a/b", folder);
+    rmdir(path);
+    snprintf(path, sizeof path, "%s/a", folder);
+    CHECK(!rmdir(path) && !rmdir(folder), "files are left in %s", folder);
 }
 
 static void after_fork(void) {
@@ -138,13 +253,17 @@ static void after_fork(void) {
 }
 
 int main(void) {
-    failing_allocations("fwd:f32:b1h2d8:9x9:w3x3:rpb", "cpu.fused");
-    failing_allocations("bwd:f32:b1h2d8:9x9:w3x3:rpb:x2", "cpu.fused");
-    failing_allocations("pn:f64:b1h2d8:40:w5", "cpu.unfused");
-    failing_allocations("in:f32:b1h2d8:4x5x6:w3x3x3", "cpu.unfused");
-    failing_allocations("bwd:f32:b1h2d8:9x9:w3x3", "reference");
+    setenv("NHOOD_CACHE", "", 1); /* whatever this machine has been tuned for */
+    failing_allocations("fwd:f32:b1h2d8:9x9:w3x3:rpb", "cpu.fused", NHOOD_EFFORT_ESTIMATE);
+    failing_allocations("bwd:f32:b1h2d8:9x9:w3x3:rpb:x2", "cpu.fused", NHOOD_EFFORT_ESTIMATE);
+    failing_allocations("pn:f64:b1h2d8:40:w5", "cpu.unfused", NHOOD_EFFORT_ESTIMATE);
+    failing_allocations("in:f32:b1h2d8:4x5x6:w3x3x3", "cpu.unfused", NHOOD_EFFORT_ESTIMATE);
+    failing_allocations("bwd:f32:b1h2d8:9x9:w3x3", "reference", NHOOD_EFFORT_ESTIMATE);
+    failing_allocations("fwd:f32:b1h2d8:9x9:w3x3:rpb", NULL, NHOOD_EFFORT_MEASURE);
+    failing_allocations("bwd:bf16:b1h2d8:9x9:w3x3:x2", NULL, NHOOD_EFFORT_MEASURE);
     bad_options();
     wisdom();
+    wisdom_files();
     after_fork();
     return test_result();
 }

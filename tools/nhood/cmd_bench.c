@@ -264,16 +264,6 @@ static int bench_suite(struct bench *bench, const struct suite *suite) {
     return failed;
 }
 
-static int load_problems(const struct bench *bench, int count, char **texts, struct suite *suite) {
-    int failed = 0;
-    for (int i = 0; !failed && i < count; i++)
-        failed = suite_add(suite, texts[i], texts[i]);
-    if (!failed && bench->suite) failed = suite_read(suite, bench->suite);
-    if (!failed && suite->count == 0)
-        failed = complain(EXIT_USAGE, "bench: no problem given; see 'nhood bench --help'");
-    return failed;
-}
-
 int cmd_bench(int argc, char **argv) {
     struct bench bench = {.repeat = 1, .min_time_s = 0.5};
     struct suite suite = {.count = 0};
@@ -282,7 +272,7 @@ int cmd_bench(int argc, char **argv) {
         {.name = "suite",
          .text = &bench.suite,
          .argument = "FILE",
-         .help = "problems from a file, one per line; # comments"},
+         .help = "problems from a file, one per line; # comments; - for stdin"},
         {.name = "solver",
          .text = &bench.solver,
          .argument = "NAME",
@@ -312,7 +302,7 @@ int cmd_bench(int argc, char **argv) {
         options, bench.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
-    status = load_problems(&bench, count, argv, &suite);
+    status = suite_load(&suite, "bench", count, argv, bench.suite);
     if (!status) status = target_open(&bench.target);
     if (!status && bench.solver && target_find_solver(&bench.target, bench.solver) < 0)
         status = EXIT_USAGE;

@@ -1,69 +1,28 @@
 /* nhood plan: which solver a problem gets, why, and what else was considered. */
+#include "candidates.h"
 #include "clock.h"
 #include "commands.h"
 #include "message.h"
 #include "output.h"
 #include "target.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_BYTES = 64, CONFIG_BYTES = 256 };
-
-/* A row of the table: what one solver, or one of its configs, has to say. */
-struct row {
-    char solver[NAME_BYTES], config[CONFIG_BYTES];
-    /* a refusal, kept by the solver for ever; NULL for a candidate */
-    const char *refusal;
-    double estimate_ns;
-    bool chosen;
-};
-
-struct report {
-    struct row *rows;
-    size_t count, capacity;
-    bool out_of_memory;
-};
-
-static void add_row(void *user, const nhood_candidate *candidate) {
-    struct report *report = user;
-    if (report->count == report->capacity) {
-        size_t capacity = report->capacity ? 2 * report->capacity : 32;
-        struct row *rows = realloc(report->rows, capacity * sizeof *rows);
-        if (!rows) {
-            report->out_of_memory = true;
-            return;
-        }
-        report->rows = rows;
-        report->capacity = capacity;
-    }
-    struct row *row = &report->rows[report->count++];
-    snprintf(row->solver, sizeof row->solver, "%s", candidate->solver);
-    snprintf(row->config, sizeof row->config, "%s", candidate->config);
-    row->refusal = candidate->refusal;
-    row->estimate_ns = candidate->estimate_ns;
-    row->chosen = candidate->chosen == 1;
-}
-
-static const struct row *chosen_row(const struct report *report) {
-    for (size_t i = 0; i < report->count; i++)
-        if (report->rows[i].chosen) return &report->rows[i];
-    return NULL;
-}
-
-static size_t candidate_count(const struct report *report) {
+static size_t candidate_count(const struct candidates *candidates) {
     size_t count = 0;
-    for (size_t i = 0; i < report->count; i++)
-        count += !report->rows[i].refusal;
+    for (size_t i = 0; i < candidates->count; i++)
+        count += !candidates->row[i].refusal;
     return count;
 }
 
 /* Without --verbose, of each solver only its best candidate. */
-static bool is_best_of_solver(const struct report *report, size_t index) {
-    const struct row *row = &report->rows[index];
-    for (size_t i = 0; i < report->count; i++) {
-        const struct row *other = &report->rows[i];
+static bool is_best_of_solver(const struct candidates *candidates, size_t index) {
+    const struct candidate *row = &candidates->row[index];
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *other = &candidates->row[i];
         if (strcmp(other->solver, row->solver) != 0) continue;
         if (other->estimate_ns < row->estimate_ns ||
             (i < index && other->estimate_ns <= row->estimate_ns))
@@ -72,24 +31,25 @@ static bool is_best_of_solver(const struct report *report, size_t index) {
     return true;
 }
 
-static void print_rows(const struct report *report, bool verbose) {
-    char time[UNIT_BYTES];
-    printf("considered:\n");
-    for (size_t i = 0; i < report->count; i++) {
-        const struct row *row = &report->rows[i];
+static void print_rows(const struct candidates *candidates, bool verbose) {
+    char estimate[UNIT_BYTES], measured[UNIT_BYTES];
+    printf("considered:     estimate    measured    config\n");
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *row = &candidates->row[i];
         if (row->refusal) {
             printf("  %-14srefused: %s\n", row->solver, row->refusal);
-        } else if (verbose || row->chosen || is_best_of_solver(report, i)) {
-            printf("%c %-14s%-12s%s\n", row->chosen ? '*' : ' ', row->solver,
-                   time_text(row->estimate_ns, time), row->config);
+        } else if (verbose || row->chosen || is_best_of_solver(candidates, i)) {
+            printf("%c %-14s%-12s%-12s%s\n", row->chosen ? '*' : ' ', row->solver,
+                   time_text(row->estimate_ns, estimate),
+                   row->samples ? time_text(row->measured_ns, measured) : "-", row->config);
         }
     }
 }
 
-static void print_rows_json(const struct report *report) {
+static void print_rows_json(const struct candidates *candidates) {
     json_list_begin("considered");
-    for (size_t i = 0; i < report->count; i++) {
-        const struct row *row = &report->rows[i];
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *row = &candidates->row[i];
         json_list_object();
         json_text("solver", row->solver);
         if (row->refusal) {
@@ -97,6 +57,8 @@ static void print_rows_json(const struct report *report) {
         } else {
             json_text("config", row->config);
             json_number("estimate_ns", row->estimate_ns);
+            json_number("measured_ns", row->samples ? row->measured_ns : NAN);
+            json_integer("samples", row->samples);
             json_flag("chosen", row->chosen);
         }
         json_object_end();
@@ -106,67 +68,75 @@ static void print_rows_json(const struct report *report) {
 
 struct built {
     char problem[PROBLEM_BYTES];
+    const char *description;
     double creation_ns, workspace_bytes;
 };
 
-static void print_plan(const struct target *target, const struct report *report,
+static void print_plan(const struct target *target, const struct candidates *candidates,
                        const struct built *built) {
-    char creation[UNIT_BYTES], workspace[UNIT_BYTES], estimate[UNIT_BYTES];
-    const struct row *chosen = chosen_row(report);
+    char creation[UNIT_BYTES], workspace[UNIT_BYTES], expected[UNIT_BYTES];
+    const struct candidate *chosen = candidates_chosen(candidates);
     printf("problem    %s\n", built->problem);
     printf("device     %s: %s\n", target->info.name, target->info.description);
     printf("solver     %s%s%s\n", chosen->solver, *chosen->config ? " " : "", chosen->config);
-    if (candidate_count(report) == 1)
+    if (candidate_count(candidates) == 1)
         printf("why        the only candidate\n");
+    else if (chosen->samples)
+        printf("why        fastest of the candidates that wisdom knows\n");
     else
-        printf("why        least time of %zu candidates, by estimate\n", candidate_count(report));
-    printf("expected   %s\n", time_text(chosen->estimate_ns, estimate));
+        printf("why        least time of %zu candidates, by estimate\n",
+               candidate_count(candidates));
+    printf("expected   %s\n",
+           time_text(chosen->samples ? chosen->measured_ns : chosen->estimate_ns, expected));
     printf("workspace  %s\n", size_text(built->workspace_bytes, workspace));
     printf("created in %s\n", time_text(built->creation_ns, creation));
-    print_rows(report, target->verbose);
+    if (target->verbose) printf("plan       %s\n", built->description);
+    print_rows(candidates, target->verbose);
 }
 
-static void print_plan_json(const struct target *target, const struct report *report,
+static void print_plan_json(const struct target *target, const struct candidates *candidates,
                             const struct built *built) {
-    const struct row *chosen = chosen_row(report);
+    const struct candidate *chosen = candidates_chosen(candidates);
     json_begin();
     json_text("problem", built->problem);
     json_text("device", target->info.name);
     json_text("solver", chosen->solver);
     json_text("config", chosen->config);
     json_number("estimate_ns", chosen->estimate_ns);
+    json_number("measured_ns", chosen->samples ? chosen->measured_ns : NAN);
+    json_text("description", built->description);
     json_number("workspace_bytes", built->workspace_bytes);
     json_number("creation_ns", built->creation_ns);
-    print_rows_json(report);
+    print_rows_json(candidates);
     json_end();
 }
 
 static int plan_problem(const struct target *target, const char *text,
                         const nhood_plan_options *options, bool json) {
-    struct report report = {.count = 0};
+    struct candidates candidates;
     struct built built;
     nhood_problem problem;
     nhood_plan *plan = NULL;
     nhood_status status = nhood_problem_parse(text, &problem);
     if (!status) status = nhood_problem_format(&problem, built.problem, PROBLEM_BYTES, NULL);
     if (status) return complain_library(status, text);
-    status =
-        nhood_plan_explain(target->context, target->device, &problem, options, add_row, &report);
+    status = candidates_explain(target, &problem, options, &candidates);
     double start = clock_ns();
     if (!status)
         status = nhood_plan_create(target->context, target->device, &problem, options, &plan);
     built.creation_ns = clock_ns() - start;
     int result = 0;
-    if (status) {
-        result = complain_library(status, text);
-    } else if (report.out_of_memory || !chosen_row(&report)) {
+    if (candidates.out_of_memory) {
         result = complain(EXIT_FAILURE, "no memory for the list of candidates");
+    } else if (status) {
+        result = complain_library(status, text);
     } else {
+        built.description = nhood_plan_description(plan);
         built.workspace_bytes = (double)nhood_plan_workspace_bytes(plan);
-        (json ? print_plan_json : print_plan)(target, &report, &built);
+        (json ? print_plan_json : print_plan)(target, &candidates, &built);
     }
     nhood_plan_release(plan);
-    free(report.rows);
+    candidates_free(&candidates);
     return result;
 }
 

@@ -6,5 +6,8 @@ int cmd_info(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_suite(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
+int cmd_wisdom(int argc, char **argv);
 
 #endif

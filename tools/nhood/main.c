@@ -15,6 +15,9 @@ static const struct {
     {"plan", "how a problem would be solved, and what else was considered", cmd_plan},
     {"verify", "check every solver against the reference", cmd_verify},
     {"bench", "measure speed, also as a share of what the machine can reach", cmd_bench},
+    {"tune", "time every candidate of problems and remember", cmd_tune},
+    {"wisdom", "show, carry, merge and forget what was measured", cmd_wisdom},
+    {"suite", "print sets of problems", cmd_suite},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -35,7 +35,8 @@ static char *trim(char *line) {
 }
 
 int suite_read(struct suite *suite, const char *path) {
-    FILE *file = fopen(path, "r");
+    bool from_stdin = strcmp(path, "-") == 0;
+    FILE *file = from_stdin ? stdin : fopen(path, "r");
     if (!file) return complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
     char *line = NULL;
     size_t capacity = 0;
@@ -49,7 +50,19 @@ int suite_read(struct suite *suite, const char *path) {
     if (!failed && ferror(file))
         failed = complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
     free(line);
-    fclose(file);
+    if (!from_stdin) fclose(file);
+    return failed;
+}
+
+int suite_load(struct suite *suite, const char *command, int count, char **texts,
+               const char *path) {
+    int failed = 0;
+    for (int i = 0; !failed && i < count; i++)
+        failed = suite_add(suite, texts[i], texts[i]);
+    if (!failed && path) failed = suite_read(suite, path);
+    if (!failed && suite->count == 0)
+        failed =
+            complain(EXIT_USAGE, "%s: no problem given; see 'nhood %s --help'", command, command);
     return failed;
 }
 

@@ -20,8 +20,10 @@ struct suite {
 
 /* Both return 0, or the exit status after a message; `origin` is what the message names. */
 int suite_add(struct suite *suite, const char *text, const char *origin);
-/* One problem a line; blank lines and what follows a '#' are left out. */
+/* One problem a line, from stdin if the path is "-"; blank lines and what follows a '#' are left out. */
 int suite_read(struct suite *suite, const char *path);
+/* The problems of a command line and of its --suite (NULL: none), at least one. */
+int suite_load(struct suite *suite, const char *command, int count, char **texts, const char *path);
 void suite_free(struct suite *suite);
 
 #endif

@@ -63,6 +63,7 @@ int target_open(struct target *target) {
     nhood_context_options options = {.struct_size = sizeof options,
                                      .threads = (int32_t)target->threads,
                                      .isa = target->isa,
+                                     .cache = target->cache,
                                      .user = target,
                                      .log = show_log};
     nhood_status status = nhood_context_create(&options, &target->context);

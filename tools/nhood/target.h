@@ -7,6 +7,8 @@
 
 struct target {
     const char *device_name, *isa;
+    /* folder of compiled kernels and wisdom; NULL: the usual one, "": none */
+    const char *cache;
     int64_t threads;
     bool verbose;
     /* the options that set the fields above */

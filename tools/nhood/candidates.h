@@ -1,0 +1,38 @@
+/* What the library considers for a problem: every refusal and every candidate. */
+#ifndef CANDIDATES_H
+#define CANDIDATES_H
+
+#include "target.h"
+
+enum { SOLVER_BYTES = 64, CONFIG_BYTES = 256 };
+
+/* What one solver, or one of its configs, has to say. */
+struct candidate {
+    char solver[SOLVER_BYTES], config[CONFIG_BYTES];
+    /* a refusal, kept by the solver for ever; NULL for a candidate */
+    const char *refusal;
+    double estimate_ns;
+    /* 0: wisdom does not know it */
+    double measured_ns;
+    int64_t samples;
+    bool chosen;
+};
+
+struct candidates {
+    struct candidate *row;
+    size_t count, capacity;
+    bool out_of_memory;
+};
+
+/* Asks the library; the status is that of plan_explain, or MEMORY. To be freed in any case. */
+nhood_status candidates_explain(const struct target *target, const nhood_problem *problem,
+                                const nhood_plan_options *options, struct candidates *candidates);
+void candidates_free(struct candidates *candidates);
+
+/* NULL if there is none. */
+const struct candidate *candidates_chosen(const struct candidates *candidates);
+/* The first of those with the least estimate, with the least measured time. */
+const struct candidate *candidates_estimated(const struct candidates *candidates);
+const struct candidate *candidates_fastest(const struct candidates *candidates);
+
+#endif

@@ -1,0 +1,255 @@
+/* nhood tune: times the candidates of problems and keeps what it learns, in pieces that can be interrupted. */
+#include "candidates.h"
+#include "clock.h"
+#include "commands.h"
+#include "message.h"
+#include "output.h"
+#include "progress.h"
+#include "suite.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is learned reaches the file at least this often. */
+#define SAVE_EVERY_NS 5e9
+
+struct tune {
+    struct target target;
+    const char *suite, *file;
+    double budget_s, each_s;
+    bool again, json;
+    int text_width;
+    double start_ns, saved_ns;
+    /* problems: in wisdom before, measured now, not measured though asked for */
+    size_t known, measured, failed;
+    /* how many times slower than the fastest the estimate's choice was, per problem */
+    double *behind;
+    size_t behind_count;
+};
+
+static volatile sig_atomic_t interrupted;
+
+/* The first interrupt ends the work after the problem at hand; the second one ends the program. */
+static void interrupt(int number) {
+    interrupted = 1;
+    signal(number, SIG_DFL);
+}
+
+static int save(struct tune *tune) {
+    nhood_status status = nhood_wisdom_save(tune->target.context, tune->file, 0);
+    tune->saved_ns = clock_ns();
+    return status ? complain_library(status, "wisdom was not saved") : 0;
+}
+
+static void print_result(const struct tune *tune, const struct suite_problem *problem,
+                         const struct candidates *candidates, bool known) {
+    const struct candidate *best = candidates_fastest(candidates);
+    const struct candidate *expected = candidates_estimated(candidates);
+    size_t timed = 0;
+    for (size_t i = 0; i < candidates->count; i++)
+        timed += candidates->row[i].samples > 0;
+    if (tune->json) {
+        json_begin();
+        json_text("problem", problem->text);
+        json_text("device", tune->target.info.name);
+        json_text("description", tune->target.info.description);
+        json_text("solver", best->solver);
+        json_text("config", best->config);
+        json_number("median_ns", best->measured_ns);
+        json_integer("samples", best->samples);
+        json_integer("candidates_timed", (int64_t)timed);
+        json_text("estimate_solver", expected->solver);
+        json_text("estimate_config", expected->config);
+        json_number("estimate_median_ns", expected->samples ? expected->measured_ns : NAN);
+        json_flag("known_before", known);
+        json_end();
+        return;
+    }
+    char time[UNIT_BYTES], behind[32] = "-";
+    if (expected->samples)
+        snprintf(behind, sizeof behind, "%+.1f %%",
+                 100 * (expected->measured_ns / best->measured_ns - 1));
+    progress_hide();
+    printf("%-*s  %-12s %10s %5zu %9s  %s%s\n", tune->text_width, problem->text, best->solver,
+           time_text(best->measured_ns, time), timed, behind, best->config,
+           known ? " (known)" : "");
+    fflush(stdout);
+}
+
+static double seconds_left(const struct tune *tune) {
+    if (tune->budget_s <= 0) return tune->each_s;
+    double left = tune->budget_s - (clock_ns() - tune->start_ns) * 1e-9;
+    return left < tune->each_s ? left : tune->each_s;
+}
+
+static int explain(const struct tune *tune, const struct suite_problem *problem,
+                   struct candidates *candidates) {
+    nhood_status status = candidates_explain(&tune->target, &problem->problem, NULL, candidates);
+    return status ? complain_library(status, problem->text) : 0;
+}
+
+static int measure(const struct tune *tune, const struct suite_problem *problem) {
+    nhood_plan_options options = {.struct_size = sizeof options,
+                                  .effort = NHOOD_EFFORT_MEASURE,
+                                  .budget_s = fmax(1e-3, seconds_left(tune))};
+    nhood_plan *plan = NULL;
+    nhood_status status = nhood_plan_create(tune->target.context, tune->target.device,
+                                            &problem->problem, &options, &plan);
+    nhood_plan_release(plan);
+    return status ? complain_library(status, problem->text) : 0;
+}
+
+static int tune_problem(struct tune *tune, const struct suite_problem *problem) {
+    struct candidates candidates;
+    int failed = explain(tune, problem, &candidates);
+    const struct candidate *chosen = candidates_chosen(&candidates);
+    bool known = !failed && chosen->samples > 0;
+    if (!failed && !known) {
+        candidates_free(&candidates);
+        failed = measure(tune, problem);
+        if (!failed) failed = explain(tune, problem, &candidates);
+    }
+    if (!failed && candidates_fastest(&candidates)) {
+        const struct candidate *expected = candidates_estimated(&candidates);
+        *(known ? &tune->known : &tune->measured) += 1;
+        if (expected->samples)
+            tune->behind[tune->behind_count++] =
+                expected->measured_ns / candidates_fastest(&candidates)->measured_ns;
+        print_result(tune, problem, &candidates, known);
+    } else {
+        tune->failed++;
+        if (!failed) failed = complain(EXIT_FAILURE, "%s: was not measured", problem->text);
+    }
+    candidates_free(&candidates);
+    return failed;
+}
+
+static int ascending(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* People see how far the estimates can be trusted on what was tuned. */
+static void print_summary(struct tune *tune, size_t all) {
+    size_t done = tune->known + tune->measured, left = all - done - tune->failed;
+    if (tune->json) return;
+    printf("%zu of %zu problems are known", done, all);
+    if (tune->known) printf(", %zu of them were before", tune->known);
+    printf("%s\n", left ? "; the same command goes on with the others" : "");
+    size_t count = tune->behind_count;
+    if (!count) return;
+    qsort(tune->behind, count, sizeof *tune->behind, ascending);
+    size_t close = 0;
+    while (close < count && tune->behind[close] <= 1.15)
+        close++;
+    printf("estimates chose a candidate within 15 %% of the fastest for %.1f %% of them; "
+           "median %+.1f %%, worst %+.1f %%\n",
+           100 * (double)close / (double)count, 100 * (tune->behind[count / 2] - 1),
+           100 * (tune->behind[count - 1] - 1));
+}
+
+static int tune_suite(struct tune *tune, const struct suite *suite) {
+    int failed = 0;
+    for (size_t i = 0; i < suite->count; i++)
+        if ((int)strlen(suite->problem[i].text) > tune->text_width)
+            tune->text_width = (int)strlen(suite->problem[i].text);
+    if (!tune->json)
+        printf("%s: %s\n%-*s  %-12s %10s %5s %9s  %s\n", tune->target.info.name,
+               tune->target.info.description, tune->text_width, "problem", "fastest", "median",
+               "timed", "estimate", "config");
+    progress_start();
+    tune->start_ns = tune->saved_ns = clock_ns();
+    for (size_t i = 0; i < suite->count && !interrupted && seconds_left(tune) > 0; i++) {
+        progress_show((double)i / (double)suite->count, suite->problem[i].text);
+        int status = tune_problem(tune, &suite->problem[i]);
+        if (status) failed = status;
+        if (clock_ns() - tune->saved_ns > SAVE_EVERY_NS && (status = save(tune))) return status;
+    }
+    progress_hide();
+    int status = save(tune);
+    print_summary(tune, suite->count);
+    return status ? status : failed;
+}
+
+/* Drops what is known of the problems, here and in the file. */
+static int forget(struct tune *tune, const struct suite *suite) {
+    for (size_t i = 0; i < suite->count; i++) {
+        nhood_status status =
+            nhood_wisdom_forget(tune->target.context, &suite->problem[i].problem, NULL);
+        if (status) return complain_library(status, suite->problem[i].text);
+    }
+    nhood_status status = nhood_wisdom_save(tune->target.context, tune->file, 1);
+    return status ? complain_library(status, "wisdom was not saved") : 0;
+}
+
+/* Wisdom is of the file named, or of the cache folder, which the context has read. */
+static int open_wisdom(struct tune *tune) {
+    if (!tune->file) return 0;
+    nhood_status status = nhood_wisdom_load(tune->target.context, tune->file, NULL);
+    return status && status != NHOOD_ERR_CACHE_MISS ? complain_library(status, "wisdom") : 0;
+}
+
+static int run(struct tune *tune, int count, char **texts) {
+    struct suite suite = {.count = 0};
+    int failed = suite_load(&suite, "tune", count, texts, tune->suite);
+    if (!failed) failed = target_open(&tune->target);
+    if (!failed) failed = open_wisdom(tune);
+    if (!failed && tune->again) failed = forget(tune, &suite);
+    if (!failed) {
+        tune->behind = calloc(suite.count, sizeof *tune->behind);
+        signal(SIGINT, interrupt);
+        signal(SIGTERM, interrupt);
+        failed = tune->behind ? tune_suite(tune, &suite)
+                              : complain(EXIT_FAILURE, "no memory for %zu problems", suite.count);
+    }
+    free(tune->behind);
+    target_close(&tune->target);
+    suite_free(&suite);
+    return failed;
+}
+
+int cmd_tune(int argc, char **argv) {
+    struct tune tune = {.each_s = 1};
+    target_init(&tune.target);
+    const struct option options[] = {
+        {.name = "suite",
+         .text = &tune.suite,
+         .argument = "FILE",
+         .help = "problems from a file, one per line; # comments; - for stdin"},
+        {.name = "budget",
+         .number = &tune.budget_s,
+         .low = 1e-3,
+         .high = 1e9,
+         .argument = "S",
+         .help = "seconds for all of it; what is left is for the next time"},
+        {.name = "each",
+         .number = &tune.each_s,
+         .low = 1e-3,
+         .high = 1e6,
+         .argument = "S",
+         .help = "seconds for one problem, more or less (1)"},
+        {.name = "again",
+         .flag = &tune.again,
+         .help = "forget what is known of these problems first"},
+        {.name = "file",
+         .text = &tune.file,
+         .argument = "FILE",
+         .help = "wisdom of this file instead of the cache folder's"},
+        {.name = "json", .flag = &tune.json, .help = "print one object per problem"},
+        {.name = NULL}};
+    const struct usage usage = {
+        "tune", "[options] <problem>...|--suite FILE",
+        "Times the candidates of each problem that wisdom does not know yet, and saves what it\n"
+        "learns every few seconds: after an interrupt the same command goes on where it was.\n"
+        "Later plans on this machine use it. Prints the fastest candidate, its median, how many\n"
+        "were timed, and how much slower the choice by estimate is.",
+        options, tune.target.options};
+    int status, count = options_parse(&usage, argc, argv, &status);
+    if (count < 0) return status;
+    /* What other files say must not count as known. */
+    if (tune.file) tune.target.cache = "";
+    return run(&tune, count, argv);
+}
