@@ -2,6 +2,7 @@
 #include "cuda.h"
 
 #include "kernel_cache.h"
+#include "timing.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +39,7 @@ static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_dev
                                  attribute(driver, NH_CU_ATTRIBUTE_MEMORY_CLOCK_RATE, handle) *
                                  attribute(driver, NH_CU_ATTRIBUTE_MEMORY_BUS_BITS, handle);
     driver->device_name(name, sizeof name, handle);
-    *device = (struct nh_device){.host = cuda->host, .backend = opened};
+    *device = (struct nh_device){.host = cuda->host, .timing = &nh_cuda_timing, .backend = opened};
     device->info = (nhood_device_info){.struct_size = sizeof device->info,
                                        .kind = NHOOD_DEVICE_CUDA,
                                        .ordinal = ordinal,

@@ -1,49 +1,13 @@
 /* What a CUDA device can reach at most: copying in memory, and multiply-adds in registers. */
 #include "kernel_cache.h"
+#include "timing.h"
 
 #include <string.h>
 
 enum { RUNS = 5 };
 static const size_t copy_bytes = (size_t)512 << 20; /* far beyond any L2 */
 
-struct timer {
-    const struct nh_driver *driver;
-    nh_cu_stream stream;
-    nh_cu_event start, end;
-};
-
-static nhood_status timer_create(const struct nh_driver *driver, struct timer *timer) {
-    *timer = (struct timer){.driver = driver};
-    nhood_status status = nh_driver_check(
-        driver, driver->stream_create(&timer->stream, NH_CU_STREAM_NON_BLOCKING), "stream");
-    if (!status)
-        status = nh_driver_check(driver, driver->event_create(&timer->start, NH_CU_EVENT_DEFAULT),
-                                 "event");
-    if (!status)
-        status = nh_driver_check(driver, driver->event_create(&timer->end, NH_CU_EVENT_DEFAULT),
-                                 "event");
-    return status;
-}
-
-static void timer_destroy(struct timer *timer) {
-    if (timer->end) timer->driver->event_destroy(timer->end);
-    if (timer->start) timer->driver->event_destroy(timer->start);
-    if (timer->stream) timer->driver->stream_destroy(timer->stream);
-}
-
-static nhood_status timer_read(const struct timer *timer, double *seconds) {
-    float milliseconds = 0;
-    nhood_status status =
-        nh_driver_check(timer->driver, timer->driver->event_synchronize(timer->end), "measuring");
-    if (!status)
-        status = nh_driver_check(
-            timer->driver, timer->driver->event_elapsed(&milliseconds, timer->start, timer->end),
-            "measuring");
-    *seconds = 1e-3 * milliseconds;
-    return status;
-}
-
-static nhood_status measure_copy(const struct timer *timer, double *bytes_per_s) {
+static nhood_status measure_copy(const struct nh_cuda_timer *timer, double *bytes_per_s) {
     const struct nh_driver *driver = timer->driver;
     nh_cu_pointer memory = 0;
     nhood_status status =
@@ -53,7 +17,7 @@ static nhood_status measure_copy(const struct timer *timer, double *bytes_per_s)
         driver->event_record(timer->start, timer->stream);
         driver->memory_copy(memory + copy_bytes, memory, copy_bytes, timer->stream);
         driver->event_record(timer->end, timer->stream);
-        status = timer_read(timer, &seconds);
+        status = nh_cuda_timer_read(timer, &seconds);
         double rate = 2 * (double)copy_bytes / seconds;
         if (!status && rate > *bytes_per_s) *bytes_per_s = rate;
     }
@@ -79,7 +43,7 @@ static struct peak peak_of(int32_t arch, int32_t dtype) {
     return peak;
 }
 
-static nhood_status measure_peak(struct nh_cuda_device *device, const struct timer *timer,
+static nhood_status measure_peak(struct nh_cuda_device *device, const struct nh_cuda_timer *timer,
                                  int32_t dtype, double *flops_per_s) {
     enum { BLOCKS_PER_MULTIPROCESSOR = 2, THREADS = 256 };
     const struct nh_driver *driver = timer->driver;
@@ -97,7 +61,7 @@ static nhood_status measure_peak(struct nh_cuda_device *device, const struct tim
                                                 THREADS, 1, 1, 0, timer->stream, parameters, NULL),
                                  "measuring");
         driver->event_record(timer->end, timer->stream);
-        if (!status) status = timer_read(timer, &seconds);
+        if (!status) status = nh_cuda_timer_read(timer, &seconds);
         double rate = peak.flops_per_thread_round * (double)rounds * blocks * THREADS / seconds;
         if (!status && rate > *flops_per_s) *flops_per_s = rate;
     }
@@ -108,14 +72,14 @@ nhood_status nh_cuda_measure(const struct nh_device *device, int32_t dtype,
                              nhood_ceilings *ceilings) {
     struct nh_cuda_device *cuda = device->backend;
     struct nh_cuda_scope scope;
-    struct timer timer;
+    struct nh_cuda_timer timer;
     ceilings->flops_per_s = ceilings->bytes_per_s = 0;
     nhood_status status = nh_cuda_enter(cuda, true, &scope);
     if (status) return status;
-    status = timer_create(&cuda->cuda->driver, &timer);
+    status = nh_cuda_timer_create(&cuda->cuda->driver, &timer);
     if (!status) status = measure_copy(&timer, &ceilings->bytes_per_s);
     if (!status) status = measure_peak(cuda, &timer, dtype, &ceilings->flops_per_s);
-    timer_destroy(&timer);
+    nh_cuda_timer_destroy(&timer);
     nh_cuda_leave(cuda, &scope);
     return status;
 }

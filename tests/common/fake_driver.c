@@ -254,6 +254,11 @@ static nh_cu_result fake_memory_copy(nh_cu_pointer to, nh_cu_pointer from, size_
     return 0;
 }
 
+static nh_cu_result fake_memory_write(nh_cu_pointer to, const void *from, size_t bytes) {
+    (void)to, (void)from, (void)bytes;
+    return 0;
+}
+
 static nh_cu_result fake_memory_allocate(nh_cu_pointer *address, size_t bytes) {
     (void)bytes;
     MAY_FAIL("memory_allocate");
