@@ -10,7 +10,7 @@
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 
-enum { THREADS = 128, LANES = 32 };
+enum { THREADS = 128, LANES = 32, MOST_HELD = 16 };
 /* Weights in memory at a time. Slabs this large keep every launch long against what launching costs. */
 #define SLAB_BYTES ((int64_t)512 << 20)
 /* NH_RESULT of kernels/gemm_pn.cu */
@@ -135,9 +135,16 @@ static nhood_status add_softmax(const struct builder *builder) {
     struct nh_cuda_step step;
     step_init(builder, &step);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    /* the fewest lanes that hold a row in registers */
+    int64_t lanes = 8;
+    while (lanes < LANES && lanes * MOST_HELD < problem->window_count)
+        lanes *= 2;
+    int64_t held = nh_ceil_div(problem->window_count, lanes);
+    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_kernel_define(&spec, "NH_HELD", held > MOST_HELD ? 0 : held);
     nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
     step.threads = THREADS;
-    step.grid[0] = nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / LANES);
+    step.grid[0] = nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / lanes);
     return add(builder, &step, &spec);
 }
 

@@ -19,10 +19,8 @@ static __shared__ long long sum_offset[NH_ROWS];
 /* Two in turn: the next chunk's are written while this chunk's are read. */
 static __shared__ long long row_offset[2][NH_COLUMNS];
 #if NH_INVERSE
-static __shared__ nh_key keys[NH_ROWS];
 static __shared__ nh_query queries[2][NH_COLUMNS];
 #else
-static __shared__ nh_key keys[2][NH_COLUMNS];
 static __shared__ nh_query queries[NH_ROWS];
 #endif
 extern __shared__ __align__(16) char matrices[];
@@ -35,14 +33,12 @@ NH_DEVICE int group_of(const nh_cuda_args &args) {
 NH_DEVICE void set_rows(const nh_cuda_args &args) {
     for (int row = (int)threadIdx.x; row < NH_ROWS; row += NH_THREADS) {
         int position[3];
-        bool exists = nh_tile_row(&tile, row, position);
-#if NH_INVERSE
-        nh_key_set(&keys[row], &tile, &args, position, exists);
-#else
-        nh_query_set(&queries[row], &tile, &args, position, tile.head, exists);
+        bool exists = nh_tile_row(tile, row, position);
+#if !NH_INVERSE
+        nh_query_set(&queries[row], tile, args, position, tile.head, exists);
 #endif
         sum_offset[row] =
-            exists ? nh_tile_offset(&tile, &args, NH_O, position, tile.head) : NH_NONE;
+            exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
     }
 }
 
@@ -52,49 +48,120 @@ NH_DEVICE void set_columns(const nh_cuda_args &args, int turn, int chunks) {
     int head = NH_INVERSE ? tile.head * group_of(args) + turn / chunks : tile.head / group_of(args);
     for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
         int position[3];
-        bool exists = nh_tile_column(&tile, chunk * NH_COLUMNS + column, position);
+        bool exists = nh_tile_opposite(tile, chunk * NH_COLUMNS + column, position);
 #if NH_INVERSE
-        nh_query_set(&queries[turn % 2][column], &tile, &args, position, head, exists);
-#else
-        nh_key_set(&keys[turn % 2][column], &tile, &args, position, exists);
+        nh_query_set(&queries[turn % 2][column], tile, args, position, head, exists);
 #endif
         row_offset[turn % 2][column] =
-            exists ? nh_tile_offset(&tile, &args, NH_V, position, head) : NH_NONE;
+            exists ? nh_tile_offset(tile, args, NH_V, position, head) : NH_NONE;
     }
 }
 
-/* Place of a lane's weight number i in the warp's 16 x NH_COLUMNS block: consecutive lanes at consecutive keys. */
-NH_DEVICE int weight_row(int lane, int i) {
-    return NH_INVERSE ? lane % 16 : i % 16;
+/* One chunk's weights of the warp's 16 rows, on their way from A to shared memory. */
+struct weights {
+    elem weight[LANE_WEIGHTS];
+    bool any; /* of the warp */
+#if NH_INVERSE
+    nh_key key; /* of row lane % 16 */
+#else
+    /* of query lane % 16, the keys number first to end are in the chunk */
+    int first, end;
+    nh_divisor divisor[3];
+#endif
+};
+
+NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args, int warp, int lane) {
+#if NH_INVERSE
+    int position[3];
+    bool exists = nh_tile_row(tile, 16 * warp + lane % 16, position);
+    nh_key_set(&w->key, tile, args, position, exists);
+#else
+    w->end = 0;
+    for (int a = 0; a < 3; a++)
+        w->divisor[a] = nh_divisor_of((int)args.axis[a].window);
+#endif
 }
 
-NH_DEVICE int weight_column(int lane, int i) {
-    return NH_INVERSE ? lane / 16 + 2 * i : lane + i / 16 * 32;
-}
+#if NH_INVERSE
 
-NH_DEVICE void gather(const nh_cuda_args &args, int turn, int warp, int lane,
-                      elem weight[LANE_WEIGHTS]) {
+/* Lanes run along keys: lane % 16 names the row, and half a warp each the even and odd columns. */
+NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int warp, int lane) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
+    bool any = false;
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i++) {
-        int row = 16 * warp + weight_row(lane, i), column = weight_column(lane, i);
-#if NH_INVERSE
-        const nh_query *query = &queries[turn % 2][column];
-        const nh_key *key = &keys[row];
+        const nh_query &query = queries[turn % 2][lane / 16 + 2 * i];
+        bool inside = nh_attends(query, w->key, args);
+        w->weight[i] = inside ? a[query.weights + w->key.slot] : (elem)0;
+        any = any || inside;
+    }
+    w->any = __any_sync(0xffffffffu, any);
+}
+
+NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn,
+                       int warp, int lane) {
+#pragma unroll
+    for (int i = 0; i < LANE_WEIGHTS; i++)
+        block[lane % 16 * WEIGHT_STRIDE + lane / 16 + 2 * i] = w->weight[i];
+    __syncwarp();
+}
+
 #else
-        const nh_query *query = &queries[row];
-        const nh_key *key = &keys[turn % 2][column];
-#endif
-        weight[i] = nh_attends(query, key) ? a[query->weights + key->slot] : (elem)0;
+
+/* Lanes run along the slots of one query after the other; those in a chunk are consecutive. */
+NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int warp, int lane) {
+    const elem *a = (const elem *)args.tensor[NH_A].data;
+    w->first = w->end;
+    w->end = nh_keys_before(queries[16 * warp + lane % 16], tile, args, (turn + 1) * NH_COLUMNS);
+    w->any = __any_sync(0xffffffffu, w->first < w->end);
+    if (!w->any) return;
+#pragma unroll
+    for (int row = 0; row < 16; row++) {
+        int first = __shfl_sync(0xffffffffu, w->first, row) + lane;
+        int end = __shfl_sync(0xffffffffu, w->end, row);
+        const nh_query &query = queries[16 * warp + row];
+#pragma unroll
+        for (int u = 0; u < NH_COLUMNS / 32; u++) {
+            int n = first + 32 * u, slot = n, at[3];
+            if (n >= end) continue;
+            if (NH_CAUSAL && NH_RANK > 1) slot = nh_key_number(query, args, w->divisor, n, at);
+            w->weight[row * (NH_COLUMNS / 32) + u] = a[query.weights + slot];
+        }
     }
 }
 
-NH_DEVICE void multiply(float sum[NH_WIDTH / 8][4], const elem *weights, const elem *rows,
+NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn,
+                       int warp, int lane) {
+    nh_vector<16 / sizeof(elem)> *zeros = (nh_vector<16 / sizeof(elem)> *)block;
+    const nh_vector<16 / sizeof(elem)> zero = {};
+    for (int i = lane; i < 16 * WEIGHT_STRIDE / (int)(16 / sizeof(elem)); i += 32)
+        zeros[i] = zero;
+    __syncwarp();
+#pragma unroll
+    for (int row = 0; row < 16; row++) {
+        int first = __shfl_sync(0xffffffffu, w->first, row) + lane;
+        int end = __shfl_sync(0xffffffffu, w->end, row);
+        const nh_query &query = queries[16 * warp + row];
+#pragma unroll
+        for (int u = 0; u < NH_COLUMNS / 32; u++) {
+            int n = first + 32 * u, at[3];
+            if (n >= end) continue;
+            nh_key_number(query, args, w->divisor, n, at);
+            block[row * WEIGHT_STRIDE + nh_column_of(tile, at) - turn * NH_COLUMNS] =
+                w->weight[row * (NH_COLUMNS / 32) + u];
+        }
+    }
+    __syncwarp();
+}
+
+#endif
+
+NH_DEVICE void multiply(float sum[NH_WIDTH / 8][4], const elem *block, const elem *rows,
                         int lane) {
 #pragma unroll 2
     for (int step = 0; step < NH_COLUMNS; step += NH_STEP) {
         nh_left left;
-        nh_left_load(&left, weights + step, WEIGHT_STRIDE, lane);
+        nh_left_load(&left, block + step, WEIGHT_STRIDE, lane);
 #pragma unroll
         for (int n = 0; n < NH_WIDTH / 16; n++) {
             nh_right right;
@@ -109,7 +176,7 @@ NH_DEVICE float exact_sum(const nh_cuda_args &args, const int position[3], int c
     const elem *a = (const elem *)args.tensor[NH_A].data, *rows = (const elem *)args.tensor[NH_V].data;
     nh_range range[3];
     for (int d = 0; d < 3; d++)
-        range[d] = nh_tile_reach(&args.axis[d], tile.axis[d].length, position[d]);
+        range[d] = nh_tile_reach(args.axis[d], tile.axis[d].length, position[d]);
     int heads = NH_INVERSE ? group_of(args) : 1;
     float sum = 0;
     for (int h = 0; h < heads; h++)
@@ -118,13 +185,16 @@ NH_DEVICE float exact_sum(const nh_cuda_args &args, const int position[3], int c
                 for (int z = (int)range[2].begin; z < range[2].end; z++) {
                     int other[3] = {x, y, z};
                     int head = NH_INVERSE ? tile.head * heads + h : tile.head / group_of(args);
+                    const int *key = NH_INVERSE ? position : other;
                     nh_query query;
-                    nh_key key;
-                    nh_query_set(&query, &tile, &args, NH_INVERSE ? other : position,
+                    nh_query_set(&query, tile, args, NH_INVERSE ? other : position,
                                  NH_INVERSE ? head : tile.head, true);
-                    nh_key_set(&key, &tile, &args, NH_INVERSE ? position : other, true);
-                    sum = fmaf(nh_load(a[query.weights + key.slot]),
-                               nh_load(rows[nh_tile_offset(&tile, &args, NH_V, other, head) + c]),
+                    int slot = 0;
+                    for (int d = 0; d < 3; d++)
+                        slot = slot * (int)args.axis[d].window + key[d] - tile.axis[d].base -
+                               (NH_INVERSE ? 0 : query.begin[d]);
+                    sum = fmaf(nh_load(a[query.weights + slot]),
+                               nh_load(rows[nh_tile_offset(tile, args, NH_V, other, head) + c]),
                                sum);
                 }
     return sum;
@@ -142,7 +212,7 @@ NH_DEVICE void finish(const nh_cuda_args &args, float sum[NH_WIDTH / 8][4], elem
     if (__syncthreads_or(!finite)) {
         for (int i = (int)threadIdx.x; i < NH_ROWS * (int)args.dim_v; i += NH_THREADS) {
             int row = i / (int)args.dim_v, c = i % (int)args.dim_v, position[3];
-            if (nh_tile_row(&tile, row, position))
+            if (nh_tile_row(tile, row, position))
                 sums[row * STRIDE + c] = nh_store(scale * exact_sum(args, position, c));
         }
     } else {
@@ -158,36 +228,37 @@ NH_DEVICE void finish(const nh_cuda_args &args, float sum[NH_WIDTH / 8][4], elem
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_band(const __grid_constant__ nh_cuda_args args) {
-    if (!nh_tile_set(&tile, &args, (unsigned)(NH_INVERSE ? args.kv_heads : args.heads))) return;
+    if (!nh_tile_set(&tile, args, (unsigned)(NH_INVERSE ? args.kv_heads : args.heads))) return;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim_v;
-    elem *rows[2] = {(elem *)matrices, (elem *)matrices + NH_COLUMNS * STRIDE};
-    elem *weights = (elem *)matrices + 2 * NH_COLUMNS * STRIDE + warp * 16 * WEIGHT_STRIDE;
+    elem *rows = (elem *)matrices;
+    elem *block = rows + 2 * NH_COLUMNS * STRIDE + warp * 16 * WEIGHT_STRIDE;
     const elem *data = (const elem *)args.tensor[NH_V].data;
-    int chunks = (nh_tile_columns(&tile) + NH_COLUMNS - 1) / NH_COLUMNS;
+    int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
     int turns = chunks * (NH_INVERSE ? group_of(args) : 1);
-    elem weight[LANE_WEIGHTS];
+    weights w;
     float sum[NH_WIDTH / 8][4] = {};
+    weights_init(&w, args, warp, lane);
     set_rows(args);
     set_columns(args, 0, chunks);
     __syncthreads();
-    nh_rows_load(rows[0], STRIDE, data, row_offset[0], NH_COLUMNS, dim);
-    gather(args, 0, warp, lane, weight);
+    nh_rows_load(rows, STRIDE, data, row_offset[0], NH_COLUMNS, dim);
+    gather(&w, args, 0, warp, lane);
     for (int turn = 0; turn < turns; turn++) {
+        bool any = w.any;
         if (turn + 1 < turns) set_columns(args, turn + 1, chunks);
-#pragma unroll
-        for (int i = 0; i < LANE_WEIGHTS; i++)
-            weights[weight_row(lane, i) * WEIGHT_STRIDE + weight_column(lane, i)] = weight[i];
+        if (any) deposit(&w, args, block, turn, warp, lane);
         nh_copy_wait();
         __syncthreads();
         if (turn + 1 < turns) {
-            nh_rows_load(rows[(turn + 1) % 2], STRIDE, data, row_offset[(turn + 1) % 2], NH_COLUMNS,
-                         dim);
-            gather(args, turn + 1, warp, lane, weight);
+            nh_rows_load(rows + (turn + 1) % 2 * NH_COLUMNS * STRIDE, STRIDE, data,
+                         row_offset[(turn + 1) % 2], NH_COLUMNS, dim);
+            gather(&w, args, turn + 1, warp, lane);
         }
-        multiply(sum, weights, rows[turn % 2], lane);
+        if (any) multiply(sum, block, rows + turn % 2 * NH_COLUMNS * STRIDE, lane);
         __syncwarp();
     }
     __syncthreads();
     finish(args, sum, (elem *)matrices, warp, lane);
-    nh_rows_store((elem *)args.tensor[NH_O].data, sum_offset, (elem *)matrices, STRIDE, NH_ROWS, dim);
+    nh_rows_store((elem *)args.tensor[NH_O].data, sum_offset, (elem *)matrices, STRIDE, NH_ROWS,
+                  dim);
 }

@@ -1,6 +1,7 @@
 /* A[i, n] = scale * q_i . k_N(i,n) (+ bias), as products of a tile of queries with chunks of the box of all their
  * keys on tensor cores. Each warp owns 16 queries: its 16 x NH_COLUMNS block of scores goes through shared memory so
- * that consecutive lanes write consecutive slots of A; scores outside the window are dropped.
+ * that consecutive lanes write consecutive slots of A. Scores outside windows are never looked at, chunks that hold
+ * no key of the warp's queries not even made.
  *
  * NH_RESULT says what is written for a score s: NH_SCORE, s itself; NH_PROBABILITY, exp(s - LSE of the query);
  * NH_SCORE_GRADIENT, P * (s - delta of the query), where A holds P and is overwritten, and s is dO . v.
@@ -14,7 +15,6 @@
 
 #define STRIDE (NH_WIDTH + NH_PAD_ALONG)
 #define STAGE_STRIDE (NH_COLUMNS + 8)
-#define LANE_COLUMNS (NH_COLUMNS / 32)
 
 #if NH_WEIGHT_F32
 typedef float weight;
@@ -31,26 +31,25 @@ NH_DEVICE weight to_weight(float value) {
 static __shared__ nh_tile tile;
 static __shared__ nh_query queries[NH_ROWS];
 static __shared__ long long query_offset[NH_ROWS];
-/* Three in turn: one chunk is written while the one before it is read by the fastest warps and the one before
- * that by the slowest. */
-static __shared__ nh_key keys[3][NH_COLUMNS];
-static __shared__ long long key_offset[3][NH_COLUMNS];
+/* Two in turn: the next chunk's are written while the slowest warps still read this chunk's. */
+static __shared__ long long key_offset[2][NH_COLUMNS];
 extern __shared__ __align__(16) char matrices[];
 
 NH_DEVICE float query_shift(const nh_cuda_args &args, const int position[3]) {
     if (NH_RESULT == NH_SCORE) return 0;
     int slot = NH_RESULT == NH_PROBABILITY ? NH_LSE : NH_DELTA;
-    return ((const float *)args.tensor[slot].data)[nh_tile_offset(&tile, &args, slot, position, tile.head)];
+    return ((const float *)args.tensor[slot]
+                .data)[nh_tile_offset(tile, args, slot, position, tile.head)];
 }
 
 NH_DEVICE void set_queries(const nh_cuda_args &args) {
     for (int row = (int)threadIdx.x; row < NH_ROWS; row += NH_THREADS) {
         int position[3];
-        bool exists = nh_tile_row(&tile, row, position);
-        nh_query_set(&queries[row], &tile, &args, position, tile.head, exists);
+        bool exists = nh_tile_row(tile, row, position);
+        nh_query_set(&queries[row], tile, args, position, tile.head, exists);
         if (exists) queries[row].shift = query_shift(args, position);
         query_offset[row] =
-            exists ? nh_tile_offset(&tile, &args, NH_Q, position, tile.head) : NH_NONE;
+            exists ? nh_tile_offset(tile, args, NH_Q, position, tile.head) : NH_NONE;
     }
 }
 
@@ -58,10 +57,9 @@ NH_DEVICE void set_keys(const nh_cuda_args &args, int chunk) {
     int kv_head = tile.head / (int)(args.heads / args.kv_heads);
     for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
         int position[3];
-        bool exists = nh_tile_column(&tile, chunk * NH_COLUMNS + column, position);
-        nh_key_set(&keys[chunk % 3][column], &tile, &args, position, exists);
-        key_offset[chunk % 3][column] =
-            exists ? nh_tile_offset(&tile, &args, NH_K, position, kv_head) : NH_NONE;
+        bool exists = nh_tile_opposite(tile, chunk * NH_COLUMNS + column, position);
+        key_offset[chunk % 2][column] =
+            exists ? nh_tile_offset(tile, args, NH_K, position, kv_head) : NH_NONE;
     }
 }
 
@@ -100,36 +98,35 @@ NH_DEVICE float exact_if_not_finite(float score, const elem *q, const elem *k) {
     return score;
 }
 
-NH_DEVICE void write(const nh_cuda_args &args, const nh_query *query, const nh_key *key,
+NH_DEVICE void write(const nh_cuda_args &args, const nh_query &query, const int key[3], int slot,
                      float product) {
-    weight *at = (weight *)args.tensor[NH_A].data + query->weights + key->slot;
+    weight *at = (weight *)args.tensor[NH_A].data + query.weights + slot;
     float score = product * (float)args.scale;
 #if NH_BIASED
-    int index = query->bias, step = 1;
+    int index = query.bias, step = 1;
     for (int a = 2; a >= NH_FIRST_AXIS; a--) {
-        index += key->at[a] * step;
+        index += key[a] * step;
         step *= 2 * (int)args.axis[a].window - 1;
     }
     score += nh_load(((const elem *)args.tensor[NH_BIAS].data)[(long long)tile.head * step + index]);
 #endif
-    if (NH_RESULT == NH_PROBABILITY) score = expf(score - query->shift);
-    if (NH_RESULT == NH_SCORE_GRADIENT) score = nh_load((elem)*at) * (score - query->shift);
+    if (NH_RESULT == NH_PROBABILITY) score = expf(score - query.shift);
+    if (NH_RESULT == NH_SCORE_GRADIENT) score = nh_load((elem)*at) * (score - query.shift);
     *at = to_weight(score);
 }
 
 /* Slots of causal windows that no key fills. */
 NH_DEVICE void fill_unused(const nh_cuda_args &args, int warp, int lane) {
     float value = args.flags & NH_ZERO_FILL ? 0.0f : NH_MINUS_INFINITY;
-    int window[3] = {(int)args.axis[0].window, (int)args.axis[1].window, (int)args.axis[2].window};
+    const int window[3] = {(int)args.axis[0].window, (int)args.axis[1].window,
+                           (int)args.axis[2].window};
     for (int row = 16 * warp; row < 16 * warp + 16; row++) {
-        const nh_query *query = &queries[row];
-        const int *count = query->count;
-        if (!count[0] ||
-            (count[0] == window[0] && count[1] == window[1] && count[2] == window[2]))
-            continue;
-        long long first = (query->begin[0] * (long long)window[1] + query->begin[1]) * window[2] +
-                          query->begin[2];
-        weight *slots = (weight *)args.tensor[NH_A].data + query->weights + first;
+        const nh_query &query = queries[row];
+        const int count[3] = {nh_query_count(query, args, 0), nh_query_count(query, args, 1),
+                              nh_query_count(query, args, 2)};
+        bool full = count[0] == window[0] && count[1] == window[1] && count[2] == window[2];
+        if (full || query_offset[row] == NH_NONE) continue;
+        weight *slots = (weight *)args.tensor[NH_A].data + query.weights;
         for (int n = lane; n < (int)args.window_count; n += 32)
             if (n % window[2] >= count[2] || n / window[2] % window[1] >= count[1] ||
                 n / window[2] / window[1] >= count[0])
@@ -137,42 +134,58 @@ NH_DEVICE void fill_unused(const nh_cuda_args &args, int warp, int lane) {
     }
 }
 
+/* Writes a chunk's scores: of each of the warp's queries, its keys number first to end. */
+NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], const float *stage,
+                       const elem *q, const elem *k, int chunk, int first, int end) {
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    for (int row = 0; row < 16; row++) {
+        int row_first = __shfl_sync(0xffffffffu, first, row);
+        int row_end = __shfl_sync(0xffffffffu, end, row);
+        const nh_query &query = queries[16 * warp + row];
+        for (int n = row_first + lane; n < row_end; n += 32) {
+            int key[3], slot = nh_key_number(query, args, divisor, n, key);
+            int column = nh_column_of(tile, key) - chunk * NH_COLUMNS;
+            float score = exact_if_not_finite(stage[row * STAGE_STRIDE + column], q + row * STRIDE,
+                                              k + column * STRIDE);
+            write(args, query, key, slot, score);
+        }
+    }
+    __syncwarp();
+}
+
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_pn(const __grid_constant__ nh_cuda_args args) {
-    if (!nh_tile_set(&tile, &args, (unsigned)args.heads)) return;
+    if (!nh_tile_set(&tile, args, (unsigned)args.heads)) return;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim;
-    elem *q = (elem *)matrices, *k[2] = {q + NH_ROWS * STRIDE, q + (NH_ROWS + NH_COLUMNS) * STRIDE};
-    float *stage = (float *)(q + (NH_ROWS + 2 * NH_COLUMNS) * STRIDE) + warp * 16 * STAGE_STRIDE;
+    elem *q = (elem *)matrices, *keys = q + NH_ROWS * STRIDE;
+    float *stage = (float *)(keys + 2 * NH_COLUMNS * STRIDE) + warp * 16 * STAGE_STRIDE;
     const elem *k_data = (const elem *)args.tensor[NH_K].data;
-    int chunks = (nh_tile_columns(&tile) + NH_COLUMNS - 1) / NH_COLUMNS;
+    const nh_divisor divisor[3] = {nh_divisor_of(1), nh_divisor_of((int)args.axis[1].window),
+                                   nh_divisor_of((int)args.axis[2].window)};
+    int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
     set_queries(args);
     set_keys(args, 0);
     __syncthreads();
     nh_rows_load(q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, NH_ROWS, dim);
-    nh_rows_load(k[0], STRIDE, k_data, key_offset[0], NH_COLUMNS, dim);
+    nh_rows_load(keys, STRIDE, k_data, key_offset[0], NH_COLUMNS, dim);
     if (NH_CAUSAL && NH_RESULT == NH_SCORE) fill_unused(args, warp, lane);
+    q += warp * 16 * STRIDE;
+    /* Lane l and l + 16 know how many keys of query l came in earlier chunks. */
+    int before = 0;
     for (int chunk = 0; chunk < chunks; chunk++) {
+        const elem *k = keys + chunk % 2 * NH_COLUMNS * STRIDE;
         if (chunk + 1 < chunks) set_keys(args, chunk + 1);
         nh_copy_wait();
         __syncthreads();
         if (chunk + 1 < chunks)
-            nh_rows_load(k[(chunk + 1) % 2], STRIDE, k_data, key_offset[(chunk + 1) % 3],
-                         NH_COLUMNS, dim);
-        multiply(q + warp * 16 * STRIDE, k[chunk % 2], stage, lane);
-        nh_key mine[LANE_COLUMNS];
-        for (int u = 0; u < LANE_COLUMNS; u++)
-            mine[u] = keys[chunk % 3][lane + 32 * u];
-        for (int row = 0; row < 16; row++)
-#pragma unroll
-            for (int u = 0; u < LANE_COLUMNS; u++) {
-                const nh_query *query = &queries[16 * warp + row];
-                if (!nh_attends(query, &mine[u])) continue;
-                int column = lane + 32 * u;
-                float score = exact_if_not_finite(stage[row * STAGE_STRIDE + column],
-                                                  q + (16 * warp + row) * STRIDE,
-                                                  k[chunk % 2] + column * STRIDE);
-                write(args, query, &mine[u], score);
-            }
-        __syncwarp();
+            nh_rows_load(keys + (chunk + 1) % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data,
+                         key_offset[(chunk + 1) % 2], NH_COLUMNS, dim);
+        int after = nh_keys_before(queries[16 * warp + lane % 16], tile, args,
+                                   (chunk + 1) * NH_COLUMNS);
+        if (__any_sync(0xffffffffu, before < after)) {
+            multiply(q, k, stage, lane);
+            scatter(args, divisor, stage, q, k, chunk, before, after);
+        }
+        before = after;
     }
 }

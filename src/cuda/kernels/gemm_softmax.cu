@@ -1,24 +1,33 @@
-/* Softmax of every row of scores, one warp per row: S (f32, packed) becomes P (storage type) in the same memory, at
- * the start of its row, and LSE is written if wanted. Two passes; the second finds the row in a cache. */
+/* Softmax of every row of scores by NH_GROUP lanes: S (f32, packed) becomes P (storage type) in the same memory, at
+ * the start of its row, and LSE is written if wanted. Rows of up to NH_GROUP * NH_HELD scores are held in registers;
+ * longer ones (NH_HELD 0) are read three times, from a cache but for the first. */
+#include "mma.cuh"
 #include "prelude.cuh"
 
 #define NH_THREADS 128
+#define LOG2_E 1.4426950408889634f
 
-__device__ __forceinline__ float widest(float x) {
+/* The group's lanes only: rows of one warp end at different lanes. */
+NH_DEVICE unsigned group_mask() {
+    unsigned first = threadIdx.x % 32 / NH_GROUP * NH_GROUP;
+    return NH_GROUP == 32 ? 0xffffffffu : ((1u << NH_GROUP % 32) - 1) << first;
+}
+
+NH_DEVICE float widest(float x) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    for (int step = NH_GROUP / 2; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(group_mask(), x, step));
     return x;
 }
 
-__device__ __forceinline__ float total(float x) {
+NH_DEVICE float total(float x) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
+    for (int step = NH_GROUP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(group_mask(), x, step);
     return x;
 }
 
-__device__ __forceinline__ void write_lse(const nh_cuda_args &args, long long row, float lse) {
+NH_DEVICE void write_lse(const nh_cuda_args &args, long long row, float lse) {
     long long at[3];
     long long rest = nh_split(&row, args.heads), head = row;
     row = rest;
@@ -31,30 +40,63 @@ __device__ __forceinline__ void write_lse(const nh_cuda_args &args, long long ro
     *nh_scalar(args.tensor[NH_LSE], row, at, head) = lse;
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS)
-    gemm_softmax(const __grid_constant__ nh_cuda_args args) {
-    long long row = (long long)blockIdx.x * (NH_THREADS / 32) + threadIdx.x / 32;
-    long long rows = args.batch * args.heads * args.axis[0].length * args.axis[1].length *
-                     args.axis[2].length;
-    if (row >= rows) return;
-    int lane = threadIdx.x % 32, count = (int)args.window_count;
-    float *s = (float *)args.tensor[NH_A].data + row * count;
-    elem *p = (elem *)s;
+/* e^(s - most) */
+NH_DEVICE float power(float s, float most) {
+    return nh_exp2((s - most) * LOG2_E);
+}
+
+#if NH_HELD
+
+NH_DEVICE float softmax(const float *s, elem *p, int count, int lane) {
+    float score[NH_HELD], most = NH_MINUS_INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < NH_HELD; i++) {
+        int n = lane + i * NH_GROUP;
+        score[i] = n < count ? s[n] : NH_MINUS_INFINITY;
+        most = fmaxf(most, score[i]);
+    }
+    most = widest(most);
+#pragma unroll
+    for (int i = 0; i < NH_HELD; i++)
+        sum += score[i] = power(score[i], most);
+    sum = total(sum);
+#pragma unroll
+    for (int i = 0; i < NH_HELD; i++)
+        if (lane + i * NH_GROUP < count) p[lane + i * NH_GROUP] = nh_store(score[i] / sum);
+    return most + logf(sum);
+}
+
+#else
+
+NH_DEVICE float softmax(const float *s, elem *p, int count, int lane) {
     float most = NH_MINUS_INFINITY, sum = 0;
-    for (int n = lane; n < count; n += 32)
+    for (int n = lane; n < count; n += NH_GROUP)
         most = fmaxf(most, s[n]);
     most = widest(most);
-    for (int n = lane; n < count; n += 32)
-        sum += expf(s[n] - most);
+    for (int n = lane; n < count; n += NH_GROUP)
+        sum += power(s[n], most);
     sum = total(sum);
-    float scale = 1 / sum;
     /* The 16-bit p[n] lies in scores that this or an earlier round has read. */
-    for (int first = 0; first < count; first += 32) {
+    for (int first = 0; first < count; first += NH_GROUP) {
         int n = first + lane;
         float score = n < count ? s[n] : 0;
         __syncwarp();
-        if (n < count) p[n] = nh_store(expf(score - most) * scale);
+        if (n < count) p[n] = nh_store(power(score, most) / sum);
         __syncwarp();
     }
-    if (lane == 0 && args.tensor[NH_LSE].data) write_lse(args, row, most + logf(sum));
+    return most + logf(sum);
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS)
+    gemm_softmax(const __grid_constant__ nh_cuda_args args) {
+    long long row = (long long)blockIdx.x * (NH_THREADS / NH_GROUP) + threadIdx.x / NH_GROUP;
+    long long rows = args.batch * args.heads * args.axis[0].length * args.axis[1].length *
+                     args.axis[2].length;
+    if (row >= rows) return;
+    int lane = threadIdx.x % NH_GROUP, count = (int)args.window_count;
+    float *s = (float *)args.tensor[NH_A].data + row * count;
+    float lse = softmax(s, (elem *)s, count, lane);
+    if (lane == 0 && args.tensor[NH_LSE].data) write_lse(args, row, lse);
 }

@@ -1,14 +1,17 @@
 /* The geometry of a banded product: a tile of queries (or keys, if NH_INVERSE) against the box of all keys (queries)
  * that some of its tokens share a window with, walked in chunks of NH_COLUMNS.
  *
- * A tile lies inside one dilation group per axis, so that its windows, in positions of the group, are ranges.
- * Coordinates of keys are relative to a base per axis; the slot of a key in a query's window is then a linear
- * function of the key minus one of the query, and "is attended" one unsigned comparison per axis.
+ * A tile lies inside one dilation group per axis, so that its windows, in positions of the group, are ranges, and a
+ * window is a box inside the opposite box. Columns and the keys of a window are both numbered row-major: the keys of
+ * a chunk are a range of a window's.
  *
- * Knobs: NH_RANK; NH_TILE0, NH_TILE1, NH_TILE2 (tokens of a tile per axis, 1 on unit axes); NH_COLUMNS; NH_WIDTH, a row's elements in
- * shared memory; NH_VECTOR, elements per aligned load; NH_CAUSAL and NH_STRIDED: whether some axis is; NH_INVERSE. */
+ * Knobs: NH_RANK; NH_TILE0, NH_TILE1, NH_TILE2 (tokens of a tile per axis, 1 on unit axes); NH_COLUMNS; NH_WIDTH, a
+ * row's elements in shared memory; NH_VECTOR, elements per aligned load; NH_CAUSAL and NH_STRIDED: whether some axis
+ * is; NH_INVERSE. */
 #pragma once
 
+/* Positions fit: the host refuses larger problems. */
+#define NH_POSITION int
 #include "mma.cuh"
 #include "prelude.cuh"
 
@@ -18,8 +21,8 @@
 #define NH_FIRST_AXIS (3 - NH_RANK)
 /* No offset of a row: outside the tensor. */
 #define NH_NONE (-0x7fffffffffffffffll)
-/* No coordinate of a key: no query's window is there. */
-#define NH_NOWHERE (-0x40000000)
+/* Where a query starts that does not exist: no key is there. Keys that do not exist are as far on the other side. */
+#define NH_NOWHERE 0x40000000
 
 /* One axis of a tile, in positions of its dilation group. */
 struct nh_tile_axis {
@@ -33,20 +36,22 @@ struct nh_tile_axis {
 
 struct nh_tile {
     int batch, head;
-    struct nh_tile_axis axis[3];
+    nh_tile_axis axis[3];
 };
 
 /* A query, as pairs with keys need it. */
 struct __align__(16) nh_query {
+    /* coordinates of its first key */
     int begin[3];
     /* the query's part of an index into a head's bias table */
     int bias;
-    /* 0: no such query */
-    int count[3];
+    /* offset of slot 0; with NH_INVERSE, where slot 0 would be were the key with coordinates 0 in it */
+    long long weights;
     /* LSE or delta */
     float shift;
-    /* where slot 0 would be, were the key with coordinates 0 in it */
-    long long weights;
+#if NH_CAUSAL
+    int count[3];
+#endif
 };
 
 struct nh_key {
@@ -54,27 +59,28 @@ struct nh_key {
     int slot;
 };
 
-NH_DEVICE struct nh_range nh_tile_window(const struct nh_cuda_axis *axis, int length, int position) {
-    return nh_window_range(length, axis->window, NH_STRIDED ? axis->stride : 1,
-                           NH_CAUSAL ? axis->causal : 0, position);
+NH_DEVICE nh_range nh_tile_window(const nh_cuda_axis &axis, int length, int position) {
+    return nh_window_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1,
+                           NH_CAUSAL ? axis.causal : 0, position);
 }
 
-NH_DEVICE struct nh_range nh_tile_reach(const struct nh_cuda_axis *axis, int length, int position) {
+/* The positions opposite: a query's keys, or a key's queries. */
+NH_DEVICE nh_range nh_tile_reach(const nh_cuda_axis &axis, int length, int position) {
 #if NH_INVERSE
-    return nh_inverse_range(length, axis->window, NH_STRIDED ? axis->stride : 1,
-                            NH_CAUSAL ? axis->causal : 0, position);
+    return nh_inverse_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1,
+                            NH_CAUSAL ? axis.causal : 0, position);
 #else
     return nh_tile_window(axis, length, position);
 #endif
 }
 
-NH_DEVICE void nh_tile_axis_set(struct nh_tile_axis *t, const struct nh_cuda_axis *axis,
-                                unsigned index, int tile) {
-    int longest = (int)nh_axis_group_length(axis->length, axis->dilation, 0);
+NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsigned index,
+                                int tile) {
+    int longest = (int)nh_axis_group_length((int)axis.length, (int)axis.dilation, 0);
     unsigned per_group = (unsigned)(longest + tile - 1) / (unsigned)tile;
     t->group = (int)(index / per_group);
     t->origin = (int)(index % per_group) * tile;
-    t->length = (int)nh_axis_group_length((int)axis->length, (int)axis->dilation, t->group);
+    t->length = (int)nh_axis_group_length((int)axis.length, (int)axis.dilation, t->group);
     t->extent = min(tile, t->length - t->origin);
     if (t->extent <= 0) return;
     t->low = (int)nh_tile_reach(axis, t->length, t->origin).begin;
@@ -82,103 +88,189 @@ NH_DEVICE void nh_tile_axis_set(struct nh_tile_axis *t, const struct nh_cuda_axi
     t->base = NH_INVERSE ? t->origin : t->low;
 }
 
-/* The tile of this block: heads fastest, so that neighbouring blocks share lines of heads-last tensors, then the
- * axes' tiles, then the batch. false: nothing there. Ends with a barrier. */
-NH_DEVICE bool nh_tile_set(struct nh_tile *tile, const struct nh_cuda_args *args, unsigned heads) {
-    const int size[3] = {NH_TILE0, NH_TILE1, NH_TILE2};
-    if (threadIdx.x == 0) {
-        unsigned rest = blockIdx.x;
-        tile->head = (int)(rest % heads);
-        rest /= heads;
+/* The tile of this block, an axis per thread: heads fastest, so that neighboring blocks share lines of heads-last
+ * tensors, then the axes' tiles, then the batch. false: nothing there. Ends with a barrier. */
+NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads) {
+    if (threadIdx.x < 3) {
+        const int size[3] = {NH_TILE0, NH_TILE1, NH_TILE2};
+        unsigned rest = blockIdx.x / heads;
+        int head = (int)(blockIdx.x % heads);
 #pragma unroll
         for (int a = 2; a >= 0; a--) {
-            const struct nh_cuda_axis *axis = &args->axis[a];
-            unsigned longest = (unsigned)nh_axis_group_length(axis->length, axis->dilation, 0);
+            const nh_cuda_axis &axis = args.axis[a];
+            unsigned longest =
+                (unsigned)nh_axis_group_length((int)axis.length, (int)axis.dilation, 0);
             unsigned count = (longest + (unsigned)size[a] - 1) / (unsigned)size[a] *
-                             (unsigned)axis->dilation;
-            nh_tile_axis_set(&tile->axis[a], axis, rest % count, size[a]);
+                             (unsigned)axis.dilation;
+            if ((int)threadIdx.x == a) nh_tile_axis_set(&tile->axis[a], axis, rest % count, size[a]);
             rest /= count;
         }
+        tile->head = head;
         tile->batch = (int)rest;
     }
     __syncthreads();
     return tile->axis[0].extent > 0 && tile->axis[1].extent > 0 && tile->axis[2].extent > 0;
 }
 
-NH_DEVICE int nh_tile_columns(const struct nh_tile *tile) {
-    return tile->axis[0].span * tile->axis[1].span * tile->axis[2].span;
+NH_DEVICE int nh_tile_columns(const nh_tile &tile) {
+    return tile.axis[0].span * tile.axis[1].span * tile.axis[2].span;
 }
 
-/* Position of the tile's row, or of the opposite box's column; false: none such. */
-NH_DEVICE bool nh_tile_row(const struct nh_tile *tile, int row, int position[3]) {
-    int at[3] = {row / (NH_TILE1 * NH_TILE2), row / NH_TILE2 % NH_TILE1, row % NH_TILE2};
+/* Position of the tile's row; false: there is none. */
+NH_DEVICE bool nh_tile_row(const nh_tile &tile, int row, int position[3]) {
+    const int at[3] = {row / (NH_TILE1 * NH_TILE2), row / NH_TILE2 % NH_TILE1, row % NH_TILE2};
     bool inside = true;
+#pragma unroll
     for (int a = 0; a < 3; a++) {
-        inside = inside && at[a] < tile->axis[a].extent;
-        position[a] = tile->axis[a].origin + at[a];
+        inside = inside && at[a] < tile.axis[a].extent;
+        position[a] = tile.axis[a].origin + at[a];
     }
     return inside;
 }
 
-NH_DEVICE bool nh_tile_column(const struct nh_tile *tile, int column, int position[3]) {
+/* Coordinates of a column in the opposite box; past its end, those of the first axis go on. */
+NH_DEVICE void nh_tile_column(const nh_tile &tile, int column, int at[3]) {
     unsigned rest = (unsigned)column;
+    at[0] = at[1] = 0;
+#pragma unroll
     for (int a = 2; a > NH_FIRST_AXIS; a--) {
-        position[a] = tile->axis[a].low + (int)(rest % (unsigned)tile->axis[a].span);
-        rest /= (unsigned)tile->axis[a].span;
+        at[a] = (int)(rest % (unsigned)tile.axis[a].span);
+        rest /= (unsigned)tile.axis[a].span;
     }
-    for (int a = 0; a < NH_FIRST_AXIS; a++)
-        position[a] = 0;
-    position[NH_FIRST_AXIS] = tile->axis[NH_FIRST_AXIS].low + (int)rest;
-    return (int)rest < tile->axis[NH_FIRST_AXIS].span;
+    at[NH_FIRST_AXIS] = (int)rest;
+}
+
+/* The same as a position; false: past the end. */
+NH_DEVICE bool nh_tile_opposite(const nh_tile &tile, int column, int position[3]) {
+    nh_tile_column(tile, column, position);
+    bool inside = position[NH_FIRST_AXIS] < tile.axis[NH_FIRST_AXIS].span;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        position[a] += tile.axis[a].low;
+    return inside;
 }
 
 /* Offset of a row of a tensor, in elements. */
-NH_DEVICE long long nh_tile_offset(const struct nh_tile *tile, const struct nh_cuda_args *args,
-                                   int slot, const int position[3], int head) {
-    const struct nh_cuda_tensor *tensor = &args->tensor[slot];
-    long long offset = tile->batch * tensor->batch + head * tensor->head;
+NH_DEVICE long long nh_tile_offset(const nh_tile &tile, const nh_cuda_args &args, int slot,
+                                   const int position[3], int head) {
+    const nh_cuda_tensor &tensor = args.tensor[slot];
+    long long offset = tile.batch * tensor.batch + head * tensor.head;
+#pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        offset += (position[a] * args->axis[a].dilation + tile->axis[a].group) * tensor->axis[a];
+        offset += (position[a] * (int)args.axis[a].dilation + tile.axis[a].group) * tensor.axis[a];
     return offset;
 }
 
-/* Coordinates of a key; far outside every window if there is none. */
-NH_DEVICE void nh_key_set(struct nh_key *key, const struct nh_tile *tile,
-                          const struct nh_cuda_args *args, const int position[3], bool exists) {
+NH_DEVICE void nh_key_set(nh_key *key, const nh_tile &tile, const nh_cuda_args &args,
+                          const int position[3], bool exists) {
     int slots = 1;
     key->slot = 0;
+#pragma unroll
     for (int a = 2; a >= 0; a--) {
-        int at = position[a] - tile->axis[a].base;
-        key->at[a] = exists ? at : NH_NOWHERE;
+        int at = position[a] - tile.axis[a].base;
+        key->at[a] = exists ? at : -NH_NOWHERE;
         key->slot += at * slots;
-        slots *= (int)args->axis[a].window;
+        slots *= (int)args.axis[a].window;
     }
 }
 
-NH_DEVICE void nh_query_set(struct nh_query *query, const struct nh_tile *tile,
-                            const struct nh_cuda_args *args, const int position[3], int head,
-                            bool exists) {
+NH_DEVICE void nh_query_set(nh_query *query, const nh_tile &tile, const nh_cuda_args &args,
+                            const int position[3], int head, bool exists) {
     long long slots = 1, before = 0;
     int bias = 0, bias_step = 1;
+#pragma unroll
     for (int a = 2; a >= 0; a--) {
-        const struct nh_cuda_axis *axis = &args->axis[a];
-        struct nh_range range = nh_tile_window(axis, tile->axis[a].length, position[a]);
-        query->begin[a] = (int)range.begin - tile->axis[a].base;
-        query->count[a] = exists ? (int)(range.end - range.begin) : 0;
-        before += query->begin[a] * slots;
-        slots *= axis->window;
-        bias += ((int)axis->window - 1 - (position[a] - tile->axis[a].base)) * bias_step;
-        bias_step *= 2 * (int)axis->window - 1;
+        const nh_cuda_axis &axis = args.axis[a];
+        nh_range range = nh_tile_window(axis, tile.axis[a].length, position[a]);
+        int begin = (int)range.begin - tile.axis[a].base;
+        query->begin[a] = exists ? begin : NH_NOWHERE;
+#if NH_CAUSAL
+        query->count[a] = (int)(range.end - range.begin);
+#endif
+        before += begin * slots;
+        slots *= (int)axis.window;
+        bias += ((int)axis.window - 1 - (position[a] - tile.axis[a].base)) * bias_step;
+        bias_step *= 2 * (int)axis.window - 1;
     }
     query->bias = bias;
-    query->weights = nh_tile_offset(tile, args, NH_A, position, head) - before;
+    query->weights = nh_tile_offset(tile, args, NH_A, position, head) - (NH_INVERSE ? before : 0);
 }
 
-NH_DEVICE bool nh_attends(const struct nh_query *query, const struct nh_key *key) {
+NH_DEVICE int nh_query_count(const nh_query &query, const nh_cuda_args &args, int axis) {
+#if NH_CAUSAL
+    return query.count[axis];
+#else
+    return (int)args.axis[axis].window;
+#endif
+}
+
+NH_DEVICE bool nh_attends(const nh_query &query, const nh_key &key, const nh_cuda_args &args) {
     bool inside = true;
+#pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        inside = inside && (unsigned)(key->at[a] - query->begin[a]) < (unsigned)query->count[a];
+        inside = inside && (unsigned)(key.at[a] - query.begin[a]) <
+                               (unsigned)nh_query_count(query, args, a);
     return inside;
+}
+
+/* How many keys of the query come before a column. */
+NH_DEVICE int nh_keys_before(const nh_query &query, const nh_tile &tile, const nh_cuda_args &args,
+                             int column) {
+    int at[3], keys = 0;
+    nh_tile_column(tile, column, at);
+#pragma unroll
+    for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+        int count = nh_query_count(query, args, a), rest = at[a] - query.begin[a], below = 1;
+#pragma unroll
+        for (int b = a + 1; b < 3; b++)
+            below *= nh_query_count(query, args, b);
+        if (rest < 0 || rest >= count) keys = 0;
+        keys += min(max(rest, 0), count) * below;
+    }
+    return keys;
+}
+
+/* Division of any unsigned number: the estimate, by 2^32 over the divisor, is at most one too small. */
+struct nh_divisor {
+    unsigned divisor, inverse;
+};
+
+NH_DEVICE nh_divisor nh_divisor_of(int divisor) {
+    nh_divisor d = {(unsigned)divisor, 0xffffffffu / (unsigned)divisor};
+    return d;
+}
+
+NH_DEVICE int nh_divide(int *rest, const nh_divisor &d) {
+    unsigned quotient = __umulhi((unsigned)*rest, d.inverse);
+    unsigned left = (unsigned)*rest - quotient * d.divisor;
+    bool more = left >= d.divisor;
+    *rest = (int)(more ? left - d.divisor : left);
+    return (int)(more ? quotient + 1 : quotient);
+}
+
+/* The key number n of a query: its coordinates; returns its slot. divisor: of the axes 1 and 2, by the windows. */
+NH_DEVICE int nh_key_number(const nh_query &query, const nh_cuda_args &args,
+                            const nh_divisor divisor[3], int n, int at[3]) {
+    int rest = n, slot = n;
+    at[0] = at[1] = 0;
+#pragma unroll
+    for (int a = 2; a > NH_FIRST_AXIS; a--) {
+        int outer = nh_divide(&rest, NH_CAUSAL ? nh_divisor_of(nh_query_count(query, args, a)) : divisor[a]);
+        at[a] = rest;
+        rest = outer;
+    }
+    at[NH_FIRST_AXIS] = rest;
+#if NH_CAUSAL
+    slot = (at[0] * (int)args.axis[1].window + at[1]) * (int)args.axis[2].window + at[2];
+#endif
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        at[a] += query.begin[a];
+    return slot;
+}
+
+NH_DEVICE int nh_column_of(const nh_tile &tile, const int at[3]) {
+    return (at[0] * tile.axis[1].span + at[1]) * tile.axis[2].span + at[2];
 }
 
 /* Elements that one copy instruction moves. */
