@@ -28,6 +28,7 @@ from ._functions import (
 )
 from ._library import path as library_path
 from ._plans import clear_cache
+from ._tuning import export_wisdom, forget_wisdom, import_wisdom, tune, tuning
 
 __version__ = version()
 
@@ -37,6 +38,9 @@ __all__ = [
     "clear_cache",
     "configure",
     "devices",
+    "export_wisdom",
+    "forget_wisdom",
+    "import_wisdom",
     "library_path",
     "measure",
     "na1d",
@@ -56,5 +60,7 @@ __all__ = [
     "na3d_qk",
     "notes",
     "threads",
+    "tune",
+    "tuning",
     "version",
 ]

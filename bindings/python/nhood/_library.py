@@ -12,6 +12,8 @@ ABI_MAJOR = 0
 OP_FWD, OP_BWD, OP_PN, OP_NN, OP_IN = 1, 2, 3, 4, 5
 DTYPE_F64, DTYPE_F32, DTYPE_F16, DTYPE_BF16 = 1, 2, 3, 4
 FLAG_CLAMP_WINDOW, FLAG_DETERMINISTIC, FLAG_ALLOW_TF32, FLAG_ZERO_FILL, FLAG_UNALIGNED = 1, 2, 4, 8, 16
+EFFORT_ESTIMATE, EFFORT_MEASURE = 0, 1
+CACHE_MISS = -6
 DEVICE_CPU, DEVICE_CUDA = 0, 1
 (Q, K, V, O, LSE, A, BIAS, EXTRA_K, EXTRA_V) = range(9)
 (D_O, D_LSE, D_Q, D_K, D_V, D_BIAS, D_EXTRA_K, D_EXTRA_V) = range(9, 17)
@@ -124,6 +126,7 @@ _PROTOTYPES = {
     "nhood_device_query": (c_int32, [c_void_p, c_int32, POINTER(DeviceInfo)]),
     "nhood_device_measure": (c_int32, [c_void_p, c_int32, c_int32, POINTER(Ceilings)]),
     "nhood_problem_init": (None, [POINTER(Problem), c_int32, c_int32, c_int32]),
+    "nhood_problem_parse": (c_int32, [c_char_p, c_void_p]),
     "nhood_problem_cost": (c_int32, [POINTER(Problem), c_void_p, c_void_p]),
     "nhood_plan_create": (
         c_int32,
@@ -133,6 +136,10 @@ _PROTOTYPES = {
     "nhood_plan_workspace_bytes": (c_size_t, [c_void_p]),
     "nhood_plan_description": (c_char_p, [c_void_p]),
     "nhood_plan_execute": (c_int32, [c_void_p, c_void_p]),
+    "nhood_wisdom_export": (c_int32, [c_void_p, c_void_p, c_size_t, c_void_p]),
+    "nhood_wisdom_import": (c_int32, [c_void_p, c_char_p, c_void_p]),
+    "nhood_wisdom_save": (c_int32, [c_void_p, c_char_p, c_int32]),
+    "nhood_wisdom_forget": (c_int32, [c_void_p, c_void_p, c_void_p]),
 }
 
 

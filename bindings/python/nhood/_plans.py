@@ -27,11 +27,12 @@ _ALIGNMENT = 64
 
 
 class Context:
-    """The library's context with the solver that its plans are held to."""
+    """The library's context with what its plans are held to: a solver, and how much effort choosing is worth."""
 
     def __init__(self, threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None) -> None:
         self.handle = ctypes.c_void_p()
         self.solver = solver.encode() if solver else None
+        self.effort, self.budget = c.EFFORT_ESTIMATE, 0.0
         options = c.ContextOptions(
             struct_size=ctypes.sizeof(c.ContextOptions),
             threads=_int_in(threads, "threads", 31),
@@ -181,7 +182,9 @@ def find_plan(
     """The plan for a request on arrays of these layouts, made if it is not in the cache."""
     problem, sizes = _problem(request, layouts)
     operation, rank = request.operation, len(request.window)
-    options = c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver)
+    options = c.PlanOptions(
+        ctypes.sizeof(c.PlanOptions), context.solver, context.effort, budget_s=context.budget
+    )
     owner = _PlanOwner()
     c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle)))
     outputs = tuple(

@@ -1,0 +1,119 @@
+"""Measuring which solver and tiles are fastest here, and wisdom: what is remembered of it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Optional
+
+from . import _library as c
+from ._plans import Context, clear_cache, current_context
+
+
+def tune(*problems: str, device: str = "cpu", budget: float = 1.0) -> list[str]:
+    """Times the candidates of problems that are not known yet, and remembers, also for other processes and later
+    ones. Returns a line per problem: what plans will use, how long it takes, and by how many samples.
+
+    problems: texts, "fwd:f32:b1h4d32:56x56:w7x7"; `nhood --help` and nhood.h explain them.
+    device: a name in devices().
+    budget: seconds per problem, more or less; 0: until every candidate has been timed well.
+    """
+    context = current_context()
+    options = _options(context, budget)
+    number = _device_number(context, device)
+    parsed = [_parse(text) for text in problems]
+    lines = [_plan_line(context, number, problem, options) for problem in parsed]
+    _save(context)
+    clear_cache()
+    return lines
+
+
+@contextlib.contextmanager
+def tuning(budget: float = 1.0) -> Iterator[None]:
+    """Within it, the first call of every kind, in any thread, measures before it computes:
+
+        with nhood.tuning():
+            model(image)
+
+    budget: as for tune. What was learned is remembered as by tune.
+    """
+    context = current_context()
+    before = context.effort, context.budget
+    options = _options(context, budget)
+    context.effort, context.budget = options.effort, options.budget_s
+    clear_cache()
+    try:
+        yield
+    finally:
+        context.effort, context.budget = before
+        _save(context)
+
+
+def export_wisdom() -> str:
+    """Everything known, as text: give all processes of a job the same, and they make the same plans."""
+    handle = current_context().handle
+    text, length = ctypes.create_string_buffer(1), ctypes.c_size_t()
+    while c.lib.nhood_wisdom_export(handle, text, len(text), ctypes.byref(length)):
+        if length.value < len(text):
+            raise MemoryError(c.lib.nhood_last_error().decode())
+        text = ctypes.create_string_buffer(length.value + 1)
+    return text.value.decode()
+
+
+def import_wisdom(text: str) -> int:
+    """Adds exported text to what is known; returns the number of lines that were well formed."""
+    accepted = ctypes.c_int64()
+    c.check(
+        c.lib.nhood_wisdom_import(current_context().handle, text.encode(), ctypes.byref(accepted))
+    )
+    clear_cache()
+    return accepted.value
+
+
+def forget_wisdom(problem: Optional[str] = None) -> int:
+    """Drops what this process knows of a problem, None: everything; returns how many lines. Files stay as they are."""
+    forgotten = ctypes.c_int64()
+    parsed = None if problem is None else ctypes.byref(_parse(problem))
+    c.check(c.lib.nhood_wisdom_forget(current_context().handle, parsed, ctypes.byref(forgotten)))
+    clear_cache()
+    return forgotten.value
+
+
+def _options(context: Context, budget: float) -> c.PlanOptions:
+    if not 0 <= budget < float("inf"):
+        raise ValueError(f"budget = {budget} is not a number of seconds")
+    return c.PlanOptions(
+        ctypes.sizeof(c.PlanOptions), context.solver, c.EFFORT_MEASURE, budget_s=float(budget)
+    )
+
+
+def _device_number(context: Context, name: str) -> int:
+    names = [info.name.decode() for info in context.devices()]
+    if name not in names:
+        raise ValueError(f"device = {name!r} is not one of {', '.join(names)}")
+    return names.index(name)
+
+
+def _parse(text: str) -> c.Problem:
+    problem = c.Problem()
+    c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(problem)))
+    return problem
+
+
+def _plan_line(context: Context, device: int, problem: c.Problem, options: c.PlanOptions) -> str:
+    plan = ctypes.c_void_p()
+    c.check(
+        c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(plan))
+    )
+    try:
+        return c.lib.nhood_plan_description(plan).decode()
+    finally:
+        c.lib.nhood_plan_release(plan)
+
+
+def _save(context: Context) -> None:
+    """Into the cache folder, if there is one."""
+    status = c.lib.nhood_wisdom_save(context.handle, None, 0)
+    if status != c.CACHE_MISS:
+        c.check(status)

@@ -1,0 +1,139 @@
+"""Measuring and wisdom from Python."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import nhood
+import numpy as np
+import pytest
+from nhood import _plans
+
+PROBLEM = "fwd:f32:b1h2d16:12x12:w5x5"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NHOOD_CACHE", str(tmp_path / "cache"))
+    nhood.configure()
+    yield tmp_path / "cache"
+    monkeypatch.undo()
+    nhood.configure()
+
+
+def arrays():
+    return np.random.default_rng(1).standard_normal((3, 1, 12, 12, 2, 16)).astype(np.float32)
+
+
+def description(request_of):
+    """The description of the plan that a call used: the only one in the cache."""
+    found = []
+    original = _plans.c.lib.nhood_plan_create
+    try:
+        _plans.c.lib.nhood_plan_create = lambda *given: (original(*given), found.append(given[-1]))[0]
+        request_of()
+    finally:
+        _plans.c.lib.nhood_plan_create = original
+    (plan,) = found
+    return _plans.c.lib.nhood_plan_description(plan._obj).decode()
+
+
+def test_tune_tells_and_remembers(own_cache):
+    (line,) = nhood.tune(PROBLEM, budget=0.02)
+    assert re.fullmatch(rf"{PROBLEM} on cpu: cpu\.fused .* ms expected, by \d+ samples?", line)
+    assert (own_cache / "wisdom").read_text() == nhood.export_wisdom()
+    assert nhood.tune(PROBLEM, budget=0.02) == [line]
+    nhood.configure()  # a new context reads the file
+    assert nhood.tune(PROBLEM, budget=0) == [line]
+
+
+def test_calls_use_what_was_tuned():
+    call = lambda: nhood.na2d(*arrays(), 5)  # noqa: E731
+    assert description(call).endswith("by estimate")
+    (line,) = nhood.tune(PROBLEM, budget=0.02)
+    assert description(call) == line
+
+
+def test_tuning_measures_the_calls_within(own_cache):
+    expected = nhood.na2d(*arrays(), 5)
+    with nhood.tuning(budget=0.02):
+        inside = description(lambda: np.testing.assert_allclose(nhood.na2d(*arrays(), 5), expected, atol=1e-5))
+    assert re.search(r"by \d+ samples?$", inside)
+    assert PROBLEM in (own_cache / "wisdom").read_text()
+    nhood.forget_wisdom()
+    nhood.clear_cache()
+    assert description(lambda: nhood.na2d(*arrays(), 5)).endswith("by estimate")
+
+
+def test_tuning_ends_with_an_exception():
+    with pytest.raises(KeyError), nhood.tuning(budget=0.02):
+        raise KeyError
+    assert description(lambda: nhood.na2d(*arrays(), 5)).endswith("by estimate")
+
+
+def test_wisdom_travels_as_text():
+    (line,) = nhood.tune(PROBLEM, budget=0.02)
+    text = nhood.export_wisdom()
+    lines = len(text.splitlines()) - 1
+    assert lines > 0
+    assert nhood.forget_wisdom("fwd:f32:b1h2d16:12x12:w7x7") == 0
+    assert nhood.forget_wisdom(PROBLEM) == lines
+    assert nhood.export_wisdom() == "nhood-wisdom 1\n"
+    assert nhood.import_wisdom(text + "nonsense\n") == lines
+    assert nhood.export_wisdom() == text
+    assert nhood.tune(PROBLEM) == [line]
+    assert nhood.forget_wisdom() == lines
+
+
+def test_processes_tune_at_once(own_cache):
+    code = f"import nhood; nhood.tune('{PROBLEM}', 'pn:f32:b1h1d8:40:w5', budget=0.02); print(nhood.export_wisdom(), end='')"
+    package = Path(nhood.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes)
+    nhood.configure()
+    lines = set(nhood.export_wisdom().splitlines()[1:])
+    known = {" ".join(line.split()[:4]) for line in lines}
+    assert len(known) == len(lines), "two lines about one candidate"
+    assert any(known >= {" ".join(line.split()[:4]) for line in text.splitlines()[1:]} for text in outputs)
+
+
+def test_without_a_cache_folder(monkeypatch):
+    monkeypatch.setenv("NHOOD_CACHE", "")
+    nhood.configure()
+    (line,) = nhood.tune(PROBLEM, budget=0.02)
+    assert "sample" in line
+
+
+def test_threads_tune_at_once():
+    lines = []
+    workers = [threading.Thread(target=lambda: lines.extend(nhood.tune(PROBLEM, budget=0.02))) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(lines) == 4 and len(set(lines)) == 1
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda: nhood.tune("fwd:f32:b1h1d8:2:w3"), "axis[0].window = 3 exceeds length 2"),
+        (lambda: nhood.tune("nonsense"), "column 1"),
+        (lambda: nhood.tune(PROBLEM, device="tpu:0"), "device = 'tpu:0' is not one of cpu"),
+        (lambda: nhood.tune(PROBLEM, budget=-1), "budget = -1"),
+        (lambda: nhood.tune(PROBLEM, budget=float("nan")), "budget = nan"),
+        (lambda: nhood.import_wisdom("no wisdom"), "does not start with the line"),
+        (lambda: nhood.forget_wisdom("nonsense"), "column 1"),
+    ],
+)
+def test_errors(call, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        call()
