@@ -350,7 +350,10 @@ import importlib.util, nhood.compat.natten
 assert importlib.util.find_spec("natten") is None
 nhood.compat.natten.install()
 assert importlib.util.find_spec("natten") is not None
-import pickle, natten
+import importlib.metadata, pickle, natten
+assert importlib.metadata.version("natten") == natten.__version__
+assert [d.name for d in importlib.metadata.distributions() if d.name == "natten"] == ["natten"]
+assert importlib.metadata.version("pytest")
 layer = pickle.loads(pickle.dumps(natten.NeighborhoodAttention2D(8, 1, 3)))
 assert type(layer) is natten.NeighborhoodAttention2D
 """
@@ -358,13 +361,14 @@ assert type(layer) is natten.NeighborhoodAttention2D
 
 
 def test_wheel(tmp_path):
-    """nhood-natten brings the same package as natten itself, with a profiler to run."""
+    """bindings/natten brings the same package as natten itself, with a profiler to run."""
     source = Path(__file__).resolve().parents[2] / "bindings" / "natten"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--target", tmp_path, source], check=True, timeout=300)
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     code = IMPORTS.replace("nhood.compat.natten.functional", "natten.functional")
     code += f"\nassert natten.__file__.startswith({str(tmp_path)!r}), natten.__file__"
+    code += "\nimport importlib.metadata as m; assert m.version('natten').startswith(natten.__version__ + '+nhood')"
     code += "\nnatten.install(); assert natten.na2d is sys.modules['natten'].na2d"
     in_new_process(code, PYTHONPATH=paths)
     command = [sys.executable, "-m", "natten.profiler", "-i", "64", "--dtype", "fp32", "--dry-run"]
