@@ -165,6 +165,12 @@ def test_additional_tokens_refused():
             natten.na1d(query, key, value, 3, additional_keys=keys, additional_values=values)
 
 
+def test_fp8_refused():
+    tensors = [t.to(torch.float8_e4m3fn) for t in qkv((8,))]
+    with pytest.raises(ValueError, match="float8"):
+        natten.na1d(*tensors, 3)
+
+
 def test_sparse_and_nested_tensors_refused():
     query, key, value = qkv((8,))
     with pytest.raises(NotImplementedError, match="sparse"):

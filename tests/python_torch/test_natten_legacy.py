@@ -212,6 +212,10 @@ def test_fused_0_17(version):
     )
     with pytest.raises(NotImplementedError, match="rpb"):
         natten.functional.na2d(query, key, value, 3, 1, True, rpb)
+    with pytest.raises(RuntimeError, match="exceeds the length 8"):
+        natten.functional.na2d(query, key, value, 3, 3)
+    with pytest.raises(RuntimeError, match="exceeds the length 8"):
+        natten.NeighborhoodAttention2D(16, 2, 9)(torch.rand(1, 8, 9, 16))
     nested = torch.nested.nested_tensor([query[0].detach()])
     with pytest.raises(NotImplementedError, match="nested"):
         natten.functional.na2d(nested, nested, nested, 3)

@@ -33,14 +33,13 @@ def _checked_axes(
     na_dim: int, tensor: Tensor, kernel_size: Any, dilation: Any, is_causal: Any
 ) -> Tuple[DimensionType, DimensionType, CausalArgType]:
     """What NATTEN's library checks is a RuntimeError, what its Python checks a ValueError."""
-    kernel_size, _, dilation, is_causal = checks.check_all_args(na_dim, kernel_size, 1, dilation, is_causal)
+    axes = checks.check_all_args(na_dim, kernel_size, 1, dilation, is_causal)
     if tensor.dim() != na_dim + 3:
         raise RuntimeError(f"expected tensors of rank {na_dim + 3}, got {tensor.dim()}")
-    for axis, (length, k, d) in enumerate(zip(tensor.shape[2:-1], kernel_size, dilation)):
-        if k % 2 == 0:
-            raise RuntimeError(f"kernel_size = {k} on axis {axis} is even: unfused kernels take odd ones only")
-        if k * d > length:
-            raise RuntimeError(f"kernel_size * dilation = {k} * {d} exceeds the length {length} of axis {axis}")
+    kernel_size, _, dilation, is_causal = axes
+    if any(k % 2 == 0 for k in kernel_size):
+        raise RuntimeError(f"kernel_size = {kernel_size} is even on an axis: unfused kernels take odd ones only")
+    checks.check_args_against_input(_heads_last(tensor), *axes, error=RuntimeError)
     return kernel_size, dilation, is_causal
 
 

@@ -27,6 +27,9 @@ def _na(
     """Fused neighborhood attention, heads last. rpb: [H, 2*kx-1, ..], trainable here; NATTEN's was not."""
     if query.is_nested or key.is_nested or value.is_nested:
         raise NotImplementedError("fused neighborhood attention does not take nested tensors")
+    if query.dim() in (4, 5, 6):
+        axes = checks.check_all_args(query.dim() - 3, kernel_size, 1, dilation, is_causal)
+        checks.check_args_against_input(query, *axes, error=RuntimeError)
     return functional.neighborhood_attention_generic(  # type: ignore[return-value]
         query,
         key,
@@ -46,6 +49,8 @@ na1d, na2d, na3d = (renamed(_na, f"na{rank}d") for rank in (1, 2, 3))
 
 
 class _Layer(NeighborhoodAttention):
+    window_error = RuntimeError
+
     def __init__(
         self,
         dim: int,

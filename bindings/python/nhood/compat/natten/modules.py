@@ -4,7 +4,7 @@ State dicts are NATTEN's of every version: qkv, proj, and rpb where there is a r
 """
 
 import functools
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple, Type
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class NeighborhoodAttention(nn.Module):
     """Projections around neighborhood attention: [B, X.., C] to the same. The base of the layers of all eras."""
 
     na_dim: int
+    window_error: Type[Exception] = ValueError  # for windows that do not fit the input
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class NeighborhoodAttention(nn.Module):
         if x.shape[-1] != self.embed_dim:
             raise ValueError(f"embedding dimension = {x.shape[-1]}, expected {self.embed_dim}")
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim)).unbind(-3)
-        checks.check_args_against_input(query, self.kernel_size, self.stride, self.dilation, self.is_causal)
+        axes = self.kernel_size, self.stride, self.dilation, self.is_causal
+        checks.check_args_against_input(query, *axes, error=self.window_error)
         return self.proj_drop(self.proj(self._attend(query, key, value).flatten(-2)))
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

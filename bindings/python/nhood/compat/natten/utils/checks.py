@@ -3,7 +3,7 @@ raises them, or logs them where it only asks whether a backend can run."""
 
 import math
 from collections.abc import Sequence
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, Type
 
 from torch import Tensor
 
@@ -203,10 +203,12 @@ def check_args_against_input(
     stride: DimensionType,
     dilation: DimensionType,
     is_causal: CausalArgType,
+    error: Type[Exception] = ValueError,
 ) -> None:
+    """`error` is what NATTEN raises: up to 0.17, its library checked this."""
     for axis, (length, k, s, d) in enumerate(zip(input_tensor.shape[1:-2], kernel_size, stride, dilation)):
         if k * d > length:
-            raise ValueError(f"kernel_size * dilation = {k} * {d} exceeds the length {length} of axis {axis}")
+            raise error(f"kernel_size * dilation = {k} * {d} exceeds the length {length} of axis {axis}")
         if s > k:
             raise ValueError(f"stride = {s} exceeds kernel_size = {k} on axis {axis}")
 
