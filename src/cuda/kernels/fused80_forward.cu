@@ -12,9 +12,15 @@
  * Knobs: NH_DTYPE, NH_DIM, NH_DIM_V, NH_VECTOR (elements that may be copied at a time), NH_WARPS, NH_STAGES, NH_MIN_BLOCKS, NH_TILE_Q0 ..
  * NH_TILE_K2, NH_BIASED, NH_PRESCALE (scores are scaled before the maximum: bias, or a scale that is not positive), NH_TF32,
  * NH_SHARED_BYTES. */
-#include "exact_row.cuh"
-#include "tile_bias.cuh"
-#include "tile_mask.cuh"
+#define NH_SUB0 NH_TILE_Q0
+#define NH_SUB1 NH_TILE_Q1
+#define NH_SUB2 NH_TILE_Q2
+#define NH_COLUMNS (NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2)
+#define NH_CHUNKS 1
+#define NH_WARP_ROWS (NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2 / NH_WARPS)
+#include "key_walk.cuh"
+#include "tile_output.cuh"
+#include "tile_scores.cuh"
 
 struct nh_shared {
     elem queries[NH_ROWS * NH_PITCH_Q];
@@ -98,67 +104,11 @@ NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block 
         int m = r / 2, half = r % 2;
         int row = first_row + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
         unsigned mask = extra     ? extra_mask
-                        : partial ? nh_row_mask(shared.masks, walk.cursor, row)
+                        : partial ? nh_row_mask(shared.masks, walk.cursor, 0, row)
                                   : ~0u;
-        if (NH_PRESCALE) {
-#pragma unroll
-            for (int i = 0; i < NH_COLUMNS / 4; i++)
-                scores[m][i / 2][2 * half + i % 2] *= scale;
-        }
-        if (NH_BIASED && !extra)
-            nh_bias_add(scores, m, half, mask,
-                        (const elem *)args.tensor[NH_BIAS].data +
-                            nh_bias_of_tile(args, block, walk.cursor) -
-                            nh_bias_of_row(args, block, row),
-                        shared.bias);
-#pragma unroll
-        for (int i = 0; i < NH_COLUMNS / 4; i++)
-            if (!(mask >> i & 1)) scores[m][i / 2][2 * half + i % 2] = NH_MINUS_INFINITY;
-    }
-}
-
-/* The warp's rows divided by their sums, into the place of its queries; LSE to memory. */
-NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &block,
-                              struct nh_softmax &state, nh_output &output, int first_row,
-                              elem *rows) {
-    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const nh_cuda_tensor &lse = args.tensor[NH_LSE];
-#pragma unroll
-    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
-        int m = r / 2, half = r % 2, row = 16 * m + 8 * half + g;
-        float sum = nh_row_sum(state.sum[r]), inverse = 1.f / sum, poison = 0.f;
-        elem *to = rows + row * NH_PITCH_Q + 2 * t;
-#pragma unroll
-        for (int n = 0; n < NH_DIM_V_PADDED / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float value = output[m][n][2 * half + i] * inverse;
-                poison += value * 0.f;
-                to[8 * n + i] = nh_store(value);
-            }
-        float row_lse = (state.top[r] + log2f(sum)) * (float)NH_LN2;
-        unsigned poisoned = __ballot_sync(~0u, poison != 0.f);
-        while (poisoned) {
-            int bad = (__ffs((int)poisoned) - 1) / 4, bad_row = 16 * m + 8 * half + bad;
-            poisoned &= ~(15u << 4 * bad);
-            float exact = nh_exact_query(args, first_row + bad_row, rows + bad_row * NH_PITCH_Q);
-            if (g == bad) row_lse = exact;
-        }
-        if (lse.data && t == 0 && nh_query_exists(block, first_row + row))
-            ((float *)lse.data)[nh_query_offset(args, block, lse, first_row + row)] = row_lse;
-    }
-}
-
-NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const struct nh_block &block, int first_row,
-                             const elem *rows) {
-    const nh_cuda_tensor &o = args.tensor[NH_O];
-    const int units = NH_DIM_V / NH_UNIT;
-    for (int i = (int)threadIdx.x % 32; i < NH_WARP_ROWS * units; i += 32) {
-        int row = i / units, column = i % units * NH_UNIT;
-        if (nh_query_exists(block, first_row + row))
-            nh_store_unit((elem *)o.data + nh_query_offset(args, block, o, first_row + row) +
-                              column,
-                          rows + row * NH_PITCH_Q + column);
+        const elem *row_bias = 0;
+        if (NH_BIASED && !extra) row_bias = nh_bias_row(args, block, walk.cursor, row);
+        nh_finish_score_row(scores, m, half, mask, scale, row_bias, shared.bias);
     }
 }
 

@@ -45,64 +45,6 @@ NH_DEVICE void nh_store_unit(elem *global, const elem *shared) {
     }
 }
 
-/* Offsets of a key tile's rows from its origin, and their coordinates, one per byte. */
-struct nh_row_tables {
-    long long key[NH_COLUMNS], value[NH_COLUMNS];
-    unsigned place[NH_COLUMNS];
-};
-
-NH_DEVICE void nh_row_tables_fill(const nh_cuda_args &args, struct nh_row_tables &tables) {
-    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
-        tables.key[c] = tables.value[c] = 0;
-        tables.place[c] = 0;
-#pragma unroll
-        for (int a = 0; a < 3; a++) {
-            int at = nh_column_axis(c, a);
-            tables.key[c] += at * args.axis[a].dilation * args.tensor[NH_K].axis[a];
-            tables.value[c] += at * args.axis[a].dilation * args.tensor[NH_V].axis[a];
-            tables.place[c] |= (unsigned)at << 8 * a;
-        }
-    }
-}
-
-/* Rows at a coordinate of `count` or more on some axis are past the halo's end. A byte of nh_limits(..) less a
- * coordinate keeps its top bit exactly if the coordinate is below the count: all axes in one subtraction. */
-NH_DEVICE unsigned nh_limits(const struct nh_halo &halo, const struct nh_cursor &tile) {
-    unsigned limits = 0;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        int count = halo.end[a] - tile.at[a];
-        limits |= (unsigned)(127 + (count < 128 ? count : 128)) << 8 * a;
-    }
-    return limits;
-}
-
-NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
-    return ((limits - place) & 0x808080u) == 0x808080u;
-}
-
-/* A key or value tile; `global` is the origin's row. */
-NH_DEVICE void nh_copy_tile(elem *tile, int pitch, int width, const elem *global,
-                            const long long *offset, const unsigned *place, unsigned limits) {
-    const int units = width / NH_UNIT;
-#pragma unroll 8
-    for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
-        int row = i / units, column = i % units * NH_UNIT;
-        nh_copy_unit(tile + row * pitch + column, global + offset[row] + column,
-                     nh_within(limits, place[row]));
-    }
-}
-
-/* `count` rows of extra tokens, `stride` elements apart. */
-NH_DEVICE void nh_copy_extra(elem *tile, int pitch, int width, const elem *global, long long stride,
-                             long long count) {
-    const int units = width / NH_UNIT;
-    for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
-        int row = i / units, column = i % units * NH_UNIT;
-        nh_copy_unit(tile + row * pitch + column, global + row * stride + column, row < count);
-    }
-}
-
 NH_DEVICE void nh_copy_queries(const nh_cuda_args &args, const struct nh_block &block, elem *tile) {
     const elem *global = (const elem *)args.tensor[NH_Q].data;
     const int units = NH_DIM / NH_UNIT;

@@ -108,6 +108,13 @@ NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const 
     }
 }
 #else
+/* The weights of keys 16k .. 16k + 15, as they lie in the accumulators, are an operand already. */
+NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMNS / 8][4], int k) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] = nh_pack(weights[2 * k + i / 2][i % 2 * 2], weights[2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
 NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const elem *values) {
     int lane = (int)threadIdx.x % 32;
     values += lane % 16 * NH_PITCH_V + lane / 16 * NH_QUARTER;
@@ -116,10 +123,7 @@ NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const 
         unsigned a[NH_BLOCKS][4];
 #pragma unroll
         for (int m = 0; m < NH_BLOCKS; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[m][i] = nh_pack(weights[m][2 * k + i / 2][i % 2 * 2],
-                                  weights[m][2 * k + i / 2][i % 2 * 2 + 1]);
+            nh_weight_operand(a[m], weights[m], k);
 #pragma unroll
         for (int n = 0; n < NH_DIM_V_PADDED / 16; n++) {
             unsigned b[4];
@@ -133,3 +137,12 @@ NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const 
     }
 }
 #endif
+
+/* Two neighbouring elements to shared memory. */
+NH_DEVICE void nh_store_pair(elem *to, float first, float second) {
+#if NH_DTYPE == NH_F32
+    *(float2 *)to = make_float2(first, second);
+#else
+    *(unsigned *)to = nh_pack(first, second);
+#endif
+}

@@ -1,9 +1,9 @@
-/* Which queries a block owns, and which key tiles it walks.
+/* Which queries a block owns, and the boxes of keys that they meet.
  *
- * Queries of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, keys are taken in
- * boxes of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2. As a window is the box of its axes' ranges, and ranges only move forward,
- * the windows of all queries lie in one box, the halo: the walk starts at its first key, and every key tile in it
- * is needed by some query. All positions count inside the dilation group. */
+ * Queries of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, in the order
+ * of its boxes of NH_SUB0 x NH_SUB1 x NH_SUB2. Keys are met in boxes of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2, of
+ * which a warp holds NH_COLUMNS at a time. As a window is the box of its axes' ranges, and ranges only move forward,
+ * the windows of all queries lie in one box, the halo. All positions count inside the dilation group. */
 #pragma once
 
 #include "mma.cuh"
@@ -11,12 +11,9 @@
 
 enum {
     NH_ROWS = NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2,
-    NH_COLUMNS = NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2,
-    NH_THREADS = 32 * NH_WARPS,
-    NH_WARP_ROWS = NH_ROWS / NH_WARPS,
-    /* entries of the tables that hold one row per query, or per key, of each axis */
-    NH_AXIS_ROWS = NH_TILE_Q0 + NH_TILE_Q1 + NH_TILE_Q2,
-    NH_AXIS_PREFIXES = NH_TILE_K0 + NH_TILE_K1 + NH_TILE_K2 + 3
+    NH_SUB_ROWS = NH_SUB0 * NH_SUB1 * NH_SUB2,
+    NH_BOX = NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2,
+    NH_THREADS = 32 * NH_WARPS
 };
 
 NH_DEVICE constexpr int nh_tile_q(int axis) {
@@ -26,16 +23,22 @@ NH_DEVICE constexpr int nh_tile_k(int axis) {
     return axis == 0 ? NH_TILE_K0 : axis == 1 ? NH_TILE_K1 : NH_TILE_K2;
 }
 
-/* Coordinate of a row of the query tile, or of a column of the key tile, on one axis: the last is fastest. */
-NH_DEVICE constexpr int nh_row_axis(int row, int axis) {
-    return axis == 2   ? row % NH_TILE_Q2
-           : axis == 1 ? row / NH_TILE_Q2 % NH_TILE_Q1
-                       : row / (NH_TILE_Q2 * NH_TILE_Q1);
+NH_DEVICE constexpr int nh_sub(int axis) {
+    return axis == 0 ? NH_SUB0 : axis == 1 ? NH_SUB1 : NH_SUB2;
+}
+
+/* Coordinate on one axis of item `index` of a box, whose last two extents are given: the last is fastest. */
+NH_DEVICE constexpr int nh_box_axis(int index, int axis, int extent1, int extent2) {
+    return axis == 2 ? index % extent2
+                     : axis == 1 ? index / extent2 % extent1 : index / (extent2 * extent1);
 }
 NH_DEVICE constexpr int nh_column_axis(int column, int axis) {
-    return axis == 2   ? column % NH_TILE_K2
-           : axis == 1 ? column / NH_TILE_K2 % NH_TILE_K1
-                       : column / (NH_TILE_K2 * NH_TILE_K1);
+    return nh_box_axis(column, axis, NH_TILE_K1, NH_TILE_K2);
+}
+NH_DEVICE constexpr int nh_row_axis(int row, int axis) {
+    return nh_box_axis(row / NH_SUB_ROWS, axis, NH_TILE_Q1 / NH_SUB1, NH_TILE_Q2 / NH_SUB2) *
+               nh_sub(axis) +
+           nh_box_axis(row % NH_SUB_ROWS, axis, NH_SUB1, NH_SUB2);
 }
 
 /* Where a block's queries are. */
@@ -98,7 +101,7 @@ NH_DEVICE long long nh_query_offset(const nh_cuda_args &args, const struct nh_bl
     return offset;
 }
 
-/* Origin of a key tile. */
+/* Origin of a box of keys. */
 struct nh_cursor {
     int at[3];
 };
@@ -106,21 +109,3 @@ struct nh_cursor {
 struct nh_halo {
     int begin[3], end[3];
 };
-
-NH_DEVICE void nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
-    cursor.at[2] += NH_TILE_K2;
-    if (cursor.at[2] < halo.end[2]) return;
-    cursor.at[2] = halo.begin[2];
-    cursor.at[1] += NH_TILE_K1;
-    if (cursor.at[1] < halo.end[1]) return;
-    cursor.at[1] = halo.begin[1];
-    cursor.at[0] += NH_TILE_K0;
-}
-
-NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo) {
-    int tiles = 1;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        tiles *= (halo.end[a] - halo.begin[a] + nh_tile_k(a) - 1) / nh_tile_k(a);
-    return tiles;
-}

@@ -1,0 +1,116 @@
+/* The walk over a halo in whole key tiles. It starts at the halo's first key, so that every tile is needed by some
+ * query, and extra tokens follow as tiles after the last. */
+#pragma once
+
+#include "tile_copy.cuh"
+#include "tile_mask.cuh"
+
+NH_DEVICE void nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
+    cursor.at[2] += NH_TILE_K2;
+    if (cursor.at[2] < halo.end[2]) return;
+    cursor.at[2] = halo.begin[2];
+    cursor.at[1] += NH_TILE_K1;
+    if (cursor.at[1] < halo.end[1]) return;
+    cursor.at[1] = halo.begin[1];
+    cursor.at[0] += NH_TILE_K0;
+}
+
+NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo) {
+    int tiles = 1;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        tiles *= (halo.end[a] - halo.begin[a] + nh_tile_k(a) - 1) / nh_tile_k(a);
+    return tiles;
+}
+
+/* The tile origins at which every row of the warp attends every column: `from` .. `to` on each axis. The warp's
+ * rows are a box, as the extents of a query tile are powers of two. */
+NH_DEVICE struct nh_halo nh_dense_origins(const struct nh_mask_tables &tables, int first_row) {
+    struct nh_halo dense;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        int first = nh_rows_before(a) + nh_row_axis(first_row, a);
+        int last = nh_rows_before(a) + nh_row_axis(first_row + NH_WARP_ROWS - 1, a);
+        dense.begin[a] = tables.begin[last];
+        dense.end[a] = tables.end[first] - nh_tile_k(a);
+    }
+    return dense;
+}
+
+NH_DEVICE bool nh_is_dense(const struct nh_halo &dense, const struct nh_cursor &tile) {
+    bool inside = true;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        inside = inside && tile.at[a] >= dense.begin[a] && tile.at[a] <= dense.end[a];
+    return inside;
+}
+
+/* The first `count` columns: the last tile of extra tokens. */
+NH_DEVICE unsigned nh_first_columns(long long count) {
+    if (count >= NH_COLUMNS) return ~0u;
+    int below = (int)count;
+    int bits = below / 8 * 2 + nh_clamp(below % 8 - 2 * ((int)threadIdx.x % 4), 0, 2);
+    return (1u << bits) - 1;
+}
+
+/* ---- copies ---- */
+
+/* Offsets of a key tile's rows from its origin, and their coordinates, one per byte. */
+struct nh_row_tables {
+    long long key[NH_COLUMNS], value[NH_COLUMNS];
+    unsigned place[NH_COLUMNS];
+};
+
+NH_DEVICE void nh_row_tables_fill(const nh_cuda_args &args, struct nh_row_tables &tables) {
+    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
+        tables.key[c] = tables.value[c] = 0;
+        tables.place[c] = 0;
+#pragma unroll
+        for (int a = 0; a < 3; a++) {
+            int at = nh_column_axis(c, a);
+            tables.key[c] += at * args.axis[a].dilation * args.tensor[NH_K].axis[a];
+            tables.value[c] += at * args.axis[a].dilation * args.tensor[NH_V].axis[a];
+            tables.place[c] |= (unsigned)at << 8 * a;
+        }
+    }
+}
+
+/* Rows at a coordinate of `count` or more on some axis are past the halo's end. A byte of nh_limits(..) less a
+ * coordinate keeps its top bit exactly if the coordinate is below the count: all axes in one subtraction. */
+NH_DEVICE unsigned nh_limits(const struct nh_halo &halo, const struct nh_cursor &tile) {
+    unsigned limits = 0;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        int count = halo.end[a] - tile.at[a];
+        limits |= (unsigned)(127 + (count < 128 ? count : 128)) << 8 * a;
+    }
+    return limits;
+}
+
+NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
+    return ((limits - place) & 0x808080u) == 0x808080u;
+}
+
+/* A key or value tile; `global` is the origin's row. */
+NH_DEVICE void nh_copy_tile(elem *tile, int pitch, int width, const elem *global,
+                            const long long *offset, const unsigned *place, unsigned limits) {
+    const int units = width / NH_UNIT, count = NH_COLUMNS * units;
+#pragma unroll 8
+    for (int first = 0; first < count; first += NH_THREADS) {
+        int i = first + (int)threadIdx.x;
+        if (count % NH_THREADS != 0 && i >= count) break;
+        int row = i / units, column = i % units * NH_UNIT;
+        nh_copy_unit(tile + row * pitch + column, global + offset[row] + column,
+                     nh_within(limits, place[row]));
+    }
+}
+
+/* `count` rows of extra tokens, `stride` elements apart. */
+NH_DEVICE void nh_copy_extra(elem *tile, int pitch, int width, const elem *global, long long stride,
+                             long long count) {
+    const int units = width / NH_UNIT;
+    for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
+        int row = i / units, column = i % units * NH_UNIT;
+        nh_copy_unit(tile + row * pitch + column, global + row * stride + column, row < count);
+    }
+}

@@ -1,0 +1,49 @@
+/* From accumulators to memory: rows divided by their sums, LSE, and rows that a masked NaN has spoilt done again. */
+#pragma once
+
+#include "exact_row.cuh"
+
+/* The warp's rows divided by their sums, into the place of its queries; LSE to memory. */
+NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &block,
+                              struct nh_softmax &state, nh_output &output, int first_row,
+                              elem *rows) {
+    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const nh_cuda_tensor &lse = args.tensor[NH_LSE];
+#pragma unroll
+    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+        int m = r / 2, half = r % 2, row = 16 * m + 8 * half + g;
+        float sum = nh_row_sum(state.sum[r]), inverse = 1.f / sum, poison = 0.f;
+        elem *to = rows + row * NH_PITCH_Q + 2 * t;
+#pragma unroll
+        for (int n = 0; n < NH_DIM_V_PADDED / 8; n++) {
+            float first = output[m][n][2 * half] * inverse;
+            float second = output[m][n][2 * half + 1] * inverse;
+            poison += first * 0.f + second * 0.f;
+            nh_store_pair(to + 8 * n, first, second);
+        }
+        float row_lse = (state.top[r] + log2f(sum)) * (float)NH_LN2;
+        unsigned poisoned = __ballot_sync(~0u, poison != 0.f);
+        while (poisoned) {
+            __syncwarp();
+            int bad = (__ffs((int)poisoned) - 1) / 4, bad_row = 16 * m + 8 * half + bad;
+            poisoned &= ~(15u << 4 * bad);
+            float exact = nh_exact_query(args, first_row + bad_row, rows + bad_row * NH_PITCH_Q);
+            if (g == bad) row_lse = exact;
+        }
+        if (lse.data && t == 0 && nh_query_exists(block, first_row + row))
+            ((float *)lse.data)[nh_query_offset(args, block, lse, first_row + row)] = row_lse;
+    }
+}
+
+NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const struct nh_block &block, int first_row,
+                             const elem *rows) {
+    const nh_cuda_tensor &o = args.tensor[NH_O];
+    const int units = NH_DIM_V / NH_UNIT;
+    for (int i = (int)threadIdx.x % 32; i < NH_WARP_ROWS * units; i += 32) {
+        int row = i / units, column = i % units * NH_UNIT;
+        if (nh_query_exists(block, first_row + row))
+            nh_store_unit((elem *)o.data + nh_query_offset(args, block, o, first_row + row) +
+                              column,
+                          rows + row * NH_PITCH_Q + column);
+    }
+}
