@@ -118,12 +118,15 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double residents = (double)residents_of(cuda, &shape), warps = shape.threads / 32;
     double bytes = 2 * (double)(problem->dim + problem->dim_v) * (shape.halo_rows + shape.rows);
     double copies = bytes / 16 / 32 * 8;
-    double issue = (shape.subs * sub_instructions(problem, &shape) + copies +
-                    warps * BLOCK_INSTRUCTIONS) / 4 / 0.6;
-    double block = nh_ceil_div(shape.subs, config->value[WARPS]) *
-                       sub_instructions(problem, &shape) * 4 + LATENCY_CLOCKS;
+    double issue =
+        (shape.subs * sub_instructions(problem, &shape) + copies + warps * BLOCK_INSTRUCTIONS) / 4 /
+        0.6;
+    double block =
+        nh_ceil_div(shape.subs, config->value[WARPS]) * sub_instructions(problem, &shape) * 4 +
+        LATENCY_CLOCKS;
     double clocks = waves * issue;
-    if (waves * bytes / COPY_BYTES_PER_CLOCK > clocks) clocks = waves * bytes / COPY_BYTES_PER_CLOCK;
+    if (waves * bytes / COPY_BYTES_PER_CLOCK > clocks)
+        clocks = waves * bytes / COPY_BYTES_PER_CLOCK;
     double rounds = waves / residents > 1 ? waves / residents : 1;
     if (rounds * block > clocks) clocks = rounds * block;
     double arithmetic = clocks / cuda->clock_hz;

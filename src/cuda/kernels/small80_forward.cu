@@ -64,8 +64,8 @@ NH_DEVICE void nh_copy_halo(const nh_cuda_args &args, const struct nh_block &blo
         }
         for (int i = (int)threadIdx.x % 32; i < NH_HALO2 * units_k; i += 32) {
             int z = i / units_k, column = i % units_k * NH_UNIT;
-            nh_copy_unit(shared.keys + (row + z) * NH_PITCH_K + column,
-                         key + z * key_step + column, z < count);
+            nh_copy_unit(shared.keys + (row + z) * NH_PITCH_K + column, key + z * key_step + column,
+                         z < count);
         }
         for (int i = (int)threadIdx.x % 32; i < NH_HALO2 * units_v; i += 32) {
             int z = i / units_v, column = i % units_v * NH_UNIT;

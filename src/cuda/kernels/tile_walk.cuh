@@ -29,8 +29,9 @@ NH_DEVICE constexpr int nh_sub(int axis) {
 
 /* Coordinate on one axis of item `index` of a box, whose last two extents are given: the last is fastest. */
 NH_DEVICE constexpr int nh_box_axis(int index, int axis, int extent1, int extent2) {
-    return axis == 2 ? index % extent2
-                     : axis == 1 ? index / extent2 % extent1 : index / (extent2 * extent1);
+    return axis == 2   ? index % extent2
+           : axis == 1 ? index / extent2 % extent1
+                       : index / (extent2 * extent1);
 }
 NH_DEVICE constexpr int nh_column_axis(int column, int axis) {
     return nh_box_axis(column, axis, NH_TILE_K1, NH_TILE_K2);
