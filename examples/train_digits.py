@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import matplotlib
+import nhood
 import torch
 import torch.nn.functional as F
+from nhood import models
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 from tqdm import tqdm
-
-from nhood import models
 
 TEST_IMAGES = 360
 BLANK = -0.5  # pixels are -0.5 .. 0.5, digits bright
@@ -48,7 +48,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and shifts (default 0)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", type=Path, default=Path("digits.png"), help="the plot (default digits.png)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("digits.png"), help="the plot (default digits.png)"
+    )
     parser.add_argument("--expect", type=float, default=0.97, help="accuracy to reach (default 0.97)")
     return parser.parse_args()
 
@@ -115,6 +117,8 @@ def plot(history: History, path: Path) -> None:
 def main() -> None:
     arguments = parse_arguments()
     torch.manual_seed(arguments.seed)
+    torch.set_num_threads(1)  # batches are small: more threads cost more than they give
+    nhood.configure(threads=1)
     images, test_images, labels, test_labels = load(arguments.device)
     model = models.NAT(
         32, 2, (2, 2), 2.0, kernel_size=3, dilations=(2, 1), in_channels=1, num_classes=10, drop_path_rate=0.0

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
-
 from nhood import models
 from nhood.models import layers, stylenat
 from nhood.torch import NeighborhoodAttention2D
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 # Parameters, counted by the original code, and multiply-adds in G for one image, as the papers state them.
 PUBLISHED = {
@@ -199,7 +198,9 @@ def test_generator_reads_checkpoints_with_half_tables() -> None:
     torch.testing.assert_close(other.state_dict(), state, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("heads,parts,expected", [(4, 1, [4]), (4, 2, [2, 2]), (5, 3, [1, 2, 2]), (3, 3, [1, 1, 1])])
+@pytest.mark.parametrize(
+    "heads,parts,expected", [(4, 1, [4]), (4, 2, [2, 2]), (5, 3, [1, 2, 2]), (3, 3, [1, 1, 1])]
+)
 def test_hydra_parts_its_heads(heads: int, parts: int, expected: list[int]) -> None:
     module = models.HydraNeighborhoodAttention2D(heads * 4, heads, (3,) * parts, range(1, parts + 1))
     assert [table.shape[0] for table in module.rpb] == expected
@@ -207,7 +208,9 @@ def test_hydra_parts_its_heads(heads: int, parts: int, expected: list[int]) -> N
     out = [
         plain_na2d(*part.unbind(3), 3, dilation, table)
         for part, dilation, table in zip(
-            module.qkv(tokens).unflatten(-1, (3, heads, 4)).split(expected, dim=4), range(1, parts + 1), module.rpb
+            module.qkv(tokens).unflatten(-1, (3, heads, 4)).split(expected, dim=4),
+            range(1, parts + 1),
+            module.rpb,
         )
     ]
     torch.testing.assert_close(module(tokens), module.proj(torch.cat(out, dim=-2).flatten(-2)))
@@ -225,7 +228,12 @@ def test_positions() -> None:
     grid = stylenat.SinusoidalPositions(16)(3, 5)
     assert grid.shape == (3, 5, 16)
     frequency = math.exp(-math.log(10000.0) / 3)  # the second of four
-    expected = [math.sin(4 * frequency), math.cos(4 * frequency), math.sin(2 * frequency), math.cos(2 * frequency)]
+    expected = [
+        math.sin(4 * frequency),
+        math.cos(4 * frequency),
+        math.sin(2 * frequency),
+        math.cos(2 * frequency),
+    ]
     torch.testing.assert_close(grid[1, 3, [1, 5, 9, 13]], torch.tensor(expected))
 
 
@@ -257,9 +265,18 @@ def test_without_classes_features_come_out() -> None:
     [
         (lambda: models.create("nat_huge"), "name = 'nat_huge' is not one of nat_mini, "),
         (lambda: models.Generator(4), "size = 4 is not one of 8, 16, "),
-        (lambda: models.HydraNeighborhoodAttention2D(8, 2, (3,), (1, 2)), "kernel_sizes has 1 entries, dilations 2"),
-        (lambda: models.HydraNeighborhoodAttention2D(8, 2, (3,) * 3, (1,) * 3), "dilations has 3 entries, not 1 .. num"),
-        (lambda: models.HydraNeighborhoodAttention2D(9, 2, (3,), (1,)), "embed_dim = 9 is no multiple of num_heads = 2"),
+        (
+            lambda: models.HydraNeighborhoodAttention2D(8, 2, (3,), (1, 2)),
+            "kernel_sizes has 1 entries, dilations 2",
+        ),
+        (
+            lambda: models.HydraNeighborhoodAttention2D(8, 2, (3,) * 3, (1,) * 3),
+            "dilations has 3 entries, not 1 .. num",
+        ),
+        (
+            lambda: models.HydraNeighborhoodAttention2D(9, 2, (3,), (1,)),
+            "embed_dim = 9 is no multiple of num_heads = 2",
+        ),
     ],
 )
 def test_errors_name_the_argument(call, text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from .classifiers import Classifier, DiNATs, GlobalAttention2D, IsotropicClassifier, NAT
+from .classifiers import NAT, Classifier, DiNATs, GlobalAttention2D, IsotropicClassifier
 from .configurations import CONFIGURATIONS
 from .stylenat import Generator, HydraNeighborhoodAttention2D
 

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from ..torch import NeighborhoodAttention2D
-from .layers import ConvDownsampler, ConvTokenizer, PatchEmbed, PatchMerging, TransformerLayer, initialize, rising_rates
+from .layers import (
+    ConvDownsampler,
+    ConvTokenizer,
+    PatchEmbed,
+    PatchMerging,
+    TransformerLayer,
+    initialize,
+    rising_rates,
+)
 
 
 class Classifier(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .classifiers import DiNATs, IsotropicClassifier, NAT
+from .classifiers import NAT, DiNATs, IsotropicClassifier
 from .stylenat import Generator
 
 _MINI = dict(embed_dim=64, num_heads=2, depths=(3, 4, 6, 5), mlp_ratio=3, drop_path_rate=0.2)

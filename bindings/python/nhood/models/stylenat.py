@@ -135,7 +135,9 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.frequencies = dim // 4
-        self.register_buffer("_float_tensor", torch.zeros(1))  # in checkpoints; here it tells dtype and device
+        self.register_buffer(
+            "_float_tensor", torch.zeros(1)
+        )  # in checkpoints; here it tells dtype and device
 
     def forward(self, height: int, width: int) -> Tensor:
         """[height, width, dim]"""
@@ -255,7 +257,11 @@ class Generator(nn.Module):
             dim_out = dim if last else CHANNELS[i + 1]
             layers = [
                 StyleLayer(
-                    dim, self._attention(i, max(dim // 32, min_heads), options), mlp_ratio, proj_drop, style_dim
+                    dim,
+                    self._attention(i, max(dim // 32, min_heads), options),
+                    mlp_ratio,
+                    proj_drop,
+                    style_dim,
                 )
                 for _ in range(LAYERS_PER_LEVEL)
             ]
