@@ -14,8 +14,8 @@ enum {
     LEAST_SAMPLES = 7,
     MOST_SAMPLES = 63,
 };
-/* Estimates are off by less than this: a candidate that is further behind is not worth a run. */
-static const double estimate_slack = 10;
+/* So many times slower than the fastest, by estimate: not worth a run; by one run: not worth another. */
+static const double hopeless = 10;
 /* Short operations get more than the least number of samples, up to this much time. */
 static const double enough_s = 0.1;
 
@@ -23,7 +23,7 @@ struct contestant {
     struct nh_choice choice;
     struct nh_operation *operation; /* NULL: not built yet, or it failed */
     bool out;
-    int samples;
+    int samples; /* 0: it has not entered */
     double sample_ns[MOST_SAMPLES], median_ns;
     double fastest_ns; /* of all runs, the warm-up too */
 };
@@ -61,34 +61,40 @@ static void update_median(struct contestant *contestant) {
     contestant->median_ns = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
-static nhood_status take_sample(const struct contest *contest, struct contestant *contestant) {
+static nhood_status run_once(const struct contest *contest, struct contestant *contestant,
+                             double *ns) {
     const struct nh_device *device = contest->request->device;
-    double ns;
     nhood_status status =
-        device->timing->run(device, contestant->operation, &contest->scratch.io, &ns);
-    if (status) return status;
+        device->timing->run(device, contestant->operation, &contest->scratch.io, ns);
+    if (!status) contestant->fastest_ns = fmin(contestant->fastest_ns, *ns);
+    return status;
+}
+
+static void add_sample(struct contestant *contestant, double ns) {
     contestant->sample_ns[contestant->samples++] = ns;
-    contestant->fastest_ns = fmin(contestant->fastest_ns, ns);
     update_median(contestant);
-    return NHOOD_OK;
+}
+
+static double fastest_of_all(const struct contest *contest) {
+    double ns = INFINITY;
+    for (int i = 0; i < contest->count; i++)
+        if (contest->contestant[i].samples) ns = fmin(ns, contest->contestant[i].fastest_ns);
+    return ns;
 }
 
 /* The more samples, the less behind one may be: 10 times the best after one, 3.25 after two, 1.18 after seven. Of few
  * runs the fastest tells more than the median: whatever else the machine does only ever adds. */
 static void drop_out(struct contest *contest) {
-    double best_ns = INFINITY;
-    for (int i = 0; i < contest->count; i++)
-        if (contest->contestant[i].samples)
-            best_ns = fmin(best_ns, contest->contestant[i].fastest_ns);
     for (int i = 0; i < contest->count; i++) {
         struct contestant *contestant = &contest->contestant[i];
         double samples = contestant->samples;
-        if (samples > 0 && contestant->fastest_ns > best_ns * (1 + 9 / (samples * samples)))
+        if (samples > 0 &&
+            contestant->fastest_ns > fastest_of_all(contest) * (1 + 9 / (samples * samples)))
             contestant->out = true;
     }
 }
 
-/* Builds, warms up, and takes the first sample. */
+/* Builds, warms up, and takes the first sample; the warm-up is sample enough for one that is hopelessly slow. */
 static nhood_status enter(struct contest *contest, struct contestant *contestant) {
     const struct nh_device *device = contest->request->device;
     const struct nh_choice *choice = &contestant->choice;
@@ -96,11 +102,15 @@ static nhood_status enter(struct contest *contest, struct contestant *contestant
         choice->solver->build(&contest->problem, device, &choice->config, &contestant->operation);
     if (!status)
         status = nh_scratch_reserve(&contest->scratch, contestant->operation->workspace_bytes);
-    if (!status)
-        status = device->timing->run(device, contestant->operation, &contest->scratch.io,
-                                     &contestant->fastest_ns);
-    if (!status) status = take_sample(contest, contestant);
-    if (!status) return NHOOD_OK;
+    double ns = 0;
+    contestant->fastest_ns = INFINITY;
+    if (!status) status = run_once(contest, contestant, &ns);
+    if (!status && ns <= hopeless * fastest_of_all(contest))
+        status = run_once(contest, contestant, &ns);
+    if (!status) {
+        add_sample(contestant, ns);
+        return NHOOD_OK;
+    }
     char config[NH_CONFIG_BYTES];
     nh_config_text(choice->solver, &choice->config, config, sizeof config);
     nh_log(device->host, NHOOD_LOG_WARNING, "not measured: %s %s: %s", choice->solver->name, config,
@@ -134,7 +144,12 @@ static void run_rounds(struct contest *contest) {
             struct contestant *contestant = &contest->contestant[i];
             if (!contestant->samples || contestant->out) continue;
             if (spent(contest, 1)) return;
-            if (take_sample(contest, contestant)) contestant->out = true;
+            double ns;
+            if (run_once(contest, contestant, &ns)) {
+                contestant->out = true;
+            } else {
+                add_sample(contestant, ns);
+            }
             running++;
         }
         drop_out(contest);
@@ -170,7 +185,7 @@ static nhood_status list_contestants(struct contest *contest) {
     struct nh_request packed = *contest->request;
     packed.problem = &contest->problem;
     int count = nh_planner_list(&packed, choice, MOST_CONTESTANTS);
-    while (count > 1 && choice[count - 1].estimate_ns > estimate_slack * choice[0].estimate_ns)
+    while (count > 1 && choice[count - 1].estimate_ns > hopeless * choice[0].estimate_ns)
         count--;
     if (!count)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes the problem with packed tensors");
