@@ -16,8 +16,8 @@ are forward, loss, backward and AdamW, under autocast for f16 and bf16. f32 is f
 
     bench/models.py --models paper --dtypes f16 f32 --bias with without --output build/bench/models
 
-writes models.md, models.csv and models.png. Needs torch, matplotlib, tqdm and the package nhood: installed, or
-PYTHONPATH=bindings/python in a source tree that is built.
+writes models.md, models.csv and, with matplotlib, models.png, anew after each case. Needs torch and the package
+nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import argparse
 import csv
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ import torch
 from attention_ways import WAYS, Way, attention_of_models, gather_attention, going, synchronize
 from nhood import models
 from torch import Tensor, nn
-from tqdm import tqdm
 
 PAPER = """
     nat_mini dinat_mini dinat_s_tiny nat_tiny dinat_tiny dinat_s_small nat_small dinat_small dinat_s_base
@@ -243,8 +243,11 @@ def write(cases: list[Case], ways: list[Way], folder: Path, device: str) -> None
 
 def plot(cases: list[Case], ways: list[Way], path: Path, device: str) -> None:
     """Speed of each way relative to nhood: one group of bars per case."""
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: matplotlib is not installed", file=sys.stderr)
+        return
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -307,12 +310,10 @@ def main() -> None:
     torch.set_float32_matmul_precision("high" if arguments.tf32 else "highest")
     ways = [WAYS[name] for name in arguments.ways]
     cases = make_cases(arguments)
-    with tqdm(total=len(cases)) as bar:
-        for case in cases:
-            bar.set_postfix_str(case.text)
-            measure(case, ways, arguments.turns, arguments.seconds, arguments.device)
-            write(cases, ways, arguments.output, arguments.device)
-            bar.update()
+    for i, case in enumerate(cases, 1):
+        print(f"{i}/{len(cases)} {case.text}", file=sys.stderr, flush=True)
+        measure(case, ways, arguments.turns, arguments.seconds, arguments.device)
+        write(cases[:i], ways, arguments.output, arguments.device)
     print((arguments.output / "models.md").read_text())
 
 
