@@ -368,7 +368,9 @@ def test_wheel(tmp_path):
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     code = IMPORTS.replace("nhood.compat.natten.functional", "natten.functional")
     code += f"\nassert natten.__file__.startswith({str(tmp_path)!r}), natten.__file__"
-    code += "\nimport importlib.metadata as m; assert m.version('natten').startswith(natten.__version__ + '+nhood')"
+    code += (
+        "\nimport importlib.metadata as m; assert m.version('natten').startswith(natten.__version__ + '+nhood')"
+    )
     code += "\nnatten.install(); assert natten.na2d is sys.modules['natten'].na2d"
     in_new_process(code, PYTHONPATH=paths)
     command = [sys.executable, "-m", "natten.profiler", "-i", "64", "--dtype", "fp32", "--dry-run"]
@@ -414,8 +416,46 @@ def test_flop_counts():
         na_qk_flop_count(first, last, *axes, is_heads_last=False)
     layer = natten.NeighborhoodAttention2D(64, 4, (3, 5))
     assert get_flops(layer, torch.rand(2, 8, 9, 64)) == 2 * macs + 2 * 72 * 64 * 64 * 4
-    with pytest.raises(NotImplementedError, match="get_flops"):
-        natten.flops.add_natten_handle(None)
+
+
+class Unfused(torch.nn.Module):
+    def forward(self, query, key, value, extra):
+        attn = natten.functional.na2d_qk(query, key, 3, additional_keys=extra).softmax(-1)
+        return natten.functional.na2d_av(attn, value, 3, additional_values=extra)
+
+
+class Fused(torch.nn.Module):
+    def forward(self, query, key, value, extra):
+        return natten.na2d(query, key, value, (3, 5), additional_keys=extra, additional_values=extra)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:FutureWarning")
+@pytest.mark.parametrize(
+    "model, shape, extra_shape, macs",
+    (
+        (Unfused(), (2, 4, 8, 9, 16), (2, 4, 6, 16), 2 * 2 * 4 * 72 * 16 * 9),
+        (Fused(), (2, 8, 9, 4, 16), (2, 6, 4, 16), 2 * 2 * 4 * 72 * 16 * (15 + 6)),
+    ),
+    ids=("unfused", "fused"),
+)
+def test_handles_of_fvcore(model, shape, extra_shape, macs):
+    """fvcore traces a model and asks the handle of each node's name for its MACs; so does this test."""
+    handles = {}
+
+    class Counter:
+        def set_op_handle(self, **given):
+            handles.update(given)
+            return self
+
+    counter = Counter()
+    assert natten.flops.add_natten_handle(counter) is counter
+    tensor = torch.rand(shape)
+    graph = torch.jit.trace(
+        model, (tensor, tensor, tensor, torch.rand(extra_shape)), check_trace=False
+    ).inlined_graph
+    nodes = [node for node in graph.nodes() if node.kind() == "prim::PythonOp"]
+    counts = [handles[f"prim::PythonOp.{n.pyname()}"](list(n.inputs()), list(n.outputs())) for n in nodes]
+    assert sum(counts) == macs
 
 
 def test_profiler(capsys):

@@ -23,7 +23,8 @@ from ._tensors import run
 Ints = Sequence[int]
 Bools = Sequence[bool]
 
-_AXES = "int[] kernel_size, int[] stride, int[] dilation, bool[] is_causal"
+# is_causal in ints: torch.jit, with which fvcore counts FLOPs, cannot trace lists of bool.
+_AXES = "int[] kernel_size, int[] stride, int[] dilation, int[] is_causal"
 _SCHEMAS = {
     "na": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? additional_keys, "
     f"Tensor? additional_values, {_AXES}, float? scale, bool clamp_window, bool need_lse) "

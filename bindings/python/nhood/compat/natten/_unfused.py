@@ -38,7 +38,9 @@ def _checked_axes(
         raise RuntimeError(f"expected tensors of rank {na_dim + 3}, got {tensor.dim()}")
     kernel_size, _, dilation, is_causal = axes
     if any(k % 2 == 0 for k in kernel_size):
-        raise RuntimeError(f"kernel_size = {kernel_size} is even on an axis: unfused kernels take odd ones only")
+        raise RuntimeError(
+            f"kernel_size = {kernel_size} is even on an axis: unfused kernels take odd ones only"
+        )
     checks.check_args_against_input(_heads_last(tensor), *axes, error=RuntimeError)
     return kernel_size, dilation, is_causal
 

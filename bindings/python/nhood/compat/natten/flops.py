@@ -2,7 +2,7 @@
 count as full ones."""
 
 import math
-from typing import Any, Sequence, Tuple, Union
+from typing import Any, List, Sequence, Tuple, Union
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -77,8 +77,36 @@ def get_flops(model: torch.nn.Module, input: Any, disable_warnings: bool = False
     return counter.get_total_flops() // 2
 
 
+def _sizes(values: Sequence[Any]) -> List[List[int]]:
+    return [value.type().sizes() for value in values]
+
+
+def _window(outputs: Sequence[Any]) -> int:
+    """Of a traced autograd Function of nhood: its axis parameters are among what is no tensor."""
+    constants = outputs[0].node().scalar_args()
+    axes = next(constant for constant in constants if hasattr(constant, "kernel_size"))
+    return checks.get_num_na_weights(axes.kernel_size)
+
+
+def _attention_macs(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    query, _, value, *optional = _sizes(inputs)  # optional: a bias, and two tensors of additional tokens
+    extra = optional[-1][1] if len(optional) >= 2 else 0
+    return math.prod(query[:-1]) * (query[-1] + value[-1]) * (_window(outputs) + extra)
+
+
+def _qk_macs(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    return math.prod(_sizes(inputs)[0]) * _window(outputs)
+
+
+def _av_macs(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    attn, value = _sizes(inputs)
+    return math.prod(attn) * value[-1]
+
+
 def add_natten_handle(flop_ctr: Any) -> Any:
-    """For fvcore, which traces models with torch.jit. The tracer does not know nhood's operators."""
-    raise NotImplementedError(
-        "fvcore cannot trace nhood's operators: call get_flops, or use torch's FlopCounterMode"
-    )
+    """Tells fvcore's FlopCountAnalysis the MACs of nhood's operations, and returns it."""
+    macs = {"Attention": _attention_macs, "QK": _qk_macs, "AV": _av_macs}
+    handles = {
+        f"prim::PythonOp.{name}{mode}": count for name, count in macs.items() for mode in ("", "ForwardMode")
+    }
+    return flop_ctr.set_op_handle(**handles)
