@@ -59,6 +59,23 @@ def test_attention_twice(name):
     assert gradgradcheck(function(axes, tensors), tuple(tensors.values()), fast_mode=True)
 
 
+def test_one_tensor_for_all():
+    x = torch.randn(1, 4, 5, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x: nt.na2d(x, x, x, 3), x, check_forward_ad=True)
+    assert gradgradcheck(lambda x: nt.na2d(x, x, x, 3), x)
+    assert gradgradcheck(lambda x: nt.na2d_qk(x, x, 3), x)
+
+
+def test_third_derivative():
+    x = torch.randn(1, 4, 1, 2, dtype=torch.float64, requires_grad=True)
+
+    def second(x):
+        first = torch.autograd.grad(nt.na1d(x, x.sin(), x, 3).square().sum(), x, create_graph=True)[0]
+        return torch.autograd.grad(first.square().sum(), x, create_graph=True)[0]
+
+    assert gradcheck(second, x)
+
+
 def test_some_inputs_only():
     shape, axes, more = CALLS["additional"]
     tensors = inputs(shape, axes, **more)

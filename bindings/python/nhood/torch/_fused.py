@@ -79,18 +79,20 @@ class AttentionBackward(Function):
         *inputs, _, _, d_out, d_lse = ctx.saved_tensors
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            leaves = [
-                None if tensor is None else tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-                for tensor in (*inputs, d_out, d_lse)
-            ]
-            out, lse = unfused_attention(*leaves[:6], axes, scale, clamp_window)
-            results, result_grads = (out, lse)[: 1 + (d_lse is not None)], leaves[6:][: 1 + (d_lse is not None)]
-            first = torch.autograd.grad(
-                results, [leaf for leaf, want in zip(leaves, wanted) if want], result_grads, create_graph=True
-            )
+            leaves = [x if x is None else _own_variable(x) for x in (*inputs, d_out, d_lse)]
+            outputs, d_outputs = unfused_attention(*leaves[:6], axes, scale, clamp_window), leaves[6:]
+            if d_lse is None:
+                outputs, d_outputs = outputs[:1], d_outputs[:1]
+            asked = [leaf for leaf, want in zip(leaves, wanted) if want]
+            first = torch.autograd.grad(outputs, asked, d_outputs, create_graph=True)
             present = [leaf for leaf in leaves if leaf is not None]
             second = iter(
                 torch.autograd.grad(first, present, grads, create_graph=create_graph, allow_unused=True)
             )
         found = [None if leaf is None else next(second) for leaf in leaves]
         return (*found[:6], None, None, *found[6:], None, None, None, None)
+
+
+def _own_variable(tensor: Tensor) -> Tensor:
+    """Something to differentiate by, even where one tensor is several of the inputs."""
+    return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
