@@ -229,6 +229,7 @@ def clear_cache() -> None:
     """Forgets all plans and frees all workspaces. Running calls keep what they use."""
     find_plan.cache_clear()
     _idle.clear()
+    _idle_io.clear()
 
 
 def run(request: Request, arrays: tuple[Any, ...]) -> list[Any]:
@@ -278,14 +279,19 @@ def execute(plan: Plan, addresses: list[Optional[int]]) -> None:
         _idle.append(scratch)
 
 
-def enqueue(plan: Plan, addresses: list[Optional[int]], workspace: int, stream: int) -> None:
+_idle_io: list[c.Io] = []  # of CUDA calls; append and pop are atomic
+
+
+def enqueue(plan: Plan, addresses: list[Optional[int]], workspace: Optional[int], stream: int) -> None:
     """Enqueues a plan of a CUDA device."""
-    io = c.Io(
-        struct_size=ctypes.sizeof(c.Io),
-        workspace=workspace,
-        workspace_bytes=plan.workspace_bytes,
-        stream=stream,
-    )
+    try:
+        io = _idle_io.pop()
+    except IndexError:
+        io = c.Io(struct_size=ctypes.sizeof(c.Io))
+    io.workspace, io.workspace_bytes, io.stream = workspace, plan.workspace_bytes, stream
+    data = io.data
     for slot, address in zip(plan.slots, addresses):
-        io.data[slot] = address
-    c.check(c.lib.nhood_plan_execute(plan.handle, ctypes.byref(io)))
+        data[slot] = address
+    status = c.lib.nhood_plan_execute(plan.handle, ctypes.byref(io))
+    _idle_io.append(io)
+    c.check(status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional, Union
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def attention(
     scale: Optional[float] = None,
     *,
     return_lse: bool = False,
-) -> Union[Tensor, tuple[Tensor, Tensor]]:
+) -> Any:
     """Attention of every query over all keys, or over those up to its own position.
 
     query: [B, N, H, D].  key: [B, M, Hkv, D].  value: [B, M, Hkv, Dv]; Hkv divides H. N and M may differ; query

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ def attention_of_rank(
     bias: Optional[Tensor] = None,
     return_lse: bool = False,
     clamp_window: bool = False,
-) -> Union[Tensor, tuple[Tensor, Tensor]]:
+) -> Any:
     """Neighborhood attention: each query attends the window of its nearest tokens.
 
     out = softmax(scale * query . key (+ bias)) value, over the keys of each query's window.
@@ -79,13 +79,10 @@ def attention_of_rank(
     """
     check_additional(additional_keys, additional_values)
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
-    need_lse = return_lse or (
-        torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None])
-    )
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
     scale = None if scale is None else float(scale)
-    out, lse = fused_attention(*inputs, axes, scale, clamp_window, need_lse)
-    return (out, lse) if return_lse else out
+    results = fused_attention(*inputs, *axes, scale, clamp_window, return_lse)
+    return tuple(results) if return_lse else results[0]
 
 
 def _qk(
@@ -147,7 +144,7 @@ def _av(
 
 def neighborhood_attention(
     query: Tensor, key: Tensor, value: Tensor, kernel_size: PerAxis, *arguments: Any, **named: Any
-) -> Union[Tensor, tuple[Tensor, Tensor]]:
+) -> Any:
     """na1d, na2d or na3d, by the number of axes of `query`, with the arguments of those."""
     rank = query.dim() - 3
     if rank not in (1, 2, 3):

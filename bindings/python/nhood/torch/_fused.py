@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -9,16 +10,22 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import _ops
-from ._unfused import Axes, OptionalTensor, attention_jvp, unfused_attention
+from ._unfused import Axes, OptionalTensor, attention_jvp, forward_mode, unfused_attention
 
 
-def fused_attention(*arguments: Any) -> tuple[Tensor, OptionalTensor]:
-    """As Attention.forward takes them. Forward mode is for eager calls: Dynamo takes no Function with a jvp."""
-    return (Attention if torch.compiler.is_compiling() else AttentionForwardMode).apply(*arguments)
+def fused_attention(*arguments: Any) -> Sequence[Tensor]:
+    """Takes what the operator takes. out and, if asked for or if there will be gradients, lse."""
+    *inputs, window, stride, dilation, causal, scale, clamp_window, _ = arguments
+    differentiated = torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None])
+    if not differentiated and not forward_mode():
+        return _ops.na(*arguments)
+    function = AttentionForwardMode if forward_mode() else Attention
+    axes = Axes(window, stride, dilation, causal)
+    return function.apply(*inputs, axes, scale, clamp_window)
 
 
 class Attention(Function):
-    """out and lse; None for lse unless needed."""
+    """out and lse"""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -32,13 +39,10 @@ class Attention(Function):
         axes: Axes,
         scale: Optional[float],
         clamp_window: bool,
-        need_lse: bool,
-    ) -> tuple[Tensor, OptionalTensor]:
+    ) -> tuple[Tensor, Tensor]:
         inputs = (query, key, value, bias, additional_keys, additional_values)
-        out, *rest = _ops.na(*inputs, *axes, scale, clamp_window, need_lse)
-        lse = rest[0] if need_lse else None
+        out, lse = _ops.na(*inputs, *axes, scale, clamp_window, True)
         ctx.save_for_backward(*inputs, out, lse)
-        ctx.save_for_forward(*inputs)
         ctx.set_materialize_grads(False)
         ctx.parameters = axes, scale, clamp_window
         return out, lse
@@ -52,10 +56,15 @@ class Attention(Function):
             d_out = torch.zeros_like(saved[6])
         wanted = ctx.needs_input_grad[:6]
         gradients = iter(AttentionBackward.apply(*saved, d_out, d_lse, *ctx.parameters, wanted))
-        return (*(next(gradients) if want else None for want in wanted), None, None, None, None)
+        return (*(next(gradients) if want else None for want in wanted), None, None, None)
 
 
 class AttentionForwardMode(Attention):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        ctx.save_for_forward(*arguments[:6])
+        return Attention.forward(ctx, *arguments)
+
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor]:
         return attention_jvp(ctx.saved_tensors, tangents[:6], *ctx.parameters)
@@ -79,12 +88,12 @@ class AttentionBackward(Function):
         *inputs, _, _, d_out, d_lse = ctx.saved_tensors
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            leaves = [x if x is None else _own_variable(x) for x in (*inputs, d_out, d_lse)]
-            outputs, d_outputs = unfused_attention(*leaves[:6], axes, scale, clamp_window), leaves[6:]
-            if d_lse is None:
-                outputs, d_outputs = outputs[:1], d_outputs[:1]
+            leaves: list[Any] = [x if x is None else _own_variable(x) for x in (*inputs, d_out, d_lse)]
+            query, key, value, bias, keys, values, *d_outputs = leaves
+            outputs = unfused_attention(query, key, value, bias, keys, values, axes, scale, clamp_window)
+            given = slice(1 if d_lse is None else 2)
             asked = [leaf for leaf, want in zip(leaves, wanted) if want]
-            first = torch.autograd.grad(outputs, asked, d_outputs, create_graph=True)
+            first = torch.autograd.grad(outputs[given], asked, d_outputs[given], create_graph=True)
             present = [leaf for leaf in leaves if leaf is not None]
             second = iter(
                 torch.autograd.grad(first, present, grads, create_graph=create_graph, allow_unused=True)

@@ -101,9 +101,10 @@ def _run_on_cuda(
         request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
     plan = _plans.find_plan(context, number, request, layouts)
     results = _allocate(plan, first, addresses)
-    workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+    bytes_needed = plan.workspace_bytes
+    workspace = torch.empty(bytes_needed, dtype=torch.uint8, device=device) if bytes_needed else None
     stream = torch.cuda.current_stream(device).cuda_stream
-    _plans.enqueue(plan, addresses, workspace.data_ptr(), stream)
+    _plans.enqueue(plan, addresses, None if workspace is None else workspace.data_ptr(), stream)
     return results
 
 

@@ -1,8 +1,7 @@
 """The unfused operators with their gradients, and attention written with them.
 
 The three operators are closed under differentiation: the gradients of each are the others. So they can be
-differentiated any number of times, in both modes. Dynamo takes no Function that has a jvp, and never needs one:
-each Function is without, and a subclass adds it for eager calls.
+differentiated any number of times, in both modes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from . import _ops
 
@@ -27,22 +26,29 @@ class Axes(NamedTuple):
     is_causal: tuple[bool, ...]
 
 
+def forward_mode() -> bool:
+    """Whether a level of forward-mode differentiation is open. Functions with a jvp are called only then: Dynamo
+    takes none, and keeping their inputs for it costs time."""
+    return getattr(forward_ad, "_current_level", 0) >= 0
+
+
 def qk(*arguments: Any) -> Tensor:
     """query, key, bias, axes, scale, zero_fill, clamp_window"""
-    return (QK if torch.compiler.is_compiling() else QKForwardMode).apply(*arguments)
+    return (QKForwardMode if forward_mode() else QK).apply(*arguments)
 
 
 def av(*arguments: Any) -> Tensor:
     """attn, value, axes, clamp_window"""
-    return (AV if torch.compiler.is_compiling() else AVForwardMode).apply(*arguments)
+    return (AVForwardMode if forward_mode() else AV).apply(*arguments)
 
 
 def inverse(*arguments: Any) -> Tensor:
     """attn, d_out, axes, kv_heads, clamp_window"""
-    return (IN if torch.compiler.is_compiling() else INForwardMode).apply(*arguments)
+    return (INForwardMode if forward_mode() else IN).apply(*arguments)
 
 
-def _sum(a: OptionalTensor, b: OptionalTensor) -> OptionalTensor:
+def _sum(a: OptionalTensor, b: OptionalTensor) -> Any:
+    """Of what is there; one of the two is."""
     if a is None or b is None:
         return b if a is None else a
     return a + b
@@ -67,7 +73,6 @@ class QK(Function):
         clamp_window: bool,
     ) -> Tensor:
         ctx.save_for_backward(query, key, bias)
-        ctx.save_for_forward(query, key, bias)
         ctx.parameters = axes, scale, clamp_window
         return _ops.na_qk(query, key, bias, *axes, scale, zero_fill, clamp_window)
 
@@ -87,6 +92,11 @@ class QK(Function):
 
 class QKForwardMode(QK):
     @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        ctx.save_for_forward(*arguments[:3])
+        return QK.forward(ctx, *arguments)
+
+    @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         query, key, bias = ctx.saved_tensors
         t_query, t_key, t_bias = tangents[:3]
@@ -97,6 +107,7 @@ class QKForwardMode(QK):
             total = qk(left, key, t_bias, axes, scale, True, clamp_window)
         if t_key is not None:
             total = _sum(total, qk(query, t_key, None, axes, scale, True, clamp_window))
+        assert total is not None  # some input has a tangent
         return total
 
 
@@ -123,7 +134,6 @@ class AV(Function):
         ctx: Any, attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool
     ) -> Tensor:
         ctx.save_for_backward(attn, value)
-        ctx.save_for_forward(attn, value)
         ctx.parameters = axes, clamp_window
         return _ops.na_av(attn, value, *axes, clamp_window)
 
@@ -141,6 +151,11 @@ class AV(Function):
 
 class AVForwardMode(AV):
     @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        ctx.save_for_forward(*arguments[:2])
+        return AV.forward(ctx, *arguments)
+
+    @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         attn, value = ctx.saved_tensors
         t_attn, t_value = tangents[:2]
@@ -156,7 +171,6 @@ class IN(Function):
         ctx: Any, attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool
     ) -> Tensor:
         ctx.save_for_backward(attn, d_out)
-        ctx.save_for_forward(attn, d_out)
         ctx.parameters = axes, kv_heads, clamp_window
         return _ops.na_in(attn, d_out, *axes, kv_heads, clamp_window)
 
@@ -173,6 +187,11 @@ class IN(Function):
 
 
 class INForwardMode(IN):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        ctx.save_for_forward(*arguments[:2])
+        return IN.forward(ctx, *arguments)
+
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         attn, d_out = ctx.saved_tensors
@@ -243,9 +262,16 @@ def unfused_attention(
     return _weighted_sum(weights, value, additional_values, axes, clamp_window), lse
 
 
+def _tangent(primal: OptionalTensor, tangent: OptionalTensor, dtype: torch.dtype) -> Any:
+    """Zero where an input that is there has none."""
+    if tangent is None:
+        return None if primal is None else torch.zeros_like(primal, dtype=dtype)
+    return tangent.to(dtype)
+
+
 def attention_jvp(
-    inputs: tuple[OptionalTensor, ...],
-    tangents: tuple[OptionalTensor, ...],
+    inputs: tuple[Any, ...],
+    tangents: tuple[Any, ...],
     axes: Axes,
     scale: Optional[float],
     clamp_window: bool,
@@ -253,11 +279,11 @@ def attention_jvp(
     """Tangents of out and lse: with logit tangents t and weights p, t_lse = sum(p t) and
     t_out = sum(p (t - t_lse) value + p t_value)."""
     dtype = _accumulator(inputs[0])
-    query, key, value, bias, keys, values = (x if x is None else x.to(dtype) for x in inputs)
-    t_query, t_key, t_value, t_bias, t_keys, t_values = (
-        torch.zeros_like(x, dtype=dtype) if t is None and x is not None else t if t is None else t.to(dtype)
-        for x, t in zip(inputs, tangents)
-    )
+    exact: list[Any] = [x if x is None else x.to(dtype) for x in inputs]
+    query, key, value, bias, keys, values = exact
+    t_query, t_key, t_value, t_bias, t_keys, t_values = [
+        _tangent(x, t, dtype) for x, t in zip(inputs, tangents)
+    ]
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     weights = torch.softmax(_logits(query, key, bias, keys, axes, scale, clamp_window), dim=-1)
     t_logits = _logits(t_query, key, t_bias, keys, axes, scale, clamp_window, zero_fill=True)
