@@ -13,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is learned reaches the file at least this often. */
+/* What is learned reaches the file this often, or less where saving would take more than a twentieth of the time. */
 #define SAVE_EVERY_NS 5e9
+#define SAVE_SHARE 20
 
 struct tune {
     struct target target;
@@ -22,7 +23,7 @@ struct tune {
     double budget_s, each_s;
     bool again, json;
     int text_width;
-    double start_ns, saved_ns;
+    double start_ns, next_save_ns;
     /* problems: in wisdom before, measured now, not measured though asked for */
     size_t known, measured, failed;
     /* how many times slower than the fastest the estimate's choice was, per problem */
@@ -39,8 +40,10 @@ static void interrupt(int number) {
 }
 
 static int save(struct tune *tune) {
+    double start = clock_ns();
     nhood_status status = nhood_wisdom_save(tune->target.context, tune->file, 0);
-    tune->saved_ns = clock_ns();
+    double end = clock_ns();
+    tune->next_save_ns = end + fmax(SAVE_EVERY_NS, SAVE_SHARE * (end - start));
     return status ? complain_library(status, "wisdom was not saved") : 0;
 }
 
@@ -166,12 +169,13 @@ static int tune_suite(struct tune *tune, const struct suite *suite) {
                tune->target.info.description, tune->text_width, "problem", "fastest", "median",
                "timed", "estimate", "config");
     progress_start();
-    tune->start_ns = tune->saved_ns = clock_ns();
+    tune->start_ns = clock_ns();
+    tune->next_save_ns = tune->start_ns + SAVE_EVERY_NS;
     for (size_t i = 0; i < suite->count && !interrupted && seconds_left(tune) > 0; i++) {
         progress_show((double)i / (double)suite->count, suite->problem[i].text);
         int status = tune_problem(tune, &suite->problem[i]);
         if (status) failed = status;
-        if (clock_ns() - tune->saved_ns > SAVE_EVERY_NS && (status = save(tune))) return status;
+        if (clock_ns() > tune->next_save_ns && (status = save(tune))) return status;
     }
     progress_hide();
     int status = save(tune);
