@@ -5,6 +5,7 @@ import plain_torch
 import pytest
 import torch
 from natten_inputs import assert_gradients_agree, qkv, randn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 nhood.compat.natten.install()
 
@@ -134,6 +135,22 @@ def test_three_axes_of_0_15(version):
     torch.testing.assert_close(functional.na3d_qk(query, key, *axes), plain)
     torch.testing.assert_close(functional.na3d_qk_with_bias(query, key, rpb, *axes), expected_attn)
     torch.testing.assert_close(functional.na3d_av(attn.softmax(-1), value, *axes), expected_out)
+
+
+def test_forward_mode():
+    """0.17 had it for the unfused functions."""
+    query, key, value = heads_first(*qkv((6, 6)))
+    rpb, direction = randn(2, 5, 5), randn(2, 5, 5)
+
+    def out(bias):
+        return functional.na2d_av(functional.na2d_qk(query, key, 3, rpb=bias).softmax(-1), value, 3)
+
+    with torch.autograd.forward_ad.dual_level():
+        dual = out(torch.autograd.forward_ad.make_dual(rpb, direction))
+        tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    step = 1e-5
+    difference = (out(rpb + step * direction) - out(rpb - step * direction)) / (2 * step)
+    torch.testing.assert_close(tangent, difference, rtol=1e-6, atol=1e-8)
 
 
 def test_unfused_refused():
@@ -338,6 +355,31 @@ def test_attention_dropout():
         torch.testing.assert_close(layer(x), expected)
     finally:
         natten.use_fused_na(False)
+
+
+class Operators(TorchDispatchMode):
+    """The names of all operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.names.append(operator.name())
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", ({}, {"rel_pos_bias": True}, {"is_causal": True, "dilation": 2}), ids=str)
+def test_layers_copy_nothing(options):
+    """Query, key and value are views of the packed projection, and go into the library as they are."""
+    layer = natten.NeighborhoodAttention2D(16, 2, 3, **options)
+    x = torch.rand(2, 7, 8, 16)
+    with Operators() as ran:
+        layer(x).sum().backward()
+    copies = {"aten::clone", "aten::copy_", "aten::contiguous", "aten::_to_copy"}
+    assert "nhood::na" in ran.names and "nhood::na_backward" in ran.names
+    forward = ran.names[: ran.names.index("nhood::na") + 1]
+    assert not copies & set(forward), forward
 
 
 def test_unknown_versions(version):

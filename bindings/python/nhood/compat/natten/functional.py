@@ -18,6 +18,7 @@ from ._ranks import renamed
 from ._unfused import *  # noqa: F403
 from ._unfused import __all__ as _unfused_names
 from .attn_merge import merge_attentions
+from .context import *  # noqa: F403  where 0.15 had its switches
 from .types import CausalArgTypeOrDed, DimensionType, DimensionTypeOrDed, KernelSchedule
 from .utils import checks
 from .varlen_attention import packed_attention

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import Tuple, Union
 
+from torch import Tensor
+
 NoneType = type(None)
 
 Dimension1DType = Tuple[int]
@@ -64,3 +66,9 @@ CutlassBlackwellFmhaBackwardConfigType = FmhaForwardConfigType
 CutlassHopperFmhaForwardConfigType = Tuple[FmhaForwardConfigType, KernelSchedule]
 CutlassHopperFmhaBackwardConfigType = FmhaForwardConfigType
 FlexFmhaForwardConfigType = FmhaForwardConfigType
+
+# Up to 0.17; the backward had the splits of keys and values and a choice of torch's reduction, too.
+FnaTileShapeType = QKTileShapeType
+FnaForwardConfigType = QKTileShapeType
+FnaBackwardConfigType = Tuple[DimensionType, DimensionType, DimensionType, bool]
+ListOrNestedTensor = Union[list, Tensor]
