@@ -1,6 +1,8 @@
 """Results of nhood.torch against the dense formulation in numpy, and how tensors may lie in memory."""
 
 import gc
+import subprocess
+import sys
 
 import dense
 import nhood
@@ -191,6 +193,24 @@ def test_deterministic_algorithms_are_asked_for(monkeypatch):
     finally:
         torch.use_deterministic_algorithms(False)
     assert flags == [0, _library.FLAG_DETERMINISTIC]
+
+
+@pytest.mark.parametrize(
+    "setting, allowed",
+    [
+        ("pass", False),
+        ("torch.set_float32_matmul_precision('high')", True),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", True),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True),
+        ("torch.backends.fp32_precision = 'tf32'", True),
+        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False),
+    ],
+)
+def test_tf32_is_allowed_as_torch_is_told(setting, allowed):
+    """In processes of their own: torch refuses its old settings once a new one has been used."""
+    code = f"import torch, nhood.torch._tensors as t; {setting}; print(t.tf32_allowed())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == str(allowed), done.stderr
 
 
 QUERY = torch.zeros(1, 9, 2, 8)

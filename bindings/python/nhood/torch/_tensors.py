@@ -45,12 +45,18 @@ def _readable(tensor: Tensor, name: str) -> Tensor:
     return tensor.contiguous()
 
 
+def tf32_allowed() -> bool:
+    """Whether torch may round factors of float32 matrix products on CUDA to TF32."""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # torch 2.9 and later
+    return precision == "tf32" if precision else torch.get_float32_matmul_precision() != "highest"
+
+
 def _settings(request: Request, first: Tensor) -> Request:
     """Torch's global settings apply, as they do to torch's own operations."""
     flags = request.flags
     if torch.are_deterministic_algorithms_enabled():
         flags |= c.FLAG_DETERMINISTIC
-    if first.dtype is torch.float32 and first.is_cuda and torch.get_float32_matmul_precision() != "highest":
+    if first.is_cuda and first.dtype is torch.float32 and tf32_allowed():
         flags |= c.FLAG_ALLOW_TF32
     return request if flags == request.flags else request._replace(flags=flags)
 
