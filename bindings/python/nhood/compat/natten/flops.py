@@ -78,24 +78,31 @@ def get_flops(model: torch.nn.Module, input: Any, disable_warnings: bool = False
 
 
 def _sizes(values: Sequence[Any]) -> List[List[int]]:
-    return [value.type().sizes() for value in values]
+    """Of those that are tensors, in a traced graph."""
+    return [value.type().sizes() for value in values if value.isCompleteTensor()]
 
 
-def _window(outputs: Sequence[Any]) -> int:
-    """Of a traced autograd Function of nhood: its axis parameters are among what is no tensor."""
-    constants = outputs[0].node().scalar_args()
-    axes = next(constant for constant in constants if hasattr(constant, "kernel_size"))
-    return checks.get_num_na_weights(axes.kernel_size)
+def _window(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    """Of a traced call: an autograd Function, which has its axis parameters among what is no tensor; or, where
+    no gradient is needed, the operator nhood::na itself."""
+    node = outputs[0].node()
+    if node.kind() == "prim::PythonOp":
+        axes = next(constant for constant in node.scalar_args() if hasattr(constant, "kernel_size"))
+        return math.prod(axes.kernel_size)
+    names = [argument.name for argument in torch.ops.nhood.na.default._schema.arguments]
+    kernel_size = inputs[names.index("kernel_size")].node()  # prim::ListConstruct
+    return math.prod(extent.toIValue() for extent in kernel_size.inputs())
 
 
 def _attention_macs(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
     query, _, value, *optional = _sizes(inputs)  # optional: a bias, and two tensors of additional tokens
     extra = optional[-1][1] if len(optional) >= 2 else 0
-    return math.prod(query[:-1]) * (query[-1] + value[-1]) * (_window(outputs) + extra)
+    return math.prod(query[:-1]) * (query[-1] + value[-1]) * (_window(inputs, outputs) + extra)
 
 
 def _qk_macs(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-    return math.prod(_sizes(inputs)[0]) * _window(outputs)
+    query, (attn,) = _sizes(inputs)[0], _sizes(outputs)
+    return math.prod(attn) * query[-1]
 
 
 def _av_macs(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
@@ -103,10 +110,17 @@ def _av_macs(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
     return math.prod(attn) * value[-1]
 
 
+_HANDLES = {
+    name: macs
+    for macs, names in {
+        _attention_macs: ("nhood::na", "prim::PythonOp.Attention", "prim::PythonOp.AttentionForwardMode"),
+        _qk_macs: ("nhood::na_qk", "prim::PythonOp.QK", "prim::PythonOp.QKForwardMode"),
+        _av_macs: ("nhood::na_av", "prim::PythonOp.AV", "prim::PythonOp.AVForwardMode"),
+    }.items()
+    for name in names
+}
+
+
 def add_natten_handle(flop_ctr: Any) -> Any:
     """Tells fvcore's FlopCountAnalysis the MACs of nhood's operations, and returns it."""
-    macs = {"Attention": _attention_macs, "QK": _qk_macs, "AV": _av_macs}
-    handles = {
-        f"prim::PythonOp.{name}{mode}": count for name, count in macs.items() for mode in ("", "ForwardMode")
-    }
-    return flop_ctr.set_op_handle(**handles)
+    return flop_ctr.set_op_handle(**_HANDLES)
