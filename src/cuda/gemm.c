@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { WIDEST_ROW = 256, MOST_SHAPES = 6 };
+enum { WIDEST_ROW = 256, MOST_SHAPES = 6, MOST_CANDIDATES = 3 };
 #define MOST_TOKENS ((int64_t)1 << 30)
 #define MOST_SLOTS ((int64_t)1 << 27)
 #define MOST_SLAB_BYTES ((int64_t)16 << 30)
@@ -156,11 +156,12 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     return NULL;
 }
 
-/* Every shape that fits and is expected within half again of the best, best first. */
+/* The shapes expected within half again of the best, best first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    double ns[MOST_SHAPES];
+    double ns[MOST_CANDIDATES];
     int count = 0;
+    if (capacity > MOST_CANDIDATES) capacity = MOST_CANDIDATES;
     for (int i = 0; i < MOST_SHAPES; i++) {
         struct nh_config next;
         if (!complete(problem, device->backend, shapes[problem->rank - 1][i], &next)) continue;
