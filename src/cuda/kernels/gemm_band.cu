@@ -7,8 +7,8 @@
  *
  * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are seen by
  * their sums and made again one product at a time. */
-#include "gemm_fragment.cuh"
 #include "gemm_tile.cuh"
+#include "gemm_fragment.cuh"
 
 #define STRIDE (NH_WIDTH + NH_PAD_DOWN)
 #define WEIGHT_STRIDE (NH_COLUMNS + NH_PAD_ALONG)
@@ -27,25 +27,24 @@ extern __shared__ __align__(16) char matrices[];
 
 /* The query heads of a key head. */
 NH_DEVICE int group_of(const nh_cuda_args &args) {
-    return (int)(args.heads / args.kv_heads);
+    return (int)args.heads / (int)args.kv_heads;
 }
 
 NH_DEVICE void set_rows(const nh_cuda_args &args) {
-    for (int row = (int)threadIdx.x; row < NH_ROWS; row += NH_THREADS) {
-        int position[3];
-        bool exists = nh_tile_row(tile, row, position);
+    int row = (int)threadIdx.x, position[3];
+    if (row >= NH_ROWS) return;
+    bool exists = nh_tile_row(tile, row, position);
 #if !NH_INVERSE
-        nh_query_set(&queries[row], tile, args, position, tile.head, exists);
+    nh_query_set(&queries[row], tile, args, position, tile.head, exists);
 #endif
-        sum_offset[row] =
-            exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
-    }
+    sum_offset[row] = exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
 }
 
 /* Chunk number `turn` of all: with NH_INVERSE every head of the group in turn walks the box. */
 NH_DEVICE void set_columns(const nh_cuda_args &args, int turn, int chunks) {
     int chunk = turn % chunks;
     int head = NH_INVERSE ? tile.head * group_of(args) + turn / chunks : tile.head / group_of(args);
+#pragma unroll 1
     for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
         int position[3];
         bool exists = nh_tile_opposite(tile, chunk * NH_COLUMNS + column, position);
@@ -122,10 +121,11 @@ NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int warp, 
         const nh_query &query = queries[16 * warp + row];
 #pragma unroll
         for (int u = 0; u < NH_COLUMNS / 32; u++) {
-            int n = first + 32 * u, slot = n, at[3];
+            int n = first + 32 * u;
             if (n >= end) continue;
-            if (NH_CAUSAL && NH_RANK > 1) slot = nh_key_number(query, args, w->divisor, n, at);
-            w->weight[row * (NH_COLUMNS / 32) + u] = a[query.weights + slot];
+            nh_digits digits = nh_key_digits(query, w->divisor, n);
+            w->weight[row * (NH_COLUMNS / 32) + u] =
+                a[query.weights + nh_slot_of(query, args, n, digits)];
         }
     }
 }
@@ -144,10 +144,10 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
         const nh_query &query = queries[16 * warp + row];
 #pragma unroll
         for (int u = 0; u < NH_COLUMNS / 32; u++) {
-            int n = first + 32 * u, at[3];
+            int n = first + 32 * u;
             if (n >= end) continue;
-            nh_key_number(query, args, w->divisor, n, at);
-            block[row * WEIGHT_STRIDE + nh_column_of(tile, at) - turn * NH_COLUMNS] =
+            nh_digits digits = nh_key_digits(query, w->divisor, n);
+            block[row * WEIGHT_STRIDE + nh_column_of(query, tile, args, n, digits, turn)] =
                 w->weight[row * (NH_COLUMNS / 32) + u];
         }
     }
@@ -171,8 +171,8 @@ NH_DEVICE void multiply(float sum[NH_WIDTH / 8][4], const elem *block, const ele
     }
 }
 
-/* One sum, product by product, over exactly the pairs in a window. */
-NH_DEVICE float exact_sum(const nh_cuda_args &args, const int position[3], int c) {
+/* One sum, product by product, over exactly the pairs in a window. Not inlined: rare, and long. */
+static __device__ __noinline__ float exact_sum(const nh_cuda_args &args, const int position[3], int c) {
     const elem *a = (const elem *)args.tensor[NH_A].data, *rows = (const elem *)args.tensor[NH_V].data;
     nh_range range[3];
     for (int d = 0; d < 3; d++)
@@ -236,29 +236,26 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
     int turns = chunks * (NH_INVERSE ? group_of(args) : 1);
     weights w;
+    bool any = false;
     float sum[NH_WIDTH / 8][4] = {};
     weights_init(&w, args, warp, lane);
     set_rows(args);
-    set_columns(args, 0, chunks);
-    __syncthreads();
-    nh_rows_load(rows, STRIDE, data, row_offset[0], NH_COLUMNS, dim);
-    gather(&w, args, 0, warp, lane);
-    for (int turn = 0; turn < turns; turn++) {
-        bool any = w.any;
-        if (turn + 1 < turns) set_columns(args, turn + 1, chunks);
+    /* Three stages, a turn apart: where a chunk's rows are, copying them and their weights, their products. */
+    for (int turn = -1; turn <= turns; turn++) {
+        bool here = turn >= 0 && turn < turns;
+        if (here) {
+            nh_rows_load<NH_COLUMNS>(rows + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, data,
+                                     row_offset[turn % 2], dim);
+            gather(&w, args, turn, warp, lane);
+        }
+        if (any) multiply(sum, block, rows + (turn - 1) % 2 * NH_COLUMNS * STRIDE, lane);
+        __syncwarp();
+        any = here && w.any;
         if (any) deposit(&w, args, block, turn, warp, lane);
+        if (turn + 1 < turns) set_columns(args, turn + 1, chunks);
         nh_copy_wait();
         __syncthreads();
-        if (turn + 1 < turns) {
-            nh_rows_load(rows + (turn + 1) % 2 * NH_COLUMNS * STRIDE, STRIDE, data,
-                         row_offset[(turn + 1) % 2], NH_COLUMNS, dim);
-            gather(&w, args, turn + 1, warp, lane);
-        }
-        if (any) multiply(sum, block, rows + turn % 2 * NH_COLUMNS * STRIDE, lane);
-        __syncwarp();
     }
-    __syncthreads();
     finish(args, sum, (elem *)matrices, warp, lane);
-    nh_rows_store((elem *)args.tensor[NH_O].data, sum_offset, (elem *)matrices, STRIDE, NH_ROWS,
-                  dim);
+    nh_rows_store((elem *)args.tensor[NH_O].data, sum_offset, (elem *)matrices, STRIDE, dim);
 }

@@ -6,8 +6,8 @@
  * NH_RESULT says what is written for a score s: NH_SCORE, s itself; NH_PROBABILITY, exp(s - LSE of the query);
  * NH_SCORE_GRADIENT, P * (s - delta of the query), where A holds P and is overwritten, and s is dO . v.
  * NH_WEIGHT_F32: A is f32 whatever the storage type. */
-#include "gemm_fragment.cuh"
 #include "gemm_tile.cuh"
+#include "gemm_fragment.cuh"
 
 #define NH_SCORE 0
 #define NH_PROBABILITY 1
@@ -31,7 +31,7 @@ NH_DEVICE weight to_weight(float value) {
 static __shared__ nh_tile tile;
 static __shared__ nh_query queries[NH_ROWS];
 static __shared__ long long query_offset[NH_ROWS];
-/* Two in turn: the next chunk's are written while the slowest warps still read this chunk's. */
+/* Two in turn: a chunk's are written while the slowest warps still read those of the one before. */
 static __shared__ long long key_offset[2][NH_COLUMNS];
 extern __shared__ __align__(16) char matrices[];
 
@@ -43,18 +43,17 @@ NH_DEVICE float query_shift(const nh_cuda_args &args, const int position[3]) {
 }
 
 NH_DEVICE void set_queries(const nh_cuda_args &args) {
-    for (int row = (int)threadIdx.x; row < NH_ROWS; row += NH_THREADS) {
-        int position[3];
-        bool exists = nh_tile_row(tile, row, position);
-        nh_query_set(&queries[row], tile, args, position, tile.head, exists);
-        if (exists) queries[row].shift = query_shift(args, position);
-        query_offset[row] =
-            exists ? nh_tile_offset(tile, args, NH_Q, position, tile.head) : NH_NONE;
-    }
+    int row = (int)threadIdx.x, position[3];
+    if (row >= NH_ROWS) return;
+    bool exists = nh_tile_row(tile, row, position);
+    nh_query_set(&queries[row], tile, args, position, tile.head, exists);
+    if (exists) queries[row].shift = query_shift(args, position);
+    query_offset[row] = exists ? nh_tile_offset(tile, args, NH_Q, position, tile.head) : NH_NONE;
 }
 
 NH_DEVICE void set_keys(const nh_cuda_args &args, int chunk) {
-    int kv_head = tile.head / (int)(args.heads / args.kv_heads);
+    int kv_head = tile.head / ((int)args.heads / (int)args.kv_heads);
+#pragma unroll 1
     for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
         int position[3];
         bool exists = nh_tile_opposite(tile, chunk * NH_COLUMNS + column, position);
@@ -98,17 +97,19 @@ NH_DEVICE float exact_if_not_finite(float score, const elem *q, const elem *k) {
     return score;
 }
 
-NH_DEVICE void write(const nh_cuda_args &args, const nh_query &query, const int key[3], int slot,
+NH_DEVICE void write(const nh_cuda_args &args, const nh_query &query, int n, nh_digits digits,
                      float product) {
-    weight *at = (weight *)args.tensor[NH_A].data + query.weights + slot;
+    weight *at = (weight *)args.tensor[NH_A].data + query.weights + nh_slot_of(query, args, n, digits);
     float score = product * (float)args.scale;
 #if NH_BIASED
-    int index = query.bias, step = 1;
-    for (int a = 2; a >= NH_FIRST_AXIS; a--) {
-        index += key[a] * step;
-        step *= 2 * (int)args.axis[a].window - 1;
-    }
-    score += nh_load(((const elem *)args.tensor[NH_BIAS].data)[(long long)tile.head * step + index]);
+    int extent[3];
+    for (int a = 0; a < 3; a++)
+        extent[a] = 2 * (int)args.axis[a].window - 1;
+    int first = (query.begin[0] * extent[1] + query.begin[1]) * extent[2] + query.begin[2];
+    const elem *table = (const elem *)args.tensor[NH_BIAS].data +
+                        (long long)tile.head * extent[0] * extent[1] * extent[2];
+    score += nh_load(table[query.bias + first +
+                           nh_renumber(query, args, n, digits, extent[1], extent[2])]);
 #endif
     if (NH_RESULT == NH_PROBABILITY) score = expf(score - query.shift);
     if (NH_RESULT == NH_SCORE_GRADIENT) score = nh_load((elem)*at) * (score - query.shift);
@@ -143,11 +144,11 @@ NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], co
         int row_end = __shfl_sync(0xffffffffu, end, row);
         const nh_query &query = queries[16 * warp + row];
         for (int n = row_first + lane; n < row_end; n += 32) {
-            int key[3], slot = nh_key_number(query, args, divisor, n, key);
-            int column = nh_column_of(tile, key) - chunk * NH_COLUMNS;
+            nh_digits digits = nh_key_digits(query, divisor, n);
+            int column = nh_column_of(query, tile, args, n, digits, chunk);
             float score = exact_if_not_finite(stage[row * STAGE_STRIDE + column], q + row * STRIDE,
                                               k + column * STRIDE);
-            write(args, query, key, slot, score);
+            write(args, query, n, digits, score);
         }
     }
     __syncwarp();
@@ -163,29 +164,28 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     const nh_divisor divisor[3] = {nh_divisor_of(1), nh_divisor_of((int)args.axis[1].window),
                                    nh_divisor_of((int)args.axis[2].window)};
     int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
-    set_queries(args);
-    set_keys(args, 0);
-    __syncthreads();
-    nh_rows_load(q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, NH_ROWS, dim);
-    nh_rows_load(keys, STRIDE, k_data, key_offset[0], NH_COLUMNS, dim);
-    if (NH_CAUSAL && NH_RESULT == NH_SCORE) fill_unused(args, warp, lane);
-    q += warp * 16 * STRIDE;
-    /* Lane l and l + 16 know how many keys of query l came in earlier chunks. */
+    /* Lane l and l + 16 know how many keys of the warp's query l came in earlier chunks. */
     int before = 0;
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        const elem *k = keys + chunk % 2 * NH_COLUMNS * STRIDE;
-        if (chunk + 1 < chunks) set_keys(args, chunk + 1);
+    set_queries(args);
+    /* Three stages, a turn apart: where a chunk's keys are, copying them, their products. */
+    for (int turn = -1; turn <= chunks; turn++) {
+        if (turn == 0)
+            nh_rows_load<NH_ROWS>(q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, dim);
+        if (turn == 0 && NH_CAUSAL && NH_RESULT == NH_SCORE) fill_unused(args, warp, lane);
+        if (turn >= 0 && turn < chunks)
+            nh_rows_load<NH_COLUMNS>(keys + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data,
+                                     key_offset[turn % 2], dim);
+        if (turn > 0) {
+            const elem *k = keys + (turn - 1) % 2 * NH_COLUMNS * STRIDE;
+            int after = nh_keys_before(queries[16 * warp + lane % 16], tile, args, turn * NH_COLUMNS);
+            if (__any_sync(0xffffffffu, before < after)) {
+                multiply(q + warp * 16 * STRIDE, k, stage, lane);
+                scatter(args, divisor, stage, q + warp * 16 * STRIDE, k, turn - 1, before, after);
+            }
+            before = after;
+        }
+        if (turn + 1 < chunks) set_keys(args, turn + 1);
         nh_copy_wait();
         __syncthreads();
-        if (chunk + 1 < chunks)
-            nh_rows_load(keys + (chunk + 1) % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data,
-                         key_offset[(chunk + 1) % 2], NH_COLUMNS, dim);
-        int after = nh_keys_before(queries[16 * warp + lane % 16], tile, args,
-                                   (chunk + 1) * NH_COLUMNS);
-        if (__any_sync(0xffffffffu, before < after)) {
-            multiply(q, k, stage, lane);
-            scatter(args, divisor, stage, q, k, chunk, before, after);
-        }
-        before = after;
     }
 }

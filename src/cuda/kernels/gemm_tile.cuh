@@ -10,7 +10,7 @@
  * is; NH_INVERSE. */
 #pragma once
 
-/* Positions fit: the host refuses larger problems. */
+/* Positions fit: the host refuses larger problems. Before anything includes window.h. */
 #define NH_POSITION int
 #include "mma.cuh"
 #include "prelude.cuh"
@@ -240,37 +240,53 @@ NH_DEVICE nh_divisor nh_divisor_of(int divisor) {
     return d;
 }
 
-NH_DEVICE int nh_divide(int *rest, const nh_divisor &d) {
-    unsigned quotient = __umulhi((unsigned)*rest, d.inverse);
-    unsigned left = (unsigned)*rest - quotient * d.divisor;
-    bool more = left >= d.divisor;
-    *rest = (int)(more ? left - d.divisor : left);
-    return (int)(more ? quotient + 1 : quotient);
+NH_DEVICE int nh_divide(int n, const nh_divisor &d) {
+    unsigned quotient = __umulhi((unsigned)n, d.inverse);
+    return (int)(quotient + ((unsigned)n - quotient * d.divisor >= d.divisor));
 }
 
-/* The key number n of a query: its coordinates; returns its slot. divisor: of the axes 1 and 2, by the windows. */
-NH_DEVICE int nh_key_number(const nh_query &query, const nh_cuda_args &args,
-                            const nh_divisor divisor[3], int n, int at[3]) {
-    int rest = n, slot = n;
-    at[0] = at[1] = 0;
-#pragma unroll
-    for (int a = 2; a > NH_FIRST_AXIS; a--) {
-        int outer = nh_divide(&rest, NH_CAUSAL ? nh_divisor_of(nh_query_count(query, args, a)) : divisor[a]);
-        at[a] = rest;
-        rest = outer;
-    }
-    at[NH_FIRST_AXIS] = rest;
+/* The digits of the key number n of a query: n = x + count[2] * line, line = y + count[1] * plane. */
+struct nh_digits {
+    int line, plane;
+};
+
+/* divisor: by the windows of axis 1 and 2, which are the counts if no axis is causal. */
+NH_DEVICE nh_digits nh_key_digits(const nh_query &query, const nh_divisor divisor[3], int n) {
+    nh_digits digits = {0, 0};
+#if NH_RANK > 1
 #if NH_CAUSAL
-    slot = (at[0] * (int)args.axis[1].window + at[1]) * (int)args.axis[2].window + at[2];
+    const nh_divisor by_line = nh_divisor_of(query.count[2]), by_plane = nh_divisor_of(query.count[1]);
+#else
+    const nh_divisor &by_line = divisor[2], &by_plane = divisor[1];
 #endif
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        at[a] += query.begin[a];
-    return slot;
+    digits.line = nh_divide(n, by_line);
+    if (NH_RANK > 2) digits.plane = nh_divide(digits.line, by_plane);
+#endif
+    return digits;
 }
 
-NH_DEVICE int nh_column_of(const nh_tile &tile, const int at[3]) {
-    return (at[0] * tile.axis[1].span + at[1]) * tile.axis[2].span + at[2];
+/* The same key's number in a row-major array that is extent1 and extent2 wide where the window is count[1] and
+ * count[2]: x + extent2 * (y + extent1 * plane). */
+NH_DEVICE int nh_renumber(const nh_query &query, const nh_cuda_args &args, int n, nh_digits digits,
+                          int extent1, int extent2) {
+    if (NH_RANK > 1) n += digits.line * (extent2 - nh_query_count(query, args, 2));
+    if (NH_RANK > 2) n += digits.plane * extent2 * (extent1 - nh_query_count(query, args, 1));
+    return n;
+}
+
+/* The slot of a key in its query's line of A. */
+NH_DEVICE int nh_slot_of(const nh_query &query, const nh_cuda_args &args, int n, nh_digits digits) {
+    return NH_CAUSAL ? nh_renumber(query, args, n, digits, (int)args.axis[1].window,
+                                   (int)args.axis[2].window)
+                     : n;
+}
+
+/* Its column in the box, less that of the chunk's first. */
+NH_DEVICE int nh_column_of(const nh_query &query, const nh_tile &tile, const nh_cuda_args &args,
+                           int n, nh_digits digits, int chunk) {
+    int first = (query.begin[0] * tile.axis[1].span + query.begin[1]) * tile.axis[2].span +
+                query.begin[2] - chunk * NH_COLUMNS;
+    return first + nh_renumber(query, args, n, digits, tile.axis[1].span, tile.axis[2].span);
 }
 
 /* Elements that one copy instruction moves. */
@@ -279,13 +295,16 @@ NH_DEVICE int nh_column_of(const nh_tile &tile, const int at[3]) {
                                     : (NH_VECTOR * sizeof(elem) >= 4 ? 4 / sizeof(elem) : 1))
 #define NH_PIECES ((int)(NH_WIDTH / NH_PIECE))
 
-/* Copies rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to NH_WIDTH.
+/* Copies ROWS rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to NH_WIDTH.
  * Asynchronous where the pieces allow: nh_copy_wait, then a barrier. */
+template <int ROWS>
 NH_DEVICE void nh_rows_load(elem *to, int stride, const elem *from, const long long *offset,
-                            int rows, int dim) {
+                            int dim) {
 #pragma unroll 4
-    for (int i = (int)threadIdx.x; i < rows * NH_PIECES; i += NH_THREADS) {
+    for (int round = 0; round < ROWS * NH_PIECES; round += NH_THREADS) {
+        int i = round + (int)threadIdx.x;
         int row = i / NH_PIECES, column = i % NH_PIECES * (int)NH_PIECE;
+        if (ROWS * NH_PIECES % NH_THREADS && i >= ROWS * NH_PIECES) break;
         bool valid = offset[row] != NH_NONE && column < dim;
         const elem *source = valid ? from + offset[row] + column : from;
         elem *target = to + row * stride + column;
@@ -299,10 +318,11 @@ NH_DEVICE void nh_rows_load(elem *to, int stride, const elem *from, const long l
     }
 }
 
-/* The way back, of the rows that exist. */
+/* The way back, of the tile's rows that exist. */
 NH_DEVICE void nh_rows_store(elem *to, const long long *offset, const elem *from, int stride,
-                             int rows, int dim) {
-    for (int i = (int)threadIdx.x; i < rows * NH_PIECES; i += NH_THREADS) {
+                             int dim) {
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < NH_ROWS * NH_PIECES; i += NH_THREADS) {
         int row = i / NH_PIECES, column = i % NH_PIECES * (int)NH_PIECE;
         if (offset[row] == NH_NONE || column >= dim) continue;
         *(nh_vector<NH_PIECE> *)(to + offset[row] + column) =
