@@ -4,7 +4,7 @@ import nhood
 import nhood.torch as nt
 import pytest
 import torch
-from nhood.torch import _ops
+from nhood.torch import _ops, _tensors
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -109,6 +109,16 @@ def test_compile_of_layers():
     expected = model(x)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled_layers_read_the_packed_projection_in_place(backend, monkeypatch):
+    read, layout = [], _tensors._layout
+    monkeypatch.setattr(_tensors, "_layout", lambda *array: (read.append(array[1]), layout(*array))[1])
+    layer = nt.NeighborhoodAttention2D(32, 4, 3)
+    torch.compile(layer, fullgraph=True, backend=backend)(torch.randn(2, 7, 9, 32)).sum().backward()
+    slices = [(7 * 9 * 96, 9 * 96, 96, 8, 1)] * 3
+    assert read[:6] == slices * 2, "query, key, value of the forward call and of the backward one"
 
 
 def test_export():
