@@ -55,7 +55,12 @@ class Attention(Function):
         if d_out is None:
             d_out = torch.zeros_like(saved[6])
         wanted = ctx.needs_input_grad[:6]
-        gradients = iter(AttentionBackward.apply(*saved, d_out, d_lse, *ctx.parameters, wanted))
+        if torch.is_grad_enabled():  # the gradients are to be differentiated again
+            found = AttentionBackward.apply(*saved, d_out, d_lse, *ctx.parameters, wanted)
+        else:
+            axes, scale, clamp_window = ctx.parameters
+            found = _ops.na_backward(*saved, d_out, d_lse, *axes, scale, clamp_window, wanted)
+        gradients = iter(found)
         return (*(next(gradients) if want else None for want in wanted), None, None, None)
 
 
