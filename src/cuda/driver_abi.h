@@ -43,9 +43,9 @@ enum {
 enum { NH_CU_CAPTURE_RELAXED = 2 };
 enum { NH_CU_EVENT_DEFAULT = 0, NH_CU_STREAM_NON_BLOCKING = 1 };
 
-/* CUtensorMap: opaque, 128 bytes. */
+/* CUtensorMap: opaque, 128 bytes; aligned to 64 before CUDA 13. */
 struct nh_cu_tensor_map {
-    _Alignas(64) uint64_t word[16];
+    _Alignas(128) uint64_t word[16];
 };
 enum { NH_CU_TENSOR_FLOAT16 = 6, NH_CU_TENSOR_BFLOAT16 = 9 };
 enum { NH_CU_TENSOR_SWIZZLE_32B = 1, NH_CU_TENSOR_SWIZZLE_64B, NH_CU_TENSOR_SWIZZLE_128B };

@@ -97,9 +97,11 @@ static nhood_status run_timed(const struct nh_device *device, const struct nh_op
     if (!status) {
         nhood_io timed = *io;
         timed.stream = timer.stream;
-        driver->event_record(timer.start, timer.stream);
-        status = operation->run(operation, &timed);
-        driver->event_record(timer.end, timer.stream);
+        status = nh_driver_check(driver, driver->event_record(timer.start, timer.stream), "event");
+        if (!status) status = operation->run(operation, &timed);
+        if (!status)
+            status =
+                nh_driver_check(driver, driver->event_record(timer.end, timer.stream), "event");
     }
     if (!status) status = nh_cuda_timer_read(&timer, &seconds);
     *ns = 1e9 * seconds;

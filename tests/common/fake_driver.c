@@ -16,10 +16,18 @@ static int name_count, context_memory;
 static bool fails(const char *name) {
     bool failed = false;
     pthread_mutex_lock(&lock);
-    if (fake.failing && strcmp(fake.failing, name) == 0)
-        failed = ++fake.calls_of_failing >= fake.fail_from;
+    if (fake.failing && strcmp(fake.failing, name) == 0) {
+        int past = ++fake.calls_of_failing - fake.fail_from;
+        failed = past >= 0 && (!fake.fail_times || past < fake.fail_times);
+    }
     pthread_mutex_unlock(&lock);
     return failed;
+}
+
+static void add_to(int *counter, int change) {
+    pthread_mutex_lock(&lock);
+    *counter += change;
+    pthread_mutex_unlock(&lock);
 }
 
 #define MAY_FAIL(name)                                                                             \
@@ -60,15 +68,16 @@ static nh_cu_result fake_device_get(nh_cu_device *device, int ordinal) {
 }
 
 static nh_cu_result fake_device_name(char *name, int capacity, nh_cu_device device) {
+    MAY_FAIL("device_name");
     snprintf(name, (size_t)capacity, "Fake %d", device);
     return 0;
 }
 
 static nh_cu_result fake_device_attribute(int *value, int attribute, nh_cu_device device) {
-    (void)device;
+    MAY_FAIL("device_attribute");
     switch (attribute) {
-    case NH_CU_ATTRIBUTE_MAJOR: *value = fake.arch / 10; break;
-    case NH_CU_ATTRIBUTE_MINOR: *value = fake.arch % 10; break;
+    case NH_CU_ATTRIBUTE_MAJOR: *value = device < fake.old_devices ? 7 : fake.arch / 10; break;
+    case NH_CU_ATTRIBUTE_MINOR: *value = device < fake.old_devices ? 5 : fake.arch % 10; break;
     case NH_CU_ATTRIBUTE_MULTIPROCESSORS: *value = 132; break;
     case NH_CU_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
     case NH_CU_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = 3201000; break;
@@ -93,28 +102,34 @@ static nh_cu_result fake_primary_retain(nh_cu_context *context, nh_cu_device dev
     (void)device;
     MAY_FAIL("primary_retain");
     *context = (nh_cu_context)(void *)&context_memory;
-    pthread_mutex_lock(&lock);
-    fake.primary_references++;
-    pthread_mutex_unlock(&lock);
+    add_to(&fake.primary_references, 1);
     return 0;
 }
 
 static nh_cu_result fake_primary_release(nh_cu_device device) {
     (void)device;
-    pthread_mutex_lock(&lock);
-    fake.primary_references--;
-    pthread_mutex_unlock(&lock);
+    add_to(&fake.primary_references, -1);
     return 0;
 }
 
-static _Thread_local int depth;
+static _Thread_local int depth, capture_mode;
+
+int fake_context_depth(void) {
+    return depth;
+}
+
+int fake_capture_mode_now(void) {
+    return capture_mode;
+}
 
 static nh_cu_result fake_context_current(nh_cu_context *context) {
+    MAY_FAIL("context_current");
     *context = fake.context_current || depth ? (nh_cu_context)(void *)&context_memory : NULL;
     return 0;
 }
 
 static nh_cu_result fake_context_device(nh_cu_device *device) {
+    MAY_FAIL("context_device");
     *device = 0;
     return 0;
 }
@@ -133,17 +148,21 @@ static nh_cu_result fake_context_pop(nh_cu_context *context) {
 }
 
 static nh_cu_result fake_capture_mode(int *mode) {
-    (void)mode;
+    int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
     return 0;
 }
 
 static nh_cu_result fake_library_load(nh_cu_library *library, const void *code, int *jit_options,
                                       void **jit_values, unsigned jit_count, int *options,
                                       void **values, unsigned count) {
-    (void)code, (void)jit_options, (void)jit_values, (void)jit_count;
+    (void)jit_options, (void)jit_values, (void)jit_count;
     (void)options, (void)values, (void)count;
     MAY_FAIL("library_load");
+    if (fake.capturing && capture_mode != NH_CU_CAPTURE_RELAXED) return FAKE_ERROR;
     pthread_mutex_lock(&lock);
+    snprintf(fake.code, sizeof fake.code, "%s", (const char *)code);
     fake.libraries_loaded++;
     fake.libraries_open++;
     pthread_mutex_unlock(&lock);
@@ -153,9 +172,7 @@ static nh_cu_result fake_library_load(nh_cu_library *library, const void *code, 
 
 static nh_cu_result fake_library_unload(nh_cu_library library) {
     (void)library;
-    pthread_mutex_lock(&lock);
-    fake.libraries_open--;
-    pthread_mutex_unlock(&lock);
+    add_to(&fake.libraries_open, -1);
     return 0;
 }
 
@@ -185,6 +202,7 @@ static nh_cu_result fake_kernel_function(nh_cu_function *function, nh_cu_kernel 
 static nh_cu_result fake_kernel_get(int *value, int attribute, nh_cu_kernel kernel,
                                     nh_cu_device device) {
     (void)attribute, (void)kernel, (void)device;
+    MAY_FAIL("kernel_get");
     *value = 0;
     return 0;
 }
@@ -202,6 +220,10 @@ static nh_cu_result fake_launch(nh_cu_function function, unsigned grid_x, unsign
                                 void **parameters, void **extra) {
     (void)block_y, (void)block_z, (void)extra;
     MAY_FAIL("launch");
+    /* The hardware's limits. */
+    if (!grid_x || grid_x > INT32_MAX || !grid_y || grid_y > 65535 || !grid_z || grid_z > 65535 ||
+        !block_x || block_x > 1024 || shared_bytes > 232448)
+        return FAKE_ERROR;
     pthread_mutex_lock(&lock);
     if (fake.launch_count < FAKE_LAUNCHES) {
         struct fake_launch *launch = &fake.launch[fake.launch_count];
@@ -236,7 +258,7 @@ static nh_cu_result fake_tensor_map(struct nh_cu_tensor_map *map, int type, uint
             return FAKE_ERROR;
     }
     pthread_mutex_lock(&lock);
-    fake.maps_encoded++;
+    fake.map_address[fake.maps_encoded++ % FAKE_MAPS] = address;
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -251,11 +273,13 @@ static nh_cu_result fake_memory_set(nh_cu_pointer address, unsigned char value, 
 static nh_cu_result fake_memory_copy(nh_cu_pointer to, nh_cu_pointer from, size_t bytes,
                                      nh_cu_stream stream) {
     (void)to, (void)from, (void)bytes, (void)stream;
+    MAY_FAIL("memory_copy");
     return 0;
 }
 
 static nh_cu_result fake_memory_write(nh_cu_pointer to, const void *from, size_t bytes) {
     (void)to, (void)from, (void)bytes;
+    MAY_FAIL("memory_write");
     return 0;
 }
 
@@ -263,11 +287,13 @@ static nh_cu_result fake_memory_allocate(nh_cu_pointer *address, size_t bytes) {
     (void)bytes;
     MAY_FAIL("memory_allocate");
     *address = 4096;
+    add_to(&fake.memory_open, 1);
     return 0;
 }
 
 static nh_cu_result fake_memory_free(nh_cu_pointer address) {
     (void)address;
+    add_to(&fake.memory_open, -1);
     return 0;
 }
 
@@ -275,16 +301,19 @@ static nh_cu_result fake_stream_create(nh_cu_stream *stream, unsigned flags) {
     (void)flags;
     MAY_FAIL("stream_create");
     *stream = (nh_cu_stream)(void *)&context_memory;
+    add_to(&fake.streams_open, 1);
     return 0;
 }
 
 static nh_cu_result fake_stream_destroy(nh_cu_stream stream) {
     (void)stream;
+    add_to(&fake.streams_open, -1);
     return 0;
 }
 
 static nh_cu_result fake_stream_synchronize(nh_cu_stream stream) {
     (void)stream;
+    MAY_FAIL("stream_synchronize");
     return 0;
 }
 
@@ -292,16 +321,19 @@ static nh_cu_result fake_event_create(nh_cu_event *event, unsigned flags) {
     (void)flags;
     MAY_FAIL("event_create");
     *event = (nh_cu_event)(void *)&context_memory;
+    add_to(&fake.events_open, 1);
     return 0;
 }
 
 static nh_cu_result fake_event_destroy(nh_cu_event event) {
     (void)event;
+    add_to(&fake.events_open, -1);
     return 0;
 }
 
 static nh_cu_result fake_event_record(nh_cu_event event, nh_cu_stream stream) {
     (void)event, (void)stream;
+    MAY_FAIL("event_record");
     return 0;
 }
 
@@ -313,6 +345,7 @@ static nh_cu_result fake_event_synchronize(nh_cu_event event) {
 
 static nh_cu_result fake_event_elapsed(float *milliseconds, nh_cu_event start, nh_cu_event end) {
     (void)start, (void)end;
+    MAY_FAIL("event_elapsed");
     *milliseconds = 1;
     return 0;
 }

@@ -1,0 +1,238 @@
+/* What a plan hands to the driver: pointers, strides, workspace, grids, streams; and what execute refuses. */
+#include "cuda_solvers.h"
+#include "fixture.h"
+#include "launch.h"
+
+static struct fixture f;
+
+static bool execute(const struct nh_solver *solver, const struct nh_problem *problem,
+                    const char *text, nhood_io *io) {
+    struct nh_operation *operation;
+    nhood_status status = build_first(solver, problem, &f.device[0], &operation);
+    CHECK(!status, "%s, %s: %s", text, solver->name, nhood_last_error());
+    if (status) return false;
+    *io = pretended_io(problem, operation);
+    fake.launch_count = fake.maps_encoded = 0;
+    status = operation->run(operation, io);
+    CHECK(!status && fake.launch_count > 0, "%s, %s: %s", text, solver->name, nhood_last_error());
+    operation->destroy(operation);
+    return !status;
+}
+
+/* Every pointer of a launch lies in the tensor of its slot or in the workspace; what the problem has not is NULL. */
+static void check_pointers(const struct fake_launch *launch, const struct nh_problem *problem,
+                           const nhood_io *io, const char *text) {
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
+        const char *data = launch->args.tensor[slot].data;
+        const char *workspace = io->workspace;
+        if (!data) continue;
+        bool inside = data >= workspace && data < workspace + io->workspace_bytes;
+        for (int32_t t = 0; !inside && t < NHOOD_TENSOR_COUNT; t++) {
+            if (nh_problem_role(problem, t) == NH_UNUSED) continue;
+            int64_t bytes = nh_tensor_elements(problem, t) * 8;
+            inside = data >= address_of(t) && data < address_of(t) + bytes;
+        }
+        CHECK(inside, "%s, %s: slot %d points to %p", text, launch->kernel, slot,
+              launch->args.tensor[slot].data);
+    }
+}
+
+/* Every CUDA solver that takes the problem; the fake driver refuses grids beyond the hardware's limits. */
+static void check_all(const char *text) {
+    struct nh_problem problem;
+    nhood_io io;
+    int taken = 0;
+    read_problem(text, &problem);
+    for (int i = 0; nh_registry_solvers[i]; i++) {
+        const struct nh_solver *solver = nh_registry_solvers[i];
+        if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(&problem, &f.device[0]))
+            continue;
+        if (!execute(solver, &problem, text, &io)) continue;
+        taken++;
+        for (int l = 0; l < fake.launch_count && l < FAKE_LAUNCHES; l++) {
+            CHECK(fake.launch[l].stream == io.stream, "%s, %s: stream %p", text, solver->name,
+                  fake.launch[l].stream);
+            check_pointers(&fake.launch[l], &problem, &io, text);
+        }
+        for (int m = 0; m < fake.maps_encoded && m < FAKE_MAPS; m++) {
+            bool whole = false;
+            for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+                whole = whole || fake.map_address[m] == address_of(t);
+            CHECK(whole, "%s, %s: map %d at %p", text, solver->name, m, fake.map_address[m]);
+        }
+    }
+    CHECK(taken >= 1, "%s: no solver takes it", text);
+}
+
+/* cuda.naive, whose launches are simple enough to be written down. */
+static const struct fake_launch *naive(const char *text, struct nh_problem *problem) {
+    nhood_io io;
+    read_problem(text, problem);
+    fake.launch[0].grid[0] = 0;
+    execute(&nh_solver_cuda_naive, problem, text, &io);
+    return &fake.launch[0];
+}
+
+/* Sizes past 2^31 elements keep all their bits, and rows past the grid's limits are folded. */
+static void check_large(void) {
+    struct nh_problem problem;
+    const char *text = "fwd:f16:b5h40k20d128:1024x1024:w7x7";
+    const struct nh_cuda_args *args = &naive(text, &problem)->args;
+    CHECK(args->tensor[NH_Q].batch == (int64_t)1024 * 1024 * 40 * 128 &&
+              args->tensor[NH_K].batch == (int64_t)1024 * 1024 * 20 * 128 &&
+              args->tensor[NH_Q].axis[1] == 1024 * 40 * 128 && args->tensor[NH_Q].head == 128,
+          "strides %lld, %lld", args->tensor[NH_Q].batch, args->tensor[NH_K].batch);
+    text = "bwd:f64:b1h8d64:16777216:w3";
+    args = &naive(text, &problem)->args;
+    CHECK(args->axis[2].length == 16777216 && args->tensor[NH_DELTA].batch == 8 * 16777216LL,
+          "delta of %lld a batch", args->tensor[NH_DELTA].batch);
+    const unsigned *grid = naive("fwd:f16:b100000h40000d1:64:w3", &problem)->grid;
+    CHECK(grid[0] == 1u << 30 && grid[1] == 1 && grid[2] == 1, "grid %u x %u x %u", grid[0],
+          grid[1], grid[2]);
+    grid = naive("fwd:f16:b70000h2d8:64:w3", &problem)->grid;
+    CHECK(grid[0] == 70000 * 2 * 64 / 128 && grid[1] == 1, "grid %u x %u", grid[0], grid[1]);
+    grid = naive("fwd:f16:b1h1d65536:8:w3", &problem)->grid;
+    CHECK(grid[0] == 2 && grid[1] == 256, "grid %u x %u", grid[0], grid[1]);
+}
+
+/* The step that every solver adds its launches with says which axis of a grid is too large. */
+static void check_grid_limits(void) {
+    static const struct {
+        int axis;
+        int64_t blocks;
+        const char *text;
+    } row[] = {
+        {0, (int64_t)1 << 31, "naive_pn.cu: grid axis 0 has 2147483648 blocks, of [1, 2147483647]"},
+        {1, 65536, "naive_pn.cu: grid axis 1 has 65536 blocks, of [1, 65535]"},
+        {2, 65536, "naive_pn.cu: grid axis 2 has 65536 blocks, of [1, 65535]"},
+        {2, 0, "naive_pn.cu: grid axis 2 has 0 blocks, of [1, 65535]"}};
+    struct nh_problem problem;
+    struct nh_cuda_operation *operation;
+    struct nh_kernel_spec spec = {.source = "naive_pn.cu"};
+    read_problem("pn:f32:b1h1d32:64:w7", &problem);
+    CHECK(!nh_cuda_operation_create(&problem, &f.device[0], &operation), "%s", nhood_last_error());
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct nh_cuda_step step;
+        nh_cuda_step_init(&step, &problem);
+        step.grid[row[i].axis] = row[i].blocks;
+        CHECK(nh_cuda_step_add(operation, &step, &spec) == NHOOD_ERR_UNSUPPORTED &&
+                  strcmp(nhood_last_error(), row[i].text) == 0,
+              "%s", nhood_last_error());
+    }
+    CHECK(operation->count == 0, "%d steps", (int)operation->count);
+    operation->base.destroy(&operation->base);
+}
+
+/* Runs a backward with these outputs only; returns the kernels' names, joined. */
+static const char *backward_kernels(const struct nh_operation *operation,
+                                    const struct nh_problem *problem, uint32_t outputs) {
+    static char names[512];
+    nhood_io io = pretended_io(problem, operation);
+    for (int32_t t = NHOOD_D_Q; t < NHOOD_TENSOR_COUNT; t++)
+        if (!(outputs >> t & 1)) io.data[t] = NULL;
+    fake.launch_count = 0;
+    CHECK(operation->run(operation, &io) == NHOOD_OK, "%s", nhood_last_error());
+    names[0] = '\0';
+    for (int i = 0; i < fake.launch_count; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? " " : "", fake.launch[i].kernel);
+        for (int32_t t = NHOOD_D_Q; t < NHOOD_TENSOR_COUNT; t++)
+            CHECK(!(outputs >> t & 1) == !fake.launch[i].args.tensor[t].data, "%s: tensor %d",
+                  fake.launch[i].kernel, (int)t);
+    }
+    return names;
+}
+
+/* Outputs left out are NULL in every launch, and launches for them alone do not happen. */
+static void check_left_out(void) {
+    static const struct {
+        uint32_t outputs;
+        const char *kernels;
+    } row[] = {{0, "naive_backward_query"},
+               {1u << NHOOD_D_Q, "naive_backward_query"},
+               {1u << NHOOD_D_V, "naive_backward_query naive_backward_key"},
+               {1u << NHOOD_D_K | 1u << NHOOD_D_Q, "naive_backward_query naive_backward_key"},
+               {1u << NHOOD_D_EXTRA_K, "naive_backward_query naive_backward_extra"},
+               {1u << NHOOD_D_BIAS, "naive_backward_query naive_backward_bias"}};
+    struct nh_problem problem;
+    struct nh_operation *operation;
+    read_problem("bwd:f32:b1h1d32:64:w7:x2:rpb", &problem);
+    CHECK(!build_first(&nh_solver_cuda_naive, &problem, &f.device[0], &operation), "%s",
+          nhood_last_error());
+    CHECK(operation->workspace_bytes == 256, "%zu bytes", operation->workspace_bytes);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const char *kernels = backward_kernels(operation, &problem, row[i].outputs);
+        CHECK(strcmp(kernels, row[i].kernels) == 0, "outputs %x: %s", row[i].outputs, kernels);
+    }
+    operation->destroy(operation);
+    read_problem("fwd:f32:b1h1d32:64:w7", &problem);
+    CHECK(!build_first(&nh_solver_cuda_naive, &problem, &f.device[0], &operation), "%s",
+          nhood_last_error());
+    nhood_io io = pretended_io(&problem, operation);
+    io.data[NHOOD_LSE] = NULL;
+    fake.launch_count = 0;
+    CHECK(operation->run(operation, &io) == NHOOD_OK && !fake.launch[0].args.tensor[NH_LSE].data &&
+              fake.launch[0].args.tensor[NH_O].data == address_of(NHOOD_O),
+          "LSE left out");
+    operation->destroy(operation);
+}
+
+static void check_alignment_of(const char *text, int32_t tensor, int offset_bytes,
+                               const char *refusal) {
+    struct nh_problem problem;
+    struct nh_operation *operation;
+    read_problem(text, &problem);
+    CHECK(!build_first(&nh_solver_cuda_naive, &problem, &f.device[0], &operation), "%s",
+          nhood_last_error());
+    nhood_io io = pretended_io(&problem, operation);
+    io.data[tensor] = (char *)io.data[tensor] + offset_bytes;
+    fake.launch_count = 0;
+    nhood_status status = operation->run(operation, &io);
+    if (refusal) {
+        CHECK(status == NHOOD_ERR_ARGUMENT && strstr(nhood_last_error(), refusal) &&
+                  fake.launch_count == 0,
+              "%s, tensor %d: %d, %s", text, (int)tensor, (int)status, nhood_last_error());
+    } else {
+        CHECK(!status && fake.launch[0].args.tensor[tensor].data == io.data[tensor], "%s: %s", text,
+              nhood_last_error());
+    }
+    operation->destroy(operation);
+}
+
+static void check_alignment(void) {
+    check_alignment_of("fwd:f16:b1h1d32:64:w7", NHOOD_Q, 8,
+                       "io.data[q] = 0x100000000008 is not a multiple of 16 bytes, which CUDA "
+                       "plans need without NHOOD_FLAG_UNALIGNED");
+    check_alignment_of("fwd:f64:b1h1d32:64:w7", NHOOD_O, 8, "io.data[o] = ");
+    check_alignment_of("bwd:f16:b1h1d32:64:w7", NHOOD_D_V, 2, "io.data[d_v] = ");
+    check_alignment_of("bwd:f16:b1h1d32:64:w7:x1", NHOOD_EXTRA_K, 2, "io.data[extra_k] = ");
+    /* Tensors that are no rows of a head dim need no more than their dtype's alignment. */
+    check_alignment_of("fwd:f16:b1h1d32:64:w7", NHOOD_LSE, 4, NULL);
+    check_alignment_of("fwd:f16:b1h1d32:64:w7:rpb", NHOOD_BIAS, 2, NULL);
+    check_alignment_of("fwd:f16:b1h1d32:64:w7:unaligned", NHOOD_Q, 2, NULL);
+}
+
+int main(void) {
+    fake_driver_reset(90);
+    CHECK(fixture_open(&f, "") == NHOOD_OK, "%s", nhood_last_error());
+    const char *const problems[] = {"fwd:f16:b2h4k2d64:6x20x24:w3x7x7:x3",
+                                    "fwd:bf16:b3h2d32v48:40x40:w9x9:s3x3:d2x1",
+                                    "fwd:f32:b1h2d80:300:w33:rpb",
+                                    "fwd:bf16:b1h2d128:300:w33:c1",
+                                    "bwd:bf16:b2h4k2d64:20x24:w7x7:rpb:x3",
+                                    "bwd:f64:b1h2d24:6x7x8:w3x3x3",
+                                    "pn:f16:b2h2d32:30x30:w5x5",
+                                    "nn:f32:b2h2d32:300:w5",
+                                    "in:bf16:b2h4k2d32:30x30:w5x5:d2x2",
+                                    "fwd:f16:b70000h2d32:64:w3",
+                                    "bwd:f16:b2h40d64:1024x1024:w5x5",
+                                    "in:f16:b70000h1d16:64:w3"};
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        check_all(problems[i]);
+    check_large();
+    check_grid_limits();
+    check_left_out();
+    check_alignment();
+    fixture_close(&f, "launches");
+    return test_result();
+}
