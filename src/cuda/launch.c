@@ -215,7 +215,8 @@ int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
     if (slots & DIM_TENSORS) bits |= problem->dim;
     if (slots & DIM_V_TENSORS) bits |= problem->dim_v;
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        if ((slots >> t & 1) && nh_problem_role(problem, t) != NH_UNUSED)
+        if ((slots & (DIM_TENSORS | DIM_V_TENSORS)) >> t & 1 &&
+            nh_problem_role(problem, t) != NH_UNUSED)
             bits |= stride_bits(problem, t);
     return (int)(bits & -bits);
 }

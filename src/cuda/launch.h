@@ -75,7 +75,7 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
                               const struct nh_kernel_spec *spec);
 
 /* Elements per vector load (1, 2, 4 or 8, at most 16 bytes) that the extents, strides and alignment of the slots in
- * the mask allow; bits 1 << NH_Q .. */
+ * the mask allow; bits 1 << NH_Q .. Of those only rows of D or Dv count: LSE, A and biases are never loaded so. */
 int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots);
 
 #endif
