@@ -97,7 +97,7 @@ def test_multiply_adds(name: str) -> None:
 
 def windows(length: int, kernel_size: int, dilation: int) -> tuple[Tensor, Tensor]:
     """Of each query of an axis: its keys, and their relative positions in the dilation group, from 0."""
-    token = torch.arange(length)
+    token = torch.arange(length)  # an index of any device's tensors
     group, position = token % dilation, token // dilation
     group_length = (length - group + dilation - 1) // dilation
     start = torch.minimum((position - kernel_size // 2).clamp(min=0), group_length - kernel_size)
@@ -146,7 +146,10 @@ SMALL = {
 }
 
 
-def small(kind: str) -> tuple[nn.Module, Tensor]:
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+
+
+def small(kind: str, device: str = "cpu") -> tuple[nn.Module, Tensor]:
     """A model in f64, its parameters away from their initial zeros, and an input."""
     torch.manual_seed(1)
     model = SMALL[kind]().double().eval()
@@ -154,24 +157,35 @@ def small(kind: str) -> tuple[nn.Module, Tensor]:
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     shape = (2, 32) if kind == "stylenat" else (2, 3, 50, 50)
-    return model, torch.randn(shape, dtype=torch.float64)
+    return model.to(device), torch.randn(shape, dtype=torch.float64).to(device)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", SMALL)
-def test_results_and_gradients_are_the_plain_formulations(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_and_gradients_are_the_plain_formulations(
+    kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = []
     for plain in (False, True):
-        model, images = small(kind)
+        model, images = small(kind, device)
         if plain:
             make_plain(model, monkeypatch)
         out = model(images)
-        (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum().backward()
+        weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=device)
+        (out * weights.view_as(out)).sum().backward()
         found.append((out.detach(), {name: p.grad for name, p in model.named_parameters()}))
     (out, gradients), (plain_out, plain_gradients) = found
     torch.testing.assert_close(out, plain_out, rtol=1e-9, atol=1e-9)
     assert all(gradient is not None for gradient in gradients.values())
     scale = max(gradient.abs().max() for gradient in plain_gradients.values())
     torch.testing.assert_close(gradients, plain_gradients, rtol=1e-8, atol=1e-9 * float(scale))
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_one_graph(kind: str) -> None:
+    """Dynamo captures the whole model, without a break."""
+    model, images = small(kind)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(images), model(images))
 
 
 def test_tokens_of_odd_images() -> None:

@@ -7,7 +7,7 @@ Neighborhood Attention Transformer" (2022).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class Classifier(nn.Module):
     """
 
     body: str
+    patch_embed: nn.Module
 
     def __init__(self, num_features: int, num_classes: int, drop_rate: float) -> None:
         super().__init__()
@@ -125,7 +126,7 @@ class NAT(HierarchicalClassifier):
 
     body = "levels"
 
-    def __init__(self, *args, **kwargs) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(ConvTokenizer, ConvDownsampler, *args, **kwargs)
 
 
@@ -134,7 +135,7 @@ class DiNATs(HierarchicalClassifier):
 
     body = "layers"
 
-    def __init__(self, *args, patch_size: int = 4, **kwargs) -> None:
+    def __init__(self, *args: Any, patch_size: int = 4, **kwargs: Any) -> None:
         def tokenizer(in_channels: int, dim: int) -> nn.Module:
             return PatchEmbed(in_channels, dim, patch_size)
 
@@ -144,7 +145,7 @@ class DiNATs(HierarchicalClassifier):
 class GlobalAttention2D(NeighborhoodAttention2D):
     """Self attention with relative bias over a grid of size x size tokens: a window that covers the grid."""
 
-    def __init__(self, embed_dim: int, num_heads: int, size: int, **kwargs) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, size: int, **kwargs: Any) -> None:
         super().__init__(embed_dim, num_heads, size, **kwargs)
         if kwargs.get("rel_pos_bias"):
             # The original gathers the bias by this index, and so it is in checkpoints; here nothing reads it.
@@ -181,7 +182,7 @@ class IsotropicClassifier(Classifier):
         drop_path_rate: float = 0.1,
     ) -> None:
         super().__init__(embed_dim, num_classes, drop_rate)
-        options = dict(
+        options: dict[str, Any] = dict(
             qkv_bias=qkv_bias, rel_pos_bias=rel_pos_bias, attn_drop=attn_drop_rate, proj_drop=drop_rate
         )
 

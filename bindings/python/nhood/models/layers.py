@@ -102,6 +102,9 @@ class DropPath(nn.Module):
 class TransformerLayer(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); layer_scale: initial weight per channel of either branch."""
 
+    gamma1: Optional[nn.Parameter]
+    gamma2: Optional[nn.Parameter]
+
     def __init__(
         self,
         dim: int,

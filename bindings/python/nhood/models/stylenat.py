@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import torch
 import torch.nn.functional as F
@@ -132,6 +132,8 @@ class StyleLayer(nn.Module):
 class SinusoidalPositions(nn.Module):
     """Sines and cosines of the column, then of the row, as channels; columns and rows count from 1."""
 
+    _float_tensor: Tensor
+
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.frequencies = dim // 4
@@ -186,6 +188,8 @@ class StyleLevel(nn.Module):
 class BinomialUpsample(nn.Module):
     """Doubles height and width of an image with the filter (1, 3, 3, 1) in both directions."""
 
+    kernel: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         taps = torch.tensor((1.0, 3.0, 3.0, 1.0))
@@ -202,18 +206,17 @@ class ToRGB(nn.Module):
 
     def __init__(self, dim: int, upsample: bool) -> None:
         super().__init__()
-        if upsample:
-            self.upsample = BinomialUpsample()
+        self.upsample = BinomialUpsample() if upsample else None
         self.conv = nn.Conv2d(dim, 3, 1)
         self.bias = nn.Parameter(torch.zeros(1, 3, 1, 1))
         nn.init.xavier_normal_(self.conv.weight, gain=0.02)
-        nn.init.zeros_(self.conv.bias)
+        nn.init.zeros_(cast(Tensor, self.conv.bias))
 
     def forward(self, tokens: Tensor, image: Optional[Tensor]) -> Tensor:
         rgb = self.conv(tokens.permute(0, 3, 1, 2)) + self.bias
         if image is None:
             return rgb
-        return rgb + (self.upsample(image) if hasattr(self, "upsample") else image)
+        return rgb + (image if self.upsample is None else self.upsample(image))
 
 
 class ConstantInput(nn.Module):
@@ -251,7 +254,7 @@ class Generator(nn.Module):
         self.style = nn.Sequential(PixelNorm(), *mapping)
         self.input = ConstantInput(CHANNELS[0], FIRST_SIZE)
         self.layers, self.to_rgbs = nn.ModuleList(), nn.ModuleList()
-        options = dict(qkv_bias=qkv_bias, rel_pos_bias=rel_pos_bias, proj_drop=proj_drop)
+        options: dict[str, Any] = dict(qkv_bias=qkv_bias, rel_pos_bias=rel_pos_bias, proj_drop=proj_drop)
         for i in range(sizes.index(size) + 1):
             dim, last = CHANNELS[i], sizes[i] == size
             dim_out = dim if last else CHANNELS[i + 1]
@@ -278,9 +281,10 @@ class Generator(nn.Module):
         return HydraNeighborhoodAttention2D(CHANNELS[level], heads, kernel_sizes, dilations, **options)
 
     def forward(self, noise: Tensor) -> Tensor:
-        style, image = self.style(noise), None
-        tokens = self.input(noise.shape[0])
+        style, tokens = self.style(noise), self.input(noise.shape[0])
+        image: Optional[Tensor] = None
         for level, to_rgb in zip(self.layers, self.to_rgbs):
             tokens = level(tokens, style)
             image = to_rgb(tokens, image)
+        assert image is not None  # there is a level at least
         return image
