@@ -2,12 +2,12 @@
  * machine hits all alike. Who is clearly behind drops out; the median of each one's runs is what counts. */
 #include "measure.h"
 
+#include "build_many.h"
 #include "scratch.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     MOST_CONTESTANTS = 128,
@@ -20,8 +20,6 @@ static const double hopeless = 10;
 static const double enough_s = 0.1;
 
 struct contestant {
-    struct nh_choice choice;
-    struct nh_operation *operation; /* NULL: not built yet, or it failed */
     bool out;
     int samples; /* 0: it has not entered */
     double sample_ns[MOST_SAMPLES], median_ns;
@@ -33,19 +31,14 @@ struct contest {
     struct nh_problem problem; /* the request's, packed */
     struct nh_scratch scratch;
     double start_s, budget_s;
-    struct contestant *contestant;
     int count;
+    struct nh_build *build;
+    struct contestant *contestant; /* one for each of build */
 };
 
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-/* Has this share of the budget gone? */
-static bool spent(const struct contest *contest, double share) {
-    return contest->budget_s > 0 && now_s() - contest->start_s >= share * contest->budget_s;
+/* When this share of the budget has gone. */
+static double time_of(const struct contest *contest, double share) {
+    return contest->budget_s > 0 ? contest->start_s + share * contest->budget_s : INFINITY;
 }
 
 static int ascending(const void *left, const void *right) {
@@ -61,11 +54,11 @@ static void update_median(struct contestant *contestant) {
     contestant->median_ns = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
-static nhood_status run_once(const struct contest *contest, struct contestant *contestant,
-                             double *ns) {
+static nhood_status run_once(const struct contest *contest, int i, double *ns) {
     const struct nh_device *device = contest->request->device;
+    struct contestant *contestant = &contest->contestant[i];
     nhood_status status =
-        device->timing->run(device, contestant->operation, &contest->scratch.io, ns);
+        device->timing->run(device, contest->build[i].operation, &contest->scratch.io, ns);
     if (!status) contestant->fastest_ns = fmin(contestant->fastest_ns, *ns);
     return status;
 }
@@ -94,58 +87,65 @@ static void drop_out(struct contest *contest) {
     }
 }
 
-/* Builds, warms up, and takes the first sample; the warm-up is sample enough for one that is hopelessly slow. */
-static nhood_status enter(struct contest *contest, struct contestant *contestant) {
-    const struct nh_device *device = contest->request->device;
-    const struct nh_choice *choice = &contestant->choice;
-    nhood_status status =
-        choice->solver->build(&contest->problem, device, &choice->config, &contestant->operation);
-    if (!status)
-        status = nh_scratch_reserve(&contest->scratch, contestant->operation->workspace_bytes);
-    double ns = 0;
-    contestant->fastest_ns = INFINITY;
-    if (!status) status = run_once(contest, contestant, &ns);
-    if (!status && ns <= hopeless * fastest_of_all(contest))
-        status = run_once(contest, contestant, &ns);
-    if (!status) {
-        add_sample(contestant, ns);
-        return NHOOD_OK;
-    }
+static void explain_failure(const struct contest *contest, int i, const char *reason) {
+    const struct nh_choice *choice = &contest->build[i].choice;
     char config[NH_CONFIG_BYTES];
     nh_config_text(choice->solver, &choice->config, config, sizeof config);
-    nh_log(device->host, NHOOD_LOG_WARNING, "not measured: %s %s: %s", choice->solver->name, config,
-           nhood_last_error());
-    contestant->out = true;
+    nh_log(contest->request->device->host, NHOOD_LOG_WARNING, "not measured: %s %s: %s",
+           choice->solver->name, config, reason);
+}
+
+/* Warms up and takes the first sample; the warm-up is sample enough for one that is hopelessly slow. */
+static nhood_status enter(struct contest *contest, int i) {
+    const struct nh_build *build = &contest->build[i];
+    struct contestant *contestant = &contest->contestant[i];
+    double ns = 0;
+    contestant->fastest_ns = INFINITY;
+    if (!build->operation) {
+        if (*build->reason) explain_failure(contest, i, build->reason);
+        return build->status ? nh_error(build->status, "%s", build->reason) : NHOOD_OK;
+    }
+    nhood_status status = nh_scratch_reserve(&contest->scratch, build->operation->workspace_bytes);
+    if (!status) status = run_once(contest, i, &ns);
+    if (!status && ns <= hopeless * fastest_of_all(contest)) status = run_once(contest, i, &ns);
+    if (status) {
+        explain_failure(contest, i, nhood_last_error());
+    } else {
+        add_sample(contestant, ns);
+    }
     return status;
 }
 
-/* New candidates take at most half of the budget: the rest is for telling the good ones apart. */
+/* Building takes at most two fifths of the budget and first runs another one: the rest is for telling the good
+ * candidates apart. */
 static nhood_status enter_all(struct contest *contest) {
     nhood_status failure = NHOOD_OK;
-    int entered = 0;
-    for (int i = 0; i < contest->count && !(entered && spent(contest, 0.5)); i++) {
-        struct contestant *contestant = &contest->contestant[i];
-        nhood_status status = enter(contest, contestant);
+    bool entered = false;
+    nh_build_many(&contest->problem, contest->request->device, contest->build, contest->count,
+                  time_of(contest, 0.4));
+    for (int i = 0; i < contest->count; i++) {
+        if (entered && nh_steady_s() >= time_of(contest, 0.6)) break;
+        nhood_status status = enter(contest, i);
         if (status) failure = status;
-        entered += status == NHOOD_OK;
+        entered |= contest->contestant[i].samples > 0;
         drop_out(contest);
     }
     return entered ? NHOOD_OK : failure;
 }
 
 static void run_rounds(struct contest *contest) {
-    double start = now_s();
+    double start = nh_steady_s(), end = time_of(contest, 1);
     int running = contest->count;
     for (int round = 1; running > 0 && round < MOST_SAMPLES; round++) {
-        bool enough = running == 1 || now_s() - start >= enough_s;
+        bool enough = running == 1 || nh_steady_s() - start >= enough_s;
         if (round >= LEAST_SAMPLES && enough) return;
         running = 0;
         for (int i = 0; i < contest->count; i++) {
             struct contestant *contestant = &contest->contestant[i];
             if (!contestant->samples || contestant->out) continue;
-            if (spent(contest, 1)) return;
+            if (nh_steady_s() >= end) return;
             double ns;
-            if (run_once(contest, contestant, &ns)) {
+            if (run_once(contest, i, &ns)) {
                 contestant->out = true;
             } else {
                 add_sample(contestant, ns);
@@ -162,14 +162,14 @@ static nhood_status remember(const struct contest *contest) {
     nh_wisdom_key(contest->request->device, &contest->problem, &key);
     for (int i = 0; !status && i < contest->count; i++) {
         const struct contestant *contestant = &contest->contestant[i];
+        const struct nh_choice *choice = &contest->build[i].choice;
         char config[NH_CONFIG_BYTES];
         if (!contestant->samples) continue;
-        nh_config_text(contestant->choice.solver, &contestant->choice.config, config,
-                       sizeof config);
+        nh_config_text(choice->solver, &choice->config, config, sizeof config);
         struct nh_wisdom_record record = {
             .device = key.device,
             .problem = key.problem,
-            .solver = contestant->choice.solver->name,
+            .solver = choice->solver->name,
             .config = config,
             .median_ns = nh_max(1, llround(contestant->median_ns)),
             .samples = contestant->samples,
@@ -189,12 +189,13 @@ static nhood_status list_contestants(struct contest *contest) {
         count--;
     if (!count)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes the problem with packed tensors");
-    contest->contestant =
-        nh_allocate(contest->request->device->host, (size_t)count * sizeof *contest->contestant);
-    if (!contest->contestant) return NHOOD_ERR_MEMORY;
+    const struct nh_host *host = contest->request->device->host;
+    contest->build = nh_allocate(host, (size_t)count * sizeof *contest->build);
+    contest->contestant = nh_allocate(host, (size_t)count * sizeof *contest->contestant);
+    if (!contest->build || !contest->contestant) return NHOOD_ERR_MEMORY;
     contest->count = count;
     for (int i = 0; i < count; i++)
-        contest->contestant[i].choice = choice[i];
+        contest->build[i].choice = choice[i];
     return NHOOD_OK;
 }
 
@@ -212,7 +213,7 @@ nhood_status nh_measure(const struct nh_request *request, double budget_s) {
     if (!device->timing)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "operations on %s cannot be timed",
                         device->info.name);
-    struct contest contest = {.request = request, .budget_s = budget_s, .start_s = now_s()};
+    struct contest contest = {.request = request, .budget_s = budget_s, .start_s = nh_steady_s()};
     nhood_status status = pack(request->problem, &contest.problem);
     if (!status) status = list_contestants(&contest);
     if (!status) status = nh_scratch_create(device, &contest.problem, &contest.scratch);
@@ -222,9 +223,10 @@ nhood_status nh_measure(const struct nh_request *request, double budget_s) {
         status = remember(&contest);
     }
     for (int i = 0; i < contest.count; i++)
-        if (contest.contestant[i].operation)
-            contest.contestant[i].operation->destroy(contest.contestant[i].operation);
+        if (contest.build[i].operation)
+            contest.build[i].operation->destroy(contest.build[i].operation);
     if (contest.scratch.device) nh_scratch_free(&contest.scratch);
     nh_release(device->host, contest.contestant);
+    nh_release(device->host, contest.build);
     return status;
 }

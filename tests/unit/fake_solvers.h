@@ -4,6 +4,7 @@
 
 #include "solver.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum { FAKE_CONFIGS = 3 };
@@ -39,7 +40,7 @@ struct fake_operation {
     const char *solver;
     int config;
 };
-static int fake_live, fake_built;
+static atomic_int fake_live, fake_built;
 
 static inline void fake_destroy(struct nh_operation *operation) {
     fake_live--;

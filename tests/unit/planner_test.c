@@ -177,7 +177,7 @@ static void building(struct nh_wisdom *wisdom) {
     first_answer = NHOOD_ERR_MEMORY;
     CHECK(nh_planner_build(&request, &ranking, &built) == NHOOD_ERR_MEMORY,
           "a lack of memory is nobody's fault");
-    CHECK(fake_live == 0, "%d operations kept", fake_live);
+    CHECK(fake_live == 0, "%d operations kept", (int)fake_live);
 }
 
 int main(void) {

@@ -1,0 +1,69 @@
+#include "build_many.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A compiler at work takes some hundred megabytes, and more threads than these add little. */
+enum { MOST_THREADS = 8 };
+/* If the first takes less than this, threads cost more than they save. */
+static const double quick_s = 0.01;
+
+struct work {
+    const struct nh_problem *problem;
+    const struct nh_device *device;
+    struct nh_build *build;
+    int count;
+    double deadline_s;
+    atomic_int next;
+};
+
+double nh_steady_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void build_one(const struct work *work, struct nh_build *build) {
+    const struct nh_choice *choice = &build->choice;
+    build->status =
+        choice->solver->build(work->problem, work->device, &choice->config, &build->operation);
+    /* The error text is the thread's own. */
+    if (build->status)
+        snprintf(build->reason, sizeof build->reason, "%.*s", (int)sizeof build->reason - 1,
+                 nhood_last_error());
+}
+
+static void *build_rest(void *argument) {
+    struct work *work = argument;
+    while (nh_steady_s() < work->deadline_s) {
+        int index = atomic_fetch_add(&work->next, 1);
+        if (index >= work->count) break;
+        build_one(work, &work->build[index]);
+    }
+    return NULL;
+}
+
+void nh_build_many(const struct nh_problem *problem, const struct nh_device *device,
+                   struct nh_build *build, int count, double deadline_s) {
+    struct work work = {.problem = problem,
+                        .device = device,
+                        .build = build,
+                        .count = count,
+                        .deadline_s = deadline_s};
+    double start = nh_steady_s();
+    build_one(&work, &build[0]);
+    atomic_init(&work.next, 1);
+    int64_t helpers = 0, cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    if (nh_steady_s() - start >= quick_s)
+        helpers = nh_min(nh_min(cpus, MOST_THREADS), count - 1) - 1;
+    pthread_t thread[MOST_THREADS];
+    int started = 0;
+    while (started < helpers && !pthread_create(&thread[started], NULL, build_rest, &work))
+        started++;
+    build_rest(&work);
+    for (int i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+}
