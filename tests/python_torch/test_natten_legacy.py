@@ -267,6 +267,7 @@ def layer_in_plain_torch(layer, x, padded=None):
             ),
             (7, 8),
         ),
+        (lambda: natten.NeighborhoodAttention1D(dim=16, num_heads=2, kernel_size=3, bias=True), (7,)),
     ),
 )
 def test_layers(layer, shape):

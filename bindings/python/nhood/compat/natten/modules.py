@@ -92,22 +92,24 @@ class NeighborhoodAttention(nn.Module):
         )
 
 
-def _takes_dim(init: Callable[..., None]) -> Callable[..., None]:
-    """Up to 0.17, embed_dim was called dim."""
+_OLDER_KEYWORDS = {"dim": "embed_dim", "bias": "rel_pos_bias"}  # up to 0.17, up to 0.15
 
+
+def _takes_older_keywords(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
-    def with_dim(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        if "dim" in kwargs and "embed_dim" not in kwargs:
-            kwargs["embed_dim"] = kwargs.pop("dim")
+    def translated(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        for older, name in _OLDER_KEYWORDS.items():
+            if older in kwargs and name not in kwargs:
+                kwargs[name] = kwargs.pop(older)
         init(self, *args, **kwargs)
 
-    return with_dim
+    return translated
 
 
 class _Today(NeighborhoodAttention):
     """rel_pos_bias and attn_drop are 0.17's: later NATTEN has none."""
 
-    @_takes_dim
+    @_takes_older_keywords
     def __init__(
         self,
         embed_dim: int,
