@@ -7,9 +7,9 @@
 #include <string.h>
 
 enum { MOST_DIM = 256, LEAST_DIM = 32, MOST_ELEMENT_STRIDE = 8, MOST_BOX = 256 };
-enum { QX, QY, QZ, KX, KY, KZ, WARPGROUPS, STAGES, ORDER };
-static const char *const knobs[] = {"qx", "qy",         "qz",     "kx",    "ky",
-                                    "kz", "warpgroups", "stages", "order", NULL};
+enum { QX, QY, QZ, QH, KX, KY, KZ, WARPGROUPS, STAGES, ORDER, HOLD };
+static const char *const knobs[] = {"qx", "qy",         "qz",     "qh",    "kx",   "ky",
+                                    "kz", "warpgroups", "stages", "order", "hold", NULL};
 
 /* How a tensor map's five axes are used; the numbers are those of place() in the kernel. */
 enum map_layout { SPLIT, SPLIT_ONE_BATCH, HEADS_IN_ROW, HEADS_IN_BATCH, NO_LAYOUT };
@@ -94,9 +94,11 @@ static int64_t shared_bytes(const struct nh_problem *problem, const int32_t *val
     return 64 * value[WARPGROUPS] * row_bytes(problem->dim) + value[STAGES] * stage + 1024 + 256;
 }
 
-/* Scores, weights and sums of one thread, of what setmaxnreg leaves it beside addresses and masks. */
-static bool registers_fit(const struct nh_problem *problem, int64_t keys, int warpgroups) {
-    return problem->dim_v / 2 + keys * 3 / 4 <= (warpgroups == 2 ? 196 : 120);
+/* Sums, scores, weights and held queries of one thread, of what setmaxnreg leaves it beside addresses and masks. */
+static bool registers_fit(const struct nh_problem *problem, const int32_t *value) {
+    int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
+    int64_t held = value[HOLD] ? problem->dim / 4 : 0;
+    return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
 static bool boxes_fit(const struct nh_problem *problem, const int32_t *tile) {
@@ -106,17 +108,21 @@ static bool boxes_fit(const struct nh_problem *problem, const int32_t *tile) {
 }
 
 /* The rows of one warpgroup must be a box. */
-static bool splits_into_slabs(const int32_t *q) {
-    int32_t plane = q[1] * q[2];
-    if (plane <= 64) return 64 % plane == 0;
-    return plane % 64 == 0 && (64 % q[2] == 0 || q[2] % 64 == 0);
+static bool splits_into_slabs(const int32_t *q, int32_t heads) {
+    int32_t plane = q[1] * q[2], slab = 64 / heads;
+    if (plane <= slab) return slab % plane == 0;
+    return plane % slab == 0 && (slab % q[2] == 0 || q[2] % slab == 0);
 }
 
-static double tile_clocks(const struct nh_problem *problem, int64_t keys, int warpgroups) {
-    double products = (double)keys * (double)(problem->dim + problem->dim_v) / 32;
-    double softmax = 7.0 * (double)keys;
-    double steady = products / 0.80 > softmax ? products / 0.80 : softmax;
-    return warpgroups * steady + 130;
+/* Clocks of one key tile, fitted on an H200: products at nine tenths of the tensor cores' rate, or the softmax where
+ * that is slower, and what it costs to turn from one tile to the next: less with three warpgroups, which cover for
+ * each other. Queries held in registers spare the products a third of their reads. */
+static double tile_clocks(const struct nh_problem *problem, const int32_t *value) {
+    double keys = (double)value[KX] * value[KY] * value[KZ];
+    double products = keys * (double)(problem->dim + problem->dim_v) / 32 / 0.90;
+    double softmax = 8.5 * keys;
+    double turn = value[WARPGROUPS] == 2 ? 460 : 216;
+    return value[WARPGROUPS] * (products > softmax ? products : softmax) + turn;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -127,10 +133,10 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const int32_t *value = config->value;
     int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
     struct nh_tiling_count count = nh_tiling_count(problem, value + QX, value + KX);
-    double copies = (double)(problem->batch * problem->heads);
+    double copies = (double)(problem->batch * problem->heads / value[QH]);
     double extra = (double)nh_ceil_div(problem->extra_tokens, keys) * count.items;
     double clocks =
-        copies * ((count.visited + extra) * tile_clocks(problem, keys, value[WARPGROUPS]) +
+        copies * ((count.visited + extra) * tile_clocks(problem, value) +
                   count.partial * value[WARPGROUPS] * 0.7 * (double)keys + count.items * 1500);
     double waves = copies * count.items / cuda->multiprocessors;
     double filled = waves / (double)(int64_t)(waves + 0.999);
@@ -156,51 +162,89 @@ static int keep(const struct nh_problem *problem, const struct nh_device *device
     return count;
 }
 
-/* Shapes worth trying, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. */
+/* Shapes worth trying, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. A
+ * query tile of fewer than 128 positions is filled up with heads that share their keys. */
 static const int32_t q_shapes[][3] = {
-    {1, 1, 128}, {1, 16, 8}, {1, 8, 16},  {1, 4, 32},  {2, 8, 8},  {4, 4, 8}, {2, 4, 16},
-    {8, 4, 4},   {4, 8, 4},  {1, 1, 192}, {1, 12, 16}, {1, 24, 8}, {3, 8, 8}, {6, 4, 8},
+    {1, 1, 128}, {1, 1, 192}, {1, 1, 96}, {1, 1, 64}, {1, 1, 48}, {1, 1, 32},
+    {1, 1, 24},  {1, 1, 16},  {1, 1, 8},  {1, 16, 8}, {1, 8, 16}, {1, 4, 32},
+    {1, 12, 16}, {1, 24, 8},  {1, 8, 8},  {1, 4, 8},  {1, 4, 4},  {1, 12, 8},
+    {1, 6, 8},   {2, 8, 8},   {4, 4, 8},  {2, 4, 16}, {8, 4, 4},  {4, 8, 4},
+    {3, 8, 8},   {6, 4, 8},   {4, 4, 4},  {2, 4, 8},  {2, 4, 4},  {6, 4, 4},
 };
 static const int32_t k_shapes[][3] = {
-    {1, 1, 64}, {1, 1, 96}, {1, 1, 112}, {1, 1, 128}, {1, 1, 144}, {1, 1, 176},
-    {1, 8, 8},  {1, 4, 16}, {1, 12, 8},  {1, 6, 16},  {1, 14, 8},  {1, 16, 8},
-    {1, 8, 16}, {1, 4, 32}, {1, 10, 16}, {1, 20, 8},  {1, 9, 16},  {1, 22, 8},
-    {2, 4, 8},  {4, 2, 8},  {2, 8, 8},   {4, 4, 8},   {3, 4, 8},   {1, 3, 32},
-    {2, 6, 8},  {2, 10, 8}, {1, 6, 24},  {2, 3, 24},  {3, 6, 8},
+    {1, 1, 64},  {1, 1, 80},  {1, 1, 96},  {1, 1, 112}, {1, 1, 128}, {1, 1, 144},
+    {1, 1, 160}, {1, 1, 176}, {1, 8, 8},   {1, 4, 16},  {1, 10, 8},  {1, 5, 16},
+    {1, 12, 8},  {1, 6, 16},  {1, 14, 8},  {1, 16, 8},  {1, 8, 16},  {1, 4, 32},
+    {1, 9, 16},  {1, 18, 8},  {1, 10, 16}, {1, 20, 8},  {1, 22, 8},  {2, 4, 8},
+    {4, 2, 8},   {2, 5, 8},   {5, 2, 8},   {2, 8, 8},   {4, 4, 8},   {3, 4, 8},
+    {2, 6, 8},   {1, 3, 32},  {3, 6, 8},   {2, 3, 24},  {1, 6, 24},  {2, 10, 8},
 };
 
 static bool of_rank(const int32_t shape[3], int rank) {
     return (rank >= 3 || shape[0] == 1) && (rank >= 2 || shape[1] == 1);
 }
 
-enum { MOST_KEPT = 24 };
+enum { MOST_KEPT = 20, MOST_STAGES = 4 };
+
+struct kept {
+    const struct nh_problem *problem;
+    const struct nh_device *device;
+    struct nh_config best[MOST_KEPT + 1];
+    double cost[MOST_KEPT + 1];
+    int count, capacity;
+};
+
+/* All that can vary for one pair of tiles: queries held or not, as many stages as fit. */
+static void try_tiles(struct kept *kept, const struct nh_config *tiles) {
+    const struct nh_cuda_device *cuda = kept->device->backend;
+    for (int32_t hold = 0; hold <= 1; hold++) {
+        struct nh_config tried = *tiles;
+        tried.value[HOLD] = hold;
+        for (tried.value[STAGES] = MOST_STAGES; tried.value[STAGES] > 2; tried.value[STAGES]--)
+            if (shared_bytes(kept->problem, tried.value) <= cuda->shared_bytes_per_block) break;
+        if (shared_bytes(kept->problem, tried.value) > cuda->shared_bytes_per_block ||
+            !registers_fit(kept->problem, tried.value))
+            continue;
+        kept->count = keep(kept->problem, kept->device, &tried, kept->best, kept->cost, kept->count,
+                           kept->capacity);
+    }
+}
+
+static void try_queries(struct kept *kept, const int32_t q[3], int32_t heads) {
+    const struct nh_problem *problem = kept->problem;
+    const struct nh_cuda_device *cuda = kept->device->backend;
+    int32_t rows = q[0] * q[1] * q[2] * heads;
+    if (rows != 128 && rows != 192) return;
+    if (!splits_into_slabs(q, heads) || !boxes_fit(problem, q)) return;
+    struct nh_config tiles = {{q[0], q[1], q[2], heads}};
+    tiles.value[WARPGROUPS] = rows / 64;
+    tiles.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
+    for (size_t i = 0; i < sizeof k_shapes / sizeof *k_shapes; i++) {
+        if (!of_rank(k_shapes[i], problem->rank) || !boxes_fit(problem, k_shapes[i])) continue;
+        memcpy(tiles.value + KX, k_shapes[i], sizeof k_shapes[i]);
+        try_tiles(kept, &tiles);
+    }
+}
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    const struct nh_cuda_device *cuda = device->backend;
-    double cost[MOST_KEPT + 1];
-    struct nh_config best[MOST_KEPT + 1];
-    int count = 0;
-    if (capacity > MOST_KEPT) capacity = MOST_KEPT;
+    struct kept kept = {.problem = problem, .device = device};
+    int64_t sharing = problem->heads / problem->kv_heads;
+    kept.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
-        const int32_t *q = q_shapes[i];
-        int32_t warpgroups = q[0] * q[1] * q[2] / 64;
-        if (!of_rank(q, problem->rank) || !splits_into_slabs(q) || !boxes_fit(problem, q)) continue;
-        for (size_t j = 0; j < sizeof k_shapes / sizeof *k_shapes; j++) {
-            const int32_t *k = k_shapes[j];
-            struct nh_config tried = {{q[0], q[1], q[2], k[0], k[1], k[2], warpgroups, 2}};
-            if (!of_rank(k, problem->rank) || !boxes_fit(problem, k) ||
-                !registers_fit(problem, (int64_t)k[0] * k[1] * k[2], warpgroups) ||
-                shared_bytes(problem, tried.value) > cuda->shared_bytes_per_block)
-                continue;
-            tried.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
-            tried.value[STAGES] = 3;
-            if (shared_bytes(problem, tried.value) > cuda->shared_bytes_per_block)
-                tried.value[STAGES] = 2;
-            count = keep(problem, device, &tried, best, cost, count, capacity);
-        }
+        if (!of_rank(q_shapes[i], problem->rank)) continue;
+        for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)
+            if (heads == 1 || layout_of(problem, NHOOD_Q) <= SPLIT_ONE_BATCH)
+                try_queries(&kept, q_shapes[i], heads);
     }
-    memcpy(config, best, (size_t)count * sizeof *config);
+    memcpy(config, kept.best, (size_t)kept.count * sizeof *config);
+    /* Which order shares the most keys depends on how the blocks drift apart: the best tiles in the other orders. */
+    int count = kept.count;
+    for (int32_t order = 0; order < nh_tiling_orders(problem->rank) && count < capacity; order++) {
+        if (!kept.count || order == config[0].value[ORDER]) continue;
+        config[count] = config[0];
+        config[count++].value[ORDER] = order;
+    }
     return count;
 }
 
@@ -215,7 +259,7 @@ static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t
 }
 
 static struct nh_cuda_map map_of(const struct nh_problem *problem, int32_t tensor,
-                                 const int32_t *tile) {
+                                 const int32_t *tile, int32_t tile_heads) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t heads = tensor == NHOOD_Q ? problem->heads : problem->kv_heads;
     int64_t dim = tensor == NHOOD_V ? problem->dim_v : problem->dim;
@@ -227,7 +271,7 @@ static struct nh_cuda_map map_of(const struct nh_problem *problem, int32_t tenso
                               .promotion = NH_CU_TENSOR_PROMOTE_256B};
     int next = 1;
     set_axis(&map, 0, layout == HEADS_IN_ROW ? heads * dim : dim, 1, dim == 32 ? 32 : 64, 1);
-    if (layout <= SPLIT_ONE_BATCH) set_axis(&map, next++, heads, s->head, 1, 1);
+    if (layout <= SPLIT_ONE_BATCH) set_axis(&map, next++, heads, s->head, tile_heads, 1);
     for (int a = NH_AXES - 1; a >= (layout == SPLIT); a--)
         set_axis(&map, next++, problem->axis[a].length, s->axis[a], tile[a],
                  problem->axis[a].dilation);
@@ -255,8 +299,10 @@ static struct nh_cuda_map extra_map_of(const struct nh_problem *problem, int32_t
 }
 
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const int32_t *value) {
-    static const char *const names[] = {"NH_QX", "NH_QY", "NH_QZ",         "NH_KX",
-                                        "NH_KY", "NH_KZ", "NH_WARPGROUPS", "NH_STAGES"};
+    static const char *const names[] = {
+        [QX] = "NH_QX",        [QY] = "NH_QY", [QZ] = "NH_QZ", [QH] = "NH_QH",
+        [KX] = "NH_KX",        [KY] = "NH_KY", [KZ] = "NH_KZ", [WARPGROUPS] = "NH_WARPGROUPS",
+        [STAGES] = "NH_STAGES"};
     int32_t keys = value[KX] * value[KY] * value[KZ];
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
@@ -272,6 +318,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const int
     nh_kernel_define(&spec, "NH_V_MAP", layout_of(problem, NHOOD_V));
     for (int i = QX; i <= STAGES; i++)
         nh_kernel_define(&spec, names[i], value[i]);
+    nh_kernel_define(&spec, "NH_HOLD", value[HOLD]);
     return spec;
 }
 
@@ -284,15 +331,16 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     struct nh_cuda_operation *created = NULL;
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nhood_status status = nh_tiling_set(problem, value + QX, value[ORDER], &step.args.tiling);
+    nhood_status status =
+        nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.args.tiling);
     if (status) return status;
     step.args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
     step.threads = 128 * (value[WARPGROUPS] + 1);
     step.grid[0] = nh_min(step.args.tiling.items, cuda->multiprocessors);
     step.shared_bytes = shared_bytes(problem, value);
-    step.map[step.maps++] = map_of(problem, NHOOD_Q, value + QX);
-    step.map[step.maps++] = map_of(problem, NHOOD_K, value + KX);
-    step.map[step.maps++] = map_of(problem, NHOOD_V, value + KX);
+    step.map[step.maps++] = map_of(problem, NHOOD_Q, value + QX, value[QH]);
+    step.map[step.maps++] = map_of(problem, NHOOD_K, value + KX, 1);
+    step.map[step.maps++] = map_of(problem, NHOOD_V, value + KX, 1);
     if (problem->extra_tokens) {
         step.map[step.maps++] = extra_map_of(problem, NHOOD_EXTRA_K, keys);
         step.map[step.maps++] = extra_map_of(problem, NHOOD_EXTRA_V, keys);

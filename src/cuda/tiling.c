@@ -3,9 +3,12 @@
 
 #include "tile_count.h"
 
-/* Which axis' tiles follow each other: fastest first. */
-static const int orders[][3] = {{2, 1, 0}, {2, 0, 1}, {1, 2, 0}, {1, 0, 2}, {0, 1, 2}, {0, 2, 1}};
-enum { ORDERS = sizeof orders / sizeof *orders };
+/* Which axis' tiles follow each other: fastest first; those that differ for problems of fewer axes first. */
+static const int orders[][3] = {{2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {1, 0, 2}, {0, 1, 2}, {0, 2, 1}};
+
+int32_t nh_tiling_orders(int32_t rank) {
+    return rank == 3 ? 6 : rank;
+}
 
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
                                        const int32_t k[3]) {
@@ -26,7 +29,7 @@ static int64_t longest_group(const struct nh_axis *axis) {
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks) {
     int32_t best = 0;
     double least = 0;
-    for (int32_t o = 0; o < ORDERS; o++) {
+    for (int32_t o = 0; o < nh_tiling_orders(problem->rank); o++) {
         int64_t left = blocks;
         double keys = 1;
         for (int i = 0; i < NH_AXES; i++) {
@@ -43,10 +46,10 @@ int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], in
     return best;
 }
 
-nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t order,
-                           struct nh_cuda_tiling *tiling) {
+nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
+                           int32_t order, struct nh_cuda_tiling *tiling) {
     int64_t items = problem->batch;
-    bool fits = nh_multiply(items, problem->heads, &items);
+    bool fits = nh_multiply(items, problem->heads / heads, &items);
     *tiling = (struct nh_cuda_tiling){.items = 0};
     for (int a = 0, next = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];

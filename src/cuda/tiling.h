@@ -16,11 +16,14 @@ struct nh_tiling_count {
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
                                        const int32_t k[3]);
 
-/* The order of query tiles (an index of nh_tiling_orders) in which `blocks` of them at a time share the most keys. */
+/* How many orders of query tiles differ. */
+int32_t nh_tiling_orders(int32_t rank);
+
+/* The order (below nh_tiling_orders) in which `blocks` of them at a time share the most keys. */
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks);
 
-/* Everything but extra_tiles. UNSUPPORTED if there are too many items to number. */
-nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t order,
-                           struct nh_cuda_tiling *tiling);
+/* Everything but extra_tiles; heads: of one query tile. UNSUPPORTED if there are too many items to number. */
+nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
+                           int32_t order, struct nh_cuda_tiling *tiling);
 
 #endif

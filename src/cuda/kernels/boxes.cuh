@@ -1,8 +1,15 @@
 /* Work items of the fused kernels: boxes of queries, the boxes of keys they walk, and which keys of a box a query may
  * see. A query tile is NH_QX x NH_QY x NH_QZ positions of one dilation group, a key tile NH_KX x NH_KY x NH_KZ;
- * rows of a tile are numbered with z fastest. All positions are inside the dilation group. */
+ * rows of a tile are numbered with z fastest. All positions are inside the dilation group.
+ *
+ * Where several query heads share one key head, NH_QH of them may share a query tile: they are then the fastest axis
+ * of its rows, the tile has so many fewer positions, and its halo is smaller. */
 #pragma once
 #include "prelude.cuh"
+
+#ifndef NH_QH
+#define NH_QH 1
+#endif
 
 #define NH_Q_TILE {NH_QX, NH_QY, NH_QZ}
 #define NH_K_TILE {NH_KX, NH_KY, NH_KZ}
@@ -20,7 +27,8 @@ __device__ __forceinline__ int nh_max(int a, int b) {
 }
 
 struct nh_item {
-    int batch, head, kv_head;
+    int batch, kv_head;
+    int head; /* the first of NH_QH */
     int group[3];  /* of dilation */
     int length[3]; /* of the group */
     int query[3];  /* first position of the query tile */
@@ -38,6 +46,14 @@ __device__ __forceinline__ int nh_digit(unsigned *index, int base) {
 
 __device__ __forceinline__ nh_range nh_keys_of(const nh_cuda_axis &axis, int length, int position) {
     return nh_window_range(length, (int)axis.window, (int)axis.stride, axis.causal, position);
+}
+
+/* The item that this block takes in its n-th round; past the last one it is done. Blocks change places from round to
+ * round: were they to keep them, a block would get the border's tiles, or the inner ones, again and again wherever the
+ * number of blocks is a multiple of the tiles along an axis. */
+__device__ __forceinline__ int nh_item_index(int round) {
+    int blocks = (int)gridDim.x;
+    return round * blocks + ((int)blockIdx.x + round) % blocks;
 }
 
 /* A group may be too short for its last tile: that tile walks the keys of the group's last query and stores nothing.
@@ -69,7 +85,7 @@ __device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, 
         int end = nh_keys_of(axis, item.length[a], last).end;
         item.tiles[a] = (end - item.key[a] + k_tile[a] - 1) / k_tile[a];
     }
-    item.head = nh_digit(&rest, (int)args.heads);
+    item.head = nh_digit(&rest, (int)args.heads / NH_QH) * NH_QH;
     item.batch = (int)rest;
     item.kv_head = args.heads == args.kv_heads ? item.head : item.head / (int)(args.heads / args.kv_heads);
 }
@@ -102,6 +118,7 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
 
 /* Where in an item's tile a row is. */
 __device__ __forceinline__ void nh_row_position(int row, int at[3]) {
+    row /= NH_QH;
     at[0] = row / (NH_QZ * NH_QY);
     at[1] = row / NH_QZ % NH_QY;
     at[2] = row % NH_QZ;

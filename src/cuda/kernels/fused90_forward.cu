@@ -9,10 +9,11 @@
  * Inside a warpgroup the scores of tile t + 1 are multiplied while the softmax of tile t runs. No product is issued
  * under an if: ptxas would serialise all of them, so the walk has a head, a steady state and a tail.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_QX.. NH_KX.., NH_WARPGROUPS, NH_STAGES,
- * NH_EXTRA (extra tokens), NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_QX.. NH_QH, NH_KX.., NH_WARPGROUPS, NH_STAGES,
+ * NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
 #define NH_POSITION int
 #include "boxes.cuh"
+#include "mma.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
@@ -108,7 +109,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
     unsigned n = 0, items = 0;
     int heads = (int)args.heads, kv_heads = (int)args.kv_heads, token[3];
     nh_item item;
-    for (int index = blockIdx.x; index < args.tiling.items; index += gridDim.x) {
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         if (items) nh_barrier_wait(s.q_free, (items - 1) & 1);
         items++;
@@ -150,11 +151,12 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
 /* ---- consumers ---- */
 
 /* The box of queries of one warpgroup: 64 rows in a row. */
+#define SLAB (64 / NH_QH)
 #define PLANE (NH_QY * NH_QZ)
-#define SLAB_X (PLANE <= 64 ? 64 / PLANE : 1)
-#define SLAB_Y (PLANE <= 64 ? NH_QY : NH_QZ <= 64 ? 64 / NH_QZ : 1)
-#define SLAB_Z (NH_QZ <= 64 ? NH_QZ : 64)
-#if SLAB_X * SLAB_Y * SLAB_Z != 64 || NH_QX * NH_QY * NH_QZ != QUERIES
+#define SLAB_X (PLANE <= SLAB ? SLAB / PLANE : 1)
+#define SLAB_Y (PLANE <= SLAB ? NH_QY : NH_QZ <= SLAB ? SLAB / NH_QZ : 1)
+#define SLAB_Z (NH_QZ <= SLAB ? NH_QZ : SLAB)
+#if SLAB_X * SLAB_Y * SLAB_Z * NH_QH != 64 || NH_QX * NH_QY * NH_QZ * NH_QH != QUERIES
 #error "the query tile does not split into boxes of 64"
 #endif
 #if NH_KZ % 8 || NH_KEYS % 16
@@ -165,18 +167,50 @@ struct rows {
     float largest[2], sum[2], shrink[2];
 };
 
-/* S = Q K^T, 64 x NH_KEYS. */
-__device__ __forceinline__ void issue_scores(float *score, unsigned long long q, unsigned long long k) {
+/* Q's rows of this warpgroup: in shared memory, or also held in registers. */
+struct queries {
+    unsigned long long shared;
+#if NH_HOLD
+    unsigned held[NH_DIM / 4];
+#endif
+};
+
+#if NH_HOLD
+/* Lane l names row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of the first 8 columns, then of the next. */
+__device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warpgroup) {
+    int lane = threadIdx.x & 31, row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
+    int turn = ROW_BYTES(NH_DIM) == 128 ? row & 7 : row >> 1 & 3; /* of the swizzle */
     const int per_chunk = CHUNK(NH_DIM) / 16;
 #pragma unroll
     for (int i = 0; i < NH_DIM / 16; i++) {
-        unsigned long long qi = q + (i / per_chunk) * (QUERIES * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
+        int part = (i % per_chunk) * 2 + lane / 16;
+        unsigned chunk = tile + (i / per_chunk) * (QUERIES * ROW_BYTES(NH_DIM));
+        nh_load_matrices_at(q.held + 4 * i, chunk + row * ROW_BYTES(NH_DIM) + ((part ^ turn) << 4));
+    }
+}
+#endif
+
+/* S = Q K^T, 64 x NH_KEYS. */
+__device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned long long k) {
+    const int per_chunk = CHUNK(NH_DIM) / 16;
+#pragma unroll
+    for (int i = 0; i < NH_DIM / 16; i++) {
         unsigned long long ki = k + (i / per_chunk) * (NH_KEYS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
+#if NH_HOLD
+        if (i == 0) {
+            NH_WGMMA_HELD(NH_KEYS16, NH_KEYS_N, score, q.held + 4 * i, ki, 0, 0);
+        } else {
+            NH_WGMMA_HELD(NH_KEYS16, NH_KEYS_N, score, q.held + 4 * i, ki, 1, 0);
+        }
+#else
+        unsigned long long qi =
+            q.shared + (i / per_chunk) * (QUERIES * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
         if (i == 0) {
             NH_WGMMA_SHARED(NH_KEYS16, NH_KEYS_N, score, qi, ki, 0);
         } else {
             NH_WGMMA_SHARED(NH_KEYS16, NH_KEYS_N, score, qi, ki, 1);
         }
+#endif
     }
     NH_WGMMA_COMMIT();
 }
@@ -185,7 +219,7 @@ __device__ __forceinline__ void issue_scores(float *score, unsigned long long q,
 __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsigned long long v) {
 #pragma unroll
     for (int i = 0; i < NH_KEYS / 16; i++)
-        NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, out, weight + 4 * i, v + i * (16 * ROW_BYTES(NH_DIM_V) >> 4));
+        NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, out, weight + 4 * i, v + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
     NH_WGMMA_COMMIT();
 }
 
@@ -325,10 +359,11 @@ __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_it
         valid = valid && position < item.length[a];
         token[a] = (long long)position * args.axis[a].dilation + item.group[a];
     }
+    int head = item.head + row % NH_QH;
     sum = quad_sum(sum);
-    store_row(nh_row(args.tensor[NH_O], item.batch, token, item.head), valid, out, half, 1.0f / sum);
+    store_row(nh_row(args.tensor[NH_O], item.batch, token, head), valid, out, half, 1.0f / sum);
     if (args.tensor[NH_LSE].data && valid && (threadIdx.x & 3) == 0)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, item.head) =
+        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) =
             largest * (float)args.scale + logf(sum);
 }
 
@@ -338,6 +373,12 @@ __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_it
 
 __device__ __forceinline__ void release(unsigned barrier) {
     if ((threadIdx.x & 31) == 0) nh_barrier_arrive(barrier);
+}
+
+/* After reads that lanes make on their own. */
+__device__ __forceinline__ void release_warp(unsigned barrier) {
+    __syncwarp();
+    release(barrier);
 }
 
 /* The walk of a consumer over the key tiles of its item. */
@@ -393,11 +434,11 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
     w.sight[0] = nh_sight_of(args, item, row);
     w.sight[1] = nh_sight_of(args, item, row + 8);
     /* The same by construction: said, so that the compiler makes their bits once. */
-    if (8 % NH_QZ == 0) {
+    if (8 % (NH_QZ * NH_QH) == 0 || NH_QH % 16 == 0) {
         w.sight[1].begin[2] = w.sight[0].begin[2];
         w.sight[1].end[2] = w.sight[0].end[2];
     }
-    if (PLANE % 16 == 0) {
+    if (PLANE * NH_QH % 16 == 0) {
         w.sight[1].begin[0] = w.sight[0].begin[0];
         w.sight[1].end[0] = w.sight[0].end[0];
     }
@@ -410,13 +451,14 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)(args.scale * 1.4426950408889634);
-    unsigned long long q = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
+    queries q;
+    q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned n = 0, items = 0, weight[SCORES / 2];
     float score[SCORES], out[OUTS];
     nh_item item;
     walk w;
     rows r;
-    for (int index = blockIdx.x; index < args.tiling.items; index += gridDim.x) {
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
 #pragma unroll
@@ -426,12 +468,16 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         r.sum[0] = r.sum[1] = 0;
         nh_barrier_wait(s.q_full, items & 1);
         items++;
+#if NH_HOLD
+        hold_queries(q, s.q, warpgroup);
+        release_warp(s.q_free);
+#endif
         nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
         NH_WGMMA_FENCE();
         issue_scores(score, q, K_TILE_AT(n));
         NH_WGMMA_WAIT(0);
         release(s.k_free + 8 * SLOT(n));
-        if (w.t == w.last) release(s.q_free);
+        if (!NH_HOLD && w.t == w.last) release(s.q_free);
         mask_tile(args, w, score);
         soften(score, r, scale);
         pack_weights(weight, score);
@@ -445,7 +491,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             issue_values(out, weight, V_TILE_AT(n - 1));
             NH_WGMMA_WAIT(1);
             release(s.k_free + 8 * SLOT(n));
-            if (w.t == w.last) release(s.q_free);
+            if (!NH_HOLD && w.t == w.last) release(s.q_free);
             mask_tile(args, w, score);
             soften(score, r, scale);
             NH_WGMMA_WAIT(0);
@@ -485,10 +531,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (warpgroup < 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(NH_WARPGROUPS == 2 ? 40 : 32));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(NH_WARPGROUPS == 2 ? 24 : 32));
         if (threadIdx.x == 0) produce(args, maps, s);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(NH_WARPGROUPS == 2 ? 232 : 160));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(NH_WARPGROUPS == 2 ? 240 : 160));
         consume(args, s, warpgroup);
     }
 }

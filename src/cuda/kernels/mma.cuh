@@ -44,11 +44,15 @@ template <int pending> NH_DEVICE void nh_copy_wait_groups() {
 
 /* Four 8x8 matrices of 16-bit elements: lanes 8i .. 8i + 7 name the rows of matrix i. Lane l gets elements 2t and
  * 2t+1 of row g of each. */
-NH_DEVICE void nh_load_matrices(unsigned fragment[4], const void *row) {
+NH_DEVICE void nh_load_matrices_at(unsigned fragment[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-                 : "r"(nh_shared_address(row))
+                 : "r"(row)
                  : "memory");
+}
+
+NH_DEVICE void nh_load_matrices(unsigned fragment[4], const void *row) {
+    nh_load_matrices_at(fragment, nh_shared_address(row));
 }
 
 /* The same, each matrix transposed: rows 2t and 2t+1 of column g. */

@@ -87,12 +87,14 @@
                      : "+l"(a_), "+l"(b_), NH_PASTE(NH_REGISTERS_, n16)(c));                       \
     } while (0)
 
-/* D += A B with A in registers and B MN-major in shared memory. */
-#define NH_WGMMA_HELD(n16, n, c, a, b)                                                             \
+/* D = A B or D += A B with A in registers; B in shared memory, K-major or, transposed, MN-major. */
+#define NH_WGMMA_HELD(n16, n, c, a, b, accumulate, transposed)                                     \
     do {                                                                                           \
         unsigned long long b_ = (b);                                                               \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" NH_TEXT(n) "k16." NH_WGMMA_TYPES " {"       \
-                     NH_PASTE(NH_HELD_, n16) "}, {%0, %1, %2, %3}, %4, 1, 1, 1, 1;"                \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, " NH_TEXT(accumulate) ", 0; "                  \
+                     "wgmma.mma_async.sync.aligned.m64n" NH_TEXT(n) "k16." NH_WGMMA_TYPES " {"       \
+                     NH_PASTE(NH_HELD_, n16) "}, {%0, %1, %2, %3}, %4, p, 1, 1, "                  \
+                     NH_TEXT(transposed) ";}"                                                      \
                      : "+r"((a)[0]), "+r"((a)[1]), "+r"((a)[2]), "+r"((a)[3]), "+l"(b_),            \
                        NH_PASTE(NH_REGISTERS_, n16)(c));                                           \
     } while (0)
