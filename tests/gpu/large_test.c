@@ -1,0 +1,296 @@
+/* Tensors past 2^31 elements, on every CUDA solver: a few hundred rows of each result, the last ones included, against
+ * a plain f64 evaluation of the definition. No reference could compute all of it. */
+#include "cuda_api.h"
+#include "nhood.h"
+#include "test.h"
+
+#include <math.h>
+
+enum { CUDA_DEVICE = 1, SAMPLES = 60, MOST_DIM = 128, MOST_KEYS = 64 };
+static const double tolerance = 0.02; /* bf16 rounds results of size 1 to 2^-9 */
+
+static const char *const problems[] = {
+    "fwd:bf16:b2h20d64:1024x1024:w3x3",       "fwd:bf16:b1h1d64:40000000:w5",
+    "fwd:bf16:b1h1k1d128:270x256x256:w3x3x3", "bwd:bf16:b2h20d64:1024x1024:w3x3",
+    "bwd:bf16:b1h1d64:40000000:w5",
+};
+
+/* Random numbers that repeat after a count to which no power of two is a multiple: an offset that lost its high bits
+ * lands on other numbers. */
+enum { PERIOD = 20000008 };
+
+struct large {
+    nhood_problem problem;
+    nhood_io io;
+    int64_t tokens;
+    const char *name;
+};
+
+static void fill(void *memory, int64_t elements, int tensor) {
+    static uint16_t *numbers;
+    uint64_t seed = 7;
+    if (!numbers) {
+        numbers = malloc(2 * PERIOD * sizeof *numbers);
+        for (int64_t n = 0; n < PERIOD; n++) { /* +-[0.125, 2) */
+            numbers[n] = (uint16_t)((test_random(&seed) & 0x81ff) | 0x3e00);
+            numbers[n + PERIOD] = numbers[n];
+        }
+    }
+    int64_t first = elements < PERIOD ? elements : PERIOD;
+    MUST(write(address_in(memory), numbers + tensor * 1000003, (size_t)first * 2));
+    for (int64_t at = PERIOD; at < elements; at += PERIOD) {
+        int64_t count = elements - at < PERIOD ? elements - at : PERIOD;
+        MUST(copy(address_in(memory) + (size_t)at * 2, address_in(memory), (size_t)count * 2));
+    }
+}
+
+/* A query or key: batch entry, place on the axes, head. */
+struct place {
+    int64_t batch, at[3], head;
+};
+
+static int64_t row_of(const struct large *l, const struct place *p, int64_t heads) {
+    int64_t row = p->batch;
+    for (int a = 0; a < l->problem.rank; a++)
+        row = row * l->problem.axis[a].length + p->at[a];
+    return row * heads + p->head;
+}
+
+static void read_row(const struct large *l, int tensor, const struct place *p,
+                     double row[MOST_DIM]) {
+    uint16_t bits[MOST_DIM];
+    int64_t dim = l->problem.dim, at = row_of(l, p, l->problem.heads) * dim;
+    MUST(read(bits, address_in(l->io.data[tensor]) + (size_t)at * 2, (size_t)dim * 2));
+    for (int64_t i = 0; i < dim; i++) {
+        uint32_t wide = (uint32_t)bits[i] << 16;
+        float value;
+        memcpy(&value, &wide, sizeof value);
+        row[i] = (double)value;
+    }
+}
+
+static double dot(const double *a, const double *b, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static int in_window(const struct large *l, const struct place *query, const struct place *key) {
+    for (int a = 0; a < l->problem.rank; a++) {
+        int64_t first, count, dilation = l->problem.axis[a].dilation;
+        nhood_window(&l->problem.axis[a], query->at[a], &first, &count);
+        int64_t steps = (key->at[a] - first) / dilation;
+        if (key->at[a] < first || (key->at[a] - first) % dilation || steps >= count) return 0;
+    }
+    return 1;
+}
+
+/* The places near p that attend it, or that it attends; windows reach less than their length to either side. */
+static int neighbors(const struct large *l, const struct place *p, int attended,
+                     struct place found[MOST_KEYS]) {
+    int64_t reach[3] = {0}, low[3] = {0}, high[3] = {0};
+    int count = 0;
+    for (int a = 0; a < l->problem.rank; a++) {
+        reach[a] = l->problem.axis[a].window * l->problem.axis[a].dilation;
+        low[a] = p->at[a] > reach[a] ? p->at[a] - reach[a] : 0;
+        high[a] = p->at[a] + reach[a] < l->problem.axis[a].length ? p->at[a] + reach[a]
+                                                                  : l->problem.axis[a].length - 1;
+    }
+    struct place near = *p;
+    for (near.at[0] = low[0]; near.at[0] <= high[0]; near.at[0]++)
+        for (near.at[1] = low[1]; near.at[1] <= high[1]; near.at[1]++)
+            for (near.at[2] = low[2]; near.at[2] <= high[2]; near.at[2]++)
+                if (attended ? in_window(l, p, &near) : in_window(l, &near, p))
+                    if (count < MOST_KEYS) found[count++] = near;
+    return count;
+}
+
+/* One query by the definition: its output, and the natural logarithm of its weights' sum. */
+static double attend(const struct large *l, const struct place *query, double o[MOST_DIM]) {
+    struct place key[MOST_KEYS];
+    double q[MOST_DIM], row[MOST_DIM], weight[MOST_KEYS], sum = 0;
+    int64_t dim = l->problem.dim;
+    int count = neighbors(l, query, 1, key);
+    read_row(l, NHOOD_Q, query, q);
+    for (int n = 0; n < count; n++) {
+        read_row(l, NHOOD_K, &key[n], row);
+        weight[n] = exp(dot(q, row, dim) / sqrt((double)dim));
+        sum += weight[n];
+    }
+    memset(o, 0, MOST_DIM * sizeof *o);
+    for (int n = 0; n < count; n++) {
+        read_row(l, NHOOD_V, &key[n], row);
+        for (int64_t i = 0; i < dim; i++)
+            o[i] += weight[n] / sum * row[i];
+    }
+    return log(sum);
+}
+
+/* P and dS of one query and key. */
+static void gradient_of_score(const struct large *l, const struct place *query,
+                              const struct place *key, double *p, double *d_s) {
+    double q[MOST_DIM], k[MOST_DIM], v[MOST_DIM], o[MOST_DIM], d_o[MOST_DIM];
+    int64_t dim = l->problem.dim;
+    read_row(l, NHOOD_Q, query, q);
+    read_row(l, NHOOD_K, key, k);
+    read_row(l, NHOOD_V, key, v);
+    read_row(l, NHOOD_D_O, query, d_o);
+    double lse = attend(l, query, o);
+    *p = exp(dot(q, k, dim) / sqrt((double)dim) - lse);
+    *d_s = *p * (dot(d_o, v, dim) - dot(d_o, o, dim));
+}
+
+static void add(double sum[MOST_DIM], double weight, const double row[MOST_DIM], int64_t dim) {
+    for (int64_t i = 0; i < dim; i++)
+        sum[i] += weight * row[i];
+}
+
+static void compare(const struct large *l, int tensor, const struct place *p,
+                    const double expected[MOST_DIM]) {
+    double row[MOST_DIM], worst = 0, size = 1;
+    read_row(l, tensor, p, row);
+    for (int64_t i = 0; i < l->problem.dim; i++) {
+        double error = fabs(row[i] - expected[i]);
+        if (!(error <= worst)) worst = error;
+        if (fabs(expected[i]) > size) size = fabs(expected[i]);
+    }
+    CHECK(worst <= tolerance * size, "%s: tensor %d, row %lld: off by %g of %g", l->name, tensor,
+          (long long)row_of(l, p, l->problem.heads), worst, size);
+}
+
+static void check_place(const struct large *l, const struct place *p) {
+    struct place near[MOST_KEYS];
+    double sum[MOST_DIM] = {0}, sum_v[MOST_DIM] = {0}, row[MOST_DIM], weight, d_s;
+    double scale = 1 / sqrt((double)l->problem.dim);
+    if (l->problem.op == NHOOD_OP_FWD) {
+        attend(l, p, sum);
+        compare(l, NHOOD_O, p, sum);
+        return;
+    }
+    int count = neighbors(l, p, 1, near);
+    for (int n = 0; n < count; n++) {
+        gradient_of_score(l, p, &near[n], &weight, &d_s);
+        read_row(l, NHOOD_K, &near[n], row);
+        add(sum, scale * d_s, row, l->problem.dim);
+    }
+    compare(l, NHOOD_D_Q, p, sum);
+    memset(sum, 0, sizeof sum);
+    count = neighbors(l, p, 0, near);
+    for (int n = 0; n < count; n++) {
+        gradient_of_score(l, &near[n], p, &weight, &d_s);
+        read_row(l, NHOOD_Q, &near[n], row);
+        add(sum, scale * d_s, row, l->problem.dim);
+        read_row(l, NHOOD_D_O, &near[n], row);
+        add(sum_v, weight, row, l->problem.dim);
+    }
+    compare(l, NHOOD_D_K, p, sum);
+    compare(l, NHOOD_D_V, p, sum_v);
+}
+
+/* The last places of all, and random ones, most of them past 2^31 elements. */
+static struct place sample(const struct large *l, int number, uint64_t *state) {
+    struct place p = {.batch = l->problem.batch - 1, .head = l->problem.heads - 1};
+    for (int a = 0; a < l->problem.rank; a++)
+        p.at[a] = l->problem.axis[a].length - 1;
+    if (number < 3) {
+        p.at[l->problem.rank - 1] -= number;
+        return p;
+    }
+    if (number % 3 == 0) p.batch = test_between(state, 0, p.batch);
+    p.head = test_between(state, 0, p.head);
+    for (int a = 0; a < l->problem.rank; a++) {
+        int64_t low = a == 0 && number % 3 ? p.at[a] - p.at[a] / 8 : 0;
+        p.at[a] = test_between(state, low, p.at[a]);
+    }
+    return p;
+}
+
+static int execute(struct large *l, nhood_context *context, const char *solver, int32_t op) {
+    nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
+    nhood_problem problem = l->problem;
+    nhood_plan *plan;
+    problem.op = op;
+    nhood_status status = nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan);
+    if (status == NHOOD_ERR_UNSUPPORTED) return 0;
+    CHECK(!status, "%s: %s", l->name, nhood_last_error());
+    if (status) return 0;
+    l->io.workspace_bytes = nhood_plan_workspace_bytes(plan);
+    l->io.workspace = device_allocate(l->io.workspace_bytes);
+    status = nhood_plan_execute(plan, &l->io);
+    CHECK(!status, "%s: %s", l->name, nhood_last_error());
+    MUST(synchronize());
+    device_free(l->io.workspace);
+    nhood_plan_release(plan);
+    return !status;
+}
+
+/* Tensors filled; for a backward also O and LSE, by the first solver that gives them. */
+static int prepare(struct large *l, nhood_context *context, const char *text) {
+    size_t room = 0, total = 0, needed = 0;
+    memset(l, 0, sizeof *l);
+    l->io.struct_size = sizeof l->io;
+    l->name = text;
+    CHECK(nhood_problem_parse(text, &l->problem) == NHOOD_OK, "%s", nhood_last_error());
+    int64_t elements[NHOOD_TENSOR_COUNT];
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        nhood_problem_elements(&l->problem, t, &elements[t]);
+        needed += (size_t)elements[t] * (t == NHOOD_LSE || t == NHOOD_D_LSE ? 4 : 2);
+    }
+    MUST(room(&room, &total));
+    if (needed > room / 10 * 9) {
+        printf("%s: left out, it needs %.1f GB of %.1f\n", text, (double)needed * 1e-9,
+               (double)room * 1e-9);
+        return 0;
+    }
+    CHECK(elements[NHOOD_Q] > INT32_MAX, "%s: only %lld elements", text,
+          (long long)elements[NHOOD_Q]);
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        if (!elements[t] || t == NHOOD_D_LSE) continue;
+        l->io.data[t] = device_allocate((size_t)elements[t] * (t == NHOOD_LSE ? 4 : 2));
+        if (t != NHOOD_LSE) fill(l->io.data[t], elements[t], t);
+    }
+    return l->problem.op != NHOOD_OP_BWD || execute(l, context, NULL, NHOOD_OP_FWD);
+}
+
+static void check_problem(nhood_context *context, const char *text) {
+    struct large l;
+    int32_t kind;
+    const char *solver;
+    int ready = prepare(&l, context, text);
+    for (int32_t i = 0; ready && (solver = nhood_solver_name(i, &kind)); i++) {
+        char name[256];
+        uint64_t state = 12345;
+        if (kind != NHOOD_DEVICE_CUDA) continue;
+        snprintf(name, sizeof name, "%s, %s", solver, text);
+        l.name = name;
+        int output = l.problem.op == NHOOD_OP_FWD ? NHOOD_O : NHOOD_D_Q, checked = test_passed;
+        int64_t elements;
+        nhood_problem_elements(&l.problem, output, &elements);
+        MUST(fill(address_in(l.io.data[output]), 0xff, (size_t)elements * 2));
+        if (!execute(&l, context, solver, l.problem.op)) continue;
+        for (int n = 0; n < (l.problem.op == NHOOD_OP_FWD ? SAMPLES : SAMPLES / 4); n++) {
+            struct place p = sample(&l, n, &state);
+            check_place(&l, &p);
+        }
+        printf("%s: %d rows\n", name, test_passed - checked);
+    }
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        device_free(l.io.data[t]);
+}
+
+int main(void) {
+    nhood_context *context;
+    if (!cuda_api_open()) {
+        printf("skipped: no CUDA device\n");
+        return SKIPPED;
+    }
+    if (nhood_context_create(NULL, &context) || nhood_device_count(context) <= CUDA_DEVICE) {
+        printf("%s\n", nhood_context_notes(context));
+        return EXIT_FAILURE;
+    }
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        check_problem(context, problems[i]);
+    nhood_context_destroy(context);
+    return test_result();
+}
