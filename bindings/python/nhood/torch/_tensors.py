@@ -20,6 +20,7 @@ from .._plans import Request
 
 _TO_DTYPE = {getattr(torch, name): dtype for dtype, name in c.DTYPE_NAMES.items()}
 _FROM_DTYPE = {dtype: torch_dtype for torch_dtype, dtype in _TO_DTYPE.items()}
+_ALIGNMENT = 16  # of tensors on CUDA, in bytes, for solvers that need some
 
 
 @functools.lru_cache(maxsize=4 * _plans.PLAN_CACHE_SIZE)
@@ -45,10 +46,20 @@ def _readable(tensor: Tensor, name: str) -> Tensor:
     return tensor.contiguous()
 
 
+try:  # what torch's own generated code calls; the public way makes an object first
+    from torch._C import _cuda_getCurrentRawStream as _current_stream
+except ImportError:
+
+    def _current_stream(device: int) -> int:
+        return torch.cuda.current_stream(device).cuda_stream
+
+
 def tf32_allowed() -> bool:
     """Whether torch may round factors of float32 matrix products on CUDA to TF32."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # torch 2.9 and later
-    return precision == "tf32" if precision else torch.get_float32_matmul_precision() != "highest"
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # set by the names of torch 2.9 and later, which this one then refuses to know
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def _settings(request: Request, first: Tensor) -> Request:
@@ -73,6 +84,7 @@ def run(request: Request, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
     inputs = list(tensors)  # keeps copies alive until the end of the call
     layouts: list[Optional[Layout]] = []
     addresses: list[Optional[int]] = []
+    low_bits = 0
     for i, tensor in enumerate(tensors):
         if tensor is None:
             layouts.append(None)
@@ -85,13 +97,17 @@ def run(request: Request, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
             tensor = inputs[i] = _readable(tensor, names[i])
             layout = _layout(tensor.shape, tensor.stride(), tensor.dtype)
         layouts.append(layout)
-        addresses.append(tensor.data_ptr())
+        address = tensor.data_ptr()
+        addresses.append(address)
+        low_bits |= address
     request = _settings(request, first)
     if ordinal < 0:
         plan = _plans.find_plan(_plans.current_context(), _plans.CPU, request, tuple(layouts))
         results = _allocate(plan, first, addresses)
         _plans.execute(plan, addresses)
         return results
+    if low_bits % _ALIGNMENT:
+        request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
     return _run_on_cuda(request, first, tuple(layouts), addresses)
 
 
@@ -103,14 +119,12 @@ def _run_on_cuda(
     if number is None:
         notes = c.lib.nhood_context_notes(context.handle).decode()
         raise RuntimeError(f"the library does not see {device}: {notes}")
-    if any([address & 15 for address in addresses if address]):
-        request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
     plan = _plans.find_plan(context, number, request, layouts)
     results = _allocate(plan, first, addresses)
     bytes_needed = plan.workspace_bytes
     workspace = torch.empty(bytes_needed, dtype=torch.uint8, device=device) if bytes_needed else None
-    stream = torch.cuda.current_stream(device).cuda_stream
-    _plans.enqueue(plan, addresses, None if workspace is None else workspace.data_ptr(), stream)
+    address = workspace.data_ptr() if workspace is not None else None
+    _plans.enqueue(plan, addresses, address, _current_stream(device.index))
     return results
 
 
