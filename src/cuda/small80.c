@@ -115,15 +115,15 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const struct nh_cuda_device *cuda = device->backend;
     struct shape shape = shape_of(problem, config->value);
     double waves = (double)blocks_of(problem, config->value) / cuda->multiprocessors;
-    double residents = (double)residents_of(cuda, &shape), warps = shape.threads / 32;
+    double residents = (double)residents_of(cuda, &shape), warps = (double)config->value[WARPS];
     double bytes = 2 * (double)(problem->dim + problem->dim_v) * (shape.halo_rows + shape.rows);
     double copies = bytes / 16 / 32 * 8;
     double issue =
         (shape.subs * sub_instructions(problem, &shape) + copies + warps * BLOCK_INSTRUCTIONS) / 4 /
         0.6;
-    double block =
-        nh_ceil_div(shape.subs, config->value[WARPS]) * sub_instructions(problem, &shape) * 4 +
-        LATENCY_CLOCKS;
+    double block = (double)nh_ceil_div(shape.subs, config->value[WARPS]) *
+                       sub_instructions(problem, &shape) * 4 +
+                   LATENCY_CLOCKS;
     double clocks = waves * issue;
     if (waves * bytes / COPY_BYTES_PER_CLOCK > clocks)
         clocks = waves * bytes / COPY_BYTES_PER_CLOCK;

@@ -71,14 +71,14 @@ NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &b
 static __device__ __noinline__ float nh_exact_query(const nh_cuda_args &args, int tile_row,
                                                     elem *output) {
     struct nh_block block;
-    nh_block_locate(args, block);
+    nh_block_locate(args, args.heads, block);
     struct nh_exact_row row;
     int lane = (int)threadIdx.x % 32;
     int position[3];
     for (int a = 0; a < 3; a++)
-        position[a] = nh_query_position(block, tile_row, a);
+        position[a] = nh_row_position(block, tile_row, a);
     const elem *query = (const elem *)args.tensor[NH_Q].data +
-                        nh_query_offset(args, block, args.tensor[NH_Q], tile_row);
+                        nh_row_offset(args, block, args.tensor[NH_Q], block.head, tile_row);
     for (int i = 0; i < NH_LANE_DIMS; i++)
         row.query[i] = lane + 32 * i < NH_DIM ? nh_load(query[lane + 32 * i]) : 0.f;
     for (int i = 0; i < NH_LANE_DIMS_V; i++)

@@ -17,6 +17,7 @@
 #define NH_SUB2 NH_TILE_Q2
 #define NH_COLUMNS (NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2)
 #define NH_CHUNKS 1
+#define NH_INVERSE 0
 #define NH_WARP_ROWS (NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2 / NH_WARPS)
 #include "key_walk.cuh"
 #include "tile_output.cuh"
@@ -31,27 +32,6 @@ struct nh_shared {
     struct nh_mask_tables masks;
 };
 static_assert(sizeof(struct nh_shared) == NH_SHARED_BYTES, "the host's count of shared memory");
-
-/* Keys, or values: where the block's ones start, and the extra ones. */
-struct nh_rows {
-    const elem *grid, *extra;
-    long long step[3], extra_step;
-};
-
-NH_DEVICE struct nh_rows nh_rows_of(const nh_cuda_args &args, const struct nh_block &block,
-                                    int slot, int extra_slot) {
-    const nh_cuda_tensor &grid = args.tensor[slot], &extra = args.tensor[extra_slot];
-    struct nh_rows rows;
-    rows.grid = (const elem *)grid.data + block.batch * grid.batch + block.kv_head * grid.head;
-    rows.extra = (const elem *)extra.data + block.batch * extra.batch + block.kv_head * extra.head;
-    rows.extra_step = extra.axis[3 - args.rank];
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        rows.grid += block.group[a] * grid.axis[a];
-        rows.step[a] = args.axis[a].dilation * grid.axis[a];
-    }
-    return rows;
-}
 
 /* How far a walk has come: tile number `tile` is at `cursor`, or extra tokens after the first halo_tiles. */
 struct nh_walk {
@@ -69,15 +49,30 @@ NH_DEVICE long long nh_extra_first(const struct nh_course &course, int tile) {
     return (long long)(tile - course.halo_tiles) * NH_COLUMNS;
 }
 
+/* Keys, or values: those of the grid, and the extra ones. */
+struct nh_stream {
+    struct nh_grid_rows grid;
+    const elem *extra;
+    long long extra_step;
+};
+
+NH_DEVICE struct nh_stream nh_stream_of(const nh_cuda_args &args, const struct nh_block &block,
+                                        int slot, int extra_slot) {
+    const nh_cuda_tensor &extra = args.tensor[extra_slot];
+    struct nh_stream stream;
+    stream.grid = nh_grid_rows_of(args, block, args.tensor[slot], block.kv_head);
+    stream.extra =
+        (const elem *)extra.data + block.batch * extra.batch + block.kv_head * extra.head;
+    stream.extra_step = extra.axis[3 - args.rank];
+    return stream;
+}
+
 /* Starts the copies of the walk's tile, if there is one, and moves on. */
-NH_DEVICE void nh_copy_next(elem *to, int pitch, int width, const struct nh_rows &rows,
+NH_DEVICE void nh_copy_next(elem *to, int pitch, int width, const struct nh_stream &rows,
                             const long long *offset, const unsigned *place,
                             const struct nh_course &course, struct nh_walk &walk) {
     if (walk.tile < course.halo_tiles) {
-        const elem *origin = rows.grid;
-#pragma unroll
-        for (int a = 0; a < 3; a++)
-            origin += walk.cursor.at[a] * rows.step[a];
+        const elem *origin = nh_grid_row(rows.grid, walk.cursor);
         nh_copy_tile(to, pitch, width, origin, offset, place, nh_limits(course.halo, walk.cursor));
         nh_advance(walk.cursor, course.halo);
     } else if (walk.tile < course.tiles) {
@@ -117,10 +112,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     extern __shared__ __align__(16) char nh_shared_memory[];
     struct nh_shared &shared = *(struct nh_shared *)nh_shared_memory;
     struct nh_block block;
-    if (!nh_block_locate(args, block)) return;
+    if (!nh_block_locate(args, args.heads, block)) return;
 
     nh_mask_tables_fill(args, block, shared.masks);
-    nh_row_tables_fill(args, shared.rows);
+    nh_row_tables_fill(args, NH_K, NH_V, shared.rows);
     if (NH_BIASED)
         for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS)
             shared.bias[c] = nh_bias_of_column(args, c);
@@ -137,18 +132,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     course.extra_tokens = args.extra_tokens;
     course.tiles = course.halo_tiles + (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
     const struct nh_halo dense = nh_dense_origins(shared.masks, first_row);
-    const struct nh_rows keys = nh_rows_of(args, block, NH_K, NH_EXTRA_K);
-    const struct nh_rows values = nh_rows_of(args, block, NH_V, NH_EXTRA_V);
+    const struct nh_stream keys = nh_stream_of(args, block, NH_K, NH_EXTRA_K);
+    const struct nh_stream values = nh_stream_of(args, block, NH_V, NH_EXTRA_V);
     struct nh_walk now = {{{course.halo.begin[0], course.halo.begin[1], course.halo.begin[2]}}, 0};
     struct nh_walk next_keys = now, next_values = now;
 #define NH_COPY_KEYS()                                                                             \
     nh_copy_next(shared.keys[next_keys.tile % NH_STAGES], NH_PITCH_K, NH_DIM, keys,                \
-                 shared.rows.key, shared.rows.place, course, next_keys)
+                 shared.rows.first, shared.rows.place, course, next_keys)
 #define NH_COPY_VALUES()                                                                           \
     nh_copy_next(shared.values[next_values.tile % NH_STAGES], NH_PITCH_V, NH_DIM_V, values,        \
-                 shared.rows.value, shared.rows.place, course, next_values)
+                 shared.rows.second, shared.rows.place, course, next_values)
 
-    nh_copy_queries(args, block, shared.queries);
+    nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
     NH_COPY_KEYS();
 #pragma unroll
     for (int i = 1; i < NH_STAGES; i++) {
@@ -168,13 +163,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_copy_wait_groups<2 * (NH_STAGES - 1)>();
         __syncthreads();
         NH_COPY_VALUES();
-        nh_score_tile(scores, queries, shared.keys[stage]);
+        nh_multiply<NH_DIM_PADDED, NH_PITCH_Q, NH_PITCH_K>(scores, queries, shared.keys[stage]);
         nh_copy_wait_groups<2 * (NH_STAGES - 1)>();
         __syncthreads();
         NH_COPY_KEYS();
         nh_finish_scores(args, block, shared, course, dense, now, first_row, scale, scores);
         nh_softmax_tile(state, scores, output, NH_PRESCALE ? 1.f : scale);
-        nh_value_tile(output, scores, shared.values[stage]);
+        nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(output, scores, shared.values[stage]);
         nh_advance(now.cursor, course.halo);
         now.tile++;
     }

@@ -55,22 +55,48 @@ NH_DEVICE unsigned nh_first_columns(long long count) {
 
 /* ---- copies ---- */
 
-/* Offsets of a key tile's rows from its origin, and their coordinates, one per byte. */
+/* The rows of one tensor that a block walks over: the row of the dilation group's first position, and the elements
+ * from one position to the next on each axis. */
+struct nh_grid_rows {
+    const elem *first;
+    long long step[3];
+};
+
+NH_DEVICE struct nh_grid_rows nh_grid_rows_of(const nh_cuda_args &args,
+                                              const struct nh_block &block,
+                                              const nh_cuda_tensor &tensor, int head) {
+    struct nh_grid_rows rows;
+    rows.first = (const elem *)tensor.data + block.batch * tensor.batch + head * tensor.head;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        rows.first += block.group[a] * tensor.axis[a];
+        rows.step[a] = args.axis[a].dilation * tensor.axis[a];
+    }
+    return rows;
+}
+
+NH_DEVICE const elem *nh_grid_row(const struct nh_grid_rows &rows, const struct nh_cursor &tile) {
+    return rows.first + tile.at[0] * rows.step[0] + tile.at[1] * rows.step[1] +
+           tile.at[2] * rows.step[2];
+}
+
+/* Of the two tensors that are walked: offsets of a tile's rows from its origin. And their coordinates, one a byte. */
 struct nh_row_tables {
-    long long key[NH_COLUMNS], value[NH_COLUMNS];
+    long long first[NH_COLUMNS], second[NH_COLUMNS];
     unsigned place[NH_COLUMNS];
 };
 
-NH_DEVICE void nh_row_tables_fill(const nh_cuda_args &args, struct nh_row_tables &tables) {
+NH_DEVICE void nh_row_tables_fill(const nh_cuda_args &args, int first, int second,
+                                  struct nh_row_tables &tables) {
     for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
-        tables.key[c] = tables.value[c] = 0;
+        tables.first[c] = tables.second[c] = 0;
         tables.place[c] = 0;
 #pragma unroll
         for (int a = 0; a < 3; a++) {
-            int at = nh_column_axis(c, a);
-            tables.key[c] += at * args.axis[a].dilation * args.tensor[NH_K].axis[a];
-            tables.value[c] += at * args.axis[a].dilation * args.tensor[NH_V].axis[a];
-            tables.place[c] |= (unsigned)at << 8 * a;
+            long long at = nh_column_axis(c, a) * args.axis[a].dilation;
+            tables.first[c] += at * args.tensor[first].axis[a];
+            tables.second[c] += at * args.tensor[second].axis[a];
+            tables.place[c] |= (unsigned)nh_column_axis(c, a) << 8 * a;
         }
     }
 }

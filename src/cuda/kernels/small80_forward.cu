@@ -14,6 +14,7 @@
  * NH_SHARED_BYTES. */
 #define NH_WARP_ROWS 16
 #define NH_TF32 0
+#define NH_INVERSE 0
 #include "tile_mask.cuh"
 #include "tile_output.cuh"
 #include "tile_scores.cuh"
@@ -111,7 +112,7 @@ NH_DEVICE void nh_gather_rows(const struct nh_shared &shared, int chunk, int fir
         row[n] = first + shared.gather[chunk * NH_COLUMNS + 16 * n + (int)threadIdx.x % 16];
 }
 
-/* As nh_score_tile, keys gathered: lanes 16 .. 31 name the second half of a step for the same rows. */
+/* As nh_multiply, keys gathered: lanes 16 .. 31 name the second half of a step for the same rows. */
 NH_DEVICE void nh_score_gathered(nh_scores &scores, const elem *queries, const elem *keys,
                                  const int (&row)[NH_COLUMNS / 16]) {
     int lane = (int)threadIdx.x % 32;
@@ -137,7 +138,7 @@ NH_DEVICE void nh_score_gathered(nh_scores &scores, const elem *queries, const e
     }
 }
 
-/* As nh_value_tile. */
+/* As nh_accumulate. */
 NH_DEVICE void nh_value_gathered(nh_output &output, const nh_scores &weights, const elem *values,
                                  const int (&row)[NH_COLUMNS / 16]) {
     values += (int)threadIdx.x % 32 / 16 * NH_QUARTER;
@@ -178,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     extern __shared__ __align__(16) char nh_shared_memory[];
     struct nh_shared &shared = *(struct nh_shared *)nh_shared_memory;
     struct nh_block block;
-    if (!nh_block_locate(args, block)) return;
+    if (!nh_block_locate(args, args.heads, block)) return;
 
     nh_mask_tables_fill(args, block, shared.masks);
     nh_column_tables_fill(args, shared);
@@ -188,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     __syncthreads();
     const struct nh_halo halo = nh_halo_of(shared.masks);
     nh_copy_halo(args, block, halo, shared);
-    nh_copy_queries(args, block, shared.queries);
+    nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
     nh_copy_commit();
     nh_copy_wait_groups<0>();
     __syncthreads();
@@ -197,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #pragma unroll 1
     for (int first_row = (int)threadIdx.x / 32 * 16; first_row < NH_ROWS;
          first_row += 16 * NH_WARPS) {
-        if (!nh_query_exists(block, first_row)) continue;
+        if (!nh_row_exists(block, first_row)) continue;
         struct nh_place place = nh_place_of(shared.masks, halo, first_row);
         elem *queries = shared.queries + first_row * NH_PITCH_Q;
         nh_output output = {};

@@ -45,13 +45,17 @@ NH_DEVICE void nh_store_unit(elem *global, const elem *shared) {
     }
 }
 
-NH_DEVICE void nh_copy_queries(const nh_cuda_args &args, const struct nh_block &block, elem *tile) {
-    const elem *global = (const elem *)args.tensor[NH_Q].data;
-    const int units = NH_DIM / NH_UNIT;
+/* The block's own rows of a tensor. */
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const struct nh_block &block,
+                            const nh_cuda_tensor &tensor, int head, elem *tile) {
+    const int units = WIDTH / NH_UNIT;
     for (int i = (int)threadIdx.x; i < NH_ROWS * units; i += NH_THREADS) {
         int row = i / units, column = i % units * NH_UNIT;
-        nh_copy_unit(tile + row * NH_PITCH_Q + column,
-                     global + nh_query_offset(args, block, args.tensor[NH_Q], row) + column, true);
+        nh_copy_unit(tile + row * PITCH + column,
+                     (const elem *)tensor.data + nh_row_offset(args, block, tensor, head, row) +
+                         column,
+                     true);
     }
 }
 

@@ -47,6 +47,14 @@ NH_DEVICE constexpr struct nh_prefix_tables nh_prefixes_of_box() {
 }
 static __device__ const struct nh_prefix_tables nh_box_prefixes = nh_prefixes_of_box();
 
+/* Positions on one axis that a row has to do with: a query's keys, or the queries of a key if NH_INVERSE. */
+NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_block &block,
+                                      int axis, int position) {
+    const nh_cuda_axis &a = args.axis[axis];
+    return NH_INVERSE ? nh_inverse_range(block.length[axis], a.window, a.stride, a.causal, position)
+                      : nh_window_range(block.length[axis], a.window, a.stride, a.causal, position);
+}
+
 /* By the whole block; a barrier must follow. */
 NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const struct nh_block &block,
                                    struct nh_mask_tables &tables) {
@@ -57,11 +65,9 @@ NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const struct nh_blo
     for (int a = 0; a < 3; a++) {
         for (int i = (int)threadIdx.x; i < nh_tile_q(a); i += NH_THREADS) {
             int last = block.length[a] - 1, position = block.origin[a] + i;
-            struct nh_range keys =
-                nh_window_range(block.length[a], args.axis[a].window, args.axis[a].stride,
-                                args.axis[a].causal, position < last ? position : last);
-            tables.begin[nh_rows_before(a) + i] = (int)keys.begin;
-            tables.end[nh_rows_before(a) + i] = (int)keys.end;
+            struct nh_range range = nh_partners(args, block, a, position < last ? position : last);
+            tables.begin[nh_rows_before(a) + i] = (int)range.begin;
+            tables.end[nh_rows_before(a) + i] = (int)range.end;
         }
     }
 }

@@ -30,8 +30,9 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &b
             float exact = nh_exact_query(args, first_row + bad_row, rows + bad_row * NH_PITCH_Q);
             if (g == bad) row_lse = exact;
         }
-        if (lse.data && t == 0 && nh_query_exists(block, first_row + row))
-            ((float *)lse.data)[nh_query_offset(args, block, lse, first_row + row)] = row_lse;
+        if (lse.data && t == 0 && nh_row_exists(block, first_row + row))
+            ((float *)lse.data)[nh_row_offset(args, block, lse, block.head, first_row + row)] =
+                row_lse;
     }
 }
 
@@ -41,9 +42,9 @@ NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const struct nh_block &bl
     const int units = NH_DIM_V / NH_UNIT;
     for (int i = (int)threadIdx.x % 32; i < NH_WARP_ROWS * units; i += 32) {
         int row = i / units, column = i % units * NH_UNIT;
-        if (nh_query_exists(block, first_row + row))
-            nh_store_unit((elem *)o.data + nh_query_offset(args, block, o, first_row + row) +
-                              column,
+        if (nh_row_exists(block, first_row + row))
+            nh_store_unit((elem *)o.data +
+                              nh_row_offset(args, block, o, block.head, first_row + row) + column,
                           rows + row * NH_PITCH_Q + column);
     }
 }

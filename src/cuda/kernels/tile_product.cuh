@@ -1,7 +1,7 @@
-/* The two products of attention on one warp's rows: scores = Q K^T and output += P V.
+/* The two kinds of product on one warp's rows: scores = A B^T, as Q K^T, and output += weights B, as P V.
  *
- * Matrix loads move 16 bytes per row whatever the type, so queries and keys of f32 load as those of 16 bits do, with
- * half the step. Values of f32 cannot be transposed by them: there, lane t takes keys 2t and 2t + 1, which is how it
+ * Matrix loads move 16 bytes per row whatever the type, so rows of f32 load for A B^T as those of 16 bits do, with
+ * half the step. Rows of f32 cannot be transposed by them for weights B: there, lane t takes keys 2t and 2t + 1, which is how it
  * already holds P, as the order of keys inside a sum is free. */
 #pragma once
 
@@ -56,26 +56,27 @@ NH_DEVICE unsigned nh_pack(float low, float high) {
 }
 #endif
 
-/* queries: the warp's first row. */
-NH_DEVICE void nh_score_tile(nh_scores &scores, const elem *queries, const elem *keys) {
+/* a: the warp's first row, b: the first column; both of DEPTH elements. */
+template <int DEPTH, int PITCH_A, int PITCH_B>
+NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_rows) {
     int lane = (int)threadIdx.x % 32;
-    queries += lane % 16 * NH_PITCH_Q + lane / 16 * NH_QUARTER;
-    keys += (lane % 8 + lane / 16 * 8) * NH_PITCH_K + lane / 8 % 2 * NH_QUARTER;
+    a_rows += lane % 16 * PITCH_A + lane / 16 * NH_QUARTER;
+    b_rows += (lane % 8 + lane / 16 * 8) * PITCH_B + lane / 8 % 2 * NH_QUARTER;
 #pragma unroll
     for (int m = 0; m < NH_BLOCKS; m++)
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 2; i++)
             scores[m][i / 4][i % 4] = 0.f;
 #pragma unroll
-    for (int d = 0; d < NH_DIM_PADDED; d += NH_STEP) {
+    for (int d = 0; d < DEPTH; d += NH_STEP) {
         unsigned a[NH_BLOCKS][4];
 #pragma unroll
         for (int m = 0; m < NH_BLOCKS; m++)
-            nh_load_matrices(a[m], queries + m * 16 * NH_PITCH_Q + d);
+            nh_load_matrices(a[m], a_rows + m * 16 * PITCH_A + d);
 #pragma unroll
         for (int n = 0; n < NH_COLUMNS / 16; n++) {
             unsigned b[4];
-            nh_load_matrices(b, keys + n * 16 * NH_PITCH_K + d);
+            nh_load_matrices(b, b_rows + n * 16 * PITCH_B + d);
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++) {
                 nh_product(scores[m][2 * n], a[m], b);
@@ -86,9 +87,11 @@ NH_DEVICE void nh_score_tile(nh_scores &scores, const elem *queries, const elem 
 }
 
 #if NH_DTYPE == NH_F32
-NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const elem *values) {
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
+                             const elem *values) {
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
-    values += 2 * t * NH_PITCH_V + g;
+    values += 2 * t * PITCH + g;
 #pragma unroll
     for (int k = 0; k < NH_COLUMNS / 8; k++) {
         unsigned a[NH_BLOCKS][4];
@@ -98,9 +101,9 @@ NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const 
             for (int i = 0; i < 4; i++)
                 a[m][i] = __float_as_uint(weights[m][k][i % 2 * 2 + i / 2]);
 #pragma unroll
-        for (int n = 0; n < NH_DIM_V_PADDED / 8; n++) {
-            const elem *pair = values + k * 8 * NH_PITCH_V + n * 8;
-            unsigned b[2] = {__float_as_uint(pair[0]), __float_as_uint(pair[NH_PITCH_V])};
+        for (int n = 0; n < WIDTH / 8; n++) {
+            const elem *pair = values + k * 8 * PITCH + n * 8;
+            unsigned b[2] = {__float_as_uint(pair[0]), __float_as_uint(pair[PITCH])};
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++)
                 nh_product(output[m][n], a[m], b);
@@ -115,9 +118,11 @@ NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMN
         a[i] = nh_pack(weights[2 * k + i / 2][i % 2 * 2], weights[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const elem *values) {
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
+                             const elem *values) {
     int lane = (int)threadIdx.x % 32;
-    values += lane % 16 * NH_PITCH_V + lane / 16 * NH_QUARTER;
+    values += lane % 16 * PITCH + lane / 16 * NH_QUARTER;
 #pragma unroll
     for (int k = 0; k < NH_COLUMNS / 16; k++) {
         unsigned a[NH_BLOCKS][4];
@@ -125,9 +130,9 @@ NH_DEVICE void nh_value_tile(nh_output &output, const nh_scores &weights, const 
         for (int m = 0; m < NH_BLOCKS; m++)
             nh_weight_operand(a[m], weights[m], k);
 #pragma unroll
-        for (int n = 0; n < NH_DIM_V_PADDED / 16; n++) {
+        for (int n = 0; n < WIDTH / 16; n++) {
             unsigned b[4];
-            nh_load_matrices_transposed(b, values + k * 16 * NH_PITCH_V + n * 16);
+            nh_load_matrices_transposed(b, values + k * 16 * PITCH + n * 16);
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++) {
                 nh_product(output[m][2 * n], a[m], b);

@@ -38,7 +38,7 @@ NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_blo
     long long offset = 0;
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        offset += nh_query_position(block, row, a) * nh_bias_stride(args, a);
+        offset += nh_row_position(block, row, a) * nh_bias_stride(args, a);
     return offset;
 }
 

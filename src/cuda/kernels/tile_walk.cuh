@@ -50,8 +50,8 @@ struct nh_block {
 };
 
 /* Blocks are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
- * keys in the cache. False for a tile beyond the end of a dilation group that is shorter than the first. */
-NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, struct nh_block &block) {
+ * keys in the cache. `heads`: query heads, or key heads if those own the rows. False for a tile beyond the end of a dilation group that is shorter than the first. */
+NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, long long heads, struct nh_block &block) {
     unsigned index = blockIdx.x;
     bool inside = true;
 #pragma unroll
@@ -69,19 +69,19 @@ NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, struct nh_block &block)
         block.length[a] = (int)nh_axis_group_length(args.axis[a].length, dilation, block.group[a]);
         inside = inside && block.origin[a] < block.length[a];
     }
-    block.head = (int)(index % (unsigned)args.heads);
-    block.batch = index / (unsigned)args.heads;
-    block.kv_head = block.head / (int)(args.heads / args.kv_heads);
+    block.head = (int)(index % (unsigned)heads);
+    block.batch = index / (unsigned)heads;
+    block.kv_head = block.head / (int)(heads / args.kv_heads);
     return inside;
 }
 
-/* Position of a row of the query tile. Rows past the end repeat the last query: they are computed, not stored. */
-NH_DEVICE int nh_query_position(const struct nh_block &block, int row, int axis) {
+/* Position of a row of the block. Rows past the end repeat the last position: they are computed, not stored. */
+NH_DEVICE int nh_row_position(const struct nh_block &block, int row, int axis) {
     int position = block.origin[axis] + nh_row_axis(row, axis);
     return position < block.length[axis] ? position : block.length[axis] - 1;
 }
 
-NH_DEVICE bool nh_query_exists(const struct nh_block &block, int row) {
+NH_DEVICE bool nh_row_exists(const struct nh_block &block, int row) {
     return block.origin[0] + nh_row_axis(row, 0) < block.length[0] &&
            block.origin[1] + nh_row_axis(row, 1) < block.length[1] &&
            block.origin[2] + nh_row_axis(row, 2) < block.length[2];
@@ -93,12 +93,12 @@ NH_DEVICE long long nh_position_offset(const nh_cuda_args &args, const struct nh
     return (position * args.axis[axis].dilation + block.group[axis]) * tensor.axis[axis];
 }
 
-NH_DEVICE long long nh_query_offset(const nh_cuda_args &args, const struct nh_block &block,
-                                    const nh_cuda_tensor &tensor, int row) {
-    long long offset = block.batch * tensor.batch + block.head * tensor.head;
+NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const struct nh_block &block,
+                                  const nh_cuda_tensor &tensor, int head, int row) {
+    long long offset = block.batch * tensor.batch + head * tensor.head;
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        offset += nh_position_offset(args, block, tensor, a, nh_query_position(block, row, a));
+        offset += nh_position_offset(args, block, tensor, a, nh_row_position(block, row, a));
     return offset;
 }
 
