@@ -14,6 +14,7 @@ const struct nh_solver *const nh_registry_solvers[] = {
     &nh_solver_cuda_fused90,
     &nh_solver_cuda_small80,
     &nh_solver_cuda_fused80,
+    &nh_solver_cuda_split80,
     &nh_solver_cuda_gemm,
     &nh_solver_cuda_naive,
     NULL,

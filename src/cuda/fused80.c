@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { MOST_DIM = 256, MOST_LENGTH = 1 << 30, MOST_CANDIDATES = 4, WIDEST_TILE = 128 };
+enum { MOST_DIM = 256, MOST_LENGTH = 1 << 30, MOST_CANDIDATES = 4 };
 enum { Q0, Q1, Q2, K0, K1, K2, WARPS, STAGES, KNOBS };
 static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "warps", "stages", NULL};
 
@@ -105,7 +105,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const int32_t *value = config->value;
     double visits = 1, blocks = (double)(problem->batch * problem->heads);
     for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count count = nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a]);
+        struct nh_tile_count count =
+            nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a], false);
         visits *= count.visits / (double)count.tiles;
         blocks *= (double)count.tiles;
     }
@@ -154,35 +155,10 @@ static void rank(struct ranking *ranking, const struct nh_config *config) {
     ranking->config[place] = *config;
 }
 
-/* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
- * nothing else is left. */
-static int boxes(const struct nh_problem *problem, int32_t size, int32_t box[][3], int capacity) {
-    int64_t cover[NH_AXES];
-    int count = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        int64_t longest =
-            nh_axis_group_length(problem->axis[a].length, problem->axis[a].dilation, 0);
-        for (cover[a] = 1; cover[a] < longest && cover[a] < size;)
-            cover[a] *= 2;
-    }
-    while (cover[0] * cover[1] * cover[2] < size)
-        cover[2] *= 2;
-    for (int32_t x = 1; x <= cover[0]; x *= 2)
-        for (int32_t y = 1; y <= cover[1] && x * y <= size; y *= 2) {
-            int32_t z = size / (x * y);
-            if (z > cover[2] || count == capacity) continue;
-            box[count][0] = x;
-            box[count][1] = y;
-            box[count++][2] = z;
-        }
-    return count;
-}
-
 static void rank_variant(struct ranking *ranking, const struct variant *variant) {
-    enum { MOST_BOXES = 36 };
-    int32_t q[MOST_BOXES][3], k[MOST_BOXES][3];
-    int q_count = boxes(ranking->problem, variant->rows, q, MOST_BOXES);
-    int k_count = boxes(ranking->problem, variant->columns, k, MOST_BOXES);
+    int32_t q[NH_MOST_BOXES][3], k[NH_MOST_BOXES][3];
+    int q_count = nh_tile_boxes(ranking->problem, variant->rows, q);
+    int k_count = nh_tile_boxes(ranking->problem, variant->columns, k);
     for (int i = 0; i < q_count; i++)
         for (int j = 0; j < k_count; j++) {
             struct nh_config config = {{q[i][0], q[i][1], q[i][2], k[j][0], k[j][1], k[j][2],
@@ -239,7 +215,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     step.shared_bytes = shared_bytes_of(problem, value);
     step.grid[0] = problem->batch * problem->heads;
     for (int a = 0; a < NH_AXES; a++)
-        step.grid[0] *= nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a]).tiles;
+        step.grid[0] *= nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a], false).tiles;
     status = nh_cuda_step_add(created, &step, &spec);
     if (status) {
         created->base.destroy(&created->base);

@@ -1,18 +1,25 @@
-/* How many tiles a walk over query tiles and the key tiles of their halos visits on one axis. Axes are independent:
- * the visits of a grid are the product of its axes'. */
+/* How many tiles a walk over row tiles (of queries) and the column tiles (of keys) of their halos visits on one axis.
+ * Axes are independent: the visits of a grid are the product of its axes'. */
 #ifndef NH_TILE_COUNT_H
 #define NH_TILE_COUNT_H
 
 #include "problem.h"
 
 struct nh_tile_count {
-    /* query tiles, all dilation groups as long as the first */
+    /* row tiles, all dilation groups as long as the first */
     int64_t tiles;
-    /* pairs of a query tile with a key tile of its halo; of these, pairs in which every query attends every key */
+    /* pairs of a row tile with a column tile of its halo; of these, pairs that need no mask */
     double visits, dense;
 };
 
-/* Key tiles start at the halo's first key. Exact up to 2^14 query tiles a group, beyond that every n-th is counted. */
-struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t queries, int32_t keys);
+/* Tiles of columns start at the halo's first position. `inverse`: rows are keys, columns the queries that attend
+ * them; else rows are queries and columns keys. Exact up to 2^14 row tiles a group, beyond that every n-th is counted. */
+struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                   bool inverse);
+
+/* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
+ * nothing else is left. Returns how many. */
+enum { NH_MOST_BOXES = 36 };
+int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH_MOST_BOXES][3]);
 
 #endif

@@ -14,7 +14,7 @@ struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const i
                                        const int32_t k[3]) {
     double items = 1, visited = 1, full = 1;
     for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count count = nh_tile_count(&problem->axis[a], q[a], k[a]);
+        struct nh_tile_count count = nh_tile_count(&problem->axis[a], q[a], k[a], false);
         items *= (double)count.tiles;
         visited *= count.visits;
         full *= count.dense;
