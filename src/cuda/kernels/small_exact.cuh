@@ -1,0 +1,74 @@
+/* One row of the forward pass, key by key, by a whole warp: over its window and nothing else.
+ *
+ * Tensor cores multiply the zero weight of a key outside the window with its value: a NaN or infinity there makes the
+ * sum NaN, though the key is none of the query's business. Rows that come out so are done again here; if the window
+ * itself holds the NaN, it comes out again. */
+#pragma once
+
+#include "small_sight.cuh"
+
+NH_DEVICE float nh_shared_element(int width, const char *rows, int row, int element) {
+    return nh_load(*(const elem *)(rows + nh_unit_offset(width, row, element / 8) + element % 8 * 2));
+}
+
+struct nh_exact {
+    float query[2], output[2], top, sum; /* elements lane and lane + 32 */
+};
+
+NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *values, int row, float scale,
+                            float bias) {
+    int lane = (int)threadIdx.x % 32;
+    float score = 0.f;
+    for (int i = 0; i < 2; i++)
+        if (lane + 32 * i < NH_DIM)
+            score += state.query[i] * nh_shared_element(NH_DIM, keys, row, lane + 32 * i);
+    for (int step = 16; step; step /= 2)
+        score += __shfl_xor_sync(~0u, score, step);
+    score = fmaf(score, scale, bias);
+    float top = fmaxf(state.top, score);
+    float shrink = nh_exp2(state.top - top), weight = nh_exp2(score - top);
+    state.top = top;
+    state.sum = state.sum * shrink + weight;
+    for (int i = 0; i < 2; i++)
+        if (lane + 32 * i < NH_DIM_V)
+            state.output[i] = state.output[i] * shrink +
+                              weight * nh_shared_element(NH_DIM_V, values, row, lane + 32 * i);
+}
+
+/* Writes the row to `outputs`; returns its LSE. The query is read from memory: its place holds outputs by now. */
+static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, const nh_item &item,
+                                                  const char *keys, const char *values,
+                                                  const float *bias, int subtile, int row,
+                                                  char *outputs) {
+    int lane = (int)threadIdx.x % 32;
+    if (!nh_row_exists(item, subtile, row)) return 0.f;
+    const elem *query =
+        (const elem *)args.tensor[NH_Q].data + nh_row_offset(args, item, NH_Q, subtile, row);
+    nh_exact state = {{0.f, 0.f}, {0.f, 0.f}, -1e30f, 0.f};
+    for (int i = 0; i < 2; i++)
+        if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);
+    nh_range window[3] = {{0, 1}, {0, 1}, {0, 1}};
+    int position[3] = {0, 0, 0};
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        position[a] = item.row[a] + nh_row_at(subtile, row, a);
+        window[a] = nh_columns_of(args.axis[a], item.length[a], position[a]);
+    }
+    for (int x = window[0].begin; x < window[0].end; x++)
+        for (int y = window[1].begin; y < window[1].end; y++)
+            for (int z = window[2].begin; z < window[2].end; z++) {
+                const int at[3] = {x, y, z};
+                int halo_row = 0, entry = 0;
+                for (int a = NH_FIRST_AXIS; a < 3; a++) {
+                    halo_row += (at[a] - item.column[a]) * nh_axis_pitch(a);
+                    entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(args, a);
+                }
+                nh_exact_key(state, keys, values, halo_row, (float)(args.scale * NH_LOG2E),
+                             NH_BIAS_COUNT ? bias[entry] : 0.f);
+            }
+    for (int i = 0; i < 2; i++) {
+        int element = lane + 32 * i;
+        char *to = outputs + nh_unit_offset(NH_WIDEST, nh_row_number(subtile, row), element / 8);
+        if (element < NH_DIM_V) *(elem *)(to + element % 8 * 2) = nh_store(state.output[i] / state.sum);
+    }
+    return (state.top + log2f(state.sum)) * (float)NH_LN2;
+}

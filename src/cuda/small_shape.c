@@ -1,0 +1,109 @@
+#include "small_shape.h"
+
+enum { MOST_HALO_ROWS = 4096 };
+
+static int64_t greatest_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static struct nh_range columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
+                                  int64_t length, int64_t position) {
+    return rows == NH_SMALL_KEYS
+               ? nh_inverse_range(length, axis->window, axis->stride, axis->causal, position)
+               : nh_window_range(length, axis->window, axis->stride, axis->causal, position);
+}
+
+/* Between the borders ranges repeat: a group as long as both borders and two periods has every pattern. */
+static int64_t representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
+    int64_t period = tile / greatest_divisor(tile, axis->stride) * axis->stride;
+    int64_t enough = 4 * axis->window + 2 * period;
+    return length > enough ? length - (length - enough) / period * period : length;
+}
+
+struct extent {
+    /* columns of `tile` rows next to each other, at most; of one row, at least */
+    int64_t most, least;
+};
+
+static void extend(const struct nh_axis *axis, enum nh_small_rows rows, int64_t length,
+                   int64_t tile, struct extent *extent) {
+    for (int64_t first = 0; first < length; first += tile) {
+        int64_t last = nh_min(first + tile, length) - 1;
+        int64_t begin = columns_of(axis, rows, length, first).begin;
+        extent->most = nh_max(extent->most, columns_of(axis, rows, length, last).end - begin);
+        for (int64_t i = first; i <= last; i++) {
+            struct nh_range range = columns_of(axis, rows, length, i);
+            extent->least = nh_min(extent->least, range.end - range.begin);
+        }
+    }
+}
+
+static struct extent extent_of(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile) {
+    struct extent extent = {0, INT64_MAX};
+    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    extend(axis, rows, representative_length(axis, longest, tile), tile, &extent);
+    if (axis->length % axis->dilation)
+        extend(axis, rows, representative_length(axis, longest - 1, tile), tile, &extent);
+    return extent;
+}
+
+static double tiles_of(const struct nh_axis *axis, int64_t tile) {
+    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t shorter = longest * axis->dilation - axis->length;
+    return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest, tile) +
+           (double)shorter * (double)nh_ceil_div(longest - 1, tile);
+}
+
+/* As NH_CONGRUENT. */
+static int64_t congruent(int64_t rows, int64_t residue) {
+    return rows + ((residue - rows) % 8 + 8) % 8;
+}
+
+bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
+                       const int32_t *item, const int32_t *subtile, struct nh_small_shape *shape) {
+    *shape = (struct nh_small_shape){.dense = true, .item_rows = 1, .items = 1, .subtiles = 1};
+    int64_t box = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (axis->window > MOST_HALO_ROWS) return false;
+        struct extent columns = extent_of(axis, rows, subtile[a]);
+        struct extent halo = extent_of(axis, rows, item[a]);
+        if (halo.most > MOST_HALO_ROWS) return false;
+        shape->rows[a] = item[a];
+        shape->subtile[a] = subtile[a];
+        shape->columns[a] = (int32_t)columns.most;
+        shape->halo[a] = (int32_t)halo.most;
+        shape->dense = shape->dense && columns.most == columns.least;
+        shape->item_rows *= item[a];
+        shape->items *= tiles_of(axis, item[a]);
+        shape->subtiles *= tiles_of(axis, subtile[a]);
+        box *= columns.most;
+    }
+    const int32_t *h = shape->halo, *k = shape->columns;
+    int64_t line = h[0] * h[1] == 1 ? h[2] : congruent(h[2], k[2]);
+    int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
+    shape->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
+    shape->blocks = nh_ceil_div(box, 8);
+    return shape->halo_rows <= MOST_HALO_ROWS;
+}
+
+int64_t nh_small_row_bytes(int64_t width) {
+    int64_t units = nh_ceil_div(width, 16) * 2;
+    return 16 * (units == 6 ? 7 : units);
+}
+
+int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+    enum { ITEM_BYTES = 208, ALIGNMENTS_BYTES = 1024 };
+    const int32_t *q = shape->rows, *k = shape->columns;
+    int64_t chunks = nh_ceil_div(shape->blocks, 16);
+    int64_t pairs = nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);
+    int64_t sight = (q[0] + q[1] + q[2]) * (4 + 16 * chunks);
+    int64_t prefixes = (k[0] + k[1] + k[2] + 3) * 16 * chunks;
+    int64_t bias = problem->has_bias ? 4 * problem->bias_count + 64 * chunks * pairs : 0;
+    return 2 * ITEM_BYTES + sight + prefixes + 32 * chunks * pairs + bias + ALIGNMENTS_BYTES;
+}

@@ -1,0 +1,34 @@
+/* The boxes of the small-window kernels (kernels/small.cuh) on a problem, and what they need of a device. */
+#ifndef NH_SMALL_SHAPE_H
+#define NH_SMALL_SHAPE_H
+
+#include "cuda.h"
+#include "problem.h"
+
+/* What the rows of a kernel are; its columns are the other. */
+enum nh_small_rows { NH_SMALL_QUERIES, NH_SMALL_KEYS };
+
+struct nh_small_shape {
+    /* rows of an item and of a subtile; columns that a subtile and an item see, at most */
+    int32_t rows[NH_AXES], subtile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
+    /* every row sees all columns of its subtile */
+    bool dense;
+    /* in shared memory */
+    int64_t halo_rows, item_rows;
+    /* blocks of 8 columns that a subtile multiplies */
+    int64_t blocks;
+    /* of the whole problem, per batch entry and head */
+    double items, subtiles;
+};
+
+/* False if a halo is larger than any shared memory. */
+bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
+                       const int32_t *item, const int32_t *subtile, struct nh_small_shape *shape);
+
+/* Bytes of a row of `width` elements in shared memory. */
+int64_t nh_small_row_bytes(int64_t width);
+
+/* Tables, items and bias beside the rows; no less than what the kernels take. */
+int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape);
+
+#endif
