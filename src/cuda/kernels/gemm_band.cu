@@ -122,10 +122,9 @@ NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int warp, 
 #pragma unroll
         for (int u = 0; u < NH_COLUMNS / 32; u++) {
             int n = first + 32 * u;
-            if (n >= end) continue;
             nh_digits digits = nh_key_digits(query, w->divisor, n);
-            w->weight[row * (NH_COLUMNS / 32) + u] =
-                a[query.weights + nh_slot_of(query, args, n, digits)];
+            int slot = nh_slot_of(query, args, n, digits);
+            if (n < end) w->weight[row * (NH_COLUMNS / 32) + u] = a[query.weights + slot];
         }
     }
 }
@@ -137,6 +136,7 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
     for (int i = lane; i < 16 * WEIGHT_STRIDE / (int)(16 / sizeof(elem)); i += 32)
         zeros[i] = zero;
     __syncwarp();
+    const nh_spans spans = nh_spans_of(tile);
 #pragma unroll
     for (int row = 0; row < 16; row++) {
         int first = __shfl_sync(0xffffffffu, w->first, row) + lane;
@@ -145,10 +145,10 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 #pragma unroll
         for (int u = 0; u < NH_COLUMNS / 32; u++) {
             int n = first + 32 * u;
-            if (n >= end) continue;
             nh_digits digits = nh_key_digits(query, w->divisor, n);
-            block[row * WEIGHT_STRIDE + nh_column_of(query, tile, args, n, digits, turn)] =
-                w->weight[row * (NH_COLUMNS / 32) + u];
+            int column = nh_column_of(query, args, spans, n, digits) - turn * NH_COLUMNS;
+            if (n < end)
+                block[row * WEIGHT_STRIDE + column] = w->weight[row * (NH_COLUMNS / 32) + u];
         }
     }
     __syncwarp();

@@ -15,6 +15,10 @@
 
 #define STRIDE (NH_WIDTH + NH_PAD_ALONG)
 #define STAGE_STRIDE (NH_COLUMNS + 8)
+/* Of one query in a chunk, a lane's share of its keys; and queries written together. */
+#define PER_LANE (NH_COLUMNS / 32)
+#define TOGETHER 4
+#define LOG2_E 1.4426950408889634f
 
 #if NH_WEIGHT_F32
 typedef float weight;
@@ -97,9 +101,9 @@ NH_DEVICE float exact_if_not_finite(float score, const elem *q, const elem *k) {
     return score;
 }
 
-NH_DEVICE void write(const nh_cuda_args &args, const nh_query &query, int n, nh_digits digits,
-                     float product) {
-    weight *at = (weight *)args.tensor[NH_A].data + query.weights + nh_slot_of(query, args, n, digits);
+/* What a product becomes, before it is known whether the key exists: a bias that does not is read as the first. */
+NH_DEVICE float score_of(const nh_cuda_args &args, const nh_query &query, int n, nh_digits digits,
+                         bool exists, float product) {
     float score = product * (float)args.scale;
 #if NH_BIASED
     int extent[3];
@@ -108,12 +112,10 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_query &query, int n, nh_
     int first = (query.begin[0] * extent[1] + query.begin[1]) * extent[2] + query.begin[2];
     const elem *table = (const elem *)args.tensor[NH_BIAS].data +
                         (long long)tile.head * extent[0] * extent[1] * extent[2];
-    score += nh_load(table[query.bias + first +
-                           nh_renumber(query, args, n, digits, extent[1], extent[2])]);
+    int entry = query.bias + first + nh_renumber(query, args, n, digits, extent[1], extent[2]);
+    score += nh_load(table[exists ? entry : 0]);
 #endif
-    if (NH_RESULT == NH_PROBABILITY) score = expf(score - query.shift);
-    if (NH_RESULT == NH_SCORE_GRADIENT) score = nh_load((elem)*at) * (score - query.shift);
-    *at = to_weight(score);
+    return NH_RESULT == NH_PROBABILITY ? nh_exp2((score - query.shift) * LOG2_E) : score;
 }
 
 /* Slots of causal windows that no key fills. */
@@ -135,21 +137,42 @@ NH_DEVICE void fill_unused(const nh_cuda_args &args, int warp, int lane) {
     }
 }
 
-/* Writes a chunk's scores: of each of the warp's queries, its keys number first to end. */
+/* Writes a chunk's scores: of each of the warp's queries, its keys number first to end. A few queries at a time and
+ * without branches, lanes without a key included, so that all their loads are under way together. */
 NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], const float *stage,
                        const elem *q, const elem *k, int chunk, int first, int end) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    for (int row = 0; row < 16; row++) {
-        int row_first = __shfl_sync(0xffffffffu, first, row);
-        int row_end = __shfl_sync(0xffffffffu, end, row);
-        const nh_query &query = queries[16 * warp + row];
-        for (int n = row_first + lane; n < row_end; n += 32) {
+    const nh_spans spans = nh_spans_of(tile);
+    unsigned present = __ballot_sync(0xffffffffu, first < end);
+#pragma unroll 1
+    for (int some = 0; some < 16; some += TOGETHER) {
+        if (!(present >> some & ((1u << TOGETHER) - 1))) continue;
+        float score[TOGETHER * PER_LANE];
+        weight *at[TOGETHER * PER_LANE];
+        bool exists[TOGETHER * PER_LANE];
+#pragma unroll
+        for (int i = 0; i < TOGETHER * PER_LANE; i++) {
+            int row = some + i / PER_LANE;
+            int n = __shfl_sync(0xffffffffu, first, row) + lane + i % PER_LANE * 32;
+            exists[i] = n < __shfl_sync(0xffffffffu, end, row);
+            const nh_query &query = queries[16 * warp + row];
             nh_digits digits = nh_key_digits(query, divisor, n);
-            int column = nh_column_of(query, tile, args, n, digits, chunk);
-            float score = exact_if_not_finite(stage[row * STAGE_STRIDE + column], q + row * STRIDE,
-                                              k + column * STRIDE);
-            write(args, query, n, digits, score);
+            int column = nh_column_of(query, args, spans, n, digits) - chunk * NH_COLUMNS;
+            if (!exists[i]) column = 0;
+            float product = exact_if_not_finite(stage[row * STAGE_STRIDE + column],
+                                                q + row * STRIDE, k + column * STRIDE);
+            score[i] = score_of(args, query, n, digits, exists[i], product);
+            if (NH_RESULT == NH_SCORE_GRADIENT) score[i] -= query.shift;
+            at[i] = (weight *)args.tensor[NH_A].data + query.weights +
+                    nh_slot_of(query, args, n, digits);
         }
+        if (NH_RESULT == NH_SCORE_GRADIENT)
+#pragma unroll
+            for (int i = 0; i < TOGETHER * PER_LANE; i++)
+                if (exists[i]) score[i] *= nh_load((elem)*at[i]);
+#pragma unroll
+        for (int i = 0; i < TOGETHER * PER_LANE; i++)
+            if (exists[i]) *at[i] = to_weight(score[i]);
     }
     __syncwarp();
 }

@@ -24,12 +24,28 @@
 /* Where a query starts that does not exist: no key is there. Keys that do not exist are as far on the other side. */
 #define NH_NOWHERE 0x40000000
 
+/* Division of any unsigned number: the estimate, by 2^32 over the divisor, is at most one too small. */
+struct nh_divisor {
+    unsigned divisor, inverse;
+};
+
+NH_DEVICE nh_divisor nh_divisor_of(int divisor) {
+    nh_divisor d = {(unsigned)divisor, 0xffffffffu / (unsigned)divisor};
+    return d;
+}
+
+NH_DEVICE int nh_divide(int n, const nh_divisor &d) {
+    unsigned quotient = __umulhi((unsigned)n, d.inverse);
+    return (int)(quotient + ((unsigned)n - quotient * d.divisor >= d.divisor));
+}
+
 /* One axis of a tile, in positions of its dilation group. */
 struct nh_tile_axis {
     /* the tile's tokens: [origin, origin + extent); extent <= 0 past a shorter group's end */
     int group, length, origin, extent;
     /* the box opposite: [low, low + span) */
     int low, span;
+    nh_divisor by_span;
     /* position of the key with coordinate 0 */
     int base;
 };
@@ -85,6 +101,7 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
     if (t->extent <= 0) return;
     t->low = (int)nh_tile_reach(axis, t->length, t->origin).begin;
     t->span = (int)nh_tile_reach(axis, t->length, t->origin + t->extent - 1).end - t->low;
+    t->by_span = nh_divisor_of(t->span);
     t->base = NH_INVERSE ? t->origin : t->low;
 }
 
@@ -130,14 +147,14 @@ NH_DEVICE bool nh_tile_row(const nh_tile &tile, int row, int position[3]) {
 
 /* Coordinates of a column in the opposite box; past its end, those of the first axis go on. */
 NH_DEVICE void nh_tile_column(const nh_tile &tile, int column, int at[3]) {
-    unsigned rest = (unsigned)column;
     at[0] = at[1] = 0;
 #pragma unroll
     for (int a = 2; a > NH_FIRST_AXIS; a--) {
-        at[a] = (int)(rest % (unsigned)tile.axis[a].span);
-        rest /= (unsigned)tile.axis[a].span;
+        int outer = nh_divide(column, tile.axis[a].by_span);
+        at[a] = column - outer * tile.axis[a].span;
+        column = outer;
     }
-    at[NH_FIRST_AXIS] = (int)rest;
+    at[NH_FIRST_AXIS] = column;
 }
 
 /* The same as a position; false: past the end. */
@@ -230,21 +247,6 @@ NH_DEVICE int nh_keys_before(const nh_query &query, const nh_tile &tile, const n
     return keys;
 }
 
-/* Division of any unsigned number: the estimate, by 2^32 over the divisor, is at most one too small. */
-struct nh_divisor {
-    unsigned divisor, inverse;
-};
-
-NH_DEVICE nh_divisor nh_divisor_of(int divisor) {
-    nh_divisor d = {(unsigned)divisor, 0xffffffffu / (unsigned)divisor};
-    return d;
-}
-
-NH_DEVICE int nh_divide(int n, const nh_divisor &d) {
-    unsigned quotient = __umulhi((unsigned)n, d.inverse);
-    return (int)(quotient + ((unsigned)n - quotient * d.divisor >= d.divisor));
-}
-
 /* The digits of the key number n of a query: n = x + count[2] * line, line = y + count[1] * plane. */
 struct nh_digits {
     int line, plane;
@@ -281,12 +283,22 @@ NH_DEVICE int nh_slot_of(const nh_query &query, const nh_cuda_args &args, int n,
                      : n;
 }
 
-/* Its column in the box, less that of the chunk's first. */
-NH_DEVICE int nh_column_of(const nh_query &query, const nh_tile &tile, const nh_cuda_args &args,
-                           int n, nh_digits digits, int chunk) {
-    int first = (query.begin[0] * tile.axis[1].span + query.begin[1]) * tile.axis[2].span +
-                query.begin[2] - chunk * NH_COLUMNS;
-    return first + nh_renumber(query, args, n, digits, tile.axis[1].span, tile.axis[2].span);
+/* Widths of the opposite box, in registers: stores to global memory might change shared memory for all the compiler
+ * knows. */
+struct nh_spans {
+    int line, plane;
+};
+
+NH_DEVICE nh_spans nh_spans_of(const nh_tile &tile) {
+    nh_spans spans = {tile.axis[2].span, tile.axis[1].span};
+    return spans;
+}
+
+/* A key's column in the box. */
+NH_DEVICE int nh_column_of(const nh_query &query, const nh_cuda_args &args, nh_spans spans, int n,
+                           nh_digits digits) {
+    int first = (query.begin[0] * spans.plane + query.begin[1]) * spans.line + query.begin[2];
+    return first + nh_renumber(query, args, n, digits, spans.plane, spans.line);
 }
 
 /* Elements that one copy instruction moves. */
