@@ -1,0 +1,382 @@
+#!/usr/bin/env python3
+"""Times nhood.torch beside torch's own attention on a GPU, all in one run, f16 and bf16, forward and backward.
+
+    cuDNN, flash   scaled_dot_product_attention over all keys without a mask, by these backends: not neighborhood
+                   attention, but the dense attention that one replaces by it
+    flex           torch's FlexAttention, compiled, with the window as a block mask; tokens in row-major order
+
+Contenders take turns, since a GPU's clock follows its temperature and power; times are medians over turns, between
+events on the stream. Before each call a buffer larger than the L2 cache is written, which also hides what the call
+costs on the CPU. A backward is torch.autograd.grad of a forward already done. Results of flex and nhood are compared
+before anything is timed. FLOPs are useful ones, as `nhood bench` counts them; "ideal" is all keys / window.
+
+Problems are texts of the nhood tool (`nhood --help`), given as arguments or in files, one a line.
+Needs torch and the package nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import nhood
+import nhood.torch
+import torch
+from nhood import _library as c
+from nhood import _plans
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+SUITE = Path(__file__).with_name("suites") / "cuda.txt"
+FLUSH_BYTES = 512 << 20
+SHORT_MS, REPEATS = 5.0, 10  # calls shorter than this are repeated in each turn
+LARGEST_ERROR = 0.03  # of the largest value, between two ways to the same result in bf16
+
+c.lib.nhood_problem_cost.argtypes = [ctypes.POINTER(c.Problem), ctypes.c_void_p, ctypes.c_void_p]
+
+
+class Absent(Exception):
+    """Why a contender does not take part."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    length: int
+    window: int
+    stride: int
+    dilation: int
+    causal: bool
+
+    def inside(self, query: Any, key: Any) -> Any:
+        """Whether the key at this place is in the query's window: nhood.h's definition, for tensors of places."""
+        position, group, size = query, 0, self.length
+        if self.dilation > 1:
+            position, group = query // self.dilation, query % self.dilation
+            size = (self.length - group + self.dilation - 1) // self.dilation
+        first = position // self.stride * self.stride if self.stride > 1 else position
+        last = torch.zeros_like(position) + size - 1
+        if self.causal:
+            leader = torch.minimum(first + self.stride - 1, last)
+            start, end = (leader - self.window + 1).clamp(min=0), position + 1
+        else:
+            leader = torch.minimum(first + self.stride // 2, last)
+            start = torch.minimum((leader - self.window // 2).clamp(min=0), last + 1 - self.window)
+            end = start + self.window
+        place = key // self.dilation if self.dilation > 1 else key
+        found = (place >= start) & (place < end)
+        return found & (key % self.dilation == group) if self.dilation > 1 else found
+
+
+@dataclass(frozen=True)
+class Problem:
+    text: str
+    backward: bool
+    dtype: torch.dtype
+    axes: tuple[Axis, ...]
+    batch: int
+    heads: int
+    kv_heads: int
+    dim: int
+    dim_v: int
+    bias: bool
+    flops: float
+    solver: str
+
+    @staticmethod
+    def parse(text: str, device: int) -> Problem:
+        problem, flops = c.Problem(struct_size=ctypes.sizeof(c.Problem)), ctypes.c_double()
+        c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(problem)))
+        c.check(c.lib.nhood_problem_cost(ctypes.byref(problem), ctypes.byref(flops), None))
+        if problem.op not in (c.OP_FWD, c.OP_BWD) or problem.extra_tokens or not math.isnan(problem.scale):
+            raise SystemExit(f"{text}: only fwd and bwd without extra tokens and scale")
+        if problem.dtype not in (c.DTYPE_F16, c.DTYPE_BF16):
+            raise SystemExit(f"{text}: only f16 and bf16")
+        return Problem(
+            text,
+            problem.op == c.OP_BWD,
+            torch.float16 if problem.dtype == c.DTYPE_F16 else torch.bfloat16,
+            tuple(
+                Axis(a.length, a.window, a.stride, a.dilation, bool(a.causal)) for a in problem.axis[: problem.rank]
+            ),
+            problem.batch,
+            problem.heads,
+            problem.kv_heads or problem.heads,
+            problem.dim,
+            problem.dim_v or problem.dim,
+            bool(problem.has_bias),
+            flops.value,
+            chosen_solver(problem, device),
+        )
+
+    @property
+    def tokens(self) -> int:
+        return math.prod(axis.length for axis in self.axes)
+
+    @property
+    def keys(self) -> int:
+        return math.prod(axis.window for axis in self.axes)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(axis.length for axis in self.axes)
+
+    @property
+    def widths(self) -> tuple[tuple[int, int], ...]:
+        """heads and head dim of query, key, value, out"""
+        return (
+            (self.heads, self.dim),
+            (self.kv_heads, self.dim),
+            (self.kv_heads, self.dim_v),
+            (self.heads, self.dim_v),
+        )
+
+    def tensors(self, device: torch.device) -> list[Tensor]:
+        """query, key, value, d_out, heads last"""
+        generator = torch.Generator(device).manual_seed(1)
+        return [
+            torch.randn(self.batch, *self.lengths, *width, dtype=self.dtype, device=device, generator=generator)
+            for width in self.widths
+        ]
+
+    def sequences(self, device: torch.device) -> list[Tensor]:
+        """The same as torch's attention likes them: [B, H, N, D], packed."""
+        return [t.flatten(1, -3).transpose(1, 2).contiguous() for t in self.tensors(device)]
+
+
+def chosen_solver(problem: c.Problem, device: int) -> str:
+    plan = ctypes.c_void_p()
+    context = _plans.current_context().handle
+    c.check(c.lib.nhood_plan_create(context, device, ctypes.byref(problem), None, ctypes.byref(plan)))
+    description = c.lib.nhood_plan_description(plan).decode()
+    c.lib.nhood_plan_release(plan)
+    return description.split(": ", 1)[1].replace(",", " ").split()[0]
+
+
+@dataclass
+class Contender:
+    name: str
+    call: Callable[[], Any]
+    result: Optional[Callable[[], Tensor]] = None
+    """out, or d_query, heads last with one axis of tokens; None if it computes something else"""
+    turns: list[float] = field(default_factory=list)
+
+    @property
+    def ms(self) -> float:
+        return statistics.median(self.turns)
+
+    @property
+    def spread(self) -> float:
+        return (max(self.turns) - min(self.turns)) / self.ms
+
+
+def contender(
+    name: str,
+    problem: Problem,
+    attention: Callable[[Tensor, Tensor, Tensor], Tensor],
+    tensors: list[Tensor],
+    tokens_last: Optional[Callable[[Tensor], Tensor]],
+) -> Contender:
+    """`tokens_last` brings a result to [B, N, H, D]; None if it is not to be compared."""
+    *inputs, d_out = tensors
+    if problem.backward:
+        for tensor in inputs:
+            tensor.requires_grad_()
+        out = attention(*inputs)
+
+        def call() -> Any:
+            return torch.autograd.grad(out, inputs, d_out, retain_graph=True)
+
+        def first() -> Tensor:
+            return call()[0]
+    else:
+
+        def call() -> Any:
+            with torch.no_grad():
+                return attention(*inputs)
+
+        first = call
+    call()
+    return Contender(name, call, tokens_last and (lambda: tokens_last(first())))
+
+
+def nhood_contender(problem: Problem, device: torch.device) -> Contender:
+    function = getattr(nhood.torch, f"na{len(problem.axes)}d")
+    names = dict(kernel_size="window", stride="stride", dilation="dilation", is_causal="causal")
+    axes = {name: tuple(getattr(a, value) for a in problem.axes) for name, value in names.items()}
+    tensors = problem.tensors(device)
+    if not problem.bias:
+        return contender("nhood", problem, lambda *t: function(*t, **axes), tensors, lambda t: t.flatten(1, -3))
+    table = [2 * axis.window - 1 for axis in problem.axes]
+    bias = torch.randn(problem.heads, *table, dtype=problem.dtype, device=device)
+    *inputs, d_out = tensors
+    return contender(
+        "nhood",
+        problem,
+        lambda query, key, value, bias: function(query, key, value, bias=bias, **axes),
+        [*inputs, bias, d_out],
+        None,
+    )
+
+
+def dense_contender(name: str, backend: SDPBackend, problem: Problem, device: torch.device) -> Contender:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, enable_gqa=problem.kv_heads != problem.heads
+            )
+
+    return contender(name, problem, attention, problem.sequences(device), None)
+
+
+def flex_contender(problem: Problem, device: torch.device) -> Contender:
+    if problem.bias:
+        raise Absent("a bias is not given to it here")
+
+    def in_window(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        found = True
+        for axis in reversed(problem.axes):
+            found = axis.inside(query % axis.length, key % axis.length) & found
+            query, key = query // axis.length, key // axis.length
+        return found
+
+    torch._dynamo.reset()
+    # compiled, it does not write out the mask of every query and key
+    make_mask = torch.compile(create_block_mask)
+    mask = make_mask(in_window, None, None, problem.tokens, problem.tokens, device=str(device))
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return compiled(query, key, value, block_mask=mask, enable_gqa=problem.kv_heads != problem.heads)
+
+    return contender("flex", problem, attention, problem.sequences(device), lambda t: t.transpose(1, 2))
+
+
+PEERS = {
+    "cuDNN": lambda *given: dense_contender("cuDNN", SDPBackend.CUDNN_ATTENTION, *given),
+    "flash": lambda *given: dense_contender("flash", SDPBackend.FLASH_ATTENTION, *given),
+    "flex": flex_contender,
+}
+
+
+def gather(problem: Problem, device: torch.device, peers: list[str]) -> list[Contender]:
+    found = [nhood_contender(problem, device)]
+    for name in peers:
+        try:
+            found.append(PEERS[name](problem, device))
+        except Absent as reason:
+            print(f"{problem.text}: no {name}: {reason}", flush=True)
+        except RuntimeError as error:  # the backend refuses, cannot compile, or memory is short
+            print(f"{problem.text}: no {name}: {str(error).strip().splitlines()[0]}", flush=True)
+    return found
+
+
+def compare(problem: Problem, contenders: list[Contender]) -> None:
+    ours, *others = contenders
+    others = [other for other in others if other.result]
+    if not others or not ours.result:
+        return
+    expected = ours.result().float()
+    for other in others:
+        error = ((other.result().float() - expected).abs().max() / expected.abs().max()).item()
+        if not error < LARGEST_ERROR:
+            raise SystemExit(f"{problem.text}: {other.name} and nhood differ by {error:.2g} of the largest value")
+
+
+class Clock:
+    """Milliseconds of one call, with caches that do not hold its tensors."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        if self.cuda:
+            self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
+            self.start, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def time(self, call: Callable[[], Any]) -> float:
+        if not self.cuda:
+            start = time.perf_counter()
+            call()
+            return (time.perf_counter() - start) * 1e3
+        self.flush.zero_()
+        self.start.record()
+        call()
+        self.end.record()
+        self.end.synchronize()
+        return self.start.elapsed_time(self.end)
+
+
+def race(contenders: list[Contender], clock: Clock, turns: int) -> None:
+    for turn in range(-1, turns):  # one turn to warm up
+        for each in contenders:
+            samples = [clock.time(each.call)]
+            if samples[0] < SHORT_MS:
+                samples += [clock.time(each.call) for _ in range(REPEATS - 1)]
+            if turn >= 0:
+                each.turns.append(statistics.median(samples))
+
+
+def row(problem: Problem, contenders: list[Contender], peers: list[str]) -> str:
+    by_name = {each.name: each for each in contenders}
+    ours, dense = by_name["nhood"], by_name.get("cuDNN")
+    speed = problem.flops / ours.ms * 1e-9
+    cells = [
+        f"`{problem.text}`",
+        problem.solver,
+        f"{ours.ms:.4g} ±{ours.spread / 2:.0%}",
+        f"{speed:.0f}",
+        f"**{dense.ms / ours.ms:.2f}×**" if dense else "–",
+        f"{problem.tokens / problem.keys:.1f}×",
+    ]
+    for name in peers:
+        other = by_name.get(name)
+        relative = f", {dense.ms / other.ms:.2f}×" if other and dense and name == "flex" else ""
+        cells.append(f"{other.ms:.4g}{relative}" if other else "–")
+    return "| " + " | ".join(cells) + " |"
+
+
+def read_suite(path: Path) -> list[str]:
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="*", metavar="problem")
+    parser.add_argument("--suite", type=Path, help=f"file of problems (default, without problems: {SUITE.name})")
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the script (default cuda)")
+    parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=tuple(PEERS))
+    parser.add_argument("--turns", type=int, default=9, help="per contender (default 9)")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("torch sees no CUDA device")
+    number = _plans.current_context().cuda_devices[device.index or 0] if device.type == "cuda" else _plans.CPU
+    texts = list(options.problems)
+    if options.suite or not texts:
+        texts += read_suite(options.suite or SUITE)
+    clock = Clock(device)
+    head = ["problem", "solver", "nhood ms", "TFLOP/s", "× dense", "ideal", *(f"{name} ms" for name in options.peers)]
+    print(f"{nhood.devices()[number].description}; nhood {nhood.version()}, torch {torch.__version__}\n")
+    rows = []
+    for text in texts:
+        problem = Problem.parse(text, number)
+        contenders = gather(problem, device, list(options.peers))
+        compare(problem, contenders)
+        race(contenders, clock, max(1, options.turns))
+        rows.append(row(problem, contenders, list(options.peers)))
+        del contenders
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    print("\n| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
