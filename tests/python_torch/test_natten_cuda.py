@@ -113,7 +113,9 @@ def test_packed_sequences_compiled_do_not_wait():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     expected = attend(*inputs)
-    for got, wanted in zip((*results, *gradients), (*expected, *torch.autograd.grad(expected, inputs, weights))):
+    for got, wanted in zip(
+        (*results, *gradients), (*expected, *torch.autograd.grad(expected, inputs, weights))
+    ):
         torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
 
 

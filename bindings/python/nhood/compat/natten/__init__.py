@@ -4,8 +4,8 @@
     nhood.compat.natten.install()  # before what imports natten
     from natten import na2d, NeighborhoodAttention2D
 
-or the wheel that bindings/natten makes, which brings this package under the name natten. The names of all NATTEN versions from
-0.14 on are here; docs/migrating-from-natten.md lists them and says what differs.
+or the wheel that bindings/natten makes, which brings this package under the name natten. The names of all NATTEN
+versions from 0.14 on are here; docs/migrating-from-natten.md lists them and says what differs.
 """
 
 import sys

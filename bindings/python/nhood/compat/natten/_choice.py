@@ -1,21 +1,19 @@
 """The backends' names: what a program may ask for, and NATTEN's answer to it. nhood computes in any case."""
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 from torch import Tensor
 
+from . import _tiles
+from ._requirements import BLACKWELL, CUTLASS, HOPPER, Tensors, can_run_flex_attention, refusal
 from .types import KernelSchedule
 from .utils import checks
-from . import _tiles
-from ._requirements import BLACKWELL, CUTLASS, HOPPER, can_run_flex_attention, refusal
 
 # In the order in which NATTEN prefers them. "reference" takes everything and has no tiles.
 FNA_BACKENDS = ("blackwell-fna", "hopper-fna", "cutlass-fna", "flex-fna", "reference")
 FMHA_BACKENDS = ("blackwell-fmha", "hopper-fmha", "cutlass-fmha", "flex-fmha")
 
 _KERNELS = {"blackwell": BLACKWELL, "hopper": HOPPER, "cutlass": CUTLASS}
-
-Tensors = Tuple[Tensor, Tensor, Tensor]
 
 
 class Call(NamedTuple):

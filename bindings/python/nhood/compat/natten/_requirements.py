@@ -5,7 +5,7 @@ refuses (device, dtype, head dim ..), because programs branch on it. FP8 is refu
 """
 
 import functools
-from typing import NamedTuple, Optional, Tuple
+from typing import Callable, NamedTuple, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from . import _libnatten
 from .context import is_flex_compile_allowed, is_flex_compile_backprop_allowed
 from .utils import checks, device
 from .utils.environment import _IS_TORCH_COMPILE_SUPPORTED, _TORCH_VERSION
+
+Tensors = Tuple[Tensor, Tensor, Tensor]
+"""query, key, value"""
 
 _HALF = (torch.float16, torch.bfloat16)
 _FLEX_SUPPORTED = _TORCH_VERSION >= [2, 7]
@@ -24,26 +27,49 @@ class Backend(NamedTuple):
     """A family of CUDA kernels: neighborhood attention ("fna") and attention ("fmha")."""
 
     title: str
-    capabilities: Tuple[int, ...]
+    takes_capability: Callable[[int], bool]
+    capabilities: str
     dtypes: Tuple[torch.dtype, ...]
-    head_dims: Tuple[int, ...]
-    backward_head_dims: Tuple[int, ...]
-    head_dim_error: type
-    same_head_dims: bool
-    nondeterministic_backward: Tuple[str, ...] = ()
+    takes_head_dim: Callable[[int, bool], bool]  # and whether gradients are needed
+    head_dims: str
+    head_dim_error: Type[Exception]
+    same_head_dims: bool  # of value as of query and key
+    nondeterministic_backward: Tuple[str, ...]
 
 
-_EIGHTS_TO_128 = tuple(range(8, 129, 8))
 BLACKWELL = Backend(
-    "Blackwell", (100, 103), _HALF, _EIGHTS_TO_128, _EIGHTS_TO_128, NotImplementedError, True, ("fna",)
+    "Blackwell",
+    lambda capability: capability in (100, 103),
+    "100 or 103",
+    _HALF,
+    lambda head_dim, grad: head_dim % 8 == 0 and head_dim <= 128,
+    "a multiple of 8 up to 128",
+    NotImplementedError,
+    True,
+    ("fna",),
 )
 HOPPER = Backend(
-    "Hopper", (90,), _HALF, (32, 64, 128, 256), (32, 64, 128), NotImplementedError, True, ("fna", "fmha")
+    "Hopper",
+    lambda capability: capability == 90,
+    "90",
+    _HALF,
+    lambda head_dim, grad: head_dim in (32, 64, 128) or (head_dim == 256 and not grad),
+    "32, 64 or 128, or 256 without gradients",
+    NotImplementedError,
+    True,
+    ("fna", "fmha"),
 )
-# Its capabilities are all from 6.0 on, its head dims all multiples of 8: see _device_refusal and _head_dim_refusal.
-CUTLASS = Backend("CUTLASS", (), (torch.float32, *_HALF), (), (), ValueError, False)
-_CUTLASS_LEAST_CAPABILITY = 60
-_CUTLASS_LARGEST_HEAD_DIM = 2**16
+CUTLASS = Backend(
+    "CUTLASS",
+    lambda capability: capability >= 60,
+    "60 or higher",
+    (torch.float32, *_HALF),
+    lambda head_dim, grad: head_dim % 8 == 0 and head_dim <= 2**16,
+    "a multiple of 8 up to 65536",
+    ValueError,
+    False,
+    (),
+)
 
 
 def _requires_grad(*tensors: Tensor) -> bool:
@@ -54,33 +80,22 @@ def _device_refusal(backend: Backend, name: str, tensor: Tensor) -> Optional[Exc
     if not _libnatten.HAS_LIBNATTEN or not device.is_cuda(tensor.device):
         return RuntimeError(f"{name} needs CUDA tensors, got one on {tensor.device}")
     capability = device.get_device_cc(tensor.device)
-    if backend is CUTLASS:
-        if capability < _CUTLASS_LEAST_CAPABILITY:
-            return RuntimeError(f"{name} needs compute capability 60 or higher, the device has {capability}")
-    elif capability not in backend.capabilities:
+    if not backend.takes_capability(capability):
         return RuntimeError(
-            f"{name} needs compute capability in {backend.capabilities}, the device has {capability}"
+            f"{name} needs compute capability {backend.capabilities}, the device has {capability}"
         )
     return None
 
 
-def _head_dim_refusal(backend: Backend, name: str, tensors: Tuple[Tensor, ...]) -> Optional[Exception]:
+def _head_dim_refusal(backend: Backend, name: str, tensors: Tensors) -> Optional[Exception]:
     query, _, value = tensors
     for head_dim in (query.shape[-1], value.shape[-1]):
-        if backend is CUTLASS:
-            if head_dim % 8 != 0 or head_dim > _CUTLASS_LARGEST_HEAD_DIM:
-                limit = f"a multiple of 8 of at most {_CUTLASS_LARGEST_HEAD_DIM}"
-                return backend.head_dim_error(f"{name} needs a head dim that is {limit}, got {head_dim}")
-        elif head_dim not in backend.head_dims:
-            return backend.head_dim_error(f"{name} has head dims {backend.head_dims}, got {head_dim}")
-        elif _requires_grad(*tensors) and head_dim not in backend.backward_head_dims:
-            return backend.head_dim_error(
-                f"{name} has head dims {backend.backward_head_dims} where gradients are needed, got {head_dim}"
-            )
+        if not backend.takes_head_dim(head_dim, _requires_grad(*tensors)):
+            return backend.head_dim_error(f"{name} takes a head dim of {backend.head_dims}, got {head_dim}")
     return None
 
 
-def refusal(backend: Backend, kind: str, tensors: Tuple[Tensor, Tensor, Tensor]) -> Optional[Exception]:
+def refusal(backend: Backend, kind: str, tensors: Tensors) -> Optional[Exception]:
     name = f"{backend.title} {kind.upper()}"
     check = checks.fmha_tensor_refusal if kind == "fmha" else checks.na_tensor_refusal
     found = check(*tensors, must_match_head_dims=backend.same_head_dims, backend_name=name)
@@ -124,7 +139,7 @@ can_run_cutlass_hopper_fmha = functools.partial(_can_run_fmha, HOPPER)
 can_run_cutlass_blackwell_fmha = functools.partial(_can_run_fmha, BLACKWELL)
 
 
-def _flex_compile_refusal(tensors: Tuple[Tensor, ...]) -> Optional[Exception]:
+def _flex_compile_refusal(tensors: Tensors) -> Optional[Exception]:
     if not _FLEX_COMPILE_SUPPORTED:
         return RuntimeError("compiled Flex Attention needs torch 2.7 and compute capability 7.0")
     if not is_flex_compile_allowed():
@@ -138,7 +153,7 @@ def _flex_compile_refusal(tensors: Tuple[Tensor, ...]) -> Optional[Exception]:
 
 
 def _flex_refusal(
-    tensors: Tuple[Tensor, Tensor, Tensor], torch_compile: bool, is_causal: bool, is_varlen: bool
+    tensors: Tensors, torch_compile: bool, is_causal: bool, is_varlen: bool
 ) -> Optional[Exception]:
     query, key, _ = tensors
     if is_causal or is_varlen:
