@@ -68,17 +68,18 @@ NH_DEVICE struct nh_stream nh_stream_of(const nh_cuda_args &args, const struct n
 }
 
 /* Starts the copies of the walk's tile, if there is one, and moves on. */
-NH_DEVICE void nh_copy_next(elem *to, int pitch, int width, const struct nh_stream &rows,
-                            const long long *offset, const unsigned *place,
-                            const struct nh_course &course, struct nh_walk &walk) {
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_copy_next(elem *to, const struct nh_stream &rows, const long long *offset,
+                            const unsigned *place, const struct nh_course &course,
+                            struct nh_walk &walk) {
     if (walk.tile < course.halo_tiles) {
         const elem *origin = nh_grid_row(rows.grid, walk.cursor);
-        nh_copy_tile(to, pitch, width, origin, offset, place, nh_limits(course.halo, walk.cursor));
+        nh_copy_tile<WIDTH, PITCH>(to, origin, offset, place, nh_limits(course.halo, walk.cursor));
         nh_advance(walk.cursor, course.halo);
     } else if (walk.tile < course.tiles) {
         long long first = nh_extra_first(course, walk.tile);
-        nh_copy_extra(to, pitch, width, rows.extra + first * rows.extra_step, rows.extra_step,
-                      course.extra_tokens - first);
+        nh_copy_extra<WIDTH, PITCH>(to, rows.extra + first * rows.extra_step, rows.extra_step,
+                                    course.extra_tokens - first);
     }
     walk.tile++;
     nh_copy_commit();
@@ -137,11 +138,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     struct nh_walk now = {{{course.halo.begin[0], course.halo.begin[1], course.halo.begin[2]}}, 0};
     struct nh_walk next_keys = now, next_values = now;
 #define NH_COPY_KEYS()                                                                             \
-    nh_copy_next(shared.keys[next_keys.tile % NH_STAGES], NH_PITCH_K, NH_DIM, keys,                \
-                 shared.rows.first, shared.rows.place, course, next_keys)
+    nh_copy_next<NH_DIM, NH_PITCH_K>(shared.keys[next_keys.tile % NH_STAGES], keys,                \
+                                     shared.rows.first, shared.rows.place, course, next_keys)
 #define NH_COPY_VALUES()                                                                           \
-    nh_copy_next(shared.values[next_values.tile % NH_STAGES], NH_PITCH_V, NH_DIM_V, values,        \
-                 shared.rows.second, shared.rows.place, course, next_values)
+    nh_copy_next<NH_DIM_V, NH_PITCH_V>(shared.values[next_values.tile % NH_STAGES], values,        \
+                                       shared.rows.second, shared.rows.place, course, next_values)
 
     nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
     NH_COPY_KEYS();
@@ -156,6 +157,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_scores scores;
     nh_output output = {};
     struct nh_softmax state;
+    float shrink[2 * NH_BLOCKS];
     nh_softmax_start(state);
 #pragma unroll 1
     while (now.tile < course.tiles) {
@@ -168,7 +170,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         NH_COPY_KEYS();
         nh_finish_scores(args, block, shared, course, dense, now, first_row, scale, scores);
-        nh_softmax_tile(state, scores, output, NH_PRESCALE ? 1.f : scale);
+        nh_softmax_raise(state, scores, NH_PRESCALE ? 1.f : scale, shrink);
+        nh_softmax_shrink(state, output, shrink);
+        nh_softmax_weights(state, scores, NH_PRESCALE ? 1.f : scale);
         nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(output, scores, shared.values[stage]);
         nh_advance(now.cursor, course.halo);
         now.tile++;

@@ -80,7 +80,7 @@ NH_DEVICE const elem *nh_grid_row(const struct nh_grid_rows &rows, const struct 
            tile.at[2] * rows.step[2];
 }
 
-/* Of the two tensors that are walked: offsets of a tile's rows from its origin. And their coordinates, one a byte. */
+/* Of the two tensors that are walked: bytes from a tile's origin to its rows. And their coordinates, one a byte. */
 struct nh_row_tables {
     long long first[NH_COLUMNS], second[NH_COLUMNS];
     unsigned place[NH_COLUMNS];
@@ -94,8 +94,8 @@ NH_DEVICE void nh_row_tables_fill(const nh_cuda_args &args, int first, int secon
 #pragma unroll
         for (int a = 0; a < 3; a++) {
             long long at = nh_column_axis(c, a) * args.axis[a].dilation;
-            tables.first[c] += at * args.tensor[first].axis[a];
-            tables.second[c] += at * args.tensor[second].axis[a];
+            tables.first[c] += at * args.tensor[first].axis[a] * NH_ELEMENT_BYTES;
+            tables.second[c] += at * args.tensor[second].axis[a] * NH_ELEMENT_BYTES;
             tables.place[c] |= (unsigned)nh_column_axis(c, a) << 8 * a;
         }
     }
@@ -117,26 +117,42 @@ NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
     return ((limits - place) & 0x808080u) == 0x808080u;
 }
 
-/* A key or value tile; `global` is the origin's row. */
-NH_DEVICE void nh_copy_tile(elem *tile, int pitch, int width, const elem *global,
-                            const long long *offset, const unsigned *place, unsigned limits) {
-    const int units = width / NH_UNIT, count = NH_COLUMNS * units;
+/* A tile of columns; `global` is the origin's row. Where a row's units divide the threads, a thread keeps to one
+ * column and everything but the row's offset is known beforehand. */
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_copy_tile(elem *tile, const elem *global, const long long *offset,
+                            const unsigned *place, unsigned limits) {
+    const int units = WIDTH / NH_UNIT, count = NH_COLUMNS * units;
+    if (NH_THREADS % units == 0) {
+        int row = (int)threadIdx.x / units, column = (int)threadIdx.x % units * NH_UNIT;
+        tile += row * PITCH + column;
+        global += column;
+        offset += row;
+        place += row;
 #pragma unroll 8
-    for (int first = 0; first < count; first += NH_THREADS) {
-        int i = first + (int)threadIdx.x;
-        if (count % NH_THREADS != 0 && i >= count) break;
-        int row = i / units, column = i % units * NH_UNIT;
-        nh_copy_unit(tile + row * pitch + column, global + offset[row] + column,
-                     nh_within(limits, place[row]));
+        for (int r = 0; r < NH_COLUMNS; r += NH_THREADS / units) {
+            if (NH_COLUMNS % (NH_THREADS / units) != 0 && row + r >= NH_COLUMNS) break;
+            nh_copy_unit(tile + r * PITCH, (const elem *)((const char *)global + offset[r]),
+                         nh_within(limits, place[r]));
+        }
+    } else {
+#pragma unroll 8
+        for (int i = (int)threadIdx.x; i < count; i += NH_THREADS) {
+            int row = i / units, column = i % units * NH_UNIT;
+            nh_copy_unit(tile + row * PITCH + column,
+                         (const elem *)((const char *)(global + column) + offset[row]),
+                         nh_within(limits, place[row]));
+        }
     }
 }
 
 /* `count` rows of extra tokens, `stride` elements apart. */
-NH_DEVICE void nh_copy_extra(elem *tile, int pitch, int width, const elem *global, long long stride,
-                             long long count) {
-    const int units = width / NH_UNIT;
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_copy_extra(elem *tile, const elem *global, long long stride, long long count) {
+    const int units = WIDTH / NH_UNIT;
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
         int row = i / units, column = i % units * NH_UNIT;
-        nh_copy_unit(tile + row * pitch + column, global + row * stride + column, row < count);
+        nh_copy_unit(tile + row * PITCH + column, global + row * stride + column, row < count);
     }
 }

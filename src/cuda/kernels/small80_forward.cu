@@ -211,7 +211,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_gather_rows(shared, chunk, place.row, row);
             nh_score_gathered(scores, queries, shared.keys, row);
             nh_mask_chunk(args, block, shared, place, chunk, first_row, scale, scores);
-            nh_softmax_tile(state, scores, output, NH_PRESCALE ? 1.f : scale);
+            float shrink[2];
+            nh_softmax_raise(state, scores, NH_PRESCALE ? 1.f : scale, shrink);
+            if (chunk > 0) nh_softmax_shrink(state, output, shrink);
+            nh_softmax_weights(state, scores, NH_PRESCALE ? 1.f : scale);
             nh_value_gathered(output, scores, shared.values, row);
         }
         __syncwarp();

@@ -34,30 +34,49 @@ NH_DEVICE float nh_row_sum(float value) {
     return value + __shfl_xor_sync(~0u, value, 2);
 }
 
-/* Scores become weights; output and sums move to the new maximum. scale > 0, in base 2. */
-NH_DEVICE void nh_softmax_tile(struct nh_softmax &state, nh_scores &scores, nh_output &output,
-                               float scale) {
+/* How much less earlier weights are worth, row by row, now that these scores have come. scale > 0, in base 2. */
+NH_DEVICE void nh_softmax_raise(struct nh_softmax &state, const nh_scores &scores, float scale,
+                                float (&shrink)[2 * NH_BLOCKS]) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
-        int m = r / 2, half = r % 2 * 2;
-        float top = NH_MINUS_INFINITY, sum = 0.f;
+        float top = NH_MINUS_INFINITY;
 #pragma unroll
-        for (int n = 0; n < NH_COLUMNS / 8; n++)
-            top = fmaxf(top, fmaxf(scores[m][n][half], scores[m][n][half + 1]));
+        for (int i = 0; i < NH_COLUMNS / 4; i++)
+            top = fmaxf(top, scores[r / 2][i / 2][r % 2 * 2 + i % 2]);
         top = fmaxf(state.top[r], nh_row_max(top) * scale);
-        float shrink = nh_exp2(state.top[r] - top);
+        shrink[r] = nh_exp2(state.top[r] - top);
         state.top[r] = top;
+    }
+}
+
+/* Moves what was summed to the raised maximum. Once a row has met its largest scores there is nothing to do. */
+NH_DEVICE void nh_softmax_shrink(struct nh_softmax &state, nh_output &output,
+                                 const float (&shrink)[2 * NH_BLOCKS]) {
+    bool moved = false;
 #pragma unroll
-        for (int n = 0; n < NH_COLUMNS / 8; n++) {
-            scores[m][n][half] = nh_exp2(fmaf(scores[m][n][half], scale, -top));
-            scores[m][n][half + 1] = nh_exp2(fmaf(scores[m][n][half + 1], scale, -top));
-            sum += scores[m][n][half] + scores[m][n][half + 1];
-        }
-        state.sum[r] = state.sum[r] * shrink + sum;
+    for (int r = 0; r < 2 * NH_BLOCKS; r++)
+        moved = moved || shrink[r] != 1.f;
+    if (!__any_sync(~0u, moved)) return;
 #pragma unroll
-        for (int n = 0; n < NH_DIM_V_PADDED / 8; n++) {
-            output[m][n][half] *= shrink;
-            output[m][n][half + 1] *= shrink;
+    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+        state.sum[r] *= shrink[r];
+#pragma unroll
+        for (int i = 0; i < NH_DIM_V_PADDED / 4; i++)
+            output[r / 2][i / 2][r % 2 * 2 + i % 2] *= shrink[r];
+    }
+}
+
+/* Scores become weights. */
+NH_DEVICE void nh_softmax_weights(struct nh_softmax &state, nh_scores &scores, float scale) {
+#pragma unroll
+    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+        float sum = 0.f;
+#pragma unroll
+        for (int i = 0; i < NH_COLUMNS / 4; i++) {
+            float &score = scores[r / 2][i / 2][r % 2 * 2 + i % 2];
+            score = nh_exp2(fmaf(score, scale, -state.top[r]));
+            sum += score;
         }
+        state.sum[r] += sum;
     }
 }

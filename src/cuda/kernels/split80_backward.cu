@@ -97,12 +97,12 @@ NH_DEVICE void nh_copy_next(const nh_cuda_args &args, const struct nh_block &blo
         unsigned limits = nh_limits(course.halo, walk.cursor);
         long long head = NH_INVERSE ? walk.head * args.tensor[NH_Q].head : 0;
         long long head2 = NH_INVERSE ? walk.head * args.tensor[NH_D_O].head : 0;
-        nh_copy_tile(shared.columns[stage], NH_PITCH_K, NH_DIM,
-                     nh_grid_row(columns, walk.cursor) + head, shared.tables.first,
-                     shared.tables.place, limits);
-        nh_copy_tile(shared.columns2[stage], NH_PITCH_V, NH_DIM_V,
-                     nh_grid_row(columns2, walk.cursor) + head2, shared.tables.second,
-                     shared.tables.place, limits);
+        nh_copy_tile<NH_DIM, NH_PITCH_K>(shared.columns[stage],
+                                         nh_grid_row(columns, walk.cursor) + head,
+                                         shared.tables.first, shared.tables.place, limits);
+        nh_copy_tile<NH_DIM_V, NH_PITCH_V>(shared.columns2[stage],
+                                           nh_grid_row(columns2, walk.cursor) + head2,
+                                           shared.tables.second, shared.tables.place, limits);
         if (NH_INVERSE)
             nh_copy_scalars(args, block, course, walk, shared.tables.place, limits,
                             shared.lse[stage], shared.delta[stage]);
