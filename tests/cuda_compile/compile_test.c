@@ -1,7 +1,8 @@
 /* Every CUDA solver, on problems that between them ask for every kernel and config, for every architecture: compiled
  * by NVRTC as on a machine with the GPU, then loaded by a driver that only pretends. Needs no GPU.
  *
- * usage: compile_test problems.txt [arch..]; prints what was compiled with its time. */
+ * usage: compile_test problems.txt configs arch..: at most so many configs of each solver and problem, the likeliest
+ * first. Prints what was compiled with its time. */
 #include "cuda.h"
 #include "fake_driver.h"
 #include "kernel_cache.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SKIPPED = 77, LINE_BYTES = 256, MOST_CONFIGS = 2 };
+enum { SKIPPED = 77, LINE_BYTES = 256, MOST_CONFIGS = 64 };
 
 static double seconds(void) {
     struct timespec now;
@@ -20,8 +21,8 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Builds the best candidates of every CUDA solver that takes the problem. */
-static void build_all(const char *line, const struct nh_device *device) {
+/* Builds the first candidates of every CUDA solver that takes the problem. */
+static void build_all(const char *line, const struct nh_device *device, int most) {
     nhood_problem given;
     struct nh_problem problem;
     CHECK(nhood_problem_parse(line, &given) == NHOOD_OK, "%s: %s", line, nhood_last_error());
@@ -30,7 +31,7 @@ static void build_all(const char *line, const struct nh_device *device) {
         const struct nh_solver *solver = nh_registry_solvers[i];
         if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(&problem, device)) continue;
         struct nh_config config[MOST_CONFIGS];
-        int count = solver->candidates(&problem, device, config, MOST_CONFIGS);
+        int count = solver->candidates(&problem, device, config, most);
         CHECK(count >= 1, "%s: %s proposes nothing", line, solver->name);
         for (int c = 0; c < count; c++) {
             char text[256];
@@ -46,7 +47,7 @@ static void build_all(const char *line, const struct nh_device *device) {
     }
 }
 
-static void check_arch(int arch, const char *path, const char *nvrtc) {
+static void check_arch(int arch, int most, const char *path, const char *nvrtc) {
     struct nh_driver driver;
     struct nh_host host = {0};
     struct nh_device device;
@@ -64,7 +65,7 @@ static void check_arch(int arch, const char *path, const char *nvrtc) {
     double start = seconds();
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "#\n ")] = '\0';
-        if (*line) build_all(line, &device);
+        if (*line) build_all(line, &device, most);
     }
     if (file) fclose(file);
     struct nh_kernel_counters counters;
@@ -80,12 +81,13 @@ static void check_arch(int arch, const char *path, const char *nvrtc) {
 
 int main(int argc, char **argv) {
     const char *nvrtc = fake_driver_nvrtc();
-    if (argc < 2) return EXIT_FAILURE;
+    int most = argc < 3 ? 0 : atoi(argv[2]);
+    if (most < 1 || most > MOST_CONFIGS) return EXIT_FAILURE;
     if (!nvrtc) {
         printf("skipped: no libnvrtc (pip install nvidia-cuda-nvrtc, its path in $NHOOD_NVRTC)\n");
         return SKIPPED;
     }
-    for (int i = 2; i < argc; i++)
-        check_arch(atoi(argv[i]), argv[1], nvrtc);
+    for (int i = 3; i < argc; i++)
+        check_arch(atoi(argv[i]), most, argv[1], nvrtc);
     return test_result();
 }
