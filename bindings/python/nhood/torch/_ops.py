@@ -1,6 +1,6 @@
 """The library's operations as operators of torch, torch.ops.nhood.*: schema, implementation, fake, FLOPs.
 
-They know nothing of gradients: those are in _autograd.py, outside the operators.
+They know nothing of gradients: those are in _fused.py and _unfused.py, outside the operators.
 """
 
 from __future__ import annotations
@@ -171,12 +171,18 @@ def _flop_formula(ask: Callable[..., tuple[Request, Sequence[Any]]]) -> Callable
 
 
 _library = torch.library.Library("nhood", "DEF")
-for _name, _schema in _SCHEMAS.items():
-    _library.define(_name + _schema)
+for _name, _ask, _implementation, _fake in (
+    ("na", _ask_na, _na, _fake_na),
+    ("na_backward", _ask_na_backward, _na_backward, _fake_na_backward),
+    ("na_qk", _ask_na_qk, _na_qk, _fake_na_qk),
+    ("na_av", _ask_na_av, _na_av, _fake_na_av),
+    ("na_in", _ask_na_in, _na_in, _fake_na_in),
+):
+    _library.define(_name + _SCHEMAS[_name])
     for _key in ("CPU", "CUDA"):
-        _library.impl(_name, globals()[f"_{_name}"], _key)
-    torch.library.register_fake(f"nhood::{_name}", globals()[f"_fake_{_name}"], lib=_library)
-    register_flop_formula(getattr(torch.ops.nhood, _name))(_flop_formula(globals()[f"_ask_{_name}"]))
+        _library.impl(_name, _implementation, _key)
+    torch.library.register_fake(f"nhood::{_name}", _fake, lib=_library)
+    register_flop_formula(getattr(torch.ops.nhood, _name))(_flop_formula(_ask))
 
 na = torch.ops.nhood.na.default
 na_backward = torch.ops.nhood.na_backward.default
