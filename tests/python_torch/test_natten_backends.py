@@ -233,6 +233,13 @@ def test_schedules(gpu):
         natten.na1d(*narrow, 3, kernel_schedule="fastest", backend="cutlass-fna")
 
 
+def test_queries_refuse_tensors_that_differ():
+    query, key, value = qkv(dtype=SINGLE)
+    for tensors in ((query, key.half(), value), (query, key, value.to("meta"))):
+        with pytest.raises(ValueError, match="differ"):
+            get_compatible_backends(*tensors, torch_compile=False)
+
+
 def test_functions_that_name_their_backend():
     from natten.backends import cutlass_fna_generic, na2d_flex
     from natten.backends.flex import _FLEX_SUPPORTED, flex_fmha

@@ -96,6 +96,7 @@ def _head_dim_refusal(backend: Backend, name: str, tensors: Tensors) -> Optional
 
 
 def refusal(backend: Backend, kind: str, tensors: Tensors) -> Optional[Exception]:
+    checks.universal_tensor_checks(*tensors)
     name = f"{backend.title} {kind.upper()}"
     check = checks.fmha_tensor_refusal if kind == "fmha" else checks.na_tensor_refusal
     found = check(*tensors, must_match_head_dims=backend.same_head_dims, backend_name=name)
@@ -155,6 +156,7 @@ def _flex_compile_refusal(tensors: Tensors) -> Optional[Exception]:
 def _flex_refusal(
     tensors: Tensors, torch_compile: bool, is_causal: bool, is_varlen: bool
 ) -> Optional[Exception]:
+    checks.universal_tensor_checks(*tensors)
     query, key, _ = tensors
     if is_causal or is_varlen:
         return RuntimeError("Flex FMHA has neither causal masks nor sequences of different lengths")

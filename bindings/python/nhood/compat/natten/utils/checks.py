@@ -25,17 +25,17 @@ def raise_or_log(refusal: Optional[Exception], raise_error: bool) -> bool:
     return False
 
 
-def _universal_refusal(query: Tensor, key: Tensor, value: Tensor) -> Optional[Exception]:
+def universal_tensor_checks(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """What is an error even where it is only asked whether a backend can run."""
     tensors = (query, key, value)
     if any(t.is_sparse for t in tensors):
-        return NotImplementedError("sparse tensors are not supported")
+        raise NotImplementedError("sparse tensors are not supported")
     if any(t.is_nested for t in tensors):
-        return NotImplementedError("nested tensors are not supported")
+        raise NotImplementedError("nested tensors are not supported")
     if not query.device == key.device == value.device:
-        return ValueError(f"query, key and value are on different devices: {[str(t.device) for t in tensors]}")
+        raise ValueError(f"query, key and value differ in device: {[str(t.device) for t in tensors]}")
     if not query.dtype == key.dtype == value.dtype:
-        return ValueError(f"query, key and value differ in dtype: {[str(t.dtype) for t in tensors]}")
-    return None
+        raise ValueError(f"query, key and value differ in dtype: {[str(t.dtype) for t in tensors]}")
 
 
 def _heads_refusal(
@@ -106,7 +106,7 @@ def na_tensor_checks(
     raise_error: bool = True,
     backend_name: Optional[str] = None,
 ) -> bool:
-    raise_or_log(_universal_refusal(query, key, value), raise_error=True)
+    universal_tensor_checks(query, key, value)
     refusal = na_tensor_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, backend_name)
     return raise_or_log(refusal, raise_error)
 
@@ -120,7 +120,7 @@ def fmha_tensor_checks(
     raise_error: bool = True,
     backend_name: Optional[str] = None,
 ) -> bool:
-    raise_or_log(_universal_refusal(query, key, value), raise_error=True)
+    universal_tensor_checks(query, key, value)
     refusal = fmha_tensor_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, backend_name)
     return raise_or_log(refusal, raise_error)
 
@@ -138,7 +138,7 @@ def additional_kv_tensor_checks(
         raise ValueError("additional_keys and additional_values: give both or neither")
     if add_key is None or add_value is None:
         return
-    raise_or_log(_universal_refusal(query, add_key, add_value), raise_error=True)
+    universal_tensor_checks(query, add_key, add_value)
     if add_key.dim() != 4 or add_value.dim() != 4:
         ranks = (add_key.dim(), add_value.dim())
         raise ValueError(f"additional_keys and additional_values have ranks {ranks}, expected 4 and 4")
