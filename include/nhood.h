@@ -407,10 +407,12 @@ NHOOD_API nhood_status nhood_wisdom_load(nhood_context *context, const char *pat
  * wisdom, cannot be written), MEMORY. */
 NHOOD_API nhood_status nhood_wisdom_save(nhood_context *context, const char *path, int32_t replace);
 
-/* Drops what is known of a problem on any device, NULL: everything. *forgotten (may be NULL) counts the lines.
- * ARGUMENT. */
-NHOOD_API nhood_status nhood_wisdom_forget(nhood_context *context, const nhood_problem *problem,
-                                           int64_t *forgotten);
+enum { NHOOD_ANY_DEVICE = -1 };
+
+/* Drops what is known of a problem (NULL: of every one) on a device or, NHOOD_ANY_DEVICE, on all, other machines'
+ * included. *forgotten (may be NULL) counts the lines. ARGUMENT. */
+NHOOD_API nhood_status nhood_wisdom_forget(nhood_context *context, int32_t device,
+                                           const nhood_problem *problem, int64_t *forgotten);
 
 #ifdef __cplusplus
 }

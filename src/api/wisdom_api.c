@@ -64,17 +64,20 @@ nhood_status nhood_wisdom_save(nhood_context *context, const char *given, int32_
     return nh_wisdom_save(context->wisdom, path, replace != 0);
 }
 
-nhood_status nhood_wisdom_forget(nhood_context *context, const nhood_problem *problem,
-                                 int64_t *forgotten) {
+nhood_status nhood_wisdom_forget(nhood_context *context, int32_t device,
+                                 const nhood_problem *problem, int64_t *forgotten) {
+    const struct nh_device *found = NULL;
     struct nh_problem canonical;
-    char text[NH_WISDOM_PROBLEM_BYTES];
+    struct nh_wisdom_key key;
+    nhood_status status = NHOOD_OK;
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
-    if (problem) {
-        nhood_status status = nh_problem_canonical(problem, &canonical);
-        if (status) return status;
-        nh_problem_text(&canonical, text, sizeof text);
-    }
-    int64_t lines = nh_wisdom_forget(context->wisdom, problem ? text : NULL);
+    if (device != NHOOD_ANY_DEVICE) status = nh_context_device(context, device, &found);
+    if (!status && problem) status = nh_problem_canonical(problem, &canonical);
+    if (status) return status;
+    if (found) nh_wisdom_key(found, NULL, &key);
+    if (problem) nh_problem_text(&canonical, key.problem, sizeof key.problem);
+    int64_t lines =
+        nh_wisdom_forget(context->wisdom, found ? key.device : NULL, problem ? key.problem : NULL);
     if (forgotten) *forgotten = lines;
     return NHOOD_OK;
 }

@@ -37,7 +37,7 @@ nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wis
 
 void nh_wisdom_destroy(struct nh_wisdom *wisdom) {
     if (!wisdom) return;
-    nh_wisdom_forget(wisdom, NULL);
+    nh_wisdom_forget(wisdom, NULL, NULL);
     pthread_mutex_destroy(&wisdom->lock);
     nh_release(wisdom->host, wisdom->bucket);
     nh_release(wisdom->host, wisdom);
@@ -48,7 +48,8 @@ void nh_wisdom_key(const struct nh_device *device, const struct nh_problem *prob
     snprintf(key->device, sizeof key->device, "%s", device->info.description);
     for (char *at = key->device; *at; at++)
         if (*at <= ' ' || *at > '~') *at = '_';
-    nh_problem_text(problem, key->problem, sizeof key->problem);
+    key->problem[0] = '\0';
+    if (problem) nh_problem_text(problem, key->problem, sizeof key->problem);
 }
 
 bool nh_wisdom_has_any(struct nh_wisdom *wisdom) {
@@ -179,13 +180,17 @@ bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key
     return entry != NULL;
 }
 
-int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *problem) {
+static bool named(const char *wanted, const char *name) {
+    return !wanted || !strcmp(wanted, name);
+}
+
+int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *device, const char *problem) {
     int64_t forgotten = 0;
     pthread_mutex_lock(&wisdom->lock);
     for (size_t i = 0; i < wisdom->buckets; i++)
         for (struct nh_wisdom_entry **at = &wisdom->bucket[i]; *at;) {
             struct nh_wisdom_entry *entry = *at;
-            if (problem && strcmp(entry->record.problem, problem) != 0) {
+            if (!named(device, entry->record.device) || !named(problem, entry->record.problem)) {
                 at = &entry->next;
                 continue;
             }

@@ -31,6 +31,7 @@ struct nh_wisdom_record {
 nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wisdom);
 void nh_wisdom_destroy(struct nh_wisdom *wisdom); /* NULL is fine */
 
+/* problem NULL: only the device is set. */
 void nh_wisdom_key(const struct nh_device *device, const struct nh_problem *problem,
                    struct nh_wisdom_key *key);
 
@@ -52,8 +53,8 @@ bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key
                        const char *solver, const char *config, int64_t *median_ns,
                        int64_t *samples);
 
-/* Drops the records of a problem text on every device, NULL: of every problem; returns how many. */
-int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *problem);
+/* Drops the records of a device and a problem, NULL: of every one; returns how many. */
+int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *device, const char *problem);
 
 /* All records as text, sorted, which the caller releases with nh_release. MEMORY. */
 nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *length);

@@ -169,10 +169,14 @@ static void wisdom(void) {
               nhood_wisdom_load(context, NULL, &lines) == NHOOD_ERR_CACHE_MISS,
           "no cache folder");
     nhood_problem_parse("fwd:f32:b1h1d8:9:w3", &problem);
-    CHECK(!nhood_wisdom_forget(context, &problem, &lines) && lines > 0, "%s", nhood_last_error());
+    CHECK(!nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, &problem, &lines) && lines > 0, "%s",
+          nhood_last_error());
     problem.dim = 0;
-    CHECK(nhood_wisdom_forget(context, &problem, &lines) == NHOOD_ERR_ARGUMENT, "no such problem");
-    CHECK(!nhood_wisdom_forget(context, NULL, &lines) && lines == 0, "%lld", (long long)lines);
+    CHECK(nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, &problem, &lines) == NHOOD_ERR_ARGUMENT &&
+              nhood_wisdom_forget(context, 99, NULL, &lines) == NHOOD_ERR_ARGUMENT,
+          "no such problem, no such device");
+    CHECK(!nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, NULL, &lines) && lines == 0, "%lld",
+          (long long)lines);
     nhood_context_destroy(context);
 }
 

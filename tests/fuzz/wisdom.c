@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (strcmp(first, second) != 0) abort();
     free(first);
     free(second);
-    nhood_wisdom_forget(one, NULL, NULL);
-    nhood_wisdom_forget(two, NULL, NULL);
+    nhood_wisdom_forget(one, NHOOD_ANY_DEVICE, NULL, NULL);
+    nhood_wisdom_forget(two, NHOOD_ANY_DEVICE, NULL, NULL);
     return 0;
 }

@@ -105,9 +105,11 @@ static void forgetting(void) {
                           "text", &accepted) &&
               accepted == 4 && nh_wisdom_has_any(wisdom),
           "%lld lines", (long long)accepted);
-    CHECK(nh_wisdom_forget(wisdom, "fwd:f32:b1h1d8:9:w7") == 0, "unknown");
-    CHECK(nh_wisdom_forget(wisdom, "fwd:f32:b1h1d8:9:w3") == 3, "one problem");
-    CHECK(nh_wisdom_forget(wisdom, NULL) == 1 && !nh_wisdom_has_any(wisdom), "all");
+    CHECK(nh_wisdom_forget(wisdom, NULL, "fwd:f32:b1h1d8:9:w7") == 0, "unknown");
+    CHECK(nh_wisdom_forget(wisdom, "other", "fwd:f32:b1h1d8:9:w5") == 0, "not there");
+    CHECK(nh_wisdom_forget(wisdom, "other", NULL) == 1, "one device");
+    CHECK(nh_wisdom_forget(wisdom, NULL, "fwd:f32:b1h1d8:9:w3") == 2, "one problem");
+    CHECK(nh_wisdom_forget(wisdom, NULL, NULL) == 1 && !nh_wisdom_has_any(wisdom), "all");
     nh_wisdom_destroy(wisdom);
     nh_wisdom_destroy(NULL);
 }
@@ -219,7 +221,7 @@ static void files(void) {
     nh_wisdom_merge(both, two);
     CHECK(!nh_wisdom_load(read, path, &accepted) && accepted > 0, "%s", nhood_last_error());
     check_equal(both, read, "a merge in the file");
-    nh_wisdom_forget(read, NULL);
+    nh_wisdom_forget(read, NULL, NULL);
     CHECK(!nh_wisdom_save(two, path, true) && !nh_wisdom_load(read, path, &accepted), "%s",
           nhood_last_error());
     check_equal(two, read, "replaced");

@@ -183,11 +183,11 @@ static int tune_suite(struct tune *tune, const struct suite *suite) {
     return status ? status : failed;
 }
 
-/* Drops what is known of the problems, here and in the file. */
+/* Drops what is known of the problems on this device, here and in the file. */
 static int forget(struct tune *tune, const struct suite *suite) {
     for (size_t i = 0; i < suite->count; i++) {
-        nhood_status status =
-            nhood_wisdom_forget(tune->target.context, &suite->problem[i].problem, NULL);
+        nhood_status status = nhood_wisdom_forget(tune->target.context, tune->target.device,
+                                                  &suite->problem[i].problem, NULL);
         if (status) return complain_library(status, suite->problem[i].text);
     }
     nhood_status status = nhood_wisdom_save(tune->target.context, tune->file, 1);

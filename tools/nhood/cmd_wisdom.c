@@ -205,9 +205,9 @@ static int run_forget(struct wisdom *wisdom, int count, char **arguments) {
     if (wisdom->all == (count > 0))
         return complain(EXIT_USAGE, "wisdom forget: name the problems, or --all");
     int failed = parse_all(&suite, count, arguments);
-    if (!failed && wisdom->all) nhood_wisdom_forget(context, NULL, &all);
+    if (!failed && wisdom->all) nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, NULL, &all);
     for (size_t i = 0; !failed && i < suite.count; i++) {
-        nhood_wisdom_forget(context, &suite.problem[i].problem, &lines);
+        nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, &suite.problem[i].problem, &lines);
         all += lines;
     }
     if (!failed) failed = save(wisdom, wisdom->file, true);

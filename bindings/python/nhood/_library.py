@@ -14,6 +14,7 @@ DTYPE_F64, DTYPE_F32, DTYPE_F16, DTYPE_BF16 = 1, 2, 3, 4
 FLAG_CLAMP_WINDOW, FLAG_DETERMINISTIC, FLAG_ALLOW_TF32, FLAG_ZERO_FILL, FLAG_UNALIGNED = 1, 2, 4, 8, 16
 EFFORT_ESTIMATE, EFFORT_MEASURE = 0, 1
 CACHE_MISS = -6
+ANY_DEVICE = -1
 DEVICE_CPU, DEVICE_CUDA = 0, 1
 (Q, K, V, O, LSE, A, BIAS, EXTRA_K, EXTRA_V) = range(9)
 (D_O, D_LSE, D_Q, D_K, D_V, D_BIAS, D_EXTRA_K, D_EXTRA_V) = range(9, 17)
@@ -139,7 +140,7 @@ _PROTOTYPES = {
     "nhood_wisdom_export": (c_int32, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "nhood_wisdom_import": (c_int32, [c_void_p, c_char_p, c_void_p]),
     "nhood_wisdom_save": (c_int32, [c_void_p, c_char_p, c_int32]),
-    "nhood_wisdom_forget": (c_int32, [c_void_p, c_void_p, c_void_p]),
+    "nhood_wisdom_forget": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p]),
 }
 
 

@@ -72,10 +72,11 @@ def import_wisdom(text: str) -> int:
 
 
 def forget_wisdom(problem: Optional[str] = None) -> int:
-    """Drops what this process knows of a problem, None: everything; returns how many lines. Files stay as they are."""
-    forgotten = ctypes.c_int64()
+    """Drops what this process knows of a problem on any device, None: everything; returns how many lines. Files stay
+    as they are."""
+    handle, forgotten = current_context().handle, ctypes.c_int64()
     parsed = None if problem is None else ctypes.byref(_parse(problem))
-    c.check(c.lib.nhood_wisdom_forget(current_context().handle, parsed, ctypes.byref(forgotten)))
+    c.check(c.lib.nhood_wisdom_forget(handle, c.ANY_DEVICE, parsed, ctypes.byref(forgotten)))
     clear_cache()
     return forgotten.value
 
