@@ -22,7 +22,7 @@ struct bench {
     struct target target;
     const char *solver, *suite;
     int64_t repeat;
-    double min_time_s;
+    double min_time_s, tune_s;
     bool json;
     /* progress */
     double parts_done, parts;
@@ -111,16 +111,25 @@ static int time_calls(const struct bench *bench, const struct suite_problem *pro
 static int time_plan(const struct bench *bench, const struct suite_problem *problem,
                      struct problem_data *data, struct measurement *measurement) {
     const struct target *target = &bench->target;
-    nhood_plan_options options = {.struct_size = sizeof options, .solver = bench->solver};
-    nhood_plan *plan;
-    nhood_status status = nhood_plan_explain(target->context, target->device, &problem->problem,
-                                             &options, note_choice, measurement);
+    nhood_plan_options options = {
+        .struct_size = sizeof options,
+        .solver = bench->solver,
+        .effort = bench->tune_s > 0 ? NHOOD_EFFORT_MEASURE : NHOOD_EFFORT_ESTIMATE,
+        .budget_s = bench->tune_s,
+    };
+    nhood_plan *plan = NULL;
     double start = clock_ns();
-    if (!status)
-        status =
-            nhood_plan_create(target->context, target->device, &problem->problem, &options, &plan);
-    if (status) return complain_library(status, problem->text);
+    nhood_status status =
+        nhood_plan_create(target->context, target->device, &problem->problem, &options, &plan);
     measurement->plan_ns = clock_ns() - start;
+    /* Afterwards: measuring may have changed the choice. */
+    if (!status)
+        status = nhood_plan_explain(target->context, target->device, &problem->problem, &options,
+                                    note_choice, measurement);
+    if (status) {
+        nhood_plan_release(plan);
+        return complain_library(status, problem->text);
+    }
     measurement->workspace_bytes = (double)nhood_plan_workspace_bytes(plan);
     int failed = EXIT_FAILURE;
     if (data_prepare(data, plan)) failed = time_calls(bench, problem, plan, &data->io, measurement);
@@ -277,6 +286,12 @@ int cmd_bench(int argc, char **argv) {
          .text = &bench.solver,
          .argument = "NAME",
          .help = "this solver instead of the one chosen"},
+        {.name = "tune",
+         .number = &bench.tune_s,
+         .low = 1e-3,
+         .high = 1e6,
+         .argument = "S",
+         .help = "first time the candidates for S seconds, where wisdom knows none; not saved"},
         {.name = "min-time",
          .number = &bench.min_time_s,
          .low = 1e-3,
