@@ -61,7 +61,9 @@ struct weights {
     elem weight[LANE_WEIGHTS];
     bool any; /* of the warp */
 #if NH_INVERSE
-    nh_key key; /* of row lane % 16 */
+    /* of row lane % 16: its key, and the columns from its first query to its last */
+    nh_key key;
+    int first, end;
 #else
     /* of query lane % 16, the keys number first to end are in the chunk */
     int first, end;
@@ -69,11 +71,18 @@ struct weights {
 #endif
 };
 
-NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args, int warp, int lane) {
+NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args) {
 #if NH_INVERSE
     int position[3];
-    bool exists = nh_tile_row(tile, 16 * warp + lane % 16, position);
+    bool exists = nh_tile_row(tile, (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 16, position);
     nh_key_set(&w->key, tile, args, position, exists);
+    w->first = w->end = 0;
+    for (int a = 0; exists && a < 3; a++) {
+        nh_range reach = nh_tile_reach(args.axis[a], tile.axis[a].length, position[a]);
+        w->first = w->first * tile.axis[a].span + (int)reach.begin - tile.axis[a].low;
+        w->end = w->end * tile.axis[a].span + (int)reach.end - 1 - tile.axis[a].low;
+    }
+    w->end += exists;
 #else
     w->end = 0;
     for (int a = 0; a < 3; a++)
@@ -84,21 +93,20 @@ NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args, int warp, int 
 #if NH_INVERSE
 
 /* Lanes run along keys: lane % 16 names the row, and half a warp each the even and odd columns. */
-NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int warp, int lane) {
+NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int chunks) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
-    bool any = false;
+    int column = turn % chunks * NH_COLUMNS, half = (int)threadIdx.x % 32 / 16;
+    w->any = __any_sync(0xffffffffu, w->first < column + NH_COLUMNS && column < w->end);
+    if (!w->any) return;
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i++) {
-        const nh_query &query = queries[turn % 2][lane / 16 + 2 * i];
-        bool inside = nh_attends(query, w->key, args);
-        w->weight[i] = inside ? a[query.weights + w->key.slot] : (elem)0;
-        any = any || inside;
+        const nh_query &query = queries[turn % 2][half + 2 * i];
+        w->weight[i] = nh_attends(query, w->key, args) ? a[query.weights + w->key.slot] : (elem)0;
     }
-    w->any = __any_sync(0xffffffffu, any);
 }
 
-NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn,
-                       int warp, int lane) {
+NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn) {
+    int lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i++)
         block[lane % 16 * WEIGHT_STRIDE + lane / 16 + 2 * i] = w->weight[i];
@@ -107,50 +115,57 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 
 #else
 
-/* Lanes run along the slots of one query after the other; those in a chunk are consecutive. */
-NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int warp, int lane) {
+/* Some of the queries' weights, 32 of each at most: lanes run along the slots, which are consecutive. */
+NH_DEVICE void gather_some(elem *weight, const weights &w, const nh_cuda_args &args, int some,
+                           int share) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
-    w->first = w->end;
-    w->end = nh_keys_before(queries[16 * warp + lane % 16], tile, args, (turn + 1) * NH_COLUMNS);
-    w->any = __any_sync(0xffffffffu, w->first < w->end);
-    if (!w->any) return;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
-    for (int row = 0; row < 16; row++) {
-        int first = __shfl_sync(0xffffffffu, w->first, row) + lane;
-        int end = __shfl_sync(0xffffffffu, w->end, row);
-        const nh_query &query = queries[16 * warp + row];
-#pragma unroll
-        for (int u = 0; u < NH_COLUMNS / 32; u++) {
-            int n = first + 32 * u;
-            nh_digits digits = nh_key_digits(query, w->divisor, n);
-            int slot = nh_slot_of(query, args, n, digits);
-            if (n < end) w->weight[row * (NH_COLUMNS / 32) + u] = a[query.weights + slot];
-        }
+    for (int i = 0; i < NH_TOGETHER; i++) {
+        int n = __shfl_sync(0xffffffffu, w.first, some + i) + lane + 32 * share;
+        bool exists = n < __shfl_sync(0xffffffffu, w.end, some + i);
+        const nh_query &query = queries[16 * warp + some + i];
+        int slot = nh_slot_of(query, args, n, nh_key_digits(query, w.divisor, n));
+        if (exists) weight[i] = a[query.weights + slot];
     }
 }
 
-NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn,
-                       int warp, int lane) {
+NH_DEVICE void deposit_some(const elem *weight, const weights &w, const nh_cuda_args &args,
+                            elem *block, nh_spans spans, int turn, int some, int share) {
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < NH_TOGETHER; i++) {
+        int n = __shfl_sync(0xffffffffu, w.first, some + i) + lane + 32 * share;
+        bool exists = n < __shfl_sync(0xffffffffu, w.end, some + i);
+        const nh_query &query = queries[16 * warp + some + i];
+        int column = nh_column_of(query, args, spans, n, nh_key_digits(query, w.divisor, n)) -
+                     turn * NH_COLUMNS;
+        if (exists) block[(some + i) * WEIGHT_STRIDE + column] = weight[i];
+    }
+}
+
+NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int chunks) {
+    int row = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 16;
+    w->first = w->end;
+    w->end = nh_keys_before(queries[row], tile, args, (turn + 1) * NH_COLUMNS);
+    w->any = __any_sync(0xffffffffu, w->first < w->end);
+#pragma unroll
+    for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
+        if (nh_rows_have(w->first, w->end, i / 16, i % 16))
+            gather_some(w->weight + i, *w, args, i % 16, i / 16);
+}
+
+NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn) {
     nh_vector<16 / sizeof(elem)> *zeros = (nh_vector<16 / sizeof(elem)> *)block;
     const nh_vector<16 / sizeof(elem)> zero = {};
-    for (int i = lane; i < 16 * WEIGHT_STRIDE / (int)(16 / sizeof(elem)); i += 32)
+    for (int i = (int)threadIdx.x % 32; i < 16 * WEIGHT_STRIDE / (int)(16 / sizeof(elem)); i += 32)
         zeros[i] = zero;
     __syncwarp();
     const nh_spans spans = nh_spans_of(tile);
 #pragma unroll
-    for (int row = 0; row < 16; row++) {
-        int first = __shfl_sync(0xffffffffu, w->first, row) + lane;
-        int end = __shfl_sync(0xffffffffu, w->end, row);
-        const nh_query &query = queries[16 * warp + row];
-#pragma unroll
-        for (int u = 0; u < NH_COLUMNS / 32; u++) {
-            int n = first + 32 * u;
-            nh_digits digits = nh_key_digits(query, w->divisor, n);
-            int column = nh_column_of(query, args, spans, n, digits) - turn * NH_COLUMNS;
-            if (n < end)
-                block[row * WEIGHT_STRIDE + column] = w->weight[row * (NH_COLUMNS / 32) + u];
-        }
-    }
+    for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
+        if (nh_rows_have(w->first, w->end, i / 16, i % 16))
+            deposit_some(w->weight + i, *w, args, block, spans, turn, i % 16, i / 16);
     __syncwarp();
 }
 
@@ -238,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     weights w;
     bool any = false;
     float sum[NH_WIDTH / 8][4] = {};
-    weights_init(&w, args, warp, lane);
+    weights_init(&w, args);
     set_rows(args);
     /* Three stages, a turn apart: where a chunk's rows are, copying them and their weights, their products. */
     for (int turn = -1; turn <= turns; turn++) {
@@ -246,12 +261,12 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         if (here) {
             nh_rows_load<NH_COLUMNS>(rows + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, data,
                                      row_offset[turn % 2], dim);
-            gather(&w, args, turn, warp, lane);
+            gather(&w, args, turn, chunks);
         }
         if (any) multiply(sum, block, rows + (turn - 1) % 2 * NH_COLUMNS * STRIDE, lane);
         __syncwarp();
         any = here && w.any;
-        if (any) deposit(&w, args, block, turn, warp, lane);
+        if (any) deposit(&w, args, block, turn);
         if (turn + 1 < turns) set_columns(args, turn + 1, chunks);
         nh_copy_wait();
         __syncthreads();

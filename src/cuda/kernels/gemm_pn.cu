@@ -15,9 +15,6 @@
 
 #define STRIDE (NH_WIDTH + NH_PAD_ALONG)
 #define STAGE_STRIDE (NH_COLUMNS + 8)
-/* Of one query in a chunk, a lane's share of its keys; and queries written together. */
-#define PER_LANE (NH_COLUMNS / 32)
-#define TOGETHER 4
 #define LOG2_E 1.4426950408889634f
 
 #if NH_WEIGHT_F32
@@ -137,43 +134,48 @@ NH_DEVICE void fill_unused(const nh_cuda_args &args, int warp, int lane) {
     }
 }
 
-/* Writes a chunk's scores: of each of the warp's queries, its keys number first to end. A few queries at a time and
- * without branches, lanes without a key included, so that all their loads are under way together. */
+/* Writes the scores of some of the warp's queries, of each its keys number first to end, 32 at most. Without branches,
+ * lanes without a key included. */
+NH_DEVICE void write(const nh_cuda_args &args, const nh_divisor divisor[3], nh_spans spans,
+                     const float *stage, const elem *q, const elem *k, int chunk, int some,
+                     int first, int end) {
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float score[NH_TOGETHER];
+    weight *at[NH_TOGETHER];
+    bool exists[NH_TOGETHER];
+#pragma unroll
+    for (int i = 0; i < NH_TOGETHER; i++) {
+        int n = __shfl_sync(0xffffffffu, first, some + i) + lane;
+        exists[i] = n < __shfl_sync(0xffffffffu, end, some + i);
+        const nh_query &query = queries[16 * warp + some + i];
+        nh_digits digits = nh_key_digits(query, divisor, n);
+        int column = nh_column_of(query, args, spans, n, digits) - chunk * NH_COLUMNS;
+        if (!exists[i]) column = 0;
+        float product = exact_if_not_finite(stage[(some + i) * STAGE_STRIDE + column],
+                                            q + (some + i) * STRIDE, k + column * STRIDE);
+        score[i] = score_of(args, query, n, digits, exists[i], product);
+        if (NH_RESULT == NH_SCORE_GRADIENT) score[i] -= query.shift;
+        at[i] = (weight *)args.tensor[NH_A].data + query.weights +
+                nh_slot_of(query, args, n, digits);
+    }
+#pragma unroll
+    for (int i = 0; NH_RESULT == NH_SCORE_GRADIENT && i < NH_TOGETHER; i++)
+        if (exists[i]) score[i] *= nh_load((elem)*at[i]);
+#pragma unroll
+    for (int i = 0; i < NH_TOGETHER; i++)
+        if (exists[i]) *at[i] = to_weight(score[i]);
+}
+
+/* Writes a chunk's scores. */
 NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], const float *stage,
                        const elem *q, const elem *k, int chunk, int first, int end) {
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const nh_spans spans = nh_spans_of(tile);
-    unsigned present = __ballot_sync(0xffffffffu, first < end);
 #pragma unroll 1
-    for (int some = 0; some < 16; some += TOGETHER) {
-        if (!(present >> some & ((1u << TOGETHER) - 1))) continue;
-        float score[TOGETHER * PER_LANE];
-        weight *at[TOGETHER * PER_LANE];
-        bool exists[TOGETHER * PER_LANE];
-#pragma unroll
-        for (int i = 0; i < TOGETHER * PER_LANE; i++) {
-            int row = some + i / PER_LANE;
-            int n = __shfl_sync(0xffffffffu, first, row) + lane + i % PER_LANE * 32;
-            exists[i] = n < __shfl_sync(0xffffffffu, end, row);
-            const nh_query &query = queries[16 * warp + row];
-            nh_digits digits = nh_key_digits(query, divisor, n);
-            int column = nh_column_of(query, args, spans, n, digits) - chunk * NH_COLUMNS;
-            if (!exists[i]) column = 0;
-            float product = exact_if_not_finite(stage[row * STAGE_STRIDE + column],
-                                                q + row * STRIDE, k + column * STRIDE);
-            score[i] = score_of(args, query, n, digits, exists[i], product);
-            if (NH_RESULT == NH_SCORE_GRADIENT) score[i] -= query.shift;
-            at[i] = (weight *)args.tensor[NH_A].data + query.weights +
-                    nh_slot_of(query, args, n, digits);
-        }
-        if (NH_RESULT == NH_SCORE_GRADIENT)
-#pragma unroll
-            for (int i = 0; i < TOGETHER * PER_LANE; i++)
-                if (exists[i]) score[i] *= nh_load((elem)*at[i]);
-#pragma unroll
-        for (int i = 0; i < TOGETHER * PER_LANE; i++)
-            if (exists[i]) *at[i] = to_weight(score[i]);
-    }
+    for (int share = 0; share < NH_PER_LANE; share++)
+#pragma unroll 1
+        for (int some = 0; some < 16; some += NH_TOGETHER)
+            if (nh_rows_have(first, end, share, some))
+                write(args, divisor, spans, stage, q, k, chunk, some, first + 32 * share, end);
     __syncwarp();
 }
 

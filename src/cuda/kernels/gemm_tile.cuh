@@ -301,6 +301,18 @@ NH_DEVICE int nh_column_of(const nh_query &query, const nh_cuda_args &args, nh_s
     return first + nh_renumber(query, args, n, digits, spans.plane, spans.line);
 }
 
+/* A lane's share of the keys that a row has in a chunk; and rows whose keys are moved together, so that the loads of
+ * all are under way at the same time. */
+#define NH_PER_LANE (NH_COLUMNS / 32)
+#define NH_TOGETHER 4
+
+/* Whether one of the rows some .. some + NH_TOGETHER - 1 has more than 32 * share keys in the chunk; lanes l and
+ * l + 16 hold the range of row l. */
+NH_DEVICE bool nh_rows_have(int first, int end, int share, int some) {
+    unsigned rows = __ballot_sync(0xffffffffu, first + 32 * share < end);
+    return rows >> some & ((1u << NH_TOGETHER) - 1);
+}
+
 /* Elements that one copy instruction moves. */
 #define NH_PIECE                                                                                   \
     (NH_VECTOR * sizeof(elem) >= 16 ? 16 / sizeof(elem)                                            \
