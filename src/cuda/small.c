@@ -1,8 +1,9 @@
-/* cuda.small: fused attention for windows whose halo fits shared memory, sm_80 and later.
+/* cuda.small: fused attention for windows whose halo fits shared memory, sm_80 and later, forward and backward.
  *
  * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here 16 queries
  * at a time, a box, meet just the box of their keys, which matrix loads gather out of the halo of a larger box of
- * queries: see kernels/small.cuh. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 64. */
+ * queries: see kernels/small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
+ * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 64. */
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
@@ -11,133 +12,233 @@
 #include <string.h>
 
 enum { MOST_DIM = 64, MOST_LENGTH = 1 << 30, MOST_BOX = 1024, MOST_BIAS = 4096 };
-enum { Q0, Q1, Q2, S0, S1, S2, WARPS, KNOBS };
-static const char *const knobs[] = {"q0", "q1", "q2", "s0", "s1", "s2", "warps", NULL};
 
-/* ---- what a config needs ---- */
+/* Queries of an item, rows of a subtile and warps of the launch by queries; keys of an item of the one by keys. */
+enum { Q0, S0 = 3, WARPS = 6, K0 };
+static const char *const knobs[] = {"q0",    "q1", "q2", "s0", "s1", "s2",
+                                    "warps", "k0", "k1", "k2", NULL};
 
-static int64_t shared_bytes_of(const struct nh_problem *problem,
-                               const struct nh_small_shape *shape) {
+/* ---- the kernels and what they need ---- */
+
+enum kernel { FORWARD, BACKWARD_QUERY, BACKWARD_KEY };
+static const char *const sources[] = {"small_forward.cu", "small_backward_query.cu",
+                                      "small_backward_key.cu"};
+
+/* One launch of a config. */
+struct launch {
+    enum kernel kernel;
+    int32_t warps;
+    struct nh_small_shape shape;
+};
+
+static bool launch_of(const struct nh_problem *problem, enum kernel kernel, const int32_t *value,
+                      struct launch *launch) {
+    bool by_keys = kernel == BACKWARD_KEY;
+    const int32_t *item = value + (by_keys ? K0 : Q0);
+    launch->kernel = kernel;
+    /* by keys, a warp owns one subtile */
+    launch->warps = by_keys ? item[0] * item[1] * item[2] / 16 : value[WARPS];
+    return nh_small_shape_of(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, item, value + S0,
+                             &launch->shape);
+}
+
+static int64_t steps_of(int64_t dim) {
+    return nh_ceil_div(dim, 16);
+}
+
+static int64_t shared_bytes_of(const struct nh_problem *problem, const struct launch *launch) {
+    const struct nh_small_shape *shape = &launch->shape;
     int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
-    return shape->halo_rows * (key + value) + shape->item_rows * nh_max(key, value) +
+    int64_t row[] = {nh_max(key, value), key + 2 * value, key + value};
+    int64_t statistics = launch->kernel == BACKWARD_KEY ? 8 : 0;
+    return shape->halo_rows * (key + value + statistics) + shape->item_rows * row[launch->kernel] +
            nh_small_table_bytes(problem, shape);
 }
 
-/* Scores of a chunk, outputs and queries of a thread, and what addresses and masks take. */
-static int64_t registers_of(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    int64_t chunks = nh_ceil_div(shape->blocks, 16);
-    return 4 * nh_ceil_div(shape->blocks, chunks) + nh_ceil_div(problem->dim, 16) * 4 +
-           nh_ceil_div(problem->dim_v, 16) * 8 + (problem->has_bias ? 40 : 28);
+/* Operands, scores and sums of a thread, and what addresses and masks take. */
+static int64_t registers_of(const struct nh_problem *problem, const struct launch *launch) {
+    int64_t blocks = launch->shape.blocks, keys = steps_of(problem->dim);
+    int64_t values = steps_of(problem->dim_v), biased = problem->has_bias ? 10 : 0;
+    if (launch->kernel == BACKWARD_KEY) return 12 * (keys + values) + 74 + biased;
+    if (launch->kernel == BACKWARD_QUERY) return 12 * keys + 4 * values + 48 + biased;
+    return 4 * nh_ceil_div(blocks, nh_ceil_div(blocks, 16)) + 4 * keys + 8 * values + 28 + biased;
 }
 
 /* Blocks that share a multiprocessor; 0: not even one fits. */
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct nh_small_shape *shape, int32_t warps) {
+                            const struct launch *launch) {
     enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_RESIDENTS = 16, MOST_WARPS = 48 };
-    int64_t shared = shared_bytes_of(problem, shape);
+    int64_t shared = shared_bytes_of(problem, launch);
     if (shared > device->shared_bytes_per_block) return 0;
-    int64_t registers = nh_ceil_div(registers_of(problem, shape), 8) * 8;
+    int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
+    int64_t warps = nh_ceil_div(launch->warps, 4) * 4;
     int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
     int64_t by_registers = REGISTERS / (32 * warps * registers);
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
     return nh_max(1, nh_min(residents, MOST_RESIDENTS));
 }
 
-/* ---- candidates ---- */
-
-/* Rows of an item and of a subtile per axis, warps. Lines of 4 modulo 8 rows leave no gaps in the halo. */
-static const int32_t shapes[][KNOBS] = {
-    {1, 1, 64, 1, 1, 16, 4}, {1, 1, 128, 1, 1, 16, 8}, {1, 1, 256, 1, 1, 16, 8},
-    {1, 8, 28, 1, 4, 4, 7},  {1, 8, 8, 1, 4, 4, 4},    {1, 8, 12, 1, 4, 4, 6},
-    {1, 12, 12, 1, 4, 4, 9}, {1, 8, 16, 1, 4, 4, 8},   {1, 8, 20, 1, 4, 4, 5},
-    {1, 16, 16, 1, 4, 4, 8}, {1, 12, 28, 1, 4, 4, 7},  {1, 16, 28, 1, 4, 4, 7},
-    {1, 4, 28, 1, 4, 4, 7},  {2, 4, 8, 2, 2, 4, 4},    {4, 4, 4, 2, 2, 4, 4},
-    {4, 4, 8, 2, 2, 4, 8},   {4, 8, 8, 2, 2, 4, 8},    {4, 8, 12, 2, 2, 4, 8},
-    {2, 8, 8, 1, 4, 4, 8},   {4, 8, 8, 1, 4, 4, 8},
-};
-
-static const char *refuse(const struct nh_problem *problem, const struct nh_device *device);
-
-static double estimate_shape(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                             const struct nh_small_shape *shape, int32_t warps);
-
-static bool shape_of_config(const struct nh_problem *problem, const int32_t *value,
-                            struct nh_small_shape *shape) {
-    return nh_small_shape_of(problem, NH_SMALL_QUERIES, value + Q0, value + S0, shape);
-}
-
-/* Keeps the `capacity` cheapest, cheapest first; returns how many fit. */
-static int choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                  struct nh_config *config, int capacity) {
-    enum { MOST_KEPT = 6 };
-    double cost[MOST_KEPT];
-    int count = 0;
-    capacity = (int)nh_min(capacity, MOST_KEPT);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const int32_t *tried = shapes[i];
-        struct nh_small_shape shape;
-        int rank = tried[Q0] > 1 || tried[S0] > 1 ? 3 : tried[Q1] > 1 ? 2 : 1;
-        if (rank != problem->rank || !shape_of_config(problem, tried, &shape) ||
-            8 * shape.blocks > MOST_BOX || !residents_of(problem, device, &shape, tried[WARPS]))
-            continue;
-        double ns = estimate_shape(problem, device, &shape, tried[WARPS]);
-        int place = count < capacity ? count++ : capacity;
-        for (; place > 0 && ns < cost[place - 1]; place--)
-            if (place < capacity) {
-                cost[place] = cost[place - 1];
-                config[place] = config[place - 1];
-            }
-        if (place == capacity) continue;
-        cost[place] = ns;
-        memset(&config[place], 0, sizeof *config);
-        memcpy(config[place].value, tried, sizeof *shapes);
-    }
-    return count;
-}
-
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
-    return choose(problem, device->backend, config, capacity);
-}
-
 /* ---- time ---- */
 
-/* Instructions of a warp for one subtile: products with their loads, then masks, maxima and exponentials. */
-static double subtile_instructions(const struct nh_problem *problem,
-                                   const struct nh_small_shape *shape) {
-    double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double per_block = 2 * steps + (shape->dense ? 18 : 26) + (problem->has_bias ? 16 : 0);
-    return (double)shape->blocks * per_block + 220;
+/* Instructions of a warp for one subtile: products with their loads, then masks and exponentials. */
+static double subtile_instructions(const struct nh_problem *problem, const struct launch *launch) {
+    double keys = (double)steps_of(problem->dim), values = (double)steps_of(problem->dim_v);
+    double bias = problem->has_bias ? 16 : 0, block;
+    switch (launch->kernel) {
+    case FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 18 : 26); break;
+    case BACKWARD_QUERY: block = 2 * (2 * keys + values) + 35; break;
+    default: block = 4 * (keys + values) + 49;
+    }
+    return (double)launch->shape.blocks * (block + bias) + 250;
 }
 
-static double estimate_shape(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                             const struct nh_small_shape *shape, int32_t warps) {
+/* What an item copies to shared memory. */
+static double item_bytes(const struct nh_problem *problem, const struct launch *launch) {
+    double dims = (double)(problem->dim + problem->dim_v), halo = (double)launch->shape.halo_rows;
+    double share = (double)(problem->heads / problem->kv_heads);
+    double rows = (double)launch->shape.item_rows;
+    switch (launch->kernel) {
+    case FORWARD: return 2 * (halo * dims + rows * (double)problem->dim);
+    case BACKWARD_QUERY: return 2 * (halo * dims + rows * (dims + (double)problem->dim_v));
+    default: return share * halo * (2 * dims + 8) + 2 * rows * dims;
+    }
+}
+
+static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                        const struct launch *launch) {
     /* of the issue slots; of the bytes that a multiprocessor gets from the L2 per clock */
-    const double filled = 0.55, l2_bytes_per_clock = 32, launch_ns = 4000;
+    const double filled = 0.55, l2_bytes_per_clock = 32, instructions_per_copy = 10;
+    bool by_keys = launch->kernel == BACKWARD_KEY;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
-    double residents = (double)residents_of(problem, device, shape, warps);
-    double instructions = shape->subtiles * subtile_instructions(problem, shape) +
-                          shape->items * (double)(shape->halo_rows + shape->item_rows) *
-                              (double)(problem->dim + problem->dim_v) / 16;
-    double bytes = shape->items * 2 *
-                   (double)(shape->halo_rows * (problem->dim + problem->dim_v) +
-                            shape->item_rows * problem->dim);
+    double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double items = launch->shape.items / share;
+    double residents = (double)residents_of(problem, device, launch);
+    double bytes = items * item_bytes(problem, launch);
+    double instructions = launch->shape.subtiles * subtile_instructions(problem, launch) +
+                          bytes / (16 * 32) * instructions_per_copy;
     double issue = instructions / 4 / filled, copy = bytes / l2_bytes_per_clock;
     /* few blocks hide less of their copies */
     double exposed = 0.15 + 0.5 / residents;
     double clocks = issue > copy ? issue + exposed * copy : copy + exposed * issue;
-    double waves = copies * shape->items / residents;
+    double waves = copies * items / residents;
     double tail = waves > 1 ? 1 + 0.3 / waves : 1 / waves < 4 ? 1 / waves : 4;
-    double arithmetic = copies * clocks * tail / device->clock_hz;
-    double memory = nh_problem_bytes(problem) / (0.85 * device->memory_bytes_per_s);
-    return 1e9 * (arithmetic > memory ? arithmetic : memory) + launch_ns;
+    return 1e9 * copies * clocks * tail / device->clock_hz;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
-    struct nh_small_shape shape;
-    if (!shape_of_config(problem, config->value, &shape)) return 1e18;
-    return estimate_shape(problem, device->backend, &shape, config->value[WARPS]);
+    const double launch_overhead_ns = 4000, share_of_bandwidth = 0.85;
+    const struct nh_cuda_device *cuda = device->backend;
+    bool forward = problem->op == NHOOD_OP_FWD;
+    double ns = 0;
+    for (int k = forward ? FORWARD : BACKWARD_QUERY; k <= (forward ? FORWARD : BACKWARD_KEY); k++) {
+        struct launch launch;
+        if (!launch_of(problem, (enum kernel)k, config->value, &launch)) return 1e18;
+        ns += launch_ns(problem, cuda, &launch) + launch_overhead_ns;
+    }
+    /* both launches of the backward pass read their inputs */
+    double bytes = nh_problem_bytes(problem) * (forward ? 1 : 1.6);
+    double memory = 1e9 * bytes / (share_of_bandwidth * cuda->memory_bytes_per_s);
+    return ns > memory ? ns : memory + launch_overhead_ns;
+}
+
+/* ---- candidates ---- */
+
+struct box {
+    int32_t item[NH_AXES], subtile[NH_AXES], warps;
+};
+
+/* Lines of 4 modulo 8 rows leave no gaps in the halo. */
+static const struct box query_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
+    {{1, 8, 28}, {1, 4, 4}, 7},  {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 8, 12}, {1, 4, 4}, 6},
+    {{1, 12, 12}, {1, 4, 4}, 9}, {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 8, 20}, {1, 4, 4}, 5},
+    {{1, 16, 16}, {1, 4, 4}, 8}, {{1, 12, 28}, {1, 4, 4}, 7},  {{1, 16, 28}, {1, 4, 4}, 7},
+    {{1, 4, 28}, {1, 4, 4}, 7},  {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 4}, {2, 2, 4}, 4},
+    {{4, 4, 8}, {2, 2, 4}, 8},   {{4, 8, 8}, {2, 2, 4}, 8},    {{4, 8, 12}, {2, 2, 4}, 8},
+    {{2, 8, 8}, {1, 4, 4}, 8},   {{4, 8, 8}, {1, 4, 4}, 8},
+};
+static const struct box key_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 16},
+    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 4, 16}, {1, 4, 4}, 4},
+    {{1, 8, 12}, {1, 4, 4}, 6},  {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 12, 12}, {1, 4, 4}, 9},
+    {{1, 8, 28}, {1, 4, 4}, 14}, {{1, 16, 16}, {1, 4, 4}, 16}, {{2, 4, 4}, {2, 2, 4}, 2},
+    {{4, 4, 4}, {2, 2, 4}, 4},   {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 8}, {2, 2, 4}, 8},
+    {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
+};
+
+enum { MOST_CANDIDATES = 6 };
+
+/* The cheapest boxes for a kernel, cheapest first. */
+struct choice {
+    const struct box *box[MOST_CANDIDATES];
+    double ns[MOST_CANDIDATES];
+    int count;
+};
+
+static void insert(struct choice *choice, const struct box *box, double ns) {
+    int place = choice->count;
+    while (place > 0 && ns < choice->ns[place - 1])
+        place--;
+    if (place == MOST_CANDIDATES) return;
+    if (choice->count < MOST_CANDIDATES) choice->count++;
+    for (int i = choice->count - 1; i > place; i--) {
+        choice->box[i] = choice->box[i - 1];
+        choice->ns[i] = choice->ns[i - 1];
+    }
+    choice->box[place] = box;
+    choice->ns[place] = ns;
+}
+
+static void set_config(enum kernel kernel, const struct box *box, struct nh_config *config) {
+    memcpy(config->value + (kernel == BACKWARD_KEY ? K0 : Q0), box->item, sizeof box->item);
+    memcpy(config->value + S0, box->subtile, sizeof box->subtile);
+    if (kernel != BACKWARD_KEY) config->value[WARPS] = box->warps;
+}
+
+static int rank_of(const struct box *box) {
+    return box->item[0] > 1 ? 3 : box->item[1] > 1 ? 2 : 1;
+}
+
+/* subtile: that of the boxes to choose from; NULL: any. */
+static struct choice choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                            enum kernel kernel, const int32_t *subtile) {
+    bool by_keys = kernel == BACKWARD_KEY;
+    const struct box *boxes = by_keys ? key_boxes : query_boxes;
+    size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
+    struct choice choice = {.count = 0};
+    for (size_t i = 0; i < count; i++) {
+        struct nh_config config = {{0}};
+        struct launch launch;
+        set_config(kernel, &boxes[i], &config);
+        if (rank_of(&boxes[i]) != problem->rank ||
+            (subtile && memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) != 0) ||
+            !launch_of(problem, kernel, config.value, &launch) ||
+            8 * launch.shape.blocks > MOST_BOX || !residents_of(problem, device, &launch))
+            continue;
+        insert(&choice, &boxes[i], launch_ns(problem, device, &launch));
+    }
+    return choice;
+}
+
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      struct nh_config *config, int capacity) {
+    bool forward = problem->op == NHOOD_OP_FWD;
+    struct choice queries =
+        choose(problem, device->backend, forward ? FORWARD : BACKWARD_QUERY, NULL);
+    int count = 0;
+    for (int i = 0; i < queries.count && count < capacity; i++) {
+        config[count] = (struct nh_config){{0}};
+        set_config(forward ? FORWARD : BACKWARD_QUERY, queries.box[i], &config[count]);
+        if (!forward) {
+            struct choice keys =
+                choose(problem, device->backend, BACKWARD_KEY, queries.box[i]->subtile);
+            if (!keys.count) continue;
+            set_config(BACKWARD_KEY, keys.box[i < keys.count ? i : 0], &config[count]);
+        }
+        count++;
+    }
+    return count;
 }
 
 /* ---- refusal ---- */
@@ -148,21 +249,22 @@ static bool dim_fits(int64_t dim) {
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     struct nh_config config;
-    if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
+        return "only the forward and the backward pass";
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
     if (!dim_fits(problem->dim) || !dim_fits(problem->dim_v))
         return "head dims must be multiples of 8 up to 64";
-    if (!(problem->scale > 0)) return "the scale is not positive";
+    if (problem->op == NHOOD_OP_FWD && !(problem->scale > 0)) return "the scale is not positive";
     if (problem->extra_tokens) return "no extra tokens";
+    if (problem->has_bias && problem->op == NHOOD_OP_BWD) return "no relative bias backward";
     if (problem->has_bias && problem->bias_count > MOST_BIAS)
         return "a head's bias table has more than 4096 entries";
     if (nh_cuda_vector(problem, UINT32_MAX) < 8) return "a stride is no multiple of 16 bytes";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
-    if (!choose(problem, device->backend, &config, 1))
-        return "the windows of 16 queries hold more than 1024 keys, or a halo exceeds shared "
-               "memory";
+    if (!candidates(problem, device, &config, 1))
+        return "16 queries have more than 1024 keys, or a halo exceeds shared memory";
     return NULL;
 }
 
@@ -170,21 +272,22 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device,
-                                     const struct nh_small_shape *shape, int32_t warps) {
+                                     const struct launch *launch) {
     static const char *const names[][NH_AXES] = {{"NH_Q0", "NH_Q1", "NH_Q2"},
                                                  {"NH_S0", "NH_S1", "NH_S2"},
                                                  {"NH_K0", "NH_K1", "NH_K2"},
                                                  {"NH_H0", "NH_H1", "NH_H2"}};
-    struct nh_kernel_spec spec = {.source = "small_forward.cu"};
+    const struct nh_small_shape *shape = &launch->shape;
+    struct nh_kernel_spec spec = {.source = sources[launch->kernel]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
     nh_kernel_define(&spec, "NH_DIM", problem->dim);
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(&spec, "NH_WARPS", warps);
-    nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, shape, warps));
+    nh_kernel_define(&spec, "NH_WARPS", launch->warps);
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, launch));
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
-    nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, shape));
+    nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, launch));
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(&spec, names[0][a], shape->rows[a]);
         nh_kernel_define(&spec, names[1][a], shape->subtile[a]);
@@ -212,24 +315,36 @@ static nhood_status set_items(const struct nh_problem *problem, const struct nh_
     return NHOOD_OK;
 }
 
-static nhood_status add_forward(struct nh_cuda_operation *operation,
-                                const struct nh_problem *problem, const int32_t *value) {
+static nhood_status add_launch(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, enum kernel kernel,
+                               const int32_t *value, struct nh_cuda_step *step) {
     const struct nh_cuda_device *device = operation->device;
-    struct nh_small_shape shape;
+    struct launch launch;
+    if (!launch_of(problem, kernel, value, &launch) || !residents_of(problem, device, &launch))
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
+    nhood_status status =
+        set_items(problem, &launch.shape,
+                  kernel == BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->args.tiling);
+    if (status) return status;
+    struct nh_kernel_spec spec = spec_of(problem, device, &launch);
+    step->threads = 32 * launch.warps;
+    step->shared_bytes = shared_bytes_of(problem, &launch);
+    step->grid[0] = nh_min(step->args.tiling.items,
+                           device->multiprocessors * residents_of(problem, device, &launch));
+    return nh_cuda_step_add(operation, step, &spec);
+}
+
+static nhood_status add_launches(struct nh_cuda_operation *operation,
+                                 const struct nh_problem *problem, const int32_t *value) {
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    if (!shape_of_config(problem, value, &shape) ||
-        !residents_of(problem, device, &shape, value[WARPS]))
-        return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
-    nhood_status status = set_items(problem, &shape, problem->heads, &step.args.tiling);
-    if (status) return status;
-    struct nh_kernel_spec spec = spec_of(problem, device, &shape, value[WARPS]);
-    step.threads = 32 * value[WARPS];
-    step.shared_bytes = shared_bytes_of(problem, &shape);
-    step.grid[0] =
-        nh_min(step.args.tiling.items,
-               device->multiprocessors * residents_of(problem, device, &shape, value[WARPS]));
-    return nh_cuda_step_add(operation, &step, &spec);
+    if (problem->op == NHOOD_OP_FWD) return add_launch(operation, problem, FORWARD, value, &step);
+    size_t delta = nh_cuda_reserve(
+        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, delta, 1);
+    nhood_status status = add_launch(operation, problem, BACKWARD_QUERY, value, &step);
+    step.outputs = 1u << NHOOD_D_K | 1u << NHOOD_D_V;
+    return status ? status : add_launch(operation, problem, BACKWARD_KEY, value, &step);
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
@@ -237,7 +352,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     struct nh_cuda_operation *created = NULL;
     nhood_status status = nh_cuda_operation_create(problem, device, &created);
     if (status) return status;
-    status = add_forward(created, problem, config->value);
+    status = add_launches(created, problem, config->value);
     if (status) {
         created->base.destroy(&created->base);
         return status;

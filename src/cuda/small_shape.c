@@ -98,7 +98,7 @@ int64_t nh_small_row_bytes(int64_t width) {
 }
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    enum { ITEM_BYTES = 208, ALIGNMENTS_BYTES = 1024 };
+    enum { ITEM_BYTES = 680, ALIGNMENTS_BYTES = 1024 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int64_t chunks = nh_ceil_div(shape->blocks, 16);
     int64_t pairs = nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);

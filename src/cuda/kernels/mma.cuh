@@ -98,4 +98,12 @@ NH_DEVICE float nh_exp2(float x) {
     return y;
 }
 
+/* threadIdx.x, which the compiler does not know to be the same each time: what follows from it is worked out again,
+ * not kept in registers through a loop. */
+NH_DEVICE int nh_thread_again() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 #endif

@@ -119,8 +119,9 @@ struct nh_item {
     int head; /* of the rows */
     /* first positions of rows and halo, tokens of the dilation group */
     int row[3], column[3], length[3];
-    /* offset of the first row, or of the halo's first column, in each tensor */
-    long long origin[NH_CUDA_TENSORS];
+    /* Of each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
+     * (In shared memory because the compiler would keep products of strides in registers across items.) */
+    long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
 };
 
 NH_DEVICE int nh_least(int a, int b) {
@@ -170,6 +171,7 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             int at = of_keys == (NH_INVERSE != 0) ? row[a] : column[a];
             origin += (at * args.axis[a].dilation + group[a]) * t.axis[a];
+            item.step[lane][a] = args.axis[a].dilation * t.axis[a];
         }
         item.origin[lane] = origin;
     }
@@ -201,12 +203,11 @@ NH_DEVICE bool nh_row_exists(const nh_item &item, int subtile, int row) {
 }
 
 /* Elements from a tensor's start to a row. */
-NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const nh_item &item, int slot, int subtile,
-                                  int row) {
+NH_DEVICE long long nh_row_offset(const nh_item &item, int slot, int subtile, int row) {
     long long offset = item.origin[slot];
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        offset += nh_row_at(subtile, row, a) * (args.axis[a].dilation * args.tensor[slot].axis[a]);
+        offset += nh_row_at(subtile, row, a) * item.step[slot][a];
     return offset;
 }
 
@@ -215,20 +216,19 @@ NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const nh_item &item,
 /* A box of X x Y x Z rows of WIDTH elements to lines of shared rows for ROOM elements; zeros where count ends. Threads
  * own a place in a line and go from line to line. */
 template <int WIDTH, int ROOM, int X, int Y, int Z, int LINE, int PLANE>
-NH_DEVICE void nh_copy_box(const nh_cuda_args &args, const nh_cuda_tensor &tensor, char *to,
-                           long long origin, const int count[3]) {
+NH_DEVICE void nh_copy_box(const elem *from, const long long (&item_step)[3], const int (&count)[3],
+                           char *to) {
     const int units = nh_units(WIDTH), span = Z * units;
     const int teams = span < NH_THREADS ? NH_THREADS / span : 1;
-    const elem *from = (const elem *)tensor.data + origin;
-    long long step[3];
+    long long step[3] = {0, 0, 0};
 #pragma unroll
-    for (int a = 0; a < 3; a++)
-        step[a] = args.axis[a].dilation * tensor.axis[a];
-    int team = teams > 1 ? (int)threadIdx.x / span : 0;
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        step[a] = item_step[a];
+    const int thread = nh_thread_again(), team = teams > 1 ? thread / span : 0;
     if (team >= teams) return;
 #pragma unroll
     for (int first = 0; first < span; first += NH_THREADS) {
-        int place = first + (int)threadIdx.x - team * span, z = place / units, unit = place % units;
+        int place = first + thread - team * span, z = place / units, unit = place % units;
         if (place >= span) return;
         bool inside = z < count[2] && 8 * unit < WIDTH;
         const elem *line = from + z * step[2] + 8 * unit;
@@ -251,7 +251,7 @@ NH_DEVICE void nh_copy_halo(const nh_cuda_args &args, const nh_item &item, int s
     for (int a = 0; a < 3; a++)
         count[a] = item.length[a] - item.column[a];
     nh_copy_box<WIDTH, WIDTH, NH_H0, NH_H1, NH_H2, NH_LINE, NH_PLANE>(
-        args, args.tensor[slot], to, item.origin[slot] + ahead, count);
+        (const elem *)args.tensor[slot].data + item.origin[slot] + ahead, item.step[slot], count, to);
 }
 
 /* The item's rows. */
@@ -261,8 +261,8 @@ NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_item &item, int s
 #pragma unroll
     for (int a = 0; a < 3; a++)
         count[a] = item.length[a] - item.row[a];
-    nh_copy_box<WIDTH, ROOM, NH_Q0, NH_Q1, NH_Q2, NH_Q2, NH_Q1 * NH_Q2>(args, args.tensor[slot], to,
-                                                                       item.origin[slot], count);
+    nh_copy_box<WIDTH, ROOM, NH_Q0, NH_Q1, NH_Q2, NH_Q2, NH_Q1 * NH_Q2>(
+        (const elem *)args.tensor[slot].data + item.origin[slot], item.step[slot], count, to);
 }
 
 /* ---- operands ---- */
@@ -270,7 +270,7 @@ NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_item &item, int s
 /* Rows of a subtile as the first operand of products. */
 template <int ROOM, int STEPS>
 NH_DEVICE void nh_load_rows(unsigned (&operand)[STEPS][4], const char *rows, int subtile) {
-    int lane = (int)threadIdx.x % 32, row = nh_row_number(subtile, lane % 16);
+    int lane = nh_thread_again() % 32, row = nh_row_number(subtile, lane % 16);
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
         nh_load_matrices(operand[s], rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16));
@@ -355,7 +355,7 @@ NH_DEVICE float nh_row_sum(float value) {
 template <int ROOM, int STEPS>
 NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[2 * STEPS][4], float first, float second,
                              int subtile) {
-    int lane = (int)threadIdx.x % 32, t = lane % 4;
+    int lane = nh_thread_again() % 32, t = lane % 4;
     int row = nh_row_number(subtile, lane / 4), below = nh_row_number(subtile, lane / 4 + 8);
 #pragma unroll
     for (int u = 0; u < 2 * STEPS; u++) {
@@ -372,11 +372,12 @@ NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_item &item, int 
                              int subtile) {
     const int units = WIDTH / 8;
     elem *to = (elem *)args.tensor[slot].data;
+    const int lane = nh_thread_again() % 32;
 #pragma unroll
     for (int first = 0; first < 16 * units; first += 32) {
-        int i = first + (int)threadIdx.x % 32, row = i / units, unit = i % units;
+        int i = first + lane, row = i / units, unit = i % units;
         if (i < 16 * units && nh_row_exists(item, subtile, row))
-            *(uint4 *)(to + nh_row_offset(args, item, slot, subtile, row) + 8 * unit) =
+            *(uint4 *)(to + nh_row_offset(item, slot, subtile, row) + 8 * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_row_number(subtile, row), unit));
     }
 }

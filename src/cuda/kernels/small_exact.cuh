@@ -43,7 +43,7 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
     int lane = (int)threadIdx.x % 32;
     if (!nh_row_exists(item, subtile, row)) return 0.f;
     const elem *query =
-        (const elem *)args.tensor[NH_Q].data + nh_row_offset(args, item, NH_Q, subtile, row);
+        (const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row);
     nh_exact state = {{0.f, 0.f}, {0.f, 0.f}, -1e30f, 0.f};
     for (int i = 0; i < 2; i++)
         if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);

@@ -9,11 +9,7 @@ struct nh_shared {
     alignas(128) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
     /* and, once a subtile has taken its queries, its outputs */
     alignas(128) char queries[NH_ROWS * nh_row_bytes(NH_WIDEST)];
-    nh_item item[2];
-    nh_sight sight;
-    nh_prefixes prefixes;
-    nh_column_tables columns;
-    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT : 1];
+    nh_tables tables;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
@@ -33,17 +29,17 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = lane / 4 + 8 * half;
-        unsigned bits = nh_sight_bits(shared.sight, subtile, row, chunk);
+        unsigned bits = nh_sight_bits(shared.tables.sight, subtile, row, chunk);
         float top = NH_MINUS_INFINITY, sum = 0.f;
-        const float *table = shared.bias;
-        if (NH_BIAS_COUNT) table += nh_bias_row(args, item, shared.sight, subtile, row);
+        const float *table = shared.tables.bias;
+        if (NH_BIAS_COUNT) table += nh_bias_row(args, item, shared.tables.sight, subtile, row);
 #pragma unroll
         for (int b = 0; b < 2 * NH_BLOCKS; b++) {
             float &score = scores[b / 2][2 * half + b % 2];
             bool seen = bits >> b & 1;
             if (NH_BIAS_COUNT && seen)
                 score = fmaf(score, scale,
-                             table[shared.columns.bias[chunk * NH_CHUNK + b / 2 * 8 + lane % 4 * 2 +
+                             table[shared.tables.columns.bias[chunk * NH_CHUNK + b / 2 * 8 + lane % 4 * 2 +
                                                        b % 2]]);
             score = seen ? score : NH_MINUS_INFINITY;
             top = fmaxf(top, score);
@@ -74,7 +70,7 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
 /* Outputs into the place of the queries, LSE to memory. */
 NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_shared &shared, int subtile,
                          const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
-    int lane = (int)threadIdx.x % 32;
+    int lane = nh_thread_again() % 32;
     float inverse[2], lse[2], poison[2] = {0.f, 0.f};
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -92,7 +88,7 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_share
         for (int row = 0; row < 16; row++) {
             bool poisoned = lane / 4 == row % 8 && poison[row / 8] != 0.f;
             if (!__any_sync(~0u, poisoned)) continue;
-            float exact = nh_exact_row(args, item, shared.keys, shared.values, shared.bias, subtile,
+            float exact = nh_exact_row(args, item, shared.keys, shared.values, shared.tables.bias, subtile,
                                        row, shared.queries);
             if (lane / 4 == row % 8) lse[row / 8] = exact;
         }
@@ -101,7 +97,7 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_share
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (nh_row_exists(item, subtile, lane / 4 + 8 * half))
-                ((float *)to.data)[nh_row_offset(args, item, NH_LSE, subtile, lane / 4 + 8 * half)] =
+                ((float *)to.data)[nh_row_offset(item, NH_LSE, subtile, lane / 4 + 8 * half)] =
                     lse[half];
     __syncwarp();
     nh_store_rows<NH_DIM_V, NH_WIDEST>(args, item, NH_O, shared.queries, subtile);
@@ -111,7 +107,7 @@ NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_item &item, nh_share
     unsigned queries[NH_STEPS][4];
     nh_load_rows<NH_WIDEST, NH_STEPS>(queries, shared.queries, subtile);
     const char *keys[NH_STEPS], *values[NH_STEPS_V];
-    int first = nh_box_row(shared.sight, subtile);
+    int first = nh_box_row(shared.tables.sight, subtile);
     nh_gather_start<NH_DIM, NH_STEPS>(keys, shared.keys, first);
     nh_gather_start<NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
     nh_state state = {{-1e30f, -1e30f}, {0.f, 0.f}};
@@ -119,7 +115,7 @@ NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_item &item, nh_share
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         const unsigned short *row =
-            shared.columns.row + chunk * NH_CHUNK + (int)threadIdx.x % 16;
+            shared.tables.columns.row + chunk * NH_CHUNK + (int)threadIdx.x % 16;
         nh_scores scores = {};
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++)
@@ -140,21 +136,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_forward(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(128) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    int warp = (int)threadIdx.x / 32;
-    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, shared.item[0]);
-    nh_tables_fill(args, shared.prefixes, shared.columns);
-    __syncthreads();
-    int turn = 0;
+    int warp = (int)threadIdx.x / 32, turn = 0;
+    nh_tables_start(args, shared.tables);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        const nh_item &item = shared.item[turn];
+        const nh_item &item = shared.tables.item[turn];
         nh_copy_halo<NH_DIM>(args, item, NH_K, 0, shared.keys);
         nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, shared.values);
         nh_copy_rows<NH_DIM, NH_WIDEST>(args, item, NH_Q, shared.queries);
-        nh_sight_fill(args, item, shared.prefixes, shared.sight);
-        if (NH_BIAS_COUNT) nh_bias_fill(args, item.head, shared.bias);
         turn ^= 1;
-        if (warp == NH_WARPS - 1 && index + (int)gridDim.x < args.tiling.items)
-            nh_item_locate(args, index + (int)gridDim.x, shared.item[turn]);
+        nh_tables_turn(args, item, index + (int)gridDim.x, shared.tables, turn);
+        if (NH_BIAS_COUNT) nh_bias_fill(args, item.head, shared.tables.bias);
         nh_copy_wait();
         __syncthreads();
 #pragma unroll 1

@@ -65,9 +65,10 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 /* By all threads, per item; a barrier must follow. A box that would stick out of the halo's room starts earlier. */
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight) {
+    const int thread = nh_thread_again();
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        for (int i = (int)threadIdx.x; i < 4 * nh_axis_rows(a); i += NH_THREADS) {
+        for (int i = thread; i < 4 * nh_axis_rows(a); i += NH_THREADS) {
             int t = i % 4, at = i / 4, last = item.length[a] - 1, position = item.row[a] + at;
             int first = position - at % nh_axis_subtile(a);
             int begin = nh_columns_of(args.axis[a], item.length[a], nh_least(first, last)).begin;
@@ -76,7 +77,7 @@ NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, cons
             nh_range own = nh_columns_of(args.axis[a], item.length[a], nh_least(position, last));
             int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
 #pragma unroll
-            for (int c = 0; c < (NH_DENSE ? 0 : NH_CHUNKS); c++)
+            for (int c = 0; c < NH_CHUNKS; c++)
                 sight.bits[nh_rows_before(a) + at][c][t] =
                     prefixes.bits[nh_prefixes_before(a) + to][c][t] &
                     ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
@@ -131,4 +132,29 @@ NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_item &item, const n
                  nh_bias_step(args, a);
     }
     return entry;
+}
+
+/* ---- one block's tables ---- */
+
+struct nh_tables {
+    nh_item item[2];
+    nh_sight sight;
+    nh_prefixes prefixes;
+    nh_column_tables columns;
+    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT : 1];
+};
+
+/* Before the first item. */
+NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables) {
+    if (threadIdx.x / 32 == 0) nh_item_locate(args, (int)blockIdx.x, tables.item[0]);
+    nh_tables_fill(args, tables.prefixes, tables.columns);
+    __syncthreads();
+}
+
+/* What the item's rows see and, by one warp, where item number `next` is, while copies are under way. A barrier must follow. */
+NH_DEVICE void nh_tables_turn(const nh_cuda_args &args, const nh_item &item, int next, nh_tables &tables,
+                              int turn) {
+    nh_sight_fill(args, item, tables.prefixes, tables.sight);
+    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items)
+        nh_item_locate(args, next, tables.item[turn]);
 }
