@@ -173,6 +173,24 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 
 NH_DEVICE void multiply(float sum[NH_WIDTH / 8][4], const elem *block, const elem *rows,
                         int lane) {
+#if NH_SHORT_CHAINS
+    static_assert(NH_COLUMNS <= NH_CHAIN, "one chunk, one chain");
+#pragma unroll
+    for (int n = 0; n < NH_WIDTH / 16; n++) {
+        float part[2][4] = {};
+#pragma unroll 2
+        for (int step = 0; step < NH_COLUMNS; step += NH_STEP) {
+            nh_left left;
+            nh_right right;
+            nh_left_load(&left, block + step, WEIGHT_STRIDE, lane);
+            nh_right_load_columns(&right, rows + step * STRIDE + n * 16, STRIDE, lane);
+            nh_multiply(part, &left, &right);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            sum[2 * n + i / 4][i % 4] += part[i / 4][i % 4];
+    }
+#else
 #pragma unroll 2
     for (int step = 0; step < NH_COLUMNS; step += NH_STEP) {
         nh_left left;
@@ -184,6 +202,7 @@ NH_DEVICE void multiply(float sum[NH_WIDTH / 8][4], const elem *block, const ele
             nh_multiply(sum + 2 * n, &left, &right);
         }
     }
+#endif
 }
 
 /* One sum, product by product, over exactly the pairs in a window. Not inlined: rare, and long. */

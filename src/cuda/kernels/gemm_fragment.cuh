@@ -6,6 +6,11 @@
 #include "mma.cuh"
 #include "prelude.cuh"
 
+/* Tensor cores cut off what they add to a sum, always towards zero: harmless beside 16-bit rounding, but a chain of
+ * hundreds of products would spoil f32. Sums of at most 64 products are added up outside, then. */
+#define NH_SHORT_CHAINS (NH_DTYPE == NH_F32 && !NH_TF32)
+#define NH_CHAIN 64
+
 #if NH_DTYPE == NH_F32
 
 #define NH_STEP 8

@@ -63,20 +63,37 @@ NH_DEVICE void set_keys(const nh_cuda_args &args, int chunk) {
     }
 }
 
-/* The warp's block of scores, to its stage. */
-NH_DEVICE void multiply(const elem *q, const elem *k, float *stage, int lane) {
-    float score[NH_COLUMNS / 8][4] = {};
+/* Products of the columns first to end of q and k. */
+NH_DEVICE void multiply_part(float part[NH_COLUMNS / 8][4], const elem *q, const elem *k, int first,
+                             int end, int lane) {
 #pragma unroll 4
-    for (int step = 0; step < NH_WIDTH; step += NH_STEP) {
+    for (int step = first; step < end; step += NH_STEP) {
         nh_left left;
         nh_left_load(&left, q + step, STRIDE, lane);
 #pragma unroll
         for (int n = 0; n < NH_COLUMNS / 16; n++) {
             nh_right right;
             nh_right_load_rows(&right, k + n * 16 * STRIDE + step, STRIDE, lane);
-            nh_multiply(score + 2 * n, &left, &right);
+            nh_multiply(part + 2 * n, &left, &right);
         }
     }
+}
+
+/* The warp's block of scores, to its stage. */
+NH_DEVICE void multiply(const elem *q, const elem *k, float *stage, int lane) {
+    float score[NH_COLUMNS / 8][4] = {};
+#if NH_SHORT_CHAINS && NH_WIDTH > NH_CHAIN
+#pragma unroll 1
+    for (int first = 0; first < NH_WIDTH; first += NH_CHAIN) {
+        float part[NH_COLUMNS / 8][4] = {};
+        multiply_part(part, q, k, first, min(first + NH_CHAIN, NH_WIDTH), lane);
+#pragma unroll
+        for (int i = 0; i < NH_COLUMNS / 2; i++)
+            score[i / 4][i % 4] += part[i / 4][i % 4];
+    }
+#else
+    multiply_part(score, q, k, 0, NH_WIDTH, lane);
+#endif
 #pragma unroll
     for (int n = 0; n < NH_COLUMNS / 8; n++)
 #pragma unroll
