@@ -51,11 +51,11 @@ static int64_t columns_of(const int32_t *value) {
 static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *value) {
     struct widths w = widths_of(problem);
     int64_t key = w.dim * w.element_bytes + 16, v = w.dim_v * w.element_bytes + 16;
-    int64_t row_tables = columns_of(value) * 20, bias = columns_of(value) * 8;
+    int64_t row_tables = columns_of(value) * 20, bias = columns_of(value) * 8, origins = 48;
     int64_t masks = ((int64_t)value[K0] + value[K1] + value[K2] + 3) * 16 +
                     ((int64_t)value[Q0] + value[Q1] + value[Q2]) * 8;
     return rows_of(value) * nh_max(key, v) + value[STAGES] * columns_of(value) * (key + v) +
-           row_tables + bias + masks;
+           row_tables + bias + masks + origins;
 }
 
 /* Accumulators and scores of a thread, and as many again as addresses, operands and the softmax take. */

@@ -23,6 +23,9 @@
 #include "tile_output.cuh"
 #include "tile_scores.cuh"
 
+enum { NH_ORIGINS = 4 };
+static_assert(NH_STAGES < NH_ORIGINS, "tiles on their way");
+
 struct nh_shared {
     elem queries[NH_ROWS * NH_PITCH_Q];
     elem keys[NH_STAGES][NH_COLUMNS * NH_PITCH_K];
@@ -30,14 +33,10 @@ struct nh_shared {
     struct nh_row_tables rows;
     long long bias[NH_COLUMNS];
     struct nh_mask_tables masks;
+    /* origins of the tiles on their way, by tile number: values follow their keys */
+    struct nh_cursor origin[NH_ORIGINS];
 };
 static_assert(sizeof(struct nh_shared) == NH_SHARED_BYTES, "the host's count of shared memory");
-
-/* How far a walk has come: tile number `tile` is at `cursor`, or extra tokens after the first halo_tiles. */
-struct nh_walk {
-    struct nh_cursor cursor;
-    int tile;
-};
 
 struct nh_course {
     struct nh_halo halo;
@@ -67,43 +66,41 @@ NH_DEVICE struct nh_stream nh_stream_of(const nh_cuda_args &args, const struct n
     return stream;
 }
 
-/* Starts the copies of the walk's tile, if there is one, and moves on. */
+/* Starts the copies of a tile, if there is one of that number: at `cursor`, or extra tokens after the halo. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_next(elem *to, const struct nh_stream &rows, const long long *offset,
                             const unsigned *place, const struct nh_course &course,
-                            struct nh_walk &walk) {
-    if (walk.tile < course.halo_tiles) {
-        const elem *origin = nh_grid_row(rows.grid, walk.cursor);
-        nh_copy_tile<WIDTH, PITCH>(to, origin, offset, place, nh_limits(course.halo, walk.cursor));
-        nh_advance(walk.cursor, course.halo);
-    } else if (walk.tile < course.tiles) {
-        long long first = nh_extra_first(course, walk.tile);
+                            const struct nh_cursor &cursor, int tile) {
+    if (tile < course.halo_tiles) {
+        nh_copy_tile<WIDTH, PITCH>(to, rows.grid, cursor, offset, place,
+                                   nh_limits(course.halo, cursor));
+    } else if (tile < course.tiles) {
+        long long first = nh_extra_first(course, tile);
         nh_copy_extra<WIDTH, PITCH>(to, rows.extra + first * rows.extra_step, rows.extra_step,
                                     course.extra_tokens - first);
     }
-    walk.tile++;
     nh_copy_commit();
 }
 
 /* Scale, bias and mask of a tile's scores. Warps whose rows all attend all columns have nothing to mask. */
 NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block &block,
                                 const struct nh_shared &shared, const struct nh_course &course,
-                                const struct nh_halo &dense, const struct nh_walk &walk,
-                                int first_row, float scale, nh_scores &scores) {
-    bool extra = walk.tile >= course.halo_tiles;
+                                const struct nh_cursor &cursor, int tile, int first_row,
+                                float scale, nh_scores &scores) {
+    bool extra = tile >= course.halo_tiles;
     unsigned extra_mask =
-        extra ? nh_first_columns(course.extra_tokens - nh_extra_first(course, walk.tile)) : 0;
-    bool partial = extra ? extra_mask != ~0u : !nh_is_dense(dense, walk.cursor);
+        extra ? nh_first_columns(course.extra_tokens - nh_extra_first(course, tile)) : 0;
+    bool partial = extra ? extra_mask != ~0u : !nh_is_dense(shared.masks, first_row, cursor);
     if (!NH_PRESCALE && !__any_sync(~0u, partial)) return;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int m = r / 2, half = r % 2;
         int row = first_row + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
         unsigned mask = extra     ? extra_mask
-                        : partial ? nh_row_mask(shared.masks, walk.cursor, 0, row)
+                        : partial ? nh_row_mask(shared.masks, cursor, 0, row)
                                   : ~0u;
         const elem *row_bias = 0;
-        if (NH_BIASED && !extra) row_bias = nh_bias_row(args, block, walk.cursor, row);
+        if (NH_BIASED && !extra) row_bias = nh_bias_row(args, block, cursor, row);
         nh_finish_score_row(scores, m, half, mask, scale, row_bias, shared.bias);
     }
 }
@@ -132,24 +129,27 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     course.halo_tiles = nh_halo_tiles(course.halo);
     course.extra_tokens = args.extra_tokens;
     course.tiles = course.halo_tiles + (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
-    const struct nh_halo dense = nh_dense_origins(shared.masks, first_row);
     const struct nh_stream keys = nh_stream_of(args, block, NH_K, NH_EXTRA_K);
     const struct nh_stream values = nh_stream_of(args, block, NH_V, NH_EXTRA_V);
-    struct nh_walk now = {{{course.halo.begin[0], course.halo.begin[1], course.halo.begin[2]}}, 0};
-    struct nh_walk next_keys = now, next_values = now;
-#define NH_COPY_KEYS()                                                                             \
-    nh_copy_next<NH_DIM, NH_PITCH_K>(shared.keys[next_keys.tile % NH_STAGES], keys,                \
-                                     shared.rows.first, shared.rows.place, course, next_keys)
-#define NH_COPY_VALUES()                                                                           \
-    nh_copy_next<NH_DIM_V, NH_PITCH_V>(shared.values[next_values.tile % NH_STAGES], values,        \
-                                       shared.rows.second, shared.rows.place, course, next_values)
+    struct nh_cursor next = {{course.halo.begin[0], course.halo.begin[1], course.halo.begin[2]}};
+    const struct nh_cursor start = next;
+    auto copy_keys = [&](int tile) {
+        if (threadIdx.x == 0) shared.origin[tile % NH_ORIGINS] = next;
+        nh_copy_next<NH_DIM, NH_PITCH_K>(shared.keys[tile % NH_STAGES], keys, shared.rows.first,
+                                         shared.rows.place, course, next, tile);
+        nh_advance(next, course.halo);
+    };
+    auto copy_values = [&](int tile, const struct nh_cursor &cursor) {
+        nh_copy_next<NH_DIM_V, NH_PITCH_V>(shared.values[tile % NH_STAGES], values,
+                                           shared.rows.second, shared.rows.place, course, cursor,
+                                           tile);
+    };
 
     nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
-    NH_COPY_KEYS();
-#pragma unroll
-    for (int i = 1; i < NH_STAGES; i++) {
-        NH_COPY_VALUES();
-        NH_COPY_KEYS();
+    copy_keys(0);
+    if (NH_STAGES == 2) {
+        copy_values(0, start);
+        copy_keys(1);
     }
 
     elem *queries = shared.queries + first_row * NH_PITCH_Q;
@@ -160,22 +160,21 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     float shrink[2 * NH_BLOCKS];
     nh_softmax_start(state);
 #pragma unroll 1
-    while (now.tile < course.tiles) {
-        int stage = now.tile % NH_STAGES;
+    for (int tile = 0; tile < course.tiles; tile++) {
+        int stage = tile % NH_STAGES, following = tile + NH_STAGES - 1;
         nh_copy_wait_groups<2 * (NH_STAGES - 1)>();
         __syncthreads();
-        NH_COPY_VALUES();
+        copy_values(following, shared.origin[following % NH_ORIGINS]);
         nh_multiply<NH_DIM_PADDED, NH_PITCH_Q, NH_PITCH_K>(scores, queries, shared.keys[stage]);
         nh_copy_wait_groups<2 * (NH_STAGES - 1)>();
         __syncthreads();
-        NH_COPY_KEYS();
-        nh_finish_scores(args, block, shared, course, dense, now, first_row, scale, scores);
+        copy_keys(tile + NH_STAGES);
+        nh_finish_scores(args, block, shared, course, shared.origin[tile % NH_ORIGINS], tile,
+                         first_row, scale, scores);
         nh_softmax_raise(state, scores, NH_PRESCALE ? 1.f : scale, shrink);
         nh_softmax_shrink(state, output, shrink);
         nh_softmax_weights(state, scores, NH_PRESCALE ? 1.f : scale);
         nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(output, scores, shared.values[stage]);
-        nh_advance(now.cursor, course.halo);
-        now.tile++;
     }
 
     __syncwarp();

@@ -23,25 +23,18 @@ NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo) {
     return tiles;
 }
 
-/* The tile origins at which every row of the warp attends every column: `from` .. `to` on each axis. The warp's
- * rows are a box, as the extents of a query tile are powers of two. */
-NH_DEVICE struct nh_halo nh_dense_origins(const struct nh_mask_tables &tables, int first_row) {
-    struct nh_halo dense;
+/* Whether every row of the warp attends every column of a tile. The warp's rows are a box, as the extents of a query
+ * tile are powers of two. Read anew from shared memory for each tile: registers are dearer. */
+NH_DEVICE bool nh_is_dense(const struct nh_mask_tables &tables, int first_row,
+                           const struct nh_cursor &tile) {
+    bool inside = true;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         int first = nh_rows_before(a) + nh_row_axis(first_row, a);
         int last = nh_rows_before(a) + nh_row_axis(first_row + NH_WARP_ROWS - 1, a);
-        dense.begin[a] = tables.begin[last];
-        dense.end[a] = tables.end[first] - nh_tile_k(a);
+        inside = inside && tile.at[a] >= tables.begin[last] &&
+                 tile.at[a] + nh_tile_k(a) <= tables.end[first];
     }
-    return dense;
-}
-
-NH_DEVICE bool nh_is_dense(const struct nh_halo &dense, const struct nh_cursor &tile) {
-    bool inside = true;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        inside = inside && tile.at[a] >= dense.begin[a] && tile.at[a] <= dense.end[a];
     return inside;
 }
 
@@ -80,6 +73,12 @@ NH_DEVICE const elem *nh_grid_row(const struct nh_grid_rows &rows, const struct 
            tile.at[2] * rows.step[2];
 }
 
+/* Coordinates of a tile's row, one a byte. */
+NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
+    return (unsigned)(nh_column_axis(column, 0) | nh_column_axis(column, 1) << 8 |
+                      nh_column_axis(column, 2) << 16);
+}
+
 /* Of the two tensors that are walked: bytes from a tile's origin to its rows. And their coordinates, one a byte. */
 struct nh_row_tables {
     long long first[NH_COLUMNS], second[NH_COLUMNS];
@@ -90,13 +89,12 @@ NH_DEVICE void nh_row_tables_fill(const nh_cuda_args &args, int first, int secon
                                   struct nh_row_tables &tables) {
     for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
         tables.first[c] = tables.second[c] = 0;
-        tables.place[c] = 0;
+        tables.place[c] = nh_place_of_column(c);
 #pragma unroll
         for (int a = 0; a < 3; a++) {
             long long at = nh_column_axis(c, a) * args.axis[a].dilation;
             tables.first[c] += at * args.tensor[first].axis[a] * NH_ELEMENT_BYTES;
             tables.second[c] += at * args.tensor[second].axis[a] * NH_ELEMENT_BYTES;
-            tables.place[c] |= (unsigned)nh_column_axis(c, a) << 8 * a;
         }
     }
 }
@@ -117,30 +115,34 @@ NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
     return ((limits - place) & 0x808080u) == 0x808080u;
 }
 
-/* A tile of columns; `global` is the origin's row. Where a row's units divide the threads, a thread keeps to one
- * column and everything but the row's offset is known beforehand. */
+/* The tile of columns at `cursor`. Where a row's units divide the threads, a thread keeps to one column and to rows
+ * that are a power of two apart, as are the extents of tiles: coordinates then add without carry, and what is added
+ * is the same for all threads. */
 template <int WIDTH, int PITCH>
-NH_DEVICE void nh_copy_tile(elem *tile, const elem *global, const long long *offset,
+NH_DEVICE void nh_copy_tile(elem *tile, const struct nh_grid_rows &rows,
+                            const struct nh_cursor &cursor, const long long *offset,
                             const unsigned *place, unsigned limits) {
-    const int units = WIDTH / NH_UNIT, count = NH_COLUMNS * units;
-    if (NH_THREADS % units == 0) {
+    const int units = WIDTH / NH_UNIT, at_once = NH_THREADS / units;
+    const elem *origin = nh_grid_row(rows, cursor);
+    if (NH_THREADS % units == 0 && (at_once & (at_once - 1)) == 0) {
         int row = (int)threadIdx.x / units, column = (int)threadIdx.x % units * NH_UNIT;
-        tile += row * PITCH + column;
-        global += column;
-        offset += row;
-        place += row;
-#pragma unroll 8
-        for (int r = 0; r < NH_COLUMNS; r += NH_THREADS / units) {
-            if (NH_COLUMNS % (NH_THREADS / units) != 0 && row + r >= NH_COLUMNS) break;
-            nh_copy_unit(tile + r * PITCH, (const elem *)((const char *)global + offset[r]),
-                         nh_within(limits, place[r]));
+        if (row >= NH_COLUMNS) return;
+        const elem *from = (const elem *)((const char *)origin + offset[row]) + column;
+        unsigned room = limits - place[row];
+#pragma unroll
+        for (int r = 0; r < NH_COLUMNS; r += at_once) {
+            long long step = nh_column_axis(r, 0) * rows.step[0] +
+                             nh_column_axis(r, 1) * rows.step[1] +
+                             nh_column_axis(r, 2) * rows.step[2];
+            nh_copy_unit(tile + (row + r) * PITCH + column, from + step,
+                         nh_within(room, nh_place_of_column(r)));
         }
     } else {
 #pragma unroll 8
-        for (int i = (int)threadIdx.x; i < count; i += NH_THREADS) {
+        for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
             int row = i / units, column = i % units * NH_UNIT;
             nh_copy_unit(tile + row * PITCH + column,
-                         (const elem *)((const char *)(global + column) + offset[row]),
+                         (const elem *)((const char *)origin + offset[row]) + column,
                          nh_within(limits, place[row]));
         }
     }

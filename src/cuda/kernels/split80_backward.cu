@@ -95,13 +95,14 @@ NH_DEVICE void nh_copy_next(const nh_cuda_args &args, const struct nh_block &blo
                             struct nh_walk &walk) {
     if (walk.head < course.heads) {
         unsigned limits = nh_limits(course.halo, walk.cursor);
-        long long head = NH_INVERSE ? walk.head * args.tensor[NH_Q].head : 0;
-        long long head2 = NH_INVERSE ? walk.head * args.tensor[NH_D_O].head : 0;
-        nh_copy_tile<NH_DIM, NH_PITCH_K>(shared.columns[stage],
-                                         nh_grid_row(columns, walk.cursor) + head,
+        struct nh_grid_rows from = columns, from2 = columns2;
+        if (NH_INVERSE) {
+            from.first += walk.head * args.tensor[NH_Q].head;
+            from2.first += walk.head * args.tensor[NH_D_O].head;
+        }
+        nh_copy_tile<NH_DIM, NH_PITCH_K>(shared.columns[stage], from, walk.cursor,
                                          shared.tables.first, shared.tables.place, limits);
-        nh_copy_tile<NH_DIM_V, NH_PITCH_V>(shared.columns2[stage],
-                                           nh_grid_row(columns2, walk.cursor) + head2,
+        nh_copy_tile<NH_DIM_V, NH_PITCH_V>(shared.columns2[stage], from2, walk.cursor,
                                            shared.tables.second, shared.tables.place, limits);
         if (NH_INVERSE)
             nh_copy_scalars(args, block, course, walk, shared.tables.place, limits,
@@ -131,9 +132,9 @@ NH_DEVICE void nh_row_scalars_load(const nh_cuda_args &args, const struct nh_blo
 
 /* S and dP become P and dS. Masked pairs are zero whatever they hold. */
 NH_DEVICE void nh_weights(const struct nh_shared &shared, const struct nh_row_scalars &scalars,
-                          const struct nh_walk &now, const struct nh_halo &dense, int stage,
-                          int first_row, float scale, nh_scores &p, nh_scores &ds) {
-    bool partial = !nh_is_dense(dense, now.cursor);
+                          const struct nh_walk &now, int stage, int first_row, float scale,
+                          nh_scores &p, nh_scores &ds) {
+    bool partial = !nh_is_dense(shared.masks, first_row, now.cursor);
     int t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
@@ -233,7 +234,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 
     int first_row = (int)threadIdx.x / 32 * NH_WARP_ROWS;
     const struct nh_course course = nh_course_of(args, block, shared.masks);
-    const struct nh_halo dense = nh_dense_origins(shared.masks, first_row);
     int column_head = NH_INVERSE ? course.first_head : block.kv_head;
     const struct nh_grid_rows columns =
         nh_grid_rows_of(args, block, args.tensor[column_slot], column_head);
@@ -266,8 +266,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_scores p, ds;
         nh_multiply<NH_DIM_PADDED, NH_PITCH_K, NH_PITCH_K>(p, rows, shared.columns[stage]);
         nh_multiply<NH_DIM_V_PADDED, NH_PITCH_V, NH_PITCH_V>(ds, rows2, shared.columns2[stage]);
-        nh_weights(shared, scalars, now, dense, stage, first_row, (float)(args.scale * NH_LOG2E), p,
-                   ds);
+        nh_weights(shared, scalars, now, stage, first_row, (float)(args.scale * NH_LOG2E), p, ds);
         nh_accumulate<NH_DIM_PADDED, NH_PITCH_K>(gradient, ds, shared.columns[stage]);
         if (NH_INVERSE)
             nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(gradient2, p, shared.columns2[stage]);
