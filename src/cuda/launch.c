@@ -41,14 +41,13 @@ static void bind(const struct nh_cuda_step *step, const nhood_io *io, const int6
 }
 
 static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_step *step,
-                           const struct nh_cuda_args *args, int32_t dtype,
-                           struct nh_cu_tensor_map *map) {
+                           const struct nh_cuda_args *args, struct nh_cu_tensor_map *map) {
     for (int32_t i = 0; i < step->maps; i++) {
         const struct nh_cuda_map *m = &step->map[i];
         nh_cu_result result = driver->tensor_map(
-            &map[i], dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16 : NH_CU_TENSOR_BFLOAT16,
-            (uint32_t)m->rank, (char *)args->tensor[m->slot].data + m->offset_bytes, m->extent,
-            m->stride_bytes, m->box, m->element_stride, 0, m->swizzle, m->promotion, 0);
+            &map[i], m->type, (uint32_t)m->rank,
+            (char *)args->tensor[m->slot].data + m->offset_bytes, m->extent, m->stride_bytes,
+            m->box, m->element_stride, 0, m->swizzle, m->promotion, 0);
         if (result) return nh_driver_check(driver, result, "tensor map");
     }
     return NHOOD_OK;
@@ -62,7 +61,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
     struct nh_cu_tensor_map map[NH_CUDA_MAPS];
     void *parameters[2] = {&args, map};
     bind(step, io, slab, &args);
-    nhood_status status = encode(driver, step, &args, args.dtype, map);
+    nhood_status status = encode(driver, step, &args, map);
     if (status) return status;
     /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
     return nh_driver_check(

@@ -19,7 +19,7 @@ enum { NH_BIND_WORKSPACE = -1, NH_BIND_NONE = -2 };
 
 /* A box of a tensor that the copy engine of sm_90 moves: see cuTensorMapEncodeTiled. */
 struct nh_cuda_map {
-    int32_t slot, rank, swizzle, promotion;
+    int32_t slot, rank, type, swizzle, promotion;
     uint64_t extent[5], stride_bytes[4];
     uint32_t box[5], element_stride[5];
     /* added to the tensor's address */

@@ -10,16 +10,30 @@ int32_t nh_tiling_orders(int32_t rank) {
     return rank == 3 ? 6 : rank;
 }
 
-struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
-                                       const int32_t k[3]) {
+static struct nh_tiling_count product(const struct nh_tile_count axis[NH_AXES]) {
     double items = 1, visited = 1, full = 1;
     for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count count = nh_tile_count(&problem->axis[a], q[a], k[a], false);
-        items *= (double)count.tiles;
-        visited *= count.visits;
-        full *= count.dense;
+        items *= (double)axis[a].tiles;
+        visited *= axis[a].visits;
+        full *= axis[a].dense;
     }
     return (struct nh_tiling_count){items, visited, visited - full};
+}
+
+struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
+                                       const int32_t k[3]) {
+    struct nh_tile_count count[NH_AXES];
+    for (int a = 0; a < NH_AXES; a++)
+        count[a] = nh_tile_count(&problem->axis[a], q[a], k[a], false);
+    return product(count);
+}
+
+struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
+                                               const int32_t q[3]) {
+    struct nh_tile_count count[NH_AXES];
+    for (int a = 0; a < NH_AXES; a++)
+        count[a] = nh_tile_count(&problem->axis[a], k[a], q[a], true);
+    return product(count);
 }
 
 static int64_t longest_group(const struct nh_axis *axis) {

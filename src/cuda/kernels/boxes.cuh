@@ -1,19 +1,25 @@
-/* Work items of the fused kernels: boxes of queries, the boxes of keys they walk, and which keys of a box a query may
- * see. A query tile is NH_QX x NH_QY x NH_QZ positions of one dilation group, a key tile NH_KX x NH_KY x NH_KZ;
- * rows of a tile are numbered with z fastest. All positions are inside the dilation group.
+/* Work items of the fused kernels: a tile of rows that a block owns, the tiles it walks, and which rows of these each of
+ * its own rows sees. Owned rows are queries and walked rows their keys or, with NH_INVERSE, owned rows are keys and
+ * walked rows the queries that attend them: the ranges of both are boxes whose ends never decrease from row to row.
  *
- * Where several query heads share one key head, NH_QH of them may share a query tile: they are then the fastest axis
- * of its rows, the tile has so many fewer positions, and its halo is smaller. */
+ * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a walked tile NH_WALK_X x NH_WALK_Y x
+ * NH_WALK_Z; rows of a tile are numbered with z fastest. All positions are inside the dilation group.
+ *
+ * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
+ * axis of its rows, the tile has so many fewer positions, and its halo is smaller. */
 #pragma once
 #include "prelude.cuh"
 
-#ifndef NH_QH
-#define NH_QH 1
+#ifndef NH_OWN_HEADS
+#define NH_OWN_HEADS 1
+#endif
+#ifndef NH_INVERSE
+#define NH_INVERSE 0
 #endif
 
-#define NH_Q_TILE {NH_QX, NH_QY, NH_QZ}
-#define NH_K_TILE {NH_KX, NH_KY, NH_KZ}
-#define NH_KEYS (NH_KX * NH_KY * NH_KZ)
+#define NH_OWN_TILE {NH_OWN_X, NH_OWN_Y, NH_OWN_Z}
+#define NH_WALK_TILE {NH_WALK_X, NH_WALK_Y, NH_WALK_Z}
+#define NH_WALK_ROWS (NH_WALK_X * NH_WALK_Y * NH_WALK_Z)
 
 /* Axes in front of the problem's first have length 1: the compiler then drops them. */
 #define NH_FIRST_AXIS (3 - NH_RANK)
@@ -27,13 +33,14 @@ __device__ __forceinline__ int nh_max(int a, int b) {
 }
 
 struct nh_item {
-    int batch, kv_head;
-    int head; /* the first of NH_QH */
+    int batch;
+    int head;    /* of the owned rows: a key head with NH_INVERSE, else the first of NH_OWN_HEADS query heads */
+    int kv_head; /* that the owned rows belong to */
     int group[3];  /* of dilation */
     int length[3]; /* of the group */
-    int query[3];  /* first position of the query tile */
-    int key[3];    /* first position of the key walk */
-    int tiles[3];  /* of the key walk */
+    int own[3];    /* first position of the owned tile */
+    int walk[3];   /* first position of the walk */
+    int tiles[3];  /* of the walk */
 };
 
 /* Number of a division by a run-time constant; items fit 32 bits. */
@@ -44,8 +51,9 @@ __device__ __forceinline__ int nh_digit(unsigned *index, int base) {
     return digit;
 }
 
-__device__ __forceinline__ nh_range nh_keys_of(const nh_cuda_axis &axis, int length, int position) {
-    return nh_window_range(length, (int)axis.window, (int)axis.stride, axis.causal, position);
+__device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int length, int position) {
+    return (NH_INVERSE ? nh_inverse_range : nh_window_range)(length, (int)axis.window, (int)axis.stride, axis.causal,
+                                                             position);
 }
 
 /* The item that this block takes in its n-th round; past the last one it is done. Blocks change places from round to
@@ -56,10 +64,10 @@ __device__ __forceinline__ int nh_item_index(int round) {
     return round * blocks + ((int)blockIdx.x + round) % blocks;
 }
 
-/* A group may be too short for its last tile: that tile walks the keys of the group's last query and stores nothing.
+/* A group may be too short for its last tile: that tile walks what the group's last row sees and stores nothing.
  * (Passing over it would put the products under a condition, see fused90_forward.cu.) */
 __device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, nh_item &item) {
-    const int q_tile[3] = NH_Q_TILE, k_tile[3] = NH_K_TILE;
+    const int q_tile[3] = NH_OWN_TILE, k_tile[3] = NH_WALK_TILE;
     unsigned rest = (unsigned)index;
     int tile[3] = {0, 0, 0};
 #pragma unroll
@@ -74,42 +82,43 @@ __device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, 
         const nh_cuda_axis &axis = args.axis[a];
         item.group[a] = 0;
         item.length[a] = 1;
-        item.query[a] = item.key[a] = 0;
+        item.own[a] = item.walk[a] = 0;
         item.tiles[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
         if (axis.dilation > 1) item.group[a] = nh_digit(&rest, (int)axis.dilation);
         item.length[a] = nh_axis_group_length((int)axis.length, (int)axis.dilation, item.group[a]);
-        item.query[a] = tile[a] * q_tile[a];
-        int last = nh_min(item.query[a] + q_tile[a], item.length[a]) - 1;
-        item.key[a] = nh_keys_of(axis, item.length[a], nh_min(item.query[a], last)).begin;
-        int end = nh_keys_of(axis, item.length[a], last).end;
-        item.tiles[a] = (end - item.key[a] + k_tile[a] - 1) / k_tile[a];
+        item.own[a] = tile[a] * q_tile[a];
+        int last = nh_min(item.own[a] + q_tile[a], item.length[a]) - 1;
+        item.walk[a] = nh_seen_from(axis, item.length[a], nh_min(item.own[a], last)).begin;
+        int end = nh_seen_from(axis, item.length[a], last).end;
+        item.tiles[a] = (end - item.walk[a] + k_tile[a] - 1) / k_tile[a];
     }
-    item.head = nh_digit(&rest, (int)args.heads / NH_QH) * NH_QH;
+    item.head = nh_digit(&rest, (int)(NH_INVERSE ? args.kv_heads : args.heads) / NH_OWN_HEADS) * NH_OWN_HEADS;
     item.batch = (int)rest;
-    item.kv_head = args.heads == args.kv_heads ? item.head : item.head / (int)(args.heads / args.kv_heads);
+    bool shared = !NH_INVERSE && args.heads != args.kv_heads;
+    item.kv_head = shared ? item.head / (int)(args.heads / args.kv_heads) : item.head;
 }
 
-/* The key tiles of an axis that every query of a box sees as a whole: [begin, end). */
+/* The walked tiles of an axis that every row of a box sees as a whole: [begin, end). */
 struct nh_full {
     int begin[3], end[3];
 };
 
-/* For the query box that starts at `first` (position inside the item's tile) with this extent. */
+/* For the box of owned rows that starts at `first` (position inside the item's tile) with this extent. */
 __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const nh_item &item,
                                                  const int first[3], const int extent[3]) {
-    const int k_tile[3] = NH_K_TILE;
+    const int k_tile[3] = NH_WALK_TILE;
     nh_full full;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         full.begin[a] = 0;
         full.end[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        int low = nh_min(item.query[a] + first[a], item.length[a] - 1);
-        int high = nh_min(item.query[a] + first[a] + extent[a], item.length[a]) - 1;
+        int low = nh_min(item.own[a] + first[a], item.length[a] - 1);
+        int high = nh_min(item.own[a] + first[a] + extent[a], item.length[a]) - 1;
         high = nh_max(high, low);
-        int begin = nh_keys_of(args.axis[a], item.length[a], high).begin - item.key[a];
-        int end = nh_keys_of(args.axis[a], item.length[a], low).end - item.key[a];
+        int begin = nh_seen_from(args.axis[a], item.length[a], high).begin - item.walk[a];
+        int end = nh_seen_from(args.axis[a], item.length[a], low).end - item.walk[a];
         full.begin[a] = (begin + k_tile[a] - 1) / k_tile[a];
         full.end[a] = end / k_tile[a];
     }
@@ -118,13 +127,13 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
 
 /* Where in an item's tile a row is. */
 __device__ __forceinline__ void nh_row_position(int row, int at[3]) {
-    row /= NH_QH;
-    at[0] = row / (NH_QZ * NH_QY);
-    at[1] = row / NH_QZ % NH_QY;
-    at[2] = row % NH_QZ;
+    row /= NH_OWN_HEADS;
+    at[0] = row / (NH_OWN_Z * NH_OWN_Y);
+    at[1] = row / NH_OWN_Z % NH_OWN_Y;
+    at[2] = row % NH_OWN_Z;
 }
 
-/* One query's keys, relative to the start of the item's walk. */
+/* What one row sees, relative to the start of the item's walk. */
 struct nh_sight {
     int begin[3], end[3];
 };
@@ -138,10 +147,10 @@ __device__ __forceinline__ nh_sight nh_sight_of(const nh_cuda_args &args, const 
         sight.begin[a] = 0;
         sight.end[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        nh_range keys = nh_keys_of(args.axis[a], item.length[a],
-                                   nh_min(item.query[a] + at[a], item.length[a] - 1));
-        sight.begin[a] = keys.begin - item.key[a];
-        sight.end[a] = keys.end - item.key[a];
+        nh_range keys = nh_seen_from(args.axis[a], item.length[a],
+                                   nh_min(item.own[a] + at[a], item.length[a] - 1));
+        sight.begin[a] = keys.begin - item.walk[a];
+        sight.end[a] = keys.end - item.walk[a];
     }
     return sight;
 }
@@ -151,21 +160,21 @@ __device__ __forceinline__ unsigned nh_ones(int n) {
     return (1u << n) - 1u;
 }
 
-/* Bit j: column 8 j + c of the key tile that starts at `start` is one of the query's keys. Separable: bits of the z
- * runs (NH_KZ / 8 groups each) times the lines they stand in, cut to the planes. */
+/* Bit j: column 8 j + c of the walked tile that starts at `start` is seen by the row. Separable: bits of the z
+ * runs (NH_WALK_Z / 8 groups each) times the lines they stand in, cut to the planes. */
 __device__ __forceinline__ unsigned nh_sight_bits(const nh_sight &sight, const int start[3], int c) {
-    const int runs = NH_KZ / 8, plane = NH_KY * runs, all = NH_KEYS / 8;
+    const int runs = NH_WALK_Z / 8, plane = NH_WALK_Y * runs, all = NH_WALK_ROWS / 8;
     const unsigned every_run = nh_ones(plane) / nh_ones(runs), every_plane = nh_ones(all) / nh_ones(plane);
-    int x0 = 0, x1 = NH_KX, y0 = 0, y1 = NH_KY;
-    int z0 = nh_min(nh_max(sight.begin[2] - start[2], 0), NH_KZ);
-    int z1 = nh_min(nh_max(sight.end[2] - start[2], 0), NH_KZ);
+    int x0 = 0, x1 = NH_WALK_X, y0 = 0, y1 = NH_WALK_Y;
+    int z0 = nh_min(nh_max(sight.begin[2] - start[2], 0), NH_WALK_Z);
+    int z1 = nh_min(nh_max(sight.end[2] - start[2], 0), NH_WALK_Z);
     if (NH_RANK > 1) {
-        y0 = nh_min(nh_max(sight.begin[1] - start[1], 0), NH_KY);
-        y1 = nh_min(nh_max(sight.end[1] - start[1], 0), NH_KY);
+        y0 = nh_min(nh_max(sight.begin[1] - start[1], 0), NH_WALK_Y);
+        y1 = nh_min(nh_max(sight.end[1] - start[1], 0), NH_WALK_Y);
     }
     if (NH_RANK > 2) {
-        x0 = nh_min(nh_max(sight.begin[0] - start[0], 0), NH_KX);
-        x1 = nh_min(nh_max(sight.end[0] - start[0], 0), NH_KX);
+        x0 = nh_min(nh_max(sight.begin[0] - start[0], 0), NH_WALK_X);
+        x1 = nh_min(nh_max(sight.end[0] - start[0], 0), NH_WALK_X);
     }
     unsigned z = nh_ones((z1 - c + 7) >> 3) & ~nh_ones((z0 - c + 7) >> 3);
     unsigned y = nh_ones(runs * y1) & ~nh_ones(runs * y0) & every_run;
@@ -175,5 +184,5 @@ __device__ __forceinline__ unsigned nh_sight_bits(const nh_sight &sight, const i
 
 /* Bit j: column 8 j + c is below `count`. */
 __device__ __forceinline__ unsigned nh_count_bits(int count, int c) {
-    return nh_ones((nh_min(nh_max(count, 0), NH_KEYS) - c + 7) >> 3);
+    return nh_ones((nh_min(nh_max(count, 0), NH_WALK_ROWS) - c + 7) >> 3);
 }

@@ -9,27 +9,15 @@
  * Inside a warpgroup the scores of tile t + 1 are multiplied while the softmax of tile t runs. No product is issued
  * under an if: ptxas would serialise all of them, so the walk has a head, a steady state and a tail.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_QX.. NH_QH, NH_KX.., NH_WARPGROUPS, NH_STAGES,
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X.., NH_WARPGROUPS, NH_STAGES,
  * NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
-#define NH_POSITION int
-#include "boxes.cuh"
-#include "mma.cuh"
-#include "tma.cuh"
-#include "wgmma.cuh"
+#include "fused90.cuh"
 
-#define QUERIES (64 * NH_WARPGROUPS)
-#define THREADS (128 * (NH_WARPGROUPS + 1))
+#define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
+#define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
+#define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
 
-/* A row of a tile in shared memory is cut into chunks of one swizzle atom, 128 bytes or, for 32 elements, 64. */
-#define CHUNK(dim) ((dim) == 32 ? 32 : 64)
-#define CHUNKS(dim) (((dim) + 63) / 64)
-#define ROW_BYTES(dim) (2 * CHUNK(dim))
-#define TILE_BYTES(rows, dim) ((rows) * ROW_BYTES(dim) * CHUNKS(dim))
-#define Q_BYTES TILE_BYTES(QUERIES, NH_DIM)
-#define K_BYTES TILE_BYTES(NH_KEYS, NH_DIM)
-#define V_BYTES TILE_BYTES(NH_KEYS, NH_DIM_V)
-
-#define SCORES (NH_KEYS / 2)
+#define SCORES (NH_WALK_ROWS / 2)
 #define OUTS (NH_DIM_V / 2)
 
 #define MAP_Q 0
@@ -41,25 +29,6 @@
 struct maps {
     nh_tensor_map map[NH_EXTRA ? 5 : 3];
 };
-
-/* Coordinates of a map's five axes. 0: D, head, z, y, batch (ranks 1, 2); 1: D, head, z, y, x (one batch entry);
- * 2: head and D, z, y, x, batch (heads next to each other); 3: D, z, y, x, batch and head. */
-template <int LAYOUT>
-__device__ __forceinline__ void place(int to[5], int column, int head, int heads, int dim, const int token[3],
-                                      int batch) {
-    to[0] = LAYOUT == 2 ? head * dim + column : column;
-    if (LAYOUT < 2) {
-        to[1] = head;
-        to[2] = token[2];
-        to[3] = token[1];
-        to[4] = LAYOUT == 0 ? batch : token[0];
-    } else {
-        to[1] = token[2];
-        to[2] = token[1];
-        to[3] = token[0];
-        to[4] = LAYOUT == 2 ? batch : batch * heads + head;
-    }
-}
 
 struct shared_layout {
     unsigned q, k, v, q_full, q_free, k_full, k_free, v_full, v_free;
@@ -79,33 +48,9 @@ __device__ __forceinline__ shared_layout lay_out(unsigned base) {
     return s;
 }
 
-#define SLOT(n) ((n) % NH_STAGES)
-#define PHASE(n) ((n) / NH_STAGES & 1)
-
 /* ---- producer ---- */
 
-template <int LAYOUT>
-__device__ __forceinline__ void fetch(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
-                                      int head, int heads, const int token[3], int batch) {
-    int at[5];
-    nh_barrier_expect(barrier, TILE_BYTES(rows, dim));
-#pragma unroll
-    for (int chunk = 0; chunk < CHUNKS(dim); chunk++) {
-        place<LAYOUT>(at, chunk * 64, head, heads, dim, token, batch);
-        nh_copy_box(to + chunk * rows * ROW_BYTES(dim), map, barrier, at);
-    }
-}
-
-/* Token of a position of the item's dilation groups. */
-__device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item &item, const int position[3],
-                                         int token[3]) {
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * (int)args.axis[a].dilation + item.group[a];
-}
-
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
-    const int k_tile[3] = NH_K_TILE;
     unsigned n = 0, items = 0;
     int heads = (int)args.heads, kv_heads = (int)args.kv_heads, token[3];
     nh_item item;
@@ -113,35 +58,27 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         nh_item_at(args, index, item);
         if (items) nh_barrier_wait(s.q_free, (items - 1) & 1);
         items++;
-        token_of(args, item, item.query, token);
-        fetch<NH_Q_MAP>(s.q, &maps.map[MAP_Q], s.q_full, QUERIES, NH_DIM, item.head, heads, token, item.batch);
+        token_of(args, item, item.own, token);
+        fetch<NH_Q_MAP>(s.q, &maps.map[MAP_Q], s.q_full, OWN_ROWS, NH_DIM, item.head, heads, token, item.batch);
         int tile[3] = {0, 0, 0};
         for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
-            int position[3];
-#pragma unroll
-            for (int a = 0; a < 3; a++)
-                position[a] = item.key[a] + tile[a] * k_tile[a];
-            token_of(args, item, position, token);
+            walk_token(args, item, tile, token);
             nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
-            fetch<NH_K_MAP>(s.k + SLOT(n) * K_BYTES, &maps.map[MAP_K], s.k_full + 8 * SLOT(n), NH_KEYS, NH_DIM,
+            fetch<NH_K_MAP>(s.k + SLOT(n) * K_BYTES, &maps.map[MAP_K], s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM,
                             item.kv_head, kv_heads, token, item.batch);
             nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
-            fetch<NH_V_MAP>(s.v + SLOT(n) * V_BYTES, &maps.map[MAP_V], s.v_full + 8 * SLOT(n), NH_KEYS, NH_DIM_V,
+            fetch<NH_V_MAP>(s.v + SLOT(n) * V_BYTES, &maps.map[MAP_V], s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V,
                             item.kv_head, kv_heads, token, item.batch);
-            if (++tile[2] < item.tiles[2]) continue;
-            tile[2] = 0;
-            if (++tile[1] < item.tiles[1]) continue;
-            tile[1] = 0;
-            tile[0]++;
+            next_tile(item, tile);
         }
 #if NH_EXTRA
         for (int e = 0; e < args.tiling.extra_tiles; e++, n++) {
-            int first[3] = {0, 0, e * NH_KEYS};
+            int first[3] = {0, 0, e * NH_WALK_ROWS};
             nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
-            fetch<0>(s.k + SLOT(n) * K_BYTES, &maps.map[MAP_EXTRA_K], s.k_full + 8 * SLOT(n), NH_KEYS, NH_DIM,
+            fetch<0>(s.k + SLOT(n) * K_BYTES, &maps.map[MAP_EXTRA_K], s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM,
                      item.kv_head, kv_heads, first, item.batch);
             nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
-            fetch<0>(s.v + SLOT(n) * V_BYTES, &maps.map[MAP_EXTRA_V], s.v_full + 8 * SLOT(n), NH_KEYS, NH_DIM_V,
+            fetch<0>(s.v + SLOT(n) * V_BYTES, &maps.map[MAP_EXTRA_V], s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V,
                      item.kv_head, kv_heads, first, item.batch);
         }
 #endif
@@ -149,19 +86,6 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
 }
 
 /* ---- consumers ---- */
-
-/* The box of queries of one warpgroup: 64 rows in a row. */
-#define SLAB (64 / NH_QH)
-#define PLANE (NH_QY * NH_QZ)
-#define SLAB_X (PLANE <= SLAB ? SLAB / PLANE : 1)
-#define SLAB_Y (PLANE <= SLAB ? NH_QY : NH_QZ <= SLAB ? SLAB / NH_QZ : 1)
-#define SLAB_Z (NH_QZ <= SLAB ? NH_QZ : SLAB)
-#if SLAB_X * SLAB_Y * SLAB_Z * NH_QH != 64 || NH_QX * NH_QY * NH_QZ * NH_QH != QUERIES
-#error "the query tile does not split into boxes of 64"
-#endif
-#if NH_KZ % 8 || NH_KEYS % 16
-#error "key tiles are runs of 8 keys, an even number of them"
-#endif
 
 struct rows {
     float largest[2], sum[2], shrink[2];
@@ -184,69 +108,37 @@ __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warp
 #pragma unroll
     for (int i = 0; i < NH_DIM / 16; i++) {
         int part = (i % per_chunk) * 2 + lane / 16;
-        unsigned chunk = tile + (i / per_chunk) * (QUERIES * ROW_BYTES(NH_DIM));
+        unsigned chunk = tile + (i / per_chunk) * (OWN_ROWS * ROW_BYTES(NH_DIM));
         nh_load_matrices_at(q.held + 4 * i, chunk + row * ROW_BYTES(NH_DIM) + ((part ^ turn) << 4));
     }
 }
 #endif
 
-/* S = Q K^T, 64 x NH_KEYS. */
+/* S = Q K^T, 64 x NH_WALK_ROWS. */
 __device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned long long k) {
+#if NH_HOLD
     const int per_chunk = CHUNK(NH_DIM) / 16;
 #pragma unroll
     for (int i = 0; i < NH_DIM / 16; i++) {
-        unsigned long long ki = k + (i / per_chunk) * (NH_KEYS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
-#if NH_HOLD
+        unsigned long long ki = k + (i / per_chunk) * (NH_WALK_ROWS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
         if (i == 0) {
-            NH_WGMMA_HELD(NH_KEYS16, NH_KEYS_N, score, q.held + 4 * i, ki, 0, 0);
+            NH_WGMMA_HELD(NH_WALK_N16, NH_WALK_N, score, q.held + 4 * i, ki, 0, 0);
         } else {
-            NH_WGMMA_HELD(NH_KEYS16, NH_KEYS_N, score, q.held + 4 * i, ki, 1, 0);
+            NH_WGMMA_HELD(NH_WALK_N16, NH_WALK_N, score, q.held + 4 * i, ki, 1, 0);
         }
-#else
-        unsigned long long qi =
-            q.shared + (i / per_chunk) * (QUERIES * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
-        if (i == 0) {
-            NH_WGMMA_SHARED(NH_KEYS16, NH_KEYS_N, score, qi, ki, 0);
-        } else {
-            NH_WGMMA_SHARED(NH_KEYS16, NH_KEYS_N, score, qi, ki, 1);
-        }
-#endif
     }
     NH_WGMMA_COMMIT();
+#else
+    ISSUE_ROWS(NH_DIM, score, q.shared, k);
+#endif
 }
 
 /* O += P V. */
 __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsigned long long v) {
 #pragma unroll
-    for (int i = 0; i < NH_KEYS / 16; i++)
+    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
         NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, out, weight + 4 * i, v + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
     NH_WGMMA_COMMIT();
-}
-
-__device__ __forceinline__ float exp2_of(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ __forceinline__ unsigned pack(float low, float high) {
-    unsigned both;
-#if NH_DTYPE == NH_F16
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
-
-__device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
-#pragma unroll
-    for (int j = 0; j < NH_KEYS / 8; j++) {
-        score[4 * j + 0] = a0 & 1u << j ? score[4 * j + 0] : NH_MINUS_INFINITY;
-        score[4 * j + 1] = a1 & 1u << j ? score[4 * j + 1] : NH_MINUS_INFINITY;
-        score[4 * j + 2] = b0 & 1u << j ? score[4 * j + 2] : NH_MINUS_INFINITY;
-        score[4 * j + 3] = b1 & 1u << j ? score[4 * j + 3] : NH_MINUS_INFINITY;
-    }
 }
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -264,7 +156,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 __device__ __forceinline__ void soften(float *score, rows &r, float scale) {
     float a = r.largest[0], b = r.largest[1];
 #pragma unroll
-    for (int j = 0; j < NH_KEYS / 8; j++) {
+    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
         a = fmaxf(a, fmaxf(score[4 * j], score[4 * j + 1]));
         b = fmaxf(b, fmaxf(score[4 * j + 2], score[4 * j + 3]));
     }
@@ -279,7 +171,7 @@ __device__ __forceinline__ void soften(float *score, rows &r, float scale) {
     a *= -scale;
     b *= -scale;
 #pragma unroll
-    for (int j = 0; j < NH_KEYS / 8; j++) {
+    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
         score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, a));
         score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, a));
         score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, b));
@@ -301,152 +193,20 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
     }
 }
 
-/* The accumulators of two groups of 8 columns are the A operand of 16: nothing to exchange. */
-__device__ __forceinline__ void pack_weights(unsigned *weight, const float *score) {
-#pragma unroll
-    for (int i = 0; i < SCORES / 2; i++)
-        weight[i] = pack(score[2 * i], score[2 * i + 1]);
-}
-
-/* Four lanes hold 4 words each of one row, lane t the word t of every fourth part: after this lane t holds part t. */
-__device__ __forceinline__ void transpose_quad(unsigned w[4]) {
-    int t = threadIdx.x & 3;
-#pragma unroll
-    for (int step = 1; step <= 2; step *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & step) continue;
-            unsigned send = t & step ? w[i] : w[i + step];
-            unsigned got = __shfl_xor_sync(~0u, send, step);
-            if (t & step) {
-                w[i] = got;
-            } else {
-                w[i + step] = got;
-            }
-        }
-}
-
-/* One of the two rows of a thread: columns 8 j + 2 (lane % 4) + {0, 1} are out[4 j + 2 half + {0, 1}]. */
-__device__ __forceinline__ void store_row(elem *row, bool valid, const float *out, int half, float factor) {
-    int t = threadIdx.x & 3;
-#pragma unroll
-    for (int part = 0; part < NH_DIM_V / 32; part++) {
-        unsigned w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            w[i] = pack(out[16 * part + 4 * i + 2 * half] * factor, out[16 * part + 4 * i + 2 * half + 1] * factor);
-        transpose_quad(w);
-        if (valid) *(uint4 *)(row + 32 * part + 8 * t) = make_uint4(w[0], w[1], w[2], w[3]);
-    }
-#pragma unroll
-    for (int j = NH_DIM_V / 32 * 4; j < NH_DIM_V / 8; j++)
-        if (valid)
-            *(unsigned *)(row + 8 * j + 2 * t) =
-                pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
-}
-
 __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_item &item, int row,
                                            const float *out, int half, float largest, float sum) {
-    int at[3];
-    bool valid = true;
     long long token[3];
-    nh_row_position(row, at);
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        token[a] = 0;
-        if (a < NH_FIRST_AXIS) continue;
-        int position = item.query[a] + at[a];
-        valid = valid && position < item.length[a];
-        token[a] = (long long)position * args.axis[a].dilation + item.group[a];
-    }
-    int head = item.head + row % NH_QH;
+    bool inside = row_token(args, item, row, token);
+    int head = item.head + row % NH_OWN_HEADS;
     sum = quad_sum(sum);
-    store_row(nh_row(args.tensor[NH_O], item.batch, token, head), valid, out, half, 1.0f / sum);
-    if (args.tensor[NH_LSE].data && valid && (threadIdx.x & 3) == 0)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) =
-            largest * (float)args.scale + logf(sum);
+    store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, 1.0f / sum);
+    if (args.tensor[NH_LSE].data && inside && (threadIdx.x & 3) == 0)
+        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = largest * (float)args.scale + logf(sum);
 }
 
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
 #define V_TILE_AT(n)                                                                               \
-    nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_KEYS * ROW_BYTES(NH_DIM_V))
-
-__device__ __forceinline__ void release(unsigned barrier) {
-    if ((threadIdx.x & 31) == 0) nh_barrier_arrive(barrier);
-}
-
-/* After reads that lanes make on their own. */
-__device__ __forceinline__ void release_warp(unsigned barrier) {
-    __syncwarp();
-    release(barrier);
-}
-
-/* The walk of a consumer over the key tiles of its item. */
-struct walk {
-    int t, last, window_tiles, tile[3];
-    nh_full full;
-    nh_sight sight[2];
-};
-
-__device__ __forceinline__ void advance(walk &w, const nh_item &item) {
-    w.t++;
-    if (++w.tile[2] < item.tiles[2]) return;
-    w.tile[2] = 0;
-    if (++w.tile[1] < item.tiles[1]) return;
-    w.tile[1] = 0;
-    w.tile[0]++;
-}
-
-__device__ __forceinline__ bool seen_whole(const walk &w) {
-    bool whole = true;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        whole = whole && w.tile[a] >= w.full.begin[a] && w.tile[a] < w.full.end[a];
-    return whole;
-}
-
-__device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
-    const int k_tile[3] = NH_K_TILE;
-    int c = 2 * (threadIdx.x & 3), start[3];
-#if NH_EXTRA
-    if (w.t >= w.window_tiles) {
-        int count = (int)args.extra_tokens - (w.t - w.window_tiles) * NH_KEYS;
-        if (count >= NH_KEYS) return;
-        unsigned even = nh_count_bits(count, c), odd = nh_count_bits(count, c + 1);
-        mask(score, even, odd, even, odd);
-        return;
-    }
-#endif
-    if (seen_whole(w)) return;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        start[a] = w.tile[a] * k_tile[a];
-    mask(score, nh_sight_bits(w.sight[0], start, c), nh_sight_bits(w.sight[0], start, c + 1),
-         nh_sight_bits(w.sight[1], start, c), nh_sight_bits(w.sight[1], start, c + 1));
-}
-
-__device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_item &item, int warpgroup, int row,
-                                           walk &w) {
-    const int extent[3] = {SLAB_X, SLAB_Y, SLAB_Z};
-    int first[3];
-    nh_row_position(64 * warpgroup, first);
-    w.full = nh_full_tiles(args, item, first, extent);
-    w.sight[0] = nh_sight_of(args, item, row);
-    w.sight[1] = nh_sight_of(args, item, row + 8);
-    /* The same by construction: said, so that the compiler makes their bits once. */
-    if (8 % (NH_QZ * NH_QH) == 0 || NH_QH % 16 == 0) {
-        w.sight[1].begin[2] = w.sight[0].begin[2];
-        w.sight[1].end[2] = w.sight[0].end[2];
-    }
-    if (PLANE * NH_QH % 16 == 0) {
-        w.sight[1].begin[0] = w.sight[0].begin[0];
-        w.sight[1].end[0] = w.sight[0].end[0];
-    }
-    w.t = 0;
-    w.tile[0] = w.tile[1] = w.tile[2] = 0;
-    w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
-    w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
-}
+    nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V))
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
@@ -531,10 +291,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (warpgroup < 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(NH_WARPGROUPS == 2 ? 24 : 32));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (threadIdx.x == 0) produce(args, maps, s);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(NH_WARPGROUPS == 2 ? 240 : 160));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         consume(args, s, warpgroup);
     }
 }

@@ -1,0 +1,188 @@
+/* Tensors as boxes: the layouts that five axes can describe, and the tensor maps of them. */
+#include "fused90_maps.h"
+
+#include <string.h>
+
+enum { LEAST_DIM = 32, MOST_ELEMENT_STRIDE = 8, MOST_BOX = 256, STATS = 4 };
+
+static bool of_queries(int32_t tensor) {
+    return tensor == NHOOD_Q || tensor == NHOOD_D_O || tensor == NHOOD_O || tensor == NHOOD_D_Q;
+}
+
+static bool extra_token(int32_t tensor) {
+    return tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V;
+}
+
+static int64_t heads_of(const struct nh_problem *problem, int32_t tensor) {
+    return of_queries(tensor) ? problem->heads : problem->kv_heads;
+}
+
+static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
+    bool values = tensor == NHOOD_V || tensor == NHOOD_D_O || tensor == NHOOD_EXTRA_V;
+    return values ? problem->dim_v : problem->dim;
+}
+
+enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor) {
+    int64_t heads = heads_of(problem, tensor);
+    const nhood_strides *s = &problem->strides[tensor];
+    if (problem->rank < 3) return NH_MAP_SPLIT;
+    if (problem->batch == 1) return NH_MAP_ONE_BATCH;
+    if (heads == 1 || s->head == dim_of(problem, tensor)) return NH_MAP_HEADS_IN_ROW;
+    return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_NONE;
+}
+
+/* Positive multiples of 16 bytes, where the axis has more than one entry. */
+static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    bool extra = extra_token(tensor);
+    int64_t extent[] = {problem->batch, heads_of(problem, tensor), 1, 1, 1};
+    int64_t stride[] = {s->batch, s->head, s->axis[0], s->axis[1], s->axis[2]};
+    for (int a = 0; a < NH_AXES; a++)
+        extent[2 + a] = extra ? 1 : problem->axis[a].length;
+    if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
+    for (int i = 0; i < 5; i++)
+        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % 8 || stride[i] >> 38)) return false;
+    return true;
+}
+
+static bool dim_fits(int64_t dim, int64_t most) {
+    return dim >= LEAST_DIM && dim <= most && dim % 16 == 0;
+}
+
+const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
+                              uint32_t fetched, uint32_t stored, int64_t most_dim) {
+    const struct nh_cuda_device *cuda = device->backend;
+    if (cuda->arch != 90) return "needs compute capability 9.0";
+    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
+        return "only f16 and bf16";
+    if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
+        return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
+                               : "head dims must be multiples of 16 from 32 to 128";
+    if (problem->has_bias) return "no relative bias";
+    if (!(problem->scale > 0)) return "the scale is not positive";
+    if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
+    if (problem->extra_tokens > INT32_MAX) return "2^31 extra tokens or more";
+    for (int a = 0; a < NH_AXES; a++) {
+        if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
+        if (problem->axis[a].dilation > MOST_ELEMENT_STRIDE) return "a dilation above 8";
+    }
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        if (!(fetched >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
+        if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
+        if (!extra_token(tensor) && nh_map_layout_of(problem, tensor) == NH_MAP_NONE)
+            return "a 3-D tensor whose batch and heads join neither each other nor a row";
+    }
+    if (nh_cuda_vector(problem, stored) < 8)
+        return "a stride of an output is no multiple of 16 bytes";
+    return NULL;
+}
+
+int64_t nh_fused90_row_bytes(int64_t dim) {
+    return dim == 32 ? 64 : nh_ceil_div(dim, 64) * 128;
+}
+
+bool nh_fused90_splits(const int32_t tile[3], int32_t heads) {
+    int32_t plane = tile[1] * tile[2], slab = 64 / heads;
+    if (plane <= slab) return slab % plane == 0;
+    return plane % slab == 0 && (slab % tile[2] == 0 || tile[2] % slab == 0);
+}
+
+bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
+    for (int a = 0; a < NH_AXES; a++)
+        if (tile[a] * problem->axis[a].dilation > MOST_BOX) return false;
+    return true;
+}
+
+static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t stride_bytes,
+                     int64_t tile, int64_t dilation) {
+    map->extent[index] = (uint64_t)extent;
+    if (index > 0) map->stride_bytes[index - 1] = extent > 1 ? (uint64_t)stride_bytes : 16;
+    map->box[index] = (uint32_t)(tile * dilation);
+    map->element_stride[index] = (uint32_t)dilation;
+}
+
+/* A map of rows of 16-bit elements, with its innermost axis. */
+static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
+                                   int64_t columns) {
+    bool narrow = dim_of(problem, tensor) == 32;
+    struct nh_cuda_map map = {
+        .slot = tensor,
+        .rank = 5,
+        .type = problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16 : NH_CU_TENSOR_BFLOAT16,
+        .swizzle = narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
+        .promotion = NH_CU_TENSOR_PROMOTE_256B};
+    set_axis(&map, 0, columns, 0, narrow ? 32 : 64, 1);
+    return map;
+}
+
+struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
+                                  const int32_t tile[3], int32_t tile_heads) {
+    const nhood_strides *s = &problem->strides[tensor];
+    int64_t heads = heads_of(problem, tensor), dim = dim_of(problem, tensor);
+    enum nh_map_layout layout = nh_map_layout_of(problem, tensor);
+    struct nh_cuda_map map =
+        rows_map(problem, tensor, layout == NH_MAP_HEADS_IN_ROW ? heads * dim : dim);
+    int next = 1;
+    if (layout <= NH_MAP_ONE_BATCH) set_axis(&map, next++, heads, 2 * s->head, tile_heads, 1);
+    for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
+        set_axis(&map, next++, problem->axis[a].length, 2 * s->axis[a], tile[a],
+                 problem->axis[a].dilation);
+    if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
+        set_axis(&map, next++, problem->batch, 2 * s->batch, 1, 1);
+    if (layout == NH_MAP_HEADS_IN_BATCH)
+        set_axis(&map, next++, problem->batch * heads, 2 * s->head, 1, 1);
+    return map;
+}
+
+struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_t tensor,
+                                        int64_t rows) {
+    const nhood_strides *s = &problem->strides[tensor];
+    struct nh_cuda_map map = rows_map(problem, tensor, dim_of(problem, tensor));
+    set_axis(&map, 1, problem->kv_heads, 2 * s->head, 1, 1);
+    set_axis(&map, 2, problem->extra_tokens, 2 * s->axis[NH_AXES - problem->rank], rows, 1);
+    set_axis(&map, 3, 1, 0, 1, 1);
+    set_axis(&map, 4, problem->batch, 2 * s->batch, 1, 1);
+    return map;
+}
+
+struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const int32_t tile[3]) {
+    struct nh_cuda_map map = {.slot = NH_DELTA,
+                              .rank = 5,
+                              .type = NH_CU_TENSOR_FLOAT32,
+                              .promotion = NH_CU_TENSOR_PROMOTE_128B};
+    int64_t stride_bytes = STATS * (int64_t)sizeof(float);
+    set_axis(&map, 0, STATS, 0, STATS, 1);
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        set_axis(&map, NH_AXES - a, problem->axis[a].length, stride_bytes, tile[a],
+                 problem->axis[a].dilation);
+        stride_bytes *= problem->axis[a].length;
+    }
+    set_axis(&map, 4, problem->batch * problem->heads, stride_bytes, 1, 1);
+    return map;
+}
+
+void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                       const int32_t own[3], const int32_t walk[3], int32_t warpgroups,
+                       int32_t stages) {
+    static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
+    static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
+    int32_t rows = walk[0] * walk[1] * walk[2];
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_RANK", problem->rank);
+    nh_kernel_define(spec, "NH_DIM", problem->dim);
+    nh_kernel_define(spec, "NH_DIM16", problem->dim / 16);
+    nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
+    nh_kernel_define(spec, "NH_DIM_V16", problem->dim_v / 16);
+    nh_kernel_define(spec, "NH_WALK_N", rows);
+    nh_kernel_define(spec, "NH_WALK_N16", rows / 16);
+    nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
+    nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
+    nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
+    nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    nh_kernel_define(spec, "NH_WARPGROUPS", warpgroups);
+    nh_kernel_define(spec, "NH_STAGES", stages);
+    for (int a = 0; a < NH_AXES; a++) {
+        nh_kernel_define(spec, own_names[a], own[a]);
+        nh_kernel_define(spec, walk_names[a], walk[a]);
+    }
+}

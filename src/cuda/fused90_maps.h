@@ -1,0 +1,48 @@
+/* What the fused solvers of sm_90 have in common: which tensors their copy engine can fetch, and how. */
+#ifndef NH_FUSED90_MAPS_H
+#define NH_FUSED90_MAPS_H
+
+#include "launch.h"
+
+/* How a tensor map's five axes are used; the numbers are those of place() in kernels/fused90.cuh. */
+enum nh_map_layout {
+    NH_MAP_SPLIT,
+    NH_MAP_ONE_BATCH,
+    NH_MAP_HEADS_IN_ROW,
+    NH_MAP_HEADS_IN_BATCH,
+    NH_MAP_NONE
+};
+
+/* Of NHOOD_Q, K, V or D_O. */
+enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor);
+
+/* NULL, or why none of the kernels takes the problem: architecture, types, sizes, and the strides of the tensors
+ * that are fetched and of those that are stored (bits 1 << NHOOD_Q ..). most_dim: the largest head dim. */
+const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
+                              uint32_t fetched, uint32_t stored, int64_t most_dim);
+
+/* Bytes of one row of a tile in shared memory. */
+int64_t nh_fused90_row_bytes(int64_t dim);
+
+/* The tile must split into boxes of 64 rows, one per warpgroup; heads: that share the tile. */
+bool nh_fused90_splits(const int32_t tile[3], int32_t heads);
+
+/* With its dilation, the tile must be a box that the copy engine can fetch. */
+bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
+
+struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
+                                  const int32_t tile[3], int32_t heads);
+
+/* Of the extra tokens' K or V, `rows` of them. */
+struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_t tensor,
+                                        int64_t rows);
+
+/* Of the rows of four numbers that kernels/backward_stats.cu leaves in the workspace. */
+struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const int32_t tile[3]);
+
+/* The macros that every kernel of the family is compiled with. own, walk: extents of its tiles. */
+void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                       const int32_t own[3], const int32_t walk[3], int32_t warpgroups,
+                       int32_t stages);
+
+#endif

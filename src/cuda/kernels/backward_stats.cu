@@ -1,0 +1,21 @@
+/* What the fused backward needs to know of a query, four numbers in a row so that the copy engine can move them:
+ * LSE in powers of two, delta = rowsum(dO * O) - dLSE, and two zeros. Laid out [B, H, X, Y, Z, 4], f32. */
+#include "naive.cuh"
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS)
+    backward_stats(const __grid_constant__ nh_cuda_args args) {
+    long long rows = args.batch * args.heads * nh_token_count(args);
+    const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE], &to = args.tensor[NH_DELTA];
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
+        nh_query query = nh_query_of(args, row, args.heads);
+        nh_operand d_o;
+        nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
+        real delta = nh_group_sum(
+            nh_product_part(d_o, nh_row(args.tensor[NH_O], query.batch, query.at, query.head)));
+        if (d_lse.data) delta -= *nh_scalar(d_lse, query.batch, query.at, query.head);
+        if (nh_lane() != 0) continue;
+        float lse = *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head);
+        *(float4 *)nh_scalar(to, query.batch, query.at, query.head) =
+            make_float4(lse * 1.4426950408889634f, delta, 0, 0);
+    }
+}

@@ -1,0 +1,303 @@
+/* What the fused kernels of sm_90 share. A block walks work items (boxes.cuh): one thread of its first warpgroup fetches
+ * boxes of rows by the copy engine, the other warpgroups own 64 rows each and multiply. Boxes land in shared memory
+ * swizzled as wgmma reads them. */
+#pragma once
+#define NH_POSITION int
+#include "boxes.cuh"
+#include "mma.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+#define OWN_ROWS (64 * NH_WARPGROUPS)
+#define THREADS (128 * (NH_WARPGROUPS + 1))
+/* Of 64 K: a warpgroup takes 128 times as many. */
+#define PRODUCER_REGISTERS (NH_WARPGROUPS == 2 ? 24 : 32)
+#define CONSUMER_REGISTERS (NH_WARPGROUPS == 2 ? 240 : 160)
+
+/* A row of a tile in shared memory is cut into chunks of one swizzle atom, 128 bytes or, for 32 elements, 64. */
+#define CHUNK(dim) ((dim) == 32 ? 32 : 64)
+#define CHUNKS(dim) (((dim) + 63) / 64)
+#define ROW_BYTES(dim) (2 * CHUNK(dim))
+#define TILE_BYTES(rows, dim) ((rows) * ROW_BYTES(dim) * CHUNKS(dim))
+
+/* Coordinates of a map's five axes. 0: D, head, z, y, batch (ranks 1, 2); 1: D, head, z, y, x (one batch entry);
+ * 2: head and D, z, y, x, batch (heads next to each other); 3: D, z, y, x, batch and head. */
+template <int LAYOUT>
+__device__ __forceinline__ void place(int to[5], int column, int head, int heads, int dim, const int token[3],
+                                      int batch) {
+    to[0] = LAYOUT == 2 ? head * dim + column : column;
+    if (LAYOUT < 2) {
+        to[1] = head;
+        to[2] = token[2];
+        to[3] = token[1];
+        to[4] = LAYOUT == 0 ? batch : token[0];
+    } else {
+        to[1] = token[2];
+        to[2] = token[1];
+        to[3] = token[0];
+        to[4] = LAYOUT == 2 ? batch : batch * heads + head;
+    }
+}
+
+/* Fetches a tile; the barrier has been told of its bytes. */
+template <int LAYOUT>
+__device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
+                                           int head, int heads, const int token[3], int batch) {
+    int at[5];
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS(dim); chunk++) {
+        place<LAYOUT>(at, chunk * 64, head, heads, dim, token, batch);
+        nh_copy_box(to + chunk * rows * ROW_BYTES(dim), map, barrier, at);
+    }
+}
+
+/* Fetches a tile that has its barrier to itself. */
+template <int LAYOUT>
+__device__ __forceinline__ void fetch(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
+                                      int head, int heads, const int token[3], int batch) {
+    nh_barrier_expect(barrier, TILE_BYTES(rows, dim));
+    fetch_more<LAYOUT>(to, map, barrier, rows, dim, head, heads, token, batch);
+}
+
+/* Token of a position of the item's dilation groups. */
+__device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item &item, const int position[3],
+                                         int token[3]) {
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * (int)args.axis[a].dilation + item.group[a];
+}
+
+/* Token at which a tile of the item's walk starts. */
+__device__ __forceinline__ void walk_token(const nh_cuda_args &args, const nh_item &item, const int tile[3],
+                                           int token[3]) {
+    const int extent[3] = NH_WALK_TILE;
+    int position[3];
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        position[a] = item.walk[a] + tile[a] * extent[a];
+    token_of(args, item, position, token);
+}
+
+__device__ __forceinline__ void next_tile(const nh_item &item, int tile[3]) {
+    if (++tile[2] < item.tiles[2]) return;
+    tile[2] = 0;
+    if (++tile[1] < item.tiles[1]) return;
+    tile[1] = 0;
+    tile[0]++;
+}
+
+#define SLOT(n) ((n) % NH_STAGES)
+#define PHASE(n) ((n) / NH_STAGES & 1)
+
+/* ---- consumers ---- */
+
+/* The box of one warpgroup: 64 rows in a row. */
+#define SLAB (64 / NH_OWN_HEADS)
+#define PLANE (NH_OWN_Y * NH_OWN_Z)
+#define SLAB_X (PLANE <= SLAB ? SLAB / PLANE : 1)
+#define SLAB_Y (PLANE <= SLAB ? NH_OWN_Y : NH_OWN_Z <= SLAB ? SLAB / NH_OWN_Z : 1)
+#define SLAB_Z (NH_OWN_Z <= SLAB ? NH_OWN_Z : SLAB)
+#if SLAB_X * SLAB_Y * SLAB_Z * NH_OWN_HEADS != 64 || NH_OWN_X * NH_OWN_Y * NH_OWN_Z * NH_OWN_HEADS != OWN_ROWS
+#error "the owned tile does not split into boxes of 64"
+#endif
+#if NH_WALK_Z % 8 || NH_WALK_ROWS % 16
+#error "walked tiles are runs of 8 rows, an even number of them"
+#endif
+
+__device__ __forceinline__ float exp2_of(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    unsigned both;
+#if NH_DTYPE == NH_F16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#endif
+    return both;
+}
+
+__device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
+#pragma unroll
+    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+        score[4 * j + 0] = a0 & 1u << j ? score[4 * j + 0] : NH_MINUS_INFINITY;
+        score[4 * j + 1] = a1 & 1u << j ? score[4 * j + 1] : NH_MINUS_INFINITY;
+        score[4 * j + 2] = b0 & 1u << j ? score[4 * j + 2] : NH_MINUS_INFINITY;
+        score[4 * j + 3] = b1 & 1u << j ? score[4 * j + 3] : NH_MINUS_INFINITY;
+    }
+}
+
+/* The accumulators of two groups of 8 columns are the A operand of 16: nothing to exchange. */
+__device__ __forceinline__ void pack_weights(unsigned *weight, const float *score) {
+#pragma unroll
+    for (int i = 0; i < NH_WALK_ROWS / 4; i++)
+        weight[i] = pack(score[2 * i], score[2 * i + 1]);
+}
+
+/* Four lanes hold 4 words each of one row, lane t the word t of every fourth part: after this lane t holds part t. */
+__device__ __forceinline__ void transpose_quad(unsigned w[4]) {
+    int t = threadIdx.x & 3;
+#pragma unroll
+    for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & step) continue;
+            unsigned send = t & step ? w[i] : w[i + step];
+            unsigned got = __shfl_xor_sync(~0u, send, step);
+            if (t & step) {
+                w[i] = got;
+            } else {
+                w[i + step] = got;
+            }
+        }
+}
+
+/* One of the two rows of a thread: columns 8 j + 2 (lane % 4) + {0, 1} are out[4 j + 2 half + {0, 1}]. */
+template <int DIM>
+__device__ __forceinline__ void store_row(elem *row, bool valid, const float *out, int half, float factor) {
+    int t = threadIdx.x & 3;
+#pragma unroll
+    for (int part = 0; part < DIM / 32; part++) {
+        unsigned w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = pack(out[16 * part + 4 * i + 2 * half] * factor, out[16 * part + 4 * i + 2 * half + 1] * factor);
+        transpose_quad(w);
+        if (valid) *(uint4 *)(row + 32 * part + 8 * t) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+#pragma unroll
+    for (int j = DIM / 32 * 4; j < DIM / 8; j++)
+        if (valid)
+            *(unsigned *)(row + 8 * j + 2 * t) =
+                pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
+}
+
+/* Token of an owned row; false if the row is outside its dilation group. */
+__device__ __forceinline__ bool row_token(const nh_cuda_args &args, const nh_item &item, int row, long long token[3]) {
+    int at[3];
+    bool inside = true;
+    nh_row_position(row, at);
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        token[a] = 0;
+        if (a < NH_FIRST_AXIS) continue;
+        int position = item.own[a] + at[a];
+        inside = inside && position < item.length[a];
+        token[a] = (long long)position * args.axis[a].dilation + item.group[a];
+    }
+    return inside;
+}
+
+/* Stores the two rows of this thread's sums, if the tensor is wanted. */
+template <int DIM>
+__device__ __forceinline__ void finish_rows(const nh_cuda_args &args, const nh_item &item, int slot, int row,
+                                            const float *sum, float factor) {
+    const nh_cuda_tensor &t = args.tensor[slot];
+    if (!t.data) return;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        long long token[3];
+        bool inside = row_token(args, item, row + 8 * half, token);
+        store_row<DIM>(nh_row(t, item.batch, token, item.head), inside, sum, half, factor);
+    }
+}
+
+/* to = A B^T, 64 x NH_WALK_ROWS: A this warpgroup's rows of an owned tile, B a walked tile, both of `dim` columns. */
+#define ISSUE_ROWS(dim, to, a, b)                                                                  \
+    do {                                                                                           \
+        const int per_chunk_ = CHUNK(dim) / 16;                                                    \
+        _Pragma("unroll") for (int i_ = 0; i_ < (dim) / 16; i_++) {                                \
+            unsigned long long ai_ = (a) + (i_ / per_chunk_) * (OWN_ROWS * ROW_BYTES(dim) >> 4) +  \
+                                     (i_ % per_chunk_) * 2;                                        \
+            unsigned long long bi_ =                                                               \
+                (b) + (i_ / per_chunk_) * (NH_WALK_ROWS * ROW_BYTES(dim) >> 4) +                   \
+                (i_ % per_chunk_) * 2;                                                             \
+            if (i_ == 0) {                                                                         \
+                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 0);                          \
+            } else {                                                                               \
+                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 1);                          \
+            }                                                                                      \
+        }                                                                                          \
+        NH_WGMMA_COMMIT();                                                                         \
+    } while (0)
+
+__device__ __forceinline__ void release(unsigned barrier) {
+    if ((threadIdx.x & 31) == 0) nh_barrier_arrive(barrier);
+}
+
+/* After reads that lanes make on their own. */
+__device__ __forceinline__ void release_warp(unsigned barrier) {
+    __syncwarp();
+    release(barrier);
+}
+
+/* The walk of a consumer over the key tiles of its item. */
+struct walk {
+    int t, last, window_tiles, tile[3];
+    nh_full full;
+    nh_sight sight[2];
+};
+
+__device__ __forceinline__ void advance(walk &w, const nh_item &item) {
+    w.t++;
+    next_tile(item, w.tile);
+}
+
+/* Back to the first tile. */
+__device__ __forceinline__ void walk_again(walk &w) {
+    w.t = 0;
+    w.tile[0] = w.tile[1] = w.tile[2] = 0;
+}
+
+__device__ __forceinline__ bool seen_whole(const walk &w) {
+    bool whole = true;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        whole = whole && w.tile[a] >= w.full.begin[a] && w.tile[a] < w.full.end[a];
+    return whole;
+}
+
+__device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
+    const int k_tile[3] = NH_WALK_TILE;
+    int c = 2 * (threadIdx.x & 3), start[3];
+#if NH_EXTRA
+    if (w.t >= w.window_tiles) {
+        int count = (int)args.extra_tokens - (w.t - w.window_tiles) * NH_WALK_ROWS;
+        if (count >= NH_WALK_ROWS) return;
+        unsigned even = nh_count_bits(count, c), odd = nh_count_bits(count, c + 1);
+        mask(score, even, odd, even, odd);
+        return;
+    }
+#endif
+    if (seen_whole(w)) return;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        start[a] = w.tile[a] * k_tile[a];
+    mask(score, nh_sight_bits(w.sight[0], start, c), nh_sight_bits(w.sight[0], start, c + 1),
+         nh_sight_bits(w.sight[1], start, c), nh_sight_bits(w.sight[1], start, c + 1));
+}
+
+__device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_item &item, int warpgroup, int row,
+                                           walk &w) {
+    const int extent[3] = {SLAB_X, SLAB_Y, SLAB_Z};
+    int first[3];
+    nh_row_position(64 * warpgroup, first);
+    w.full = nh_full_tiles(args, item, first, extent);
+    w.sight[0] = nh_sight_of(args, item, row);
+    w.sight[1] = nh_sight_of(args, item, row + 8);
+    /* The same by construction: said, so that the compiler makes their bits once. */
+    if (8 % (NH_OWN_Z * NH_OWN_HEADS) == 0 || NH_OWN_HEADS % 16 == 0) {
+        w.sight[1].begin[2] = w.sight[0].begin[2];
+        w.sight[1].end[2] = w.sight[0].end[2];
+    }
+    if (PLANE * NH_OWN_HEADS % 16 == 0) {
+        w.sight[1].begin[0] = w.sight[0].begin[0];
+        w.sight[1].end[0] = w.sight[0].end[0];
+    }
+    walk_again(w);
+    w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
+    w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
+}

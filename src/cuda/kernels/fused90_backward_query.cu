@@ -1,0 +1,164 @@
+/* dQ of the fused backward for sm_90: blocks own query tiles and walk their keys, as the forward does. Per key tile
+ *     S = Q K^T, dP = dO V^T, dS = exp(S - LSE) * (dP - delta), dQ += dS K
+ * with Q, dO, K and V in shared memory and dS in registers. Nothing is added atomically.
+ *
+ * Knobs: as fused90_forward.cu, without heads sharing a tile; NH_D_O_MAP. Stats: see backward_stats.cu. */
+#include "fused90.cuh"
+
+#define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
+#define D_O_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
+#define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
+#define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
+#define SCORES (NH_WALK_ROWS / 2)
+
+#define MAP_Q 0
+#define MAP_D_O 1
+#define MAP_K 2
+#define MAP_V 3
+
+struct maps {
+    nh_tensor_map map[4];
+};
+
+struct shared_layout {
+    unsigned q, d_o, k, v, own_full, own_free, k_full, k_free, v_full, v_free;
+};
+
+__device__ __forceinline__ shared_layout lay_out(unsigned base) {
+    shared_layout s;
+    s.q = base;
+    s.d_o = s.q + Q_BYTES;
+    s.k = s.d_o + D_O_BYTES;
+    s.v = s.k + NH_STAGES * K_BYTES;
+    s.own_full = s.v + NH_STAGES * V_BYTES;
+    s.own_free = s.own_full + 8;
+    s.k_full = s.own_free + 8;
+    s.k_free = s.k_full + 8 * NH_STAGES;
+    s.v_full = s.k_free + 8 * NH_STAGES;
+    s.v_free = s.v_full + 8 * NH_STAGES;
+    return s;
+}
+
+__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
+    unsigned n = 0, items = 0;
+    int heads = (int)args.heads, kv_heads = (int)args.kv_heads, token[3];
+    nh_item item;
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+        nh_item_at(args, index, item);
+        if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
+        items++;
+        token_of(args, item, item.own, token);
+        nh_barrier_expect(s.own_full, Q_BYTES + D_O_BYTES);
+        fetch_more<NH_Q_MAP>(s.q, &maps.map[MAP_Q], s.own_full, OWN_ROWS, NH_DIM, item.head, heads, token, item.batch);
+        fetch_more<NH_D_O_MAP>(s.d_o, &maps.map[MAP_D_O], s.own_full, OWN_ROWS, NH_DIM_V, item.head, heads, token,
+                               item.batch);
+        int tile[3] = {0, 0, 0};
+        for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
+            walk_token(args, item, tile, token);
+            nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
+            fetch<NH_K_MAP>(s.k + SLOT(n) * K_BYTES, &maps.map[MAP_K], s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM,
+                            item.kv_head, kv_heads, token, item.batch);
+            nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
+            fetch<NH_V_MAP>(s.v + SLOT(n) * V_BYTES, &maps.map[MAP_V], s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V,
+                            item.kv_head, kv_heads, token, item.batch);
+            next_tile(item, tile);
+        }
+    }
+}
+
+/* dQ += dS K: 64 x NH_DIM. */
+__device__ __forceinline__ void issue_d_q(float *d_q, unsigned *d_s, unsigned long long k) {
+#pragma unroll
+    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
+        NH_WGMMA_HELD(NH_DIM16, NH_DIM, d_q, d_s + 4 * i, k + i * (16 * ROW_BYTES(NH_DIM) >> 4), 1, 1);
+    NH_WGMMA_COMMIT();
+}
+
+/* LSE in powers of two, and delta, of one row; zeros for a row outside the grid. */
+__device__ __forceinline__ float2 stats_of(const nh_cuda_args &args, const nh_item &item, int row) {
+    long long token[3];
+    if (!row_token(args, item, row, token)) return make_float2(0, 0);
+    const nh_cuda_tensor &t = args.tensor[NH_DELTA];
+    return *(const float2 *)((const float *)t.data + item.batch * t.batch + item.head * t.head + token[0] * t.axis[0] +
+                             token[1] * t.axis[1] + token[2] * t.axis[2]);
+}
+
+__device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
+    int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
+    float scale = (float)(args.scale * 1.4426950408889634);
+    unsigned long long q = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
+    unsigned long long d_o = nh_descriptor(s.d_o + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
+    unsigned n = 0, items = 0, packed[SCORES / 2];
+    float score[SCORES], d_p[SCORES], d_q[NH_DIM / 2];
+    nh_item item;
+    walk w;
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+        nh_item_at(args, index, item);
+        walk_begin(args, item, warpgroup, row, w);
+        float2 a = stats_of(args, item, row), b = stats_of(args, item, row + 8);
+#pragma unroll
+        for (int i = 0; i < NH_DIM / 2; i++)
+            d_q[i] = 0;
+        nh_barrier_wait(s.own_full, items & 1);
+        items++;
+        while (w.t <= w.last) {
+            nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
+            nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
+            NH_WGMMA_FENCE();
+            ISSUE_ROWS(NH_DIM, score, q, nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16));
+            ISSUE_ROWS(NH_DIM_V, d_p, d_o, nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), 16));
+            NH_WGMMA_WAIT(1);
+            mask_tile(args, w, score);
+#pragma unroll
+            for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+                score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -a.x));
+                score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -a.x));
+                score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, -b.x));
+                score[4 * j + 3] = exp2_of(fmaf(score[4 * j + 3], scale, -b.x));
+            }
+            NH_WGMMA_WAIT(0);
+            release(s.v_free + 8 * SLOT(n));
+            if (w.t == w.last) release(s.own_free);
+#pragma unroll
+            for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+                packed[2 * j] = pack(score[4 * j] * (d_p[4 * j] - a.y), score[4 * j + 1] * (d_p[4 * j + 1] - a.y));
+                packed[2 * j + 1] =
+                    pack(score[4 * j + 2] * (d_p[4 * j + 2] - b.y), score[4 * j + 3] * (d_p[4 * j + 3] - b.y));
+            }
+            NH_WGMMA_FENCE();
+            issue_d_q(d_q, packed,
+                      nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
+            NH_WGMMA_WAIT(0);
+            release(s.k_free + 8 * SLOT(n));
+            n++;
+            advance(w, item);
+        }
+        finish_rows<NH_DIM>(args, item, NH_D_Q, row, d_q, (float)args.scale);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    fused90_backward_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    extern __shared__ unsigned char memory[];
+    shared_layout s = lay_out(((unsigned)__cvta_generic_to_shared(memory) + 1023u) & ~1023u);
+    int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0) - 1;
+    if (threadIdx.x == 0) {
+        nh_barrier_init(s.own_full, 1);
+        nh_barrier_init(s.own_free, 4 * NH_WARPGROUPS);
+        for (int i = 0; i < NH_STAGES; i++) {
+            nh_barrier_init(s.k_full + 8 * i, 1);
+            nh_barrier_init(s.k_free + 8 * i, 4 * NH_WARPGROUPS);
+            nh_barrier_init(s.v_full + 8 * i, 1);
+            nh_barrier_init(s.v_free + 8 * i, 4 * NH_WARPGROUPS);
+        }
+        nh_barrier_init_done();
+    }
+    __syncthreads();
+    if (warpgroup < 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (threadIdx.x == 0) produce(args, maps, s);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        consume(args, s, warpgroup);
+    }
+}
