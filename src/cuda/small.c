@@ -270,6 +270,13 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- plan ---- */
 
+static bool strided(const struct nh_problem *problem) {
+    bool any = false;
+    for (int a = 0; a < NH_AXES; a++)
+        any = any || problem->axis[a].stride > 1;
+    return any;
+}
+
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device,
                                      const struct launch *launch) {
@@ -285,6 +292,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(&spec, "NH_WARPS", launch->warps);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, launch));
+    nh_kernel_define(&spec, "NH_STRIDED", strided(problem));
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, launch));

@@ -100,8 +100,8 @@ NH_DEVICE float nh_exp2(float x) {
 
 /* threadIdx.x, which the compiler does not know to be the same each time: what follows from it is worked out again,
  * not kept in registers through a loop. */
-NH_DEVICE int nh_thread_again() {
-    int thread;
+NH_DEVICE unsigned nh_thread_again() {
+    unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }

@@ -10,8 +10,9 @@
  * ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 64), NH_Q0.. (rows of an item), NH_S0.. (of a
- * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_DENSE (every
- * row sees all columns of its subtile's box), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_SHARED_BYTES. */
+ * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some
+ * stride is not 1), NH_DENSE (every row sees all columns of its subtile's box), NH_BIAS_COUNT (entries of a head's bias
+ * table, 0: none), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "prelude.cuh"
@@ -137,16 +138,17 @@ NH_DEVICE int nh_digit(unsigned *index, int base) {
 
 /* Columns of the row at a position. */
 NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position) {
+    const int stride = NH_STRIDED ? (int)axis.stride : 1;
     if (NH_INVERSE)
-        return nh_inverse_range(length, (int)axis.window, (int)axis.stride, axis.causal, position);
-    return nh_window_range(length, (int)axis.window, (int)axis.stride, axis.causal, position);
+        return nh_inverse_range(length, (int)axis.window, stride, axis.causal, position);
+    return nh_window_range(length, (int)axis.window, stride, axis.causal, position);
 }
 
 /* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that item
  * has no rows that exist. */
 NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
-    int lane = (int)threadIdx.x % 32, row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
+    int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
     int length[3] = {1, 1, 1};
     unsigned rest = (unsigned)index;
 #pragma unroll
@@ -216,28 +218,29 @@ NH_DEVICE long long nh_row_offset(const nh_item &item, int slot, int subtile, in
 /* A box of X x Y x Z rows of WIDTH elements to lines of shared rows for ROOM elements; zeros where count ends. Threads
  * own a place in a line and go from line to line. */
 template <int WIDTH, int ROOM, int X, int Y, int Z, int LINE, int PLANE>
-NH_DEVICE void nh_copy_box(const elem *from, const long long (&item_step)[3], const int (&count)[3],
+NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const int (&count)[3],
                            char *to) {
-    const int units = nh_units(WIDTH), span = Z * units;
-    const int teams = span < NH_THREADS ? NH_THREADS / span : 1;
-    long long step[3] = {0, 0, 0};
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        step[a] = item_step[a];
-    const int thread = nh_thread_again(), team = teams > 1 ? thread / span : 0;
+    const unsigned units = nh_units(WIDTH), span = Z * units;
+    const int teams = span < NH_THREADS ? NH_THREADS / span : 1, lines = X * Y;
+    const unsigned thread = nh_thread_again(), team = teams > 1 ? thread / span : 0;
     if (team >= teams) return;
+    long long line_step = NH_FIRST_AXIS < 2 ? teams * step[1] : 0;
 #pragma unroll
-    for (int first = 0; first < span; first += NH_THREADS) {
-        int place = first + thread - team * span, z = place / units, unit = place % units;
+    for (unsigned first = 0; first < span; first += NH_THREADS) {
+        unsigned place = first + thread - team * span;
         if (place >= span) return;
+        int z = (int)(place / units), unit = (int)(place % units);
         bool inside = z < count[2] && 8 * unit < WIDTH;
         const elem *line = from + z * step[2] + 8 * unit;
+        if (X == 1 && teams > 1) line += team * step[1];
 #pragma unroll
-        for (int i = 0; i < X * Y; i += teams) {
-            int x = (i + team) / Y, y = (i + team) % Y;
-            if (i + team < X * Y)
-                nh_copy16(to + nh_unit_offset(ROOM, x * PLANE + y * LINE + z, unit),
-                          line + x * step[0] + y * step[1], inside && x < count[0] && y < count[1]);
+        for (int i = 0; i < lines; i += teams) {
+            int number = i + (int)team, x = number / Y, y = number % Y;
+            const elem *source = X == 1 ? line : line + x * step[0] + y * step[1];
+            if (lines % teams == 0 || number < lines)
+                nh_copy16(to + nh_unit_offset(ROOM, x * PLANE + y * LINE + z, unit), source,
+                          inside && x < count[0] && y < count[1]);
+            if (X == 1) line += line_step;
         }
     }
 }
@@ -270,20 +273,33 @@ NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_item &item, int s
 /* Rows of a subtile as the first operand of products. */
 template <int ROOM, int STEPS>
 NH_DEVICE void nh_load_rows(unsigned (&operand)[STEPS][4], const char *rows, int subtile) {
-    int lane = nh_thread_again() % 32, row = nh_row_number(subtile, lane % 16);
+    int lane = (int)(nh_thread_again() % 32), row = nh_row_number(subtile, lane % 16);
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
         nh_load_matrices(operand[s], rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16));
 }
 
-/* Where a lane finds 16 of the elements of its columns, one step of 16 after the other: columns c and c + 8n are congruent. */
-template <int WIDTH, int STEPS>
+/* Which of 16 columns, and which half of a step of 16 elements, a lane names in matrix loads. Columns are the second
+ * operand of a product as they lie if it runs over their elements, transposed if it runs over columns. */
+enum nh_order { NH_AS_LAID, NH_TRANSPOSED };
+template <nh_order ORDER> NH_DEVICE int nh_lane_column() {
+    int lane = (int)(threadIdx.x % 32);
+    return ORDER == NH_TRANSPOSED ? lane % 16 : lane % 8 + lane / 16 * 8;
+}
+template <nh_order ORDER> NH_DEVICE int nh_lane_half() {
+    int lane = (int)(threadIdx.x % 32);
+    return ORDER == NH_TRANSPOSED ? lane / 16 : lane / 8 % 2;
+}
+
+/* Where a lane finds its elements of the column in halo row `first`, step after step; for columns whose numbers are
+ * congruent to the lane's modulo 8. */
+template <nh_order ORDER, int WIDTH, int STEPS>
 NH_DEVICE void nh_gather_start(const char *(&start)[STEPS], const char *halo, int first) {
-    int lane = (int)threadIdx.x % 32;
+    int swizzle = nh_swizzle(WIDTH, first + (int)(threadIdx.x % 8));
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
         start[s] = halo + first * nh_row_bytes(WIDTH) +
-                   (((2 * s + lane / 16) ^ nh_swizzle(WIDTH, first + lane % 8)) << 4);
+                   (((2 * s + nh_lane_half<ORDER>()) ^ swizzle) << 4);
 }
 
 NH_DEVICE void nh_product(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -303,8 +319,8 @@ NH_DEVICE void nh_multiply_columns(float (*c)[4], const unsigned (&rows)[STEPS][
     for (int s = 0; s < STEPS; s++) {
         unsigned b[4];
         nh_load_matrices(b, start[s] + ahead * nh_row_bytes(WIDTH));
-        nh_product(c[0], rows[s], b[0], b[2]);
-        if (both) nh_product(c[1], rows[s], b[1], b[3]);
+        nh_product(c[0], rows[s], b[0], b[1]);
+        if (both) nh_product(c[1], rows[s], b[2], b[3]);
     }
 }
 
@@ -355,7 +371,7 @@ NH_DEVICE float nh_row_sum(float value) {
 template <int ROOM, int STEPS>
 NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[2 * STEPS][4], float first, float second,
                              int subtile) {
-    int lane = nh_thread_again() % 32, t = lane % 4;
+    int lane = (int)(nh_thread_again() % 32), t = lane % 4;
     int row = nh_row_number(subtile, lane / 4), below = nh_row_number(subtile, lane / 4 + 8);
 #pragma unroll
     for (int u = 0; u < 2 * STEPS; u++) {
@@ -372,7 +388,7 @@ NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_item &item, int 
                              int subtile) {
     const int units = WIDTH / 8;
     elem *to = (elem *)args.tensor[slot].data;
-    const int lane = nh_thread_again() % 32;
+    const int lane = (int)(nh_thread_again() % 32);
 #pragma unroll
     for (int first = 0; first < 16 * units; first += 32) {
         int i = first + lane, row = i / units, unit = i % units;

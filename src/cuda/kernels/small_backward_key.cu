@@ -24,7 +24,7 @@ NH_DEVICE void nh_copy_statistics(const nh_cuda_args &args, const nh_item &item,
     const nh_cuda_tensor &lse = args.tensor[NH_LSE], &delta = args.tensor[NH_DELTA];
     const float *from_lse = (const float *)lse.data + item.origin[NH_LSE] + member * lse.head;
     const float *from_delta = (const float *)delta.data + item.origin[NH_DELTA] + member * delta.head;
-    for (int i = nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS) {
+    for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS) {
         const int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
         long long to_lse = 0, to_delta = 0;
         bool inside = true;
@@ -53,7 +53,7 @@ NH_DEVICE void nh_weigh(const nh_cuda_args &args, const nh_shared &shared, int f
     const float scale = (float)(args.scale * NH_LOG2E);
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        int at = column + c / 2 * 8 + (int)threadIdx.x % 4 * 2 + c % 2;
+        int at = column + c / 2 * 8 + (int)(threadIdx.x % 4) * 2 + c % 2;
         float2 query = shared.statistics[first + shared.tables.columns.row[at]];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -69,15 +69,18 @@ NH_DEVICE void nh_weigh(const nh_cuda_args &args, const nh_shared &shared, int f
 
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, const nh_shared &shared,
                                 int subtile, nh_key_rows &rows) {
-    const char *queries[NH_STEPS], *d_outputs[NH_STEPS_V];
+    const char *queries[NH_STEPS], *queries_across[NH_STEPS];
+    const char *d_outputs[NH_STEPS_V], *d_outputs_across[NH_STEPS_V];
     int first = nh_box_row(shared.tables.sight, subtile);
-    nh_gather_start<NH_DIM, NH_STEPS>(queries, shared.queries, first);
-    nh_gather_start<NH_DIM_V, NH_STEPS_V>(d_outputs, shared.d_outputs, first);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(queries, shared.queries, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(queries_across, shared.queries, first);
+    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(d_outputs, shared.d_outputs, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(d_outputs_across, shared.d_outputs, first);
     const float *bias[2] = {shared.tables.bias, shared.tables.bias};
     if (NH_BIAS_COUNT)
         for (int half = 0; half < 2; half++)
             bias[half] += nh_bias_row(args, item, shared.tables.sight, subtile,
-                                      (int)threadIdx.x % 32 / 4 + 8 * half);
+                                      (int)(threadIdx.x % 32) / 4 + 8 * half);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
@@ -86,16 +89,19 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, c
         for (int p = 0; p < NH_PAIRS; p++) {
             if (nh_pair_unseen(seen, p)) continue;
             int column = chunk * NH_CHUNK + 16 * p;
-            int row = shared.tables.columns.row[column + (int)threadIdx.x % 16];
+            const unsigned short *rows_of = shared.tables.columns.row + column;
+            int row = rows_of[nh_lane_column<NH_AS_LAID>()];
+            int row_across = rows_of[nh_lane_column<NH_TRANSPOSED>()];
             float weights[2][4] = {}, d_scores[2][4] = {};
             nh_multiply_columns<NH_DIM, NH_STEPS>(weights, rows.keys, queries, row, true);
             nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_scores, rows.values, d_outputs, row, true);
             nh_weigh(args, shared, first, column, p, seen, bias, weights, d_scores);
             unsigned operand[4];
             nh_pack_weights(operand, weights, true);
-            nh_add_columns<NH_DIM_V, NH_STEPS_V>(rows.d_values, operand, d_outputs, row);
+            nh_add_columns<NH_DIM_V, NH_STEPS_V>(rows.d_values, operand, d_outputs_across,
+                                                 row_across);
             nh_pack_weights(operand, d_scores, true);
-            nh_add_columns<NH_DIM, NH_STEPS>(rows.d_keys, operand, queries, row);
+            nh_add_columns<NH_DIM, NH_STEPS>(rows.d_keys, operand, queries_across, row_across);
         }
     }
 }
@@ -116,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_key(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(128) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    const int subtile = (int)threadIdx.x / 32, share = (int)(args.heads / args.kv_heads);
+    const int subtile = (int)(threadIdx.x / 32), share = (int)(args.heads / args.kv_heads);
     int turn = 0;
     nh_tables_start(args, shared.tables);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {

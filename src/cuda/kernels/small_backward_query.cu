@@ -36,7 +36,7 @@ NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_item &item, 
     nh_load_rows<NH_DIM_V, NH_STEPS_V>(outputs, shared.outputs, subtile);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int row = nh_thread_again() % 32 / 4 + 8 * half;
+        int row = (int)(nh_thread_again() % 32) / 4 + 8 * half;
         lse[half] = 0.f;
         delta[half] = nh_dot_rows(outputs, d_outputs, half);
         if (!nh_row_exists(item, subtile, row)) continue;
@@ -59,15 +59,16 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
     nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, shared.d_outputs, subtile);
     float lse[2], delta[2], d_queries[2 * NH_STEPS][4] = {};
     nh_row_statistics(args, item, subtile, shared, d_outputs, lse, delta);
-    const char *keys[NH_STEPS], *values[NH_STEPS_V];
+    const char *keys[NH_STEPS], *keys_across[NH_STEPS], *values[NH_STEPS_V];
     int first = nh_box_row(shared.tables.sight, subtile);
-    nh_gather_start<NH_DIM, NH_STEPS>(keys, shared.keys, first);
-    nh_gather_start<NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, shared.keys, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, shared.keys, first);
+    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
     const float *bias[2] = {shared.tables.bias, shared.tables.bias};
     if (NH_BIAS_COUNT)
         for (int half = 0; half < 2; half++)
             bias[half] += nh_bias_row(args, item, shared.tables.sight, subtile,
-                                      (int)threadIdx.x % 32 / 4 + 8 * half);
+                                      (int)(threadIdx.x % 32) / 4 + 8 * half);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
@@ -76,13 +77,15 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
         for (int p = 0; p < NH_PAIRS; p++) {
             if (nh_pair_unseen(seen, p)) continue;
             int column = chunk * NH_CHUNK + 16 * p;
-            int row = shared.tables.columns.row[column + (int)threadIdx.x % 16];
+            const unsigned short *rows_of = shared.tables.columns.row + column;
+            int row = rows_of[nh_lane_column<NH_AS_LAID>()];
+            int row_across = rows_of[nh_lane_column<NH_TRANSPOSED>()];
             float scores[2][4] = {}, d_weights[2][4] = {};
             nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row, true);
             nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_weights, d_outputs, values, row, true);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                int half = i / 2 % 2, c = i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+                int half = i / 2 % 2, c = i / 4 * 8 + (int)(threadIdx.x % 4) * 2 + i % 2;
                 bool visible = seen[half] >> (4 * p + i / 4 * 2 + i % 2) & 1;
                 float bent = -lse[half];
                 if (NH_BIAS_COUNT && visible) bent += bias[half][shared.tables.columns.bias[column + c]];
@@ -92,7 +95,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
             }
             unsigned d_scores[4];
             nh_pack_weights(d_scores, scores, true);
-            nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys, row);
+            nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys_across, row_across);
         }
     }
     if (!args.tensor[NH_D_Q].data) return;
@@ -107,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_query(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(128) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    int warp = (int)threadIdx.x / 32, turn = 0;
+    int warp = (int)(threadIdx.x / 32), turn = 0;
     nh_tables_start(args, shared.tables);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         const nh_item &item = shared.tables.item[turn];

@@ -17,7 +17,7 @@ struct nh_exact {
 
 NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *values, int row, float scale,
                             float bias) {
-    int lane = (int)threadIdx.x % 32;
+    int lane = (int)(threadIdx.x % 32);
     float score = 0.f;
     for (int i = 0; i < 2; i++)
         if (lane + 32 * i < NH_DIM)
@@ -40,7 +40,7 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
                                                   const char *keys, const char *values,
                                                   const float *bias, int subtile, int row,
                                                   char *outputs) {
-    int lane = (int)threadIdx.x % 32;
+    int lane = (int)(threadIdx.x % 32);
     if (!nh_row_exists(item, subtile, row)) return 0.f;
     const elem *query =
         (const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row);

@@ -25,7 +25,7 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
                                 int subtile, int chunk, nh_scores &scores, nh_state &state,
                                 float (&output)[2 * NH_STEPS_V][4]) {
     const float scale = (float)(args.scale * NH_LOG2E);
-    int lane = (int)threadIdx.x % 32;
+    int lane = (int)(threadIdx.x % 32);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = lane / 4 + 8 * half;
@@ -70,7 +70,7 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
 /* Outputs into the place of the queries, LSE to memory. */
 NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_shared &shared, int subtile,
                          const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
-    int lane = nh_thread_again() % 32;
+    int lane = (int)(nh_thread_again() % 32);
     float inverse[2], lse[2], poison[2] = {0.f, 0.f};
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -108,25 +108,26 @@ NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_item &item, nh_share
     nh_load_rows<NH_WIDEST, NH_STEPS>(queries, shared.queries, subtile);
     const char *keys[NH_STEPS], *values[NH_STEPS_V];
     int first = nh_box_row(shared.tables.sight, subtile);
-    nh_gather_start<NH_DIM, NH_STEPS>(keys, shared.keys, first);
-    nh_gather_start<NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, shared.keys, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
     nh_state state = {{-1e30f, -1e30f}, {0.f, 0.f}};
     float output[2 * NH_STEPS_V][4] = {};
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
-        const unsigned short *row =
-            shared.tables.columns.row + chunk * NH_CHUNK + (int)threadIdx.x % 16;
+        const unsigned short *row = shared.tables.columns.row + chunk * NH_CHUNK;
         nh_scores scores = {};
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++)
-            nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, queries, keys, row[16 * p],
+            nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, queries, keys,
+                                                  row[16 * p + nh_lane_column<NH_AS_LAID>()],
                                                   2 * p + 1 < NH_BLOCKS);
         nh_softmax_chunk(args, item, shared, subtile, chunk, scores, state, output);
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             unsigned weights[4];
             nh_pack_weights(weights, scores + 2 * p, 2 * p + 1 < NH_BLOCKS);
-            nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row[16 * p]);
+            nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values,
+                                                 row[16 * p + nh_lane_column<NH_TRANSPOSED>()]);
         }
     }
     nh_finish(args, item, shared, subtile, state, output);
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_forward(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(128) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    int warp = (int)threadIdx.x / 32, turn = 0;
+    int warp = (int)(threadIdx.x / 32), turn = 0;
     nh_tables_start(args, shared.tables);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         const nh_item &item = shared.tables.item[turn];

@@ -6,7 +6,7 @@
 NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_sight &sight, int subtile, int chunk) {
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        seen[half] = nh_sight_bits(sight, subtile, (int)threadIdx.x % 32 / 4 + 8 * half, chunk);
+        seen[half] = nh_sight_bits(sight, subtile, (int)(threadIdx.x % 32) / 4 + 8 * half, chunk);
 }
 
 /* No row of the subtile sees any of the pair's 16 columns. The box has room for the widest subtile, most need less. */

@@ -65,7 +65,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 /* By all threads, per item; a barrier must follow. A box that would stick out of the halo's room starts earlier. */
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight) {
-    const int thread = nh_thread_again();
+    const int thread = (int)nh_thread_again();
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         for (int i = thread; i < 4 * nh_axis_rows(a); i += NH_THREADS) {
@@ -94,19 +94,17 @@ NH_DEVICE int nh_box_row(const nh_sight &sight, int subtile) {
 }
 
 NH_DEVICE unsigned nh_sight_bits(const nh_sight &sight, int subtile, int row, int chunk) {
-    unsigned bits = ~0u;
-    int t = (int)threadIdx.x % 4;
+    unsigned bits = NH_DENSE ? 0u : ~0u;
+    int t = (int)(threadIdx.x % 4);
     if (NH_DENSE) {
-        int left = NH_BOX - chunk * NH_CHUNK;
-        bits = 0;
 #pragma unroll
         for (int b = 0; b < 2 * NH_BLOCKS; b++)
-            bits |= (unsigned)(b / 2 * 8 + 2 * t + b % 2 < left) << b;
-        return bits;
-    }
+            bits |= (unsigned)(chunk * NH_CHUNK + b / 2 * 8 + 2 * t + b % 2 < NH_BOX) << b;
+    } else {
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        bits &= sight.bits[nh_rows_before(a) + nh_row_at(subtile, row, a)][chunk][t];
+        for (int a = NH_FIRST_AXIS; a < 3; a++)
+            bits &= sight.bits[nh_rows_before(a) + nh_row_at(subtile, row, a)][chunk][t];
+    }
     return bits;
 }
 
