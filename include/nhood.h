@@ -106,7 +106,7 @@ typedef struct nhood_context_options {
     /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE, else $XDG_CACHE_HOME/nhood or
      * ~/.cache/nhood. The wisdom in it is read at once; only nhood_wisdom_save writes it. */
     const char *cache;
-    /* Path of libnvrtc. NULL: $NHOOD_NVRTC, else searched for. Not used yet. */
+    /* Path of libnvrtc. NULL: $NHOOD_NVRTC, else searched for. */
     const char *nvrtc;
     /* Handed to the callbacks below, which must be callable from any thread. */
     void *user;
@@ -150,6 +150,19 @@ NHOOD_API nhood_status nhood_device_query(const nhood_context *context, int32_t 
 /* One line that says what was looked for and found beyond the CPU (driver, compiler), and what to
  * install where something is missing. Valid as long as the context. */
 NHOOD_API const char *nhood_context_notes(const nhood_context *context);
+
+/* Of the kernels that the context's plans asked for so far: where they came from, and what that took in all. */
+typedef struct nhood_kernel_counts {
+    size_t struct_size;
+    int64_t from_memory; /* loaded before, by the same context */
+    int64_t from_store;  /* of the cache folder */
+    int64_t compiled;
+    double store_ns, compile_ns;
+} nhood_kernel_counts;
+
+/* Zeros if no device compiles. ARGUMENT. */
+NHOOD_API nhood_status nhood_context_kernels(const nhood_context *context,
+                                             nhood_kernel_counts *counts);
 
 typedef struct nhood_ceilings {
     size_t struct_size;

@@ -163,6 +163,16 @@ const char *nhood_context_notes(const nhood_context *context) {
     return context ? context->devices.notes : "";
 }
 
+nhood_status nhood_context_kernels(const nhood_context *context, nhood_kernel_counts *counts) {
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    if (!counts) return nh_error(NHOOD_ERR_ARGUMENT, "counts is NULL");
+    if (counts->struct_size != sizeof *counts)
+        return nh_error(NHOOD_ERR_ARGUMENT, "counts.struct_size = %zu, this library knows %zu",
+                        counts->struct_size, sizeof *counts);
+    nh_registry_count_kernels(&context->devices, counts);
+    return NHOOD_OK;
+}
+
 nhood_status nhood_device_measure(nhood_context *context, int32_t device, int32_t dtype,
                                   nhood_ceilings *ceilings) {
     const struct nh_device *found = NULL;

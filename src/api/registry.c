@@ -45,6 +45,10 @@ void nh_registry_close(struct nh_devices *devices) {
     devices->count = 0;
 }
 
+void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts) {
+    nh_cuda_count_kernels(devices->cuda, counts);
+}
+
 nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,
                                  nhood_ceilings *ceilings) {
     return (device->info.kind == NHOOD_DEVICE_CPU ? nh_cpu_measure : nh_cuda_measure)(device, dtype,

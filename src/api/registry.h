@@ -21,6 +21,8 @@ struct nh_devices {
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,
                               struct nh_devices *devices);
 void nh_registry_close(struct nh_devices *devices);
+/* Fills in all but struct_size. */
+void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts);
 nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,
                                  nhood_ceilings *ceilings);
 

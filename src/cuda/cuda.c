@@ -146,6 +146,11 @@ nhood_status nh_cuda_open(const nhood_context_options *options, const struct nh_
     return NHOOD_OK;
 }
 
+void nh_cuda_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {
+    *counts = (nhood_kernel_counts){.struct_size = counts->struct_size};
+    if (cuda) nh_kernel_cache_count(cuda->kernels, counts);
+}
+
 void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count) {
     if (!cuda) return;
     const struct nh_host *host = cuda->host;

@@ -50,6 +50,9 @@ nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
                            struct nh_cuda_scope *scope);
 void nh_cuda_leave(const struct nh_cuda_device *device, const struct nh_cuda_scope *scope);
 
+/* Fills in all but struct_size; cuda may be NULL. */
+void nh_cuda_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts);
+
 nhood_status nh_cuda_measure(const struct nh_device *device, int32_t dtype,
                              nhood_ceilings *ceilings);
 

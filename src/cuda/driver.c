@@ -19,12 +19,20 @@ static const char *find_all(struct nh_driver *driver) {
     return NULL;
 }
 
+static const char *loaded_from(const struct nh_driver *driver) {
+    Dl_info info;
+    void *address;
+    memcpy(&address, &driver->init, sizeof address);
+    return dladdr(address, &info) && info.dli_fname ? info.dli_fname : sonames[0];
+}
+
 bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity) {
     memset(driver, 0, sizeof *driver);
     for (size_t i = 0; !driver->library && i < sizeof sonames / sizeof *sonames; i++)
         driver->library = dlopen(sonames[i], RTLD_NOW | RTLD_LOCAL);
     if (!driver->library) {
-        snprintf(note, capacity, "no CUDA driver (libcuda.so.1)");
+        snprintf(note, capacity,
+                 "no CUDA driver: libcuda.so.1 was not found; it comes with NVIDIA's driver");
         return false;
     }
     int version = 0;
@@ -36,7 +44,8 @@ bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity) {
     } else {
         nh_cu_result result = driver->init(0);
         if (result == NH_CU_SUCCESS) {
-            snprintf(note, capacity, "CUDA driver %d.%d", version / 1000, version % 1000 / 10);
+            snprintf(note, capacity, "CUDA driver %d.%d (%s)", version / 1000, version % 1000 / 10,
+                     loaded_from(driver));
             return true;
         }
         const char *text = NULL;

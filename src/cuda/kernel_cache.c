@@ -38,7 +38,7 @@ struct nh_kernel_cache {
     nhood_status nvrtc_status;
     char nvrtc_error[1024], *nvrtc_path;
     uint64_t sources_hash;
-    struct nh_kernel_counters counters;
+    nhood_kernel_counts counts;
 };
 
 static double now_ns(void) {
@@ -159,7 +159,7 @@ void nh_kernel_cache_destroy(struct nh_kernel_cache *cache, const struct nh_driv
     nh_release(cache->host, cache);
 }
 
-/* Under the lock. NVRTC is 100 MB, so it is loaded by the first kernel and not by the context. */
+/* Under the lock. Looked for once: what was found, or not, holds for the context's life. */
 static nhood_status find_nvrtc(struct nh_kernel_cache *cache) {
     if (!cache->searched) {
         cache->searched = true;
@@ -183,10 +183,12 @@ void nh_kernel_cache_note(struct nh_kernel_cache *cache, char *note, size_t capa
     pthread_mutex_unlock(&cache->lock);
 }
 
-void nh_kernel_cache_count(struct nh_kernel_cache *cache, struct nh_kernel_counters *counters) {
+void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *counts) {
+    size_t struct_size = counts->struct_size;
     pthread_mutex_lock(&cache->lock);
-    *counters = cache->counters;
+    *counts = cache->counts;
     pthread_mutex_unlock(&cache->lock);
+    counts->struct_size = struct_size;
 }
 
 /* Library loading is not allowed on a thread that captures a graph in the default mode. */
@@ -213,7 +215,7 @@ static nhood_status load(const struct nh_driver *driver, const char *source, con
 /* Outside the lock: the entry is this thread's alone while it is MAKING. */
 static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
                          const struct nh_kernel_spec *spec, struct entry *entry,
-                         struct nh_kernel_counters *gain) {
+                         nhood_kernel_counts *gain) {
     const struct nh_driver *driver = &device->cuda->driver;
     void *code = NULL;
     size_t bytes = 0;
@@ -221,9 +223,11 @@ static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_dev
     if (nh_store_read(&cache->store, entry->key, &code, &bytes)) {
         nhood_status status = load(driver, spec->source, code, entry);
         nh_release(cache->host, code);
-        gain->from_store = !status;
-        gain->store_ns = now_ns() - start;
-        if (!status) return NHOOD_OK;
+        if (!status) {
+            gain->from_store = 1;
+            gain->store_ns = now_ns() - start;
+            return NHOOD_OK;
+        }
         nh_log(cache->host, NHOOD_LOG_WARNING, "a stored kernel does not load (%s): making it anew",
                nhood_last_error());
     }
@@ -270,22 +274,23 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
                            nh_cu_kernel *kernel) {
     struct entry *entry = find(cache, key);
     if (entry && entry->state == READY) {
-        cache->counters.from_memory++;
+        cache->counts.from_memory++;
     } else if (entry) {
         entry->waiting++;
         while (entry->state == MAKING)
             pthread_cond_wait(&cache->changed, &cache->lock);
         entry->waiting--;
+        cache->counts.from_memory += entry->state == READY;
     } else {
         if (!(entry = add(cache, key))) return NHOOD_ERR_MEMORY;
-        struct nh_kernel_counters gain = {0};
+        nhood_kernel_counts gain = {0};
         pthread_mutex_unlock(&cache->lock);
         nhood_status status = make(cache, device, spec, entry, &gain);
         pthread_mutex_lock(&cache->lock);
-        cache->counters.from_store += gain.from_store;
-        cache->counters.compiled += gain.compiled;
-        cache->counters.compile_ns += gain.compile_ns;
-        cache->counters.store_ns += gain.store_ns;
+        cache->counts.from_store += gain.from_store;
+        cache->counts.compiled += gain.compiled;
+        cache->counts.compile_ns += gain.compile_ns;
+        cache->counts.store_ns += gain.store_ns;
         entry->status = status;
         if (status) snprintf(entry->error, sizeof entry->error, "%s", nhood_last_error());
         entry->state = status ? FAILED : READY;

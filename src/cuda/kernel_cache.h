@@ -20,12 +20,6 @@ struct nh_kernel_spec {
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
 
-/* Of a context's life; for logs and tests. */
-struct nh_kernel_counters {
-    int64_t from_memory, from_store, compiled;
-    double compile_ns, store_ns;
-};
-
 struct nh_kernel {
     nh_cu_kernel handle;
     int32_t registers, local_bytes;
@@ -45,7 +39,8 @@ void nh_kernel_cache_note(struct nh_kernel_cache *cache, char *note, size_t capa
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, struct nh_kernel *kernel);
 
-void nh_kernel_cache_count(struct nh_kernel_cache *cache, struct nh_kernel_counters *counters);
+/* Fills in all but struct_size. */
+void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *counts);
 
 /* NULL-terminated NVRTC options of a specialisation, and its key; for the cache and for tests that compile
  * without a device. arch: 80, 90, .. The texts live in `text`. */

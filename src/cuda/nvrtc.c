@@ -32,11 +32,20 @@ static bool find_functions(struct nh_nvrtc *nvrtc) {
     return nvrtc->version(&nvrtc->version_major, &nvrtc->version_minor) == 0;
 }
 
+/* The file behind a soname, where the loader tells. */
+static void loaded_from(struct nh_nvrtc *nvrtc, const char *path) {
+    Dl_info info;
+    void *address;
+    memcpy(&address, &nvrtc->version, sizeof address);
+    if (dladdr(address, &info) && info.dli_fname) path = info.dli_fname;
+    snprintf(nvrtc->path, sizeof nvrtc->path, "%s", path);
+}
+
 static bool try_open(struct nh_nvrtc *nvrtc, const char *path, int mode) {
     nvrtc->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | mode);
     if (!nvrtc->library) return false;
     if (find_functions(nvrtc)) {
-        snprintf(nvrtc->path, sizeof nvrtc->path, "%s", path);
+        loaded_from(nvrtc, path);
         return true;
     }
     dlclose(nvrtc->library);

@@ -68,12 +68,12 @@ static void check_arch(int arch, int most, const char *path, const char *nvrtc) 
         if (*line) build_all(line, &device, most);
     }
     if (file) fclose(file);
-    struct nh_kernel_counters counters;
-    nh_kernel_cache_count(cuda->kernels, &counters);
-    printf("sm_%d: %lld kernels compiled in %.1f s\n", arch, (long long)counters.compiled,
+    nhood_kernel_counts counts;
+    nh_cuda_count_kernels(cuda, &counts);
+    printf("sm_%d: %lld kernels compiled in %.1f s\n", arch, (long long)counts.compiled,
            seconds() - start);
-    CHECK(counters.compiled > 0, "sm_%d: nothing was compiled", arch);
-    CHECK(fake.libraries_open == counters.compiled, "%d libraries open", fake.libraries_open);
+    CHECK(counts.compiled > 0, "sm_%d: nothing was compiled", arch);
+    CHECK(fake.libraries_open == counts.compiled, "%d libraries open", fake.libraries_open);
     nh_cuda_close(cuda, &device, count);
     CHECK(fake.libraries_open == 0 && fake.primary_references == 0, "sm_%d: not all was closed",
           arch);

@@ -32,13 +32,13 @@ static nhood_status plan(struct fixture *f, int device, const char *text) {
 
 static void expect(const struct fixture *f, const char *what, int64_t from_memory,
                    int64_t from_store, int64_t compiled) {
-    struct nh_kernel_counters counters;
-    nh_kernel_cache_count(f->cuda->kernels, &counters);
-    CHECK(counters.from_memory == from_memory && counters.from_store == from_store &&
-              counters.compiled == compiled,
+    nhood_kernel_counts counts;
+    nh_cuda_count_kernels(f->cuda, &counts);
+    CHECK(counts.from_memory == from_memory && counts.from_store == from_store &&
+              counts.compiled == compiled && (counts.compile_ns > 0) == (compiled > 0) &&
+              (counts.store_ns > 0) == (from_store > 0),
           "%s: %lld from memory, %lld from the store, %lld compiled", what,
-          (long long)counters.from_memory, (long long)counters.from_store,
-          (long long)counters.compiled);
+          (long long)counts.from_memory, (long long)counts.from_store, (long long)counts.compiled);
 }
 
 /* Opens a context on the folder, plans once and closes; says where the kernel came from. */
@@ -184,6 +184,9 @@ static void check_threads(void) {
     CHECK(plan_on_threads(&f) == RACERS, "not all threads got their plan");
     CHECK(atomic_load(&compiler->compiled) == 1 && fake.libraries_loaded == 1,
           "%d compilations, %d libraries", atomic_load(&compiler->compiled), fake.libraries_loaded);
+    nhood_kernel_counts counts;
+    nh_cuda_count_kernels(f.cuda, &counts);
+    CHECK(counts.from_memory == RACERS - 1, "%lld from memory", (long long)counts.from_memory);
     compiler->compile_us = 0;
     fixture_close(&f, "threads");
 }

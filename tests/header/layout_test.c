@@ -23,6 +23,8 @@ int main(void) {
     OFFSET(nhood_context_options, user, 40);
     SIZE(nhood_device_info, 168);
     SIZE(nhood_ceilings, 24);
+    SIZE(nhood_kernel_counts, 48);
+    OFFSET(nhood_kernel_counts, store_ns, 32);
     SIZE(nhood_plan_options, 32);
     OFFSET(nhood_plan_options, budget_s, 24);
     SIZE(nhood_candidate, 64);

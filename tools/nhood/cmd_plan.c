@@ -70,7 +70,42 @@ struct built {
     char problem[PROBLEM_BYTES];
     const char *description;
     double creation_ns, workspace_bytes;
+    /* of this plan alone */
+    nhood_kernel_counts kernels;
 };
+
+static nhood_kernel_counts count_kernels(const struct target *target) {
+    nhood_kernel_counts counts = {.struct_size = sizeof counts};
+    nhood_context_kernels(target->context, &counts);
+    return counts;
+}
+
+static nhood_kernel_counts kernels_since(const struct target *target,
+                                         const nhood_kernel_counts *before) {
+    nhood_kernel_counts counts = count_kernels(target);
+    counts.from_memory -= before->from_memory;
+    counts.from_store -= before->from_store;
+    counts.compiled -= before->compiled;
+    counts.store_ns -= before->store_ns;
+    counts.compile_ns -= before->compile_ns;
+    return counts;
+}
+
+static void print_kernels(const nhood_kernel_counts *counts) {
+    char store[UNIT_BYTES], compile[UNIT_BYTES];
+    printf("kernels    %lld from memory, %lld from the store in %s, %lld compiled in %s\n",
+           (long long)counts->from_memory, (long long)counts->from_store,
+           time_text(counts->store_ns, store), (long long)counts->compiled,
+           time_text(counts->compile_ns, compile));
+}
+
+static void print_kernels_json(const nhood_kernel_counts *counts) {
+    json_integer("kernels_from_memory", counts->from_memory);
+    json_integer("kernels_from_store", counts->from_store);
+    json_integer("kernels_compiled", counts->compiled);
+    json_number("store_ns", counts->store_ns);
+    json_number("compile_ns", counts->compile_ns);
+}
 
 static void print_plan(const struct target *target, const struct candidates *candidates,
                        const struct built *built) {
@@ -90,7 +125,10 @@ static void print_plan(const struct target *target, const struct candidates *can
            time_text(chosen->samples ? chosen->measured_ns : chosen->estimate_ns, expected));
     printf("workspace  %s\n", size_text(built->workspace_bytes, workspace));
     printf("created in %s\n", time_text(built->creation_ns, creation));
-    if (target->verbose) printf("plan       %s\n", built->description);
+    if (target->verbose) {
+        if (target->info.kind == NHOOD_DEVICE_CUDA) print_kernels(&built->kernels);
+        printf("plan       %s\n", built->description);
+    }
     print_rows(candidates, target->verbose);
 }
 
@@ -107,6 +145,7 @@ static void print_plan_json(const struct target *target, const struct candidates
     json_text("description", built->description);
     json_number("workspace_bytes", built->workspace_bytes);
     json_number("creation_ns", built->creation_ns);
+    if (target->info.kind == NHOOD_DEVICE_CUDA) print_kernels_json(&built->kernels);
     print_rows_json(candidates);
     json_end();
 }
@@ -121,10 +160,12 @@ static int plan_problem(const struct target *target, const char *text,
     if (!status) status = nhood_problem_format(&problem, built.problem, PROBLEM_BYTES, NULL);
     if (status) return complain_library(status, text);
     status = candidates_explain(target, &problem, options, &candidates);
+    nhood_kernel_counts before = count_kernels(target);
     double start = clock_ns();
     if (!status)
         status = nhood_plan_create(target->context, target->device, &problem, options, &plan);
     built.creation_ns = clock_ns() - start;
+    built.kernels = kernels_since(target, &before);
     int result = 0;
     if (candidates.out_of_memory) {
         result = complain(EXIT_FAILURE, "no memory for the list of candidates");
@@ -156,7 +197,8 @@ int cmd_plan(int argc, char **argv) {
         "plan", "[options] <problem>...",
         "Prints the solver chosen for each problem and why, the workspace it needs, the time its\n"
         "creation took, every solver that refused, and the best estimate of each other; with\n"
-        "--verbose every candidate's. See 'nhood --help' for the text of a problem.",
+        "--verbose every candidate's, and where CUDA kernels came from. See 'nhood --help' for the "
+        "text of a problem.",
         options, target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
