@@ -197,7 +197,8 @@ int cmd_plan(int argc, char **argv) {
         "plan", "[options] <problem>...",
         "Prints the solver chosen for each problem and why, the workspace it needs, the time its\n"
         "creation took, every solver that refused, and the best estimate of each other; with\n"
-        "--verbose every candidate's, and where CUDA kernels came from. See 'nhood --help' for the "
+        "--verbose every candidate's, and where CUDA kernels came from. See 'nhood --help' for "
+        "the\n"
         "text of a problem.",
         options, target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
