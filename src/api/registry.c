@@ -14,7 +14,6 @@ const struct nh_solver *const nh_registry_solvers[] = {
     &nh_solver_cuda_fused90,
     &nh_solver_cuda_fused90_backward,
     &nh_solver_cuda_small,
-    &nh_solver_cuda_small80,
     &nh_solver_cuda_fused80,
     &nh_solver_cuda_split80,
     &nh_solver_cuda_gemm,

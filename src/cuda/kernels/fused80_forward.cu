@@ -12,13 +12,7 @@
  * Knobs: NH_DTYPE, NH_DIM, NH_DIM_V, NH_VECTOR (elements that may be copied at a time), NH_WARPS, NH_STAGES, NH_MIN_BLOCKS, NH_TILE_Q0 ..
  * NH_TILE_K2, NH_BIASED, NH_PRESCALE (scores are scaled before the maximum: bias, or a scale that is not positive), NH_TF32,
  * NH_SHARED_BYTES. */
-#define NH_SUB0 NH_TILE_Q0
-#define NH_SUB1 NH_TILE_Q1
-#define NH_SUB2 NH_TILE_Q2
-#define NH_COLUMNS (NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2)
-#define NH_CHUNKS 1
 #define NH_INVERSE 0
-#define NH_WARP_ROWS (NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2 / NH_WARPS)
 #include "key_walk.cuh"
 #include "tile_output.cuh"
 #include "tile_scores.cuh"
@@ -96,9 +90,7 @@ NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block 
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int m = r / 2, half = r % 2;
         int row = first_row + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
-        unsigned mask = extra     ? extra_mask
-                        : partial ? nh_row_mask(shared.masks, cursor, 0, row)
-                                  : ~0u;
+        unsigned mask = extra ? extra_mask : partial ? nh_row_mask(shared.masks, cursor, row) : ~0u;
         const elem *row_bias = 0;
         if (NH_BIASED && !extra) row_bias = nh_bias_row(args, block, cursor, row);
         nh_finish_score_row(scores, m, half, mask, scale, row_bias, shared.bias);

@@ -10,12 +10,6 @@
  * A key is met by the query heads of its group one after the other. Sums are in a fixed order: bit-equal every run.
  *
  * Knobs: as fused80_forward.cu, without bias and extra tokens, and NH_INVERSE. */
-#define NH_SUB0 NH_TILE_Q0
-#define NH_SUB1 NH_TILE_Q1
-#define NH_SUB2 NH_TILE_Q2
-#define NH_COLUMNS (NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2)
-#define NH_CHUNKS 1
-#define NH_WARP_ROWS (NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2 / NH_WARPS)
 #include "exact_gradient.cuh"
 #include "key_walk.cuh"
 #include "tile_product.cuh"
@@ -139,7 +133,7 @@ NH_DEVICE void nh_weights(const struct nh_shared &shared, const struct nh_row_sc
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int m = r / 2, half = r % 2, row = first_row + 8 * r + (int)threadIdx.x % 32 / 4;
-        unsigned mask = partial ? nh_row_mask(shared.masks, now.cursor, 0, row) : ~0u;
+        unsigned mask = partial ? nh_row_mask(shared.masks, now.cursor, row) : ~0u;
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 4; i++) {
             int column = i / 2 * 8 + 2 * t + i % 2;

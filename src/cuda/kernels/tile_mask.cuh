@@ -2,7 +2,7 @@
  *
  * Of a key tile, a thread holds columns 8j + 2t and 8j + 2t + 1 (t = lane % 4): bits 2j and 2j + 1. A window is a
  * box, so a row's mask is the AND of one range per axis, and a range is the difference of two prefixes. prefix[a][n]
- * marks the columns whose coordinate on axis a is below n: tables of the box' shape alone, made by the compiler. */
+ * marks the columns whose coordinate on axis a is below n: tables of the tile's shape alone, made by the compiler. */
 #pragma once
 
 #include "tile_walk.cuh"
@@ -16,7 +16,7 @@ enum {
 };
 
 struct nh_prefix_tables {
-    unsigned prefix[NH_CHUNKS][NH_AXIS_PREFIXES][4];
+    unsigned prefix[NH_AXIS_PREFIXES][4];
 };
 
 struct nh_mask_tables {
@@ -32,20 +32,17 @@ NH_DEVICE constexpr int nh_prefixes_before(int axis) {
     return axis == 0 ? 0 : axis == 1 ? NH_TILE_K0 + 1 : NH_TILE_K0 + NH_TILE_K1 + 2;
 }
 
-NH_DEVICE constexpr struct nh_prefix_tables nh_prefixes_of_box() {
+NH_DEVICE constexpr struct nh_prefix_tables nh_prefixes_of_tile() {
     struct nh_prefix_tables tables = {};
-    for (int chunk = 0; chunk < NH_CHUNKS; chunk++)
-        for (int axis = 0; axis < 3; axis++)
-            for (int i = 0; i < NH_COLUMNS; i++) {
-                int column = chunk * NH_COLUMNS + i, bit = i / 8 * 2 + i % 2, t = i % 8 / 2;
-                if (column >= NH_BOX) continue;
-                for (int below = nh_column_axis(column, axis) + 1; below <= nh_tile_k(axis);
-                     below++)
-                    tables.prefix[chunk][nh_prefixes_before(axis) + below][t] |= 1u << bit;
-            }
+    for (int axis = 0; axis < 3; axis++)
+        for (int column = 0; column < NH_COLUMNS; column++) {
+            int bit = column / 8 * 2 + column % 2, t = column % 8 / 2;
+            for (int below = nh_column_axis(column, axis) + 1; below <= nh_tile_k(axis); below++)
+                tables.prefix[nh_prefixes_before(axis) + below][t] |= 1u << bit;
+        }
     return tables;
 }
-static __device__ const struct nh_prefix_tables nh_box_prefixes = nh_prefixes_of_box();
+static __device__ const struct nh_prefix_tables nh_tile_prefixes = nh_prefixes_of_tile();
 
 /* Positions on one axis that a row has to do with: a query's keys, or the queries of a key if NH_INVERSE. */
 NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_block &block,
@@ -58,9 +55,9 @@ NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_
 /* By the whole block; a barrier must follow. */
 NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const struct nh_block &block,
                                    struct nh_mask_tables &tables) {
-    const unsigned *prefix = &nh_box_prefixes.prefix[0][0][0];
-    for (int i = (int)threadIdx.x; i < NH_CHUNKS * NH_AXIS_PREFIXES * 4; i += NH_THREADS)
-        (&tables.columns.prefix[0][0][0])[i] = prefix[i];
+    const unsigned *prefix = &nh_tile_prefixes.prefix[0][0];
+    for (int i = (int)threadIdx.x; i < NH_AXIS_PREFIXES * 4; i += NH_THREADS)
+        (&tables.columns.prefix[0][0])[i] = prefix[i];
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         for (int i = (int)threadIdx.x; i < nh_tile_q(a); i += NH_THREADS) {
@@ -86,14 +83,14 @@ NH_DEVICE int nh_clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* On an axis along which both boxes are one wide, the one key is in the window. */
+/* On an axis along which both tiles are one wide, every tile of the walk is in the window. */
 NH_DEVICE constexpr bool nh_axis_needs_mask(int axis) {
     return nh_tile_q(axis) > 1 || nh_tile_k(axis) > 1;
 }
 
-/* Columns of a chunk of the box at `tile` that a row attends. */
+/* Columns of a tile that a row has to do with. */
 NH_DEVICE unsigned nh_row_mask(const struct nh_mask_tables &tables, const struct nh_cursor &tile,
-                               int chunk, int row) {
+                               int row) {
     unsigned mask = ~0u;
     int t = (int)threadIdx.x % 4;
 #pragma unroll
@@ -102,8 +99,8 @@ NH_DEVICE unsigned nh_row_mask(const struct nh_mask_tables &tables, const struct
         int axis_row = nh_rows_before(a) + nh_row_axis(row, a);
         int begin = nh_clamp(tables.begin[axis_row] - tile.at[a], 0, nh_tile_k(a));
         int end = nh_clamp(tables.end[axis_row] - tile.at[a], 0, nh_tile_k(a));
-        mask &= tables.columns.prefix[chunk][nh_prefixes_before(a) + end][t] &
-                ~tables.columns.prefix[chunk][nh_prefixes_before(a) + begin][t];
+        mask &= tables.columns.prefix[nh_prefixes_before(a) + end][t] &
+                ~tables.columns.prefix[nh_prefixes_before(a) + begin][t];
     }
     return mask;
 }

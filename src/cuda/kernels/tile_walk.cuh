@@ -1,9 +1,8 @@
-/* Which queries a block owns, and the boxes of keys that they meet.
+/* Which rows a block owns, and the tiles of columns that they meet: queries and keys, or the other way round.
  *
- * Queries of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, in the order
- * of its boxes of NH_SUB0 x NH_SUB1 x NH_SUB2. Keys are met in boxes of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2, of
- * which a warp holds NH_COLUMNS at a time. As a window is the box of its axes' ranges, and ranges only move forward,
- * the windows of all queries lie in one box, the halo. All positions count inside the dilation group. */
+ * Rows of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, columns are met in
+ * tiles of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2. As a window is the box of its axes' ranges, and ranges only move
+ * forward, the windows of all rows lie in one box, the halo. All positions count inside the dilation group. */
 #pragma once
 
 #include "mma.cuh"
@@ -11,9 +10,9 @@
 
 enum {
     NH_ROWS = NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2,
-    NH_SUB_ROWS = NH_SUB0 * NH_SUB1 * NH_SUB2,
-    NH_BOX = NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2,
-    NH_THREADS = 32 * NH_WARPS
+    NH_COLUMNS = NH_TILE_K0 * NH_TILE_K1 * NH_TILE_K2,
+    NH_THREADS = 32 * NH_WARPS,
+    NH_WARP_ROWS = NH_ROWS / NH_WARPS
 };
 
 NH_DEVICE constexpr int nh_tile_q(int axis) {
@@ -21,10 +20,6 @@ NH_DEVICE constexpr int nh_tile_q(int axis) {
 }
 NH_DEVICE constexpr int nh_tile_k(int axis) {
     return axis == 0 ? NH_TILE_K0 : axis == 1 ? NH_TILE_K1 : NH_TILE_K2;
-}
-
-NH_DEVICE constexpr int nh_sub(int axis) {
-    return axis == 0 ? NH_SUB0 : axis == 1 ? NH_SUB1 : NH_SUB2;
 }
 
 /* Coordinate on one axis of item `index` of a box, whose last two extents are given: the last is fastest. */
@@ -37,9 +32,7 @@ NH_DEVICE constexpr int nh_column_axis(int column, int axis) {
     return nh_box_axis(column, axis, NH_TILE_K1, NH_TILE_K2);
 }
 NH_DEVICE constexpr int nh_row_axis(int row, int axis) {
-    return nh_box_axis(row / NH_SUB_ROWS, axis, NH_TILE_Q1 / NH_SUB1, NH_TILE_Q2 / NH_SUB2) *
-               nh_sub(axis) +
-           nh_box_axis(row % NH_SUB_ROWS, axis, NH_SUB1, NH_SUB2);
+    return nh_box_axis(row, axis, NH_TILE_Q1, NH_TILE_Q2);
 }
 
 /* Where a block's queries are. */
