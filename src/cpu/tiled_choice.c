@@ -70,10 +70,17 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
  * results must not depend on the number of threads. */
 enum { NOMINAL_THREADS = 4 };
 
+/* Vector operations per packed element. With three axes, queries along the slowest one lie planes apart, and rows
+ * have to be gathered from as many places. */
+static double packing_operations(const struct nh_problem *problem, const struct nh_config *config) {
+    static const double by_lane_axis[NH_AXES] = {1.2, 0.36, 0.4};
+    return problem->axis[0].length > 1 ? by_lane_axis[config->value[NH_KNOB_LANE_AXIS]] : 0.4;
+}
+
 /* Cycles-free model, in nanoseconds of one thread at a nominal 3 GHz with two multiply-add units:
  *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak
  *     weights    the exponential and its neighbours, about 14 vector operations per score vector
- *     packing    about 0.4 vector operations per packed element, on halo and queries alike
+ *     packing    some vector operations per packed element, on halo and queries alike
  *     halo       packed keys beyond half of L2 are read from further out: each use costs more
  * then shared among the threads that get a tile. The constants were fitted once on an AVX-512 and an AVX2
  * machine; they rank configs, they do not promise times. */
@@ -93,7 +100,8 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
         units * shape.tiles * dims * (shape.keys * (bwd ? 4 : 1) + shape.queries * group * 2);
     double spilled = shape.kept_keys * bytes_per_key(problem) / (512 * 1024);
     double slowdown = spilled > 1 ? 1 + 0.05 * (spilled < 8 ? spilled - 1 : 7) : 1;
-    double work = (products * slowdown + 14 * scores + 0.4 * packed) / operations_per_ns;
+    packed *= packing_operations(problem, config);
+    double work = (products * slowdown + 14 * scores + packed) / operations_per_ns;
     double items = units * shape.tiles;
     double waves = (double)nh_ceil_div((int64_t)items, NOMINAL_THREADS);
     double busy =

@@ -8,8 +8,6 @@
 
 /* A compiler at work takes some hundred megabytes, and more threads than these add little. */
 enum { MOST_THREADS = 8 };
-/* If the first takes less than this, threads cost more than they save. */
-static const double quick_s = 0.01;
 
 struct work {
     const struct nh_problem *problem;
@@ -36,7 +34,7 @@ static void build_one(const struct work *work, struct nh_build *build) {
                  nhood_last_error());
 }
 
-static void *build_rest(void *argument) {
+static void *build_more(void *argument) {
     struct work *work = argument;
     while (nh_steady_s() < work->deadline_s) {
         int index = atomic_fetch_add(&work->next, 1);
@@ -53,17 +51,15 @@ void nh_build_many(const struct nh_problem *problem, const struct nh_device *dev
                         .build = build,
                         .count = count,
                         .deadline_s = deadline_s};
-    double start = nh_steady_s();
-    build_one(&work, &build[0]);
-    atomic_init(&work.next, 1);
-    int64_t helpers = 0, cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    if (nh_steady_s() - start >= quick_s)
-        helpers = nh_min(nh_min(cpus, MOST_THREADS), count - 1) - 1;
     pthread_t thread[MOST_THREADS];
+    int64_t cpus = sysconf(_SC_NPROCESSORS_ONLN),
+            threads = nh_min(nh_min(cpus, MOST_THREADS), count);
     int started = 0;
-    while (started < helpers && !pthread_create(&thread[started], NULL, build_rest, &work))
+    atomic_init(&work.next, 1);
+    while (started + 1 < threads && !pthread_create(&thread[started], NULL, build_more, &work))
         started++;
-    build_rest(&work);
+    build_one(&work, &build[0]);
+    build_more(&work);
     for (int i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
 }

@@ -1,4 +1,4 @@
-/* Builds many candidates, on several threads where that pays: compiling one may take a second. */
+/* Builds many candidates on several threads: compiling one may take a second. */
 #ifndef NH_BUILD_MANY_H
 #define NH_BUILD_MANY_H
 
