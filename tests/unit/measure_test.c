@@ -130,7 +130,8 @@ static void restore(void) {
         quick_ns[i] = 1000 + i;
         other_ns[i] = 900 + 100 * i;
     }
-    runs = allocations = fake_built = 0;
+    runs = allocations = 0;
+    fake_built = 0;
     failing_allocation = -1;
     run_lasts_s = build_lasts_s = 0;
     write_fails = false;
