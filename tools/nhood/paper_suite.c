@@ -222,7 +222,8 @@ static size_t take_sample(const struct list *list, size_t *place, size_t count,
         double flops = 0;
         if (options->sample && kept == (size_t)options->sample) break;
         nhood_problem_cost(&list->problem[place[i]], &flops, NULL);
-        if (options->most_gflop <= 0 || flops <= options->most_gflop * 1e9) place[kept++] = place[i];
+        if (options->most_gflop <= 0 || flops <= options->most_gflop * 1e9)
+            place[kept++] = place[i];
     }
     return kept;
 }
