@@ -198,7 +198,7 @@ enum {
     NHOOD_FLAG_DETERMINISTIC = 2, /* bit-equal results run to run, or UNSUPPORTED */
     NHOOD_FLAG_ALLOW_TF32 = 4, /* f32 products may be rounded to TF32 (10-bit mantissa) on CUDA */
     NHOOD_FLAG_ZERO_FILL = 8,  /* pn: unused slots of causal windows get 0 */
-    NHOOD_FLAG_UNALIGNED = 16  /* CUDA: tensors may start at any element, not only at multiples of 16 bytes */
+    NHOOD_FLAG_UNALIGNED = 16  /* CUDA: tensors may start at any element, not only every 16 bytes */
 };
 
 /* The tensors: index into nhood_problem.strides and nhood_io.data. */
