@@ -33,13 +33,20 @@ static void add_to(int *counter, int change) {
 #define MAY_FAIL(name)                                                                             \
     if (fails(name)) return FAKE_ERROR
 
+static int number_of(const char *variable, int otherwise) {
+    const char *text = getenv(variable);
+    return text && *text ? atoi(text) : otherwise;
+}
+
 static nh_cu_result fake_init(unsigned flags) {
     (void)flags;
-    return 0;
+    fake_driver_reset(number_of("FAKE_ARCH", 90));
+    fake.devices = number_of("FAKE_DEVICES", 1);
+    return number_of("FAKE_INIT", 0);
 }
 
 static nh_cu_result fake_driver_version(int *version) {
-    *version = 13000;
+    *version = number_of("FAKE_VERSION", 13000);
     return 0;
 }
 
@@ -360,6 +367,28 @@ void fake_driver_table(struct nh_driver *driver) {
 #include "driver.def"
 #undef X
 }
+
+#ifdef FAKE_LIBCUDA
+#define X(member, symbol, parameters)                                                              \
+    nh_cu_result symbol parameters __attribute__((alias("fake_" #member), visibility("default")));
+#include "driver.def"
+#undef X
+
+/* What the tool asks of a driver besides. Memory holds nothing. */
+#define PUBLIC(symbol, parameters, ...)                                                            \
+    __attribute__((visibility("default"))) nh_cu_result symbol parameters;                         \
+    nh_cu_result symbol parameters {                                                               \
+        __VA_ARGS__;                                                                               \
+        return 0;                                                                                  \
+    }
+PUBLIC(cuCtxSetCurrent, (nh_cu_context context), fake.context_current = context != NULL)
+PUBLIC(cuMemGetInfo_v2, (size_t * room, size_t *total), *room = *total = (size_t)1 << 30)
+PUBLIC(cuMemcpyDtoH_v2, (void *to, nh_cu_pointer from, size_t bytes), (void)from,
+       memset(to, 0, bytes))
+PUBLIC(cuMemsetD8_v2, (nh_cu_pointer to, unsigned char value, size_t bytes), (void)to, (void)value,
+       (void)bytes)
+PUBLIC(cuCtxSynchronize, (void), (void)0)
+#endif
 
 const char *fake_driver_nvrtc(void) {
     static char path[512];

@@ -1,5 +1,8 @@
 /* A CUDA driver without a GPU: answers like one device, loads any machine code, and writes down what it is asked to
- * launch. Calls can be made to fail, to see what the library does then. */
+ * launch. Calls can be made to fail, to see what the library does then.
+ *
+ * With FAKE_LIBCUDA it is a libcuda of its own, by the environment: FAKE_VERSION (13000), FAKE_INIT (result of cuInit),
+ * FAKE_DEVICES (1), FAKE_ARCH (90). */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 
