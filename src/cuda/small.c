@@ -3,7 +3,7 @@
  * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here 16 queries
  * at a time, a box, meet just the box of their keys, which matrix loads gather out of the halo of a larger box of
  * queries: see kernels/small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
- * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 64. */
+ * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 128. */
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MOST_DIM = 64, MOST_LENGTH = 1 << 30, MOST_BOX = 1024, MOST_BIAS = 4096 };
+enum { MOST_DIM = 128, MOST_LENGTH = 1 << 30, MOST_BOX = 1024, MOST_BIAS = 4096 };
 
 /* Queries of an item, rows of a subtile and warps of the launch by queries; keys of an item of the one by keys. */
 enum { Q0, S0 = 3, WARPS = 6, K0 };
@@ -42,6 +42,21 @@ static bool launch_of(const struct nh_problem *problem, enum kernel kernel, cons
                              &launch->shape);
 }
 
+/* Whether a product can mask: see kernels/small_penalty.cuh. A tiny scale would make the penalty a small one. */
+static bool masks_by_penalty(const struct nh_problem *problem, const struct launch *launch) {
+    enum { PLACES = 8 };
+    const double least_scale = 1e-30;
+    int64_t starts = 0;
+    bool causal = false;
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t spread = launch->shape.columns[a] - problem->axis[a].window;
+        starts += spread > 0 ? spread + 1 : 0;
+        causal = causal || problem->axis[a].causal;
+    }
+    return launch->kernel == FORWARD && !launch->shape.dense && !problem->has_bias && !causal &&
+           starts <= PLACES && problem->scale >= least_scale;
+}
+
 static int64_t steps_of(int64_t dim) {
     return nh_ceil_div(dim, 16);
 }
@@ -51,8 +66,9 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const struct la
     int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
     int64_t row[] = {nh_max(key, value), key + 2 * value, key + value};
     int64_t statistics = launch->kernel == BACKWARD_KEY ? 8 : 0;
+    int64_t penalties = launch->kernel == FORWARD ? 16 * 8 * (shape->blocks + 32) : 0;
     return shape->halo_rows * (key + value + statistics) + shape->item_rows * row[launch->kernel] +
-           nh_small_table_bytes(problem, shape);
+           penalties + nh_small_table_bytes(problem, shape);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -254,7 +270,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
     if (!dim_fits(problem->dim) || !dim_fits(problem->dim_v))
-        return "head dims must be multiples of 8 up to 64";
+        return "head dims must be multiples of 8 up to 128";
     if (problem->op == NHOOD_OP_FWD && !(problem->scale > 0)) return "the scale is not positive";
     if (problem->extra_tokens) return "no extra tokens";
     if (problem->has_bias && problem->op == NHOOD_OP_BWD) return "no relative bias backward";
@@ -283,8 +299,10 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     static const char *const names[][NH_AXES] = {{"NH_Q0", "NH_Q1", "NH_Q2"},
                                                  {"NH_S0", "NH_S1", "NH_S2"},
                                                  {"NH_K0", "NH_K1", "NH_K2"},
-                                                 {"NH_H0", "NH_H1", "NH_H2"}};
+                                                 {"NH_H0", "NH_H1", "NH_H2"},
+                                                 {"NH_W0", "NH_W1", "NH_W2"}};
     const struct nh_small_shape *shape = &launch->shape;
+    bool penalty = masks_by_penalty(problem, launch);
     struct nh_kernel_spec spec = {.source = sources[launch->kernel]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
@@ -294,6 +312,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, launch));
     nh_kernel_define(&spec, "NH_STRIDED", strided(problem));
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
+    nh_kernel_define(&spec, "NH_PENALTY", penalty);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, launch));
     for (int a = 0; a < NH_AXES; a++) {
@@ -301,6 +320,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
         nh_kernel_define(&spec, names[1][a], shape->subtile[a]);
         nh_kernel_define(&spec, names[2][a], shape->columns[a]);
         nh_kernel_define(&spec, names[3][a], shape->halo[a]);
+        nh_kernel_define(&spec, names[4][a], penalty ? problem->axis[a].window : 0);
     }
     return spec;
 }

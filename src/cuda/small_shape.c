@@ -94,7 +94,7 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
 
 int64_t nh_small_row_bytes(int64_t width) {
     int64_t units = nh_ceil_div(width, 16) * 2;
-    return 16 * (units == 6 ? 7 : units);
+    return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape) {
@@ -102,7 +102,7 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
     const int32_t *q = shape->rows, *k = shape->columns;
     int64_t chunks = nh_ceil_div(shape->blocks, 16);
     int64_t pairs = nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);
-    int64_t sight = (q[0] + q[1] + q[2]) * (4 + 16 * chunks);
+    int64_t sight = (q[0] + q[1] + q[2]) * (8 + 16 * chunks);
     int64_t prefixes = (k[0] + k[1] + k[2] + 3) * 16 * chunks;
     int64_t bias = problem->has_bias ? 4 * problem->bias_count + 64 * chunks * pairs : 0;
     return 2 * ITEM_BYTES + sight + prefixes + 32 * chunks * pairs + bias + ALIGNMENTS_BYTES;

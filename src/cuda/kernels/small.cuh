@@ -9,10 +9,10 @@
  * Lines of the halo are spaced so that consecutive columns of a subtile's box are consecutive rows modulo 8 across the
  * ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 64), NH_Q0.. (rows of an item), NH_S0.. (of a
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128), NH_Q0.. (rows of an item), NH_S0.. (of a
  * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some
- * stride is not 1), NH_DENSE (every row sees all columns of its subtile's box), NH_BIAS_COUNT (entries of a head's bias
- * table, 0: none), NH_SHARED_BYTES. */
+ * stride is not 1), NH_DENSE (every row sees all columns of its subtile's box), NH_PENALTY (see small_penalty.cuh),
+ * NH_W0.. (windows, with NH_PENALTY), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "prelude.cuh"
@@ -55,15 +55,18 @@ NH_DEVICE constexpr int nh_units(int width) {
 }
 
 /* An even number of units that is no power of two gets one more: then no swizzle is needed. */
+NH_DEVICE constexpr bool nh_swizzled(int width) {
+    return (nh_units(width) & (nh_units(width) - 1)) == 0;
+}
 NH_DEVICE constexpr int nh_row_bytes(int width) {
-    return nh_units(width) == 6 ? 112 : 16 * nh_units(width);
+    return 16 * (nh_units(width) + !nh_swizzled(width));
 }
 
 NH_DEVICE int nh_swizzle(int width, int row) {
-    return nh_units(width) == 2   ? row >> 2 & 1
+    return !nh_swizzled(width)    ? 0
+           : nh_units(width) == 2 ? row >> 2 & 1
            : nh_units(width) == 4 ? row >> 1 & 3
-           : nh_units(width) == 8 ? row & 7
-                                  : 0;
+                                  : row & 7;
 }
 
 NH_DEVICE int nh_unit_offset(int width, int row, int unit) {

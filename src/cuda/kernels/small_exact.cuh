@@ -11,15 +11,18 @@ NH_DEVICE float nh_shared_element(int width, const char *rows, int row, int elem
     return nh_load(*(const elem *)(rows + nh_unit_offset(width, row, element / 8) + element % 8 * 2));
 }
 
+enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
+
 struct nh_exact {
-    float query[2], output[2], top, sum; /* elements lane and lane + 32 */
+    /* elements lane, lane + 32, .. */
+    float query[NH_LANE_ELEMENTS], output[NH_LANE_ELEMENTS], top, sum;
 };
 
 NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *values, int row, float scale,
                             float bias) {
     int lane = (int)(threadIdx.x % 32);
     float score = 0.f;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
         if (lane + 32 * i < NH_DIM)
             score += state.query[i] * nh_shared_element(NH_DIM, keys, row, lane + 32 * i);
     for (int step = 16; step; step /= 2)
@@ -29,7 +32,7 @@ NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *value
     float shrink = nh_exp2(state.top - top), weight = nh_exp2(score - top);
     state.top = top;
     state.sum = state.sum * shrink + weight;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
         if (lane + 32 * i < NH_DIM_V)
             state.output[i] = state.output[i] * shrink +
                               weight * nh_shared_element(NH_DIM_V, values, row, lane + 32 * i);
@@ -44,8 +47,8 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
     if (!nh_row_exists(item, subtile, row)) return 0.f;
     const elem *query =
         (const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row);
-    nh_exact state = {{0.f, 0.f}, {0.f, 0.f}, -1e30f, 0.f};
-    for (int i = 0; i < 2; i++)
+    nh_exact state = {{}, {}, -1e30f, 0.f};
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
         if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);
     nh_range window[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
@@ -65,10 +68,30 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
                 nh_exact_key(state, keys, values, halo_row, (float)(args.scale * NH_LOG2E),
                              NH_BIAS_COUNT ? bias[entry] : 0.f);
             }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         int element = lane + 32 * i;
         char *to = outputs + nh_unit_offset(NH_WIDEST, nh_row_number(subtile, row), element / 8);
         if (element < NH_DIM_V) *(elem *)(to + element % 8 * 2) = nh_store(state.output[i] / state.sum);
     }
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
+}
+
+/* Does the rows of a subtile again whose sums are not finite. lse: of rows g and g + 8. */
+NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_item &item, const char *keys,
+                             const char *values, const float *bias, int subtile, char *outputs,
+                             const float (&sum)[2 * NH_STEPS_V][4], float (&lse)[2]) {
+    int lane = (int)(threadIdx.x % 32);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float poison = 0.f;
+#pragma unroll
+        for (int u = 0; u < 2 * NH_STEPS_V; u++)
+            poison += sum[u][2 * half] * 0.f + sum[u][2 * half + 1] * 0.f;
+        for (int g = 0; g < 8; g++) {
+            if (!__any_sync(~0u, lane / 4 == g && poison != 0.f)) continue;
+            float exact =
+                nh_exact_row(args, item, keys, values, bias, subtile, g + 8 * half, outputs);
+            if (lane / 4 == g) lse[half] = exact;
+        }
+    }
 }

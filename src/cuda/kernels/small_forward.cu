@@ -3,6 +3,7 @@
  * copies of one run under the products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_exact.cuh"
+#include "small_penalty.cuh"
 
 struct nh_shared {
     alignas(128) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
@@ -10,6 +11,7 @@ struct nh_shared {
     /* and, once a subtile has taken its queries, its outputs */
     alignas(128) char queries[NH_ROWS * nh_row_bytes(NH_WIDEST)];
     nh_tables tables;
+    nh_penalties penalties;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
@@ -29,7 +31,7 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = lane / 4 + 8 * half;
-        unsigned bits = nh_sight_bits(shared.tables.sight, subtile, row, chunk);
+        unsigned bits = NH_PENALTY ? ~0u : nh_sight_bits(shared.tables.sight, subtile, row, chunk);
         float top = NH_MINUS_INFINITY, sum = 0.f;
         const float *table = shared.tables.bias;
         if (NH_BIAS_COUNT) table += nh_bias_row(args, item, shared.tables.sight, subtile, row);
@@ -71,7 +73,7 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
 NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_shared &shared, int subtile,
                          const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
     int lane = (int)(nh_thread_again() % 32);
-    float inverse[2], lse[2], poison[2] = {0.f, 0.f};
+    float inverse[2], lse[2], total = 0.f;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = nh_row_sum(state.sum[half]);
@@ -79,19 +81,15 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_share
         lse[half] = (state.top[half] + log2f(sum)) * (float)NH_LN2;
 #pragma unroll
         for (int u = 0; u < 2 * NH_STEPS_V; u++)
-            poison[half] += output[u][2 * half] * 0.f + output[u][2 * half + 1] * 0.f;
+            total += output[u][2 * half] + output[u][2 * half + 1];
     }
     __syncwarp();
     nh_stage_rows<NH_WIDEST, NH_STEPS_V>(shared.queries, output, inverse[0], inverse[1], subtile);
     __syncwarp();
-    if (__any_sync(~0u, poison[0] + poison[1] != 0.f))
-        for (int row = 0; row < 16; row++) {
-            bool poisoned = lane / 4 == row % 8 && poison[row / 8] != 0.f;
-            if (!__any_sync(~0u, poisoned)) continue;
-            float exact = nh_exact_row(args, item, shared.keys, shared.values, shared.tables.bias, subtile,
-                                       row, shared.queries);
-            if (lane / 4 == row % 8) lse[row / 8] = exact;
-        }
+    /* not finite */
+    if (__any_sync(~0u, total - total != 0.f))
+        nh_exact_rows(args, item, shared.keys, shared.values, shared.tables.bias, subtile,
+                      shared.queries, output, lse);
     const nh_cuda_tensor &to = args.tensor[NH_LSE];
     if (to.data && lane % 4 == 0)
 #pragma unroll
@@ -110,12 +108,15 @@ NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_item &item, nh_share
     int first = nh_box_row(shared.tables.sight, subtile);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, shared.keys, first);
     nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
+    unsigned starts[2];
+    if (NH_PENALTY) nh_penalty_rows(starts, shared.tables.sight, subtile);
     nh_state state = {{-1e30f, -1e30f}, {0.f, 0.f}};
     float output[2 * NH_STEPS_V][4] = {};
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         const unsigned short *row = shared.tables.columns.row + chunk * NH_CHUNK;
         nh_scores scores = {};
+        if (NH_PENALTY) nh_penalize(scores, starts, shared.penalties, chunk);
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++)
             nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, queries, keys,
@@ -138,6 +139,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     extern __shared__ __align__(128) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     int warp = (int)(threadIdx.x / 32), turn = 0;
+    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         const nh_item &item = shared.tables.item[turn];

@@ -14,8 +14,9 @@ struct nh_prefixes {
 };
 
 struct nh_sight {
-    /* per coordinate of an item's rows: start of its subtile's box in the halo; bits */
-    int begin[NH_AXIS_ROWS];
+    /* per coordinate of an item's rows: where its subtile's box begins in the halo, where what the row sees starts in
+     * the box, bits */
+    int begin[NH_AXIS_ROWS], start[NH_AXIS_ROWS];
     unsigned bits[NH_AXIS_ROWS][NH_CHUNKS][4];
 };
 
@@ -66,6 +67,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight) {
     const int thread = (int)nh_thread_again();
+    const bool needs_bits = !NH_DENSE && !NH_PENALTY;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         for (int i = thread; i < 4 * nh_axis_rows(a); i += NH_THREADS) {
@@ -73,11 +75,13 @@ NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, cons
             int first = position - at % nh_axis_subtile(a);
             int begin = nh_columns_of(args.axis[a], item.length[a], nh_least(first, last)).begin;
             begin = nh_least(begin - item.column[a], nh_axis_halo(a) - nh_axis_columns(a));
-            if (t == 0) sight.begin[nh_rows_before(a) + at] = begin;
             nh_range own = nh_columns_of(args.axis[a], item.length[a], nh_least(position, last));
             int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
-#pragma unroll
-            for (int c = 0; c < NH_CHUNKS; c++)
+            if (t == 0) {
+                sight.begin[nh_rows_before(a) + at] = begin;
+                sight.start[nh_rows_before(a) + at] = from;
+            }
+            for (int c = 0; c < (needs_bits ? NH_CHUNKS : 0); c++)
                 sight.bits[nh_rows_before(a) + at][c][t] =
                     prefixes.bits[nh_prefixes_before(a) + to][c][t] &
                     ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
