@@ -41,7 +41,7 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t *value
 static double tile_clocks(const struct nh_problem *problem, const int32_t *value) {
     double keys = (double)value[KX] * value[KY] * value[KZ];
     double products = keys * (double)(problem->dim + problem->dim_v) / 32 / 0.90;
-    double softmax = 8.5 * keys;
+    double softmax = 6.2 * keys;
     double turn = value[WARPGROUPS] == 2 ? 460 : 216;
     return value[WARPGROUPS] * (products > softmax ? products : softmax) + turn;
 }
@@ -63,7 +63,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double filled = waves / (double)(int64_t)(waves + 0.999);
     double compute = clocks / cuda->multiprocessors / filled / (share_of_clock * cuda->clock_hz);
     double memory = nh_problem_bytes(problem) / (0.85 * cuda->memory_bytes_per_s);
-    return 1e9 * (compute > memory ? compute : memory) + 4000;
+    return 1e9 * (compute > memory ? compute : memory) + 9000;
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */

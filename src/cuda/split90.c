@@ -1,4 +1,4 @@
-/* cuda.fused90_backward: the backward pass on sm_90 in three launches: stats of the queries, dQ by the blocks that own
+/* cuda.split90: the backward pass on sm_90 in three launches: stats of the queries, dQ by the blocks that own
  * queries, dK and dV by the blocks that own keys. Five products become seven, and nothing is added atomically, no
  * scratch of dQ is kept, and results are bit-equal run to run. */
 #include "cuda_solvers.h"
@@ -185,8 +185,7 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
     const struct nh_cuda_device *cuda = operation->device;
     const int32_t *q_tile = keys ? walk : own, *k_tile = keys ? own : walk;
     int32_t stages = stages_of(problem, cuda, walk, keys);
-    struct nh_kernel_spec spec = {.source = keys ? "fused90_backward_key.cu"
-                                                 : "fused90_backward_query.cu"};
+    struct nh_kernel_spec spec = {.source = keys ? "split90_key.cu" : "split90_query.cu"};
     struct nh_cuda_step step;
     nh_fused90_define(&spec, problem, own, walk, WARPGROUPS, stages);
     nh_kernel_define(&spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
@@ -233,5 +232,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return NHOOD_OK;
 }
 
-const struct nh_solver nh_solver_cuda_fused90_backward = {
-    "cuda.fused90_backward", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build};
+const struct nh_solver nh_solver_cuda_split90 = {"cuda.split90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

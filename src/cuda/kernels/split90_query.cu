@@ -138,7 +138,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused90_backward_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    split90_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
     extern __shared__ unsigned char memory[];
     shared_layout s = lay_out(((unsigned)__cvta_generic_to_shared(memory) + 1023u) & ~1023u);
     int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0) - 1;
