@@ -1,5 +1,7 @@
 /* Executing CUDA plans inside a graph capture, on many streams and threads at once, and planning while a capture
- * runs: always the bits of a plain execute. */
+ * runs: always the bits of a plain execute.
+ *
+ * usage: capture_test [solver..]; without, all of them. */
 #include "cuda_api.h"
 #include "nhood.h"
 #include "test.h"
@@ -176,7 +178,13 @@ static int check_problem(nhood_context *context, const char *solver, const char 
     return 1;
 }
 
-int main(void) {
+static int is_wanted(const char *solver, int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], solver) == 0) return 1;
+    return argc < 2;
+}
+
+int main(int argc, char **argv) {
     nhood_context *context;
     int32_t kind;
     if (!cuda_api_open()) {
@@ -187,12 +195,13 @@ int main(void) {
         printf("%s\n", nhood_context_notes(context));
         return EXIT_FAILURE;
     }
-    for (int32_t i = 0; nhood_solver_name(i, &kind); i++) {
-        if (kind != NHOOD_DEVICE_CUDA) continue;
+    const char *solver;
+    for (int32_t i = 0; (solver = nhood_solver_name(i, &kind)); i++) {
+        if (kind != NHOOD_DEVICE_CUDA || !is_wanted(solver, argc, argv)) continue;
         int taken = 0;
         for (size_t p = 0; p < sizeof problems / sizeof *problems; p++)
-            taken += check_problem(context, nhood_solver_name(i, NULL), problems[p]);
-        printf("%s: %d problems\n", nhood_solver_name(i, NULL), taken);
+            taken += check_problem(context, solver, problems[p]);
+        printf("%s: %d problems\n", solver, taken);
     }
     nhood_context_destroy(context);
     return test_result();
