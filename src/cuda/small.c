@@ -66,9 +66,13 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const struct la
     int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
     int64_t row[] = {nh_max(key, value), key + 2 * value, key + value};
     int64_t statistics = launch->kernel == BACKWARD_KEY ? 8 : 0;
-    int64_t penalties = launch->kernel == FORWARD ? 16 * 8 * (shape->blocks + 32) : 0;
+    int64_t penalties = launch->kernel == FORWARD ? 16 * nh_small_columns(shape) : 0;
+    /* per warp, score gradients of a subtile and sums for the bias's */
+    int64_t bias_gradient = 0;
+    if (launch->kernel == BACKWARD_QUERY && problem->has_bias)
+        bias_gradient = launch->warps * (32 * nh_small_columns(shape) + 4 * problem->bias_count);
     return shape->halo_rows * (key + value + statistics) + shape->item_rows * row[launch->kernel] +
-           penalties + nh_small_table_bytes(problem, shape);
+           penalties + bias_gradient + nh_small_table_bytes(problem, shape);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -102,7 +106,12 @@ static double subtile_instructions(const struct nh_problem *problem, const struc
     double bias = problem->has_bias ? 16 : 0, block;
     switch (launch->kernel) {
     case FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 18 : 26); break;
-    case BACKWARD_QUERY: block = 2 * (2 * keys + values) + 35; break;
+    case BACKWARD_QUERY:
+        block = 2 * (2 * keys + values) + 35;
+        /* entries of the table, gathered over 16 rows */
+        bias += (double)problem->bias_count * (problem->has_bias ? 2.5 : 0) /
+                (double)launch->shape.blocks;
+        break;
     default: block = 4 * (keys + values) + 49;
     }
     return (double)launch->shape.blocks * (block + bias) + 250;
@@ -274,7 +283,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "head dims must be multiples of 8 up to 128";
     if (problem->op == NHOOD_OP_FWD && !(problem->scale > 0)) return "the scale is not positive";
     if (problem->extra_tokens) return "no extra tokens";
-    if (problem->has_bias && problem->op == NHOOD_OP_BWD) return "no relative bias backward";
     if (problem->has_bias && problem->bias_count > MOST_BIAS)
         return "a head's bias table has more than 4096 entries";
     if (nh_cuda_vector(problem, UINT32_MAX) < 8) return "a stride is no multiple of 16 bytes";
@@ -321,7 +329,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
         nh_kernel_define(&spec, names[1][a], shape->subtile[a]);
         nh_kernel_define(&spec, names[2][a], shape->columns[a]);
         nh_kernel_define(&spec, names[3][a], shape->halo[a]);
-        nh_kernel_define(&spec, names[4][a], penalty ? problem->axis[a].window : 0);
+        nh_kernel_define(&spec, names[4][a], problem->axis[a].window);
     }
     return spec;
 }
@@ -344,9 +352,10 @@ static nhood_status set_items(const struct nh_problem *problem, const struct nh_
     return NHOOD_OK;
 }
 
-static nhood_status add_launch(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, enum kernel kernel,
-                               const int32_t *value, struct nh_cuda_step *step) {
+static nhood_status prepare(const struct nh_cuda_operation *operation,
+                            const struct nh_problem *problem, enum kernel kernel,
+                            const int32_t *value, struct nh_cuda_step *step,
+                            struct nh_kernel_spec *spec) {
     const struct nh_cuda_device *device = operation->device;
     struct launch launch;
     if (!launch_of(problem, kernel, value, &launch) || !residents_of(problem, device, &launch))
@@ -355,25 +364,59 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
         set_items(problem, &launch.shape,
                   kernel == BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->args.tiling);
     if (status) return status;
-    struct nh_kernel_spec spec = spec_of(problem, device, &launch);
+    *spec = spec_of(problem, device, &launch);
     step->threads = 32 * launch.warps;
     step->shared_bytes = shared_bytes_of(problem, &launch);
     step->grid[0] = nh_min(step->args.tiling.items,
                            device->multiprocessors * residents_of(problem, device, &launch));
-    return nh_cuda_step_add(operation, step, &spec);
+    return NHOOD_OK;
+}
+
+/* The launch by queries adds up the bias's gradient per block, this one over its blocks. */
+static nhood_status add_bias_sum(struct nh_cuda_operation *operation,
+                                 const struct nh_problem *problem, struct nh_cuda_step step) {
+    struct nh_kernel_spec spec = {.source = "small_bias_sum.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
+    step.outputs = 1u << NHOOD_D_BIAS;
+    step.threads = 512;
+    step.shared_bytes = 0;
+    step.grid[0] = nh_ceil_div(problem->bias_count, 32);
+    step.grid[1] = problem->heads;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_backward(struct nh_cuda_operation *operation,
+                                 const struct nh_problem *problem, const int32_t *value,
+                                 struct nh_cuda_step *step) {
+    struct nh_kernel_spec spec;
+    size_t delta = nh_cuda_reserve(
+        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
+    nh_cuda_bind_workspace(step, problem, NH_DELTA, delta, 1);
+    nhood_status status = prepare(operation, problem, BACKWARD_QUERY, value, step, &spec);
+    if (!status && problem->has_bias) {
+        int64_t sums = step->grid[0] * problem->bias_count;
+        step->args.tensor[NH_D_S].head = sums;
+        step->binding[NH_D_S] = (struct nh_cuda_binding){
+            NH_BIND_WORKSPACE,
+            nh_cuda_reserve(operation, (size_t)(problem->heads * sums) * sizeof(float)),
+            {0, 0}};
+    }
+    if (!status) status = nh_cuda_step_add(operation, step, &spec);
+    if (!status && problem->has_bias) status = add_bias_sum(operation, problem, *step);
+    if (!status) status = prepare(operation, problem, BACKWARD_KEY, value, step, &spec);
+    step->outputs = 1u << NHOOD_D_K | 1u << NHOOD_D_V;
+    return status ? status : nh_cuda_step_add(operation, step, &spec);
 }
 
 static nhood_status add_launches(struct nh_cuda_operation *operation,
                                  const struct nh_problem *problem, const int32_t *value) {
     struct nh_cuda_step step;
+    struct nh_kernel_spec spec;
     nh_cuda_step_init(&step, problem);
-    if (problem->op == NHOOD_OP_FWD) return add_launch(operation, problem, FORWARD, value, &step);
-    size_t delta = nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
-    nh_cuda_bind_workspace(&step, problem, NH_DELTA, delta, 1);
-    nhood_status status = add_launch(operation, problem, BACKWARD_QUERY, value, &step);
-    step.outputs = 1u << NHOOD_D_K | 1u << NHOOD_D_V;
-    return status ? status : add_launch(operation, problem, BACKWARD_KEY, value, &step);
+    if (problem->op == NHOOD_OP_BWD) return add_backward(operation, problem, value, &step);
+    nhood_status status = prepare(operation, problem, FORWARD, value, &step, &spec);
+    return status ? status : nh_cuda_step_add(operation, &step, &spec);
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,

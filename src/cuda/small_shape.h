@@ -28,6 +28,9 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_small_row_bytes(int64_t width);
 
+/* Columns of a subtile with those that fill up its last matrix loads. */
+int64_t nh_small_columns(const struct nh_small_shape *shape);
+
 /* Tables, items and bias beside the rows; no less than what the kernels take. */
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape);
 

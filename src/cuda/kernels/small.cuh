@@ -12,7 +12,7 @@
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128), NH_Q0.. (rows of an item), NH_S0.. (of a
  * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some
  * stride is not 1), NH_DENSE (every row sees all columns of its subtile's box), NH_PENALTY (see small_penalty.cuh),
- * NH_W0.. (windows, with NH_PENALTY), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_SHARED_BYTES. */
+ * NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "prelude.cuh"
@@ -21,6 +21,10 @@
 
 #define NH_LOG2E 1.4426950408889634
 #define NH_LN2 0.6931471805599453
+
+#ifndef NH_HEAD_SLOWEST
+#define NH_HEAD_SLOWEST 0
+#endif
 
 /* The least number of rows from `rows` on that is congruent to `residue` modulo 8. */
 #define NH_CONGRUENT(rows, residue) ((rows) + (((residue) - (rows)) % 8 + 8) % 8)
@@ -165,7 +169,14 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item
         column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1)).begin;
     }
     int share = (int)(args.heads / args.kv_heads);
-    int row_head = nh_digit(&rest, (int)(NH_INVERSE ? args.kv_heads : args.heads));
+    int heads = (int)(NH_INVERSE ? args.kv_heads : args.heads), row_head;
+    if (NH_HEAD_SLOWEST) {
+        int batch = nh_digit(&rest, (int)args.batch);
+        row_head = (int)rest;
+        rest = (unsigned)batch;
+    } else {
+        row_head = nh_digit(&rest, heads);
+    }
     if (lane < NH_CUDA_TENSORS) {
         const nh_cuda_tensor &t = args.tensor[lane];
         bool of_keys = keys >> lane & 1;

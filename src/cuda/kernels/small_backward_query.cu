@@ -1,7 +1,8 @@
 /* dQ of small windows, and delta for small_backward_key.cu: as the forward, with weights from the given LSE. Scores are
  * needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
 #define NH_INVERSE 0
-#include "small_gradient.cuh"
+#define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
+#include "small_bias_gradient.cuh"
 
 struct nh_shared {
     alignas(128) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
@@ -10,6 +11,7 @@ struct nh_shared {
     alignas(128) char queries[NH_ROWS * nh_row_bytes(NH_DIM)];
     alignas(128) char outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)], d_outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)];
     nh_tables tables;
+    nh_bias_sums sums;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
@@ -64,6 +66,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, shared.keys, first);
     nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, shared.keys, first);
     nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
+    const bool bias_wanted = nh_bias_wanted(args);
     const float *bias[2] = {shared.tables.bias, shared.tables.bias};
     if (NH_BIAS_COUNT)
         for (int half = 0; half < 2; half++)
@@ -75,8 +78,12 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
         nh_chunk_bits(seen, shared.tables.sight, subtile, chunk);
 #pragma unroll NH_UNROLLED_PAIRS
         for (int p = 0; p < NH_PAIRS; p++) {
-            if (nh_pair_unseen(seen, p)) continue;
             int column = chunk * NH_CHUNK + 16 * p;
+            if (nh_pair_unseen(seen, p)) {
+                const unsigned none[4] = {0, 0, 0, 0};
+                if (bias_wanted) nh_bias_lay(shared.sums, column, none);
+                continue;
+            }
             const unsigned short *rows_of = shared.tables.columns.row + column;
             int row = rows_of[nh_lane_column<NH_AS_LAID>()];
             int row_across = rows_of[nh_lane_column<NH_TRANSPOSED>()];
@@ -95,9 +102,11 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
             }
             unsigned d_scores[4];
             nh_pack_weights(d_scores, scores, true);
+            if (bias_wanted) nh_bias_lay(shared.sums, column, d_scores);
             nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys_across, row_across);
         }
     }
+    if (bias_wanted) nh_bias_gather(item, shared.tables.sight, subtile, shared.sums);
     if (!args.tensor[NH_D_Q].data) return;
     __syncwarp();
     nh_stage_rows<NH_DIM, NH_STEPS>(shared.queries, d_queries, (float)args.scale, (float)args.scale,
@@ -111,6 +120,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     extern __shared__ __align__(128) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     int warp = (int)(threadIdx.x / 32), turn = 0;
+    int head = 0; /* whose bias gradient is being added up */
+    const bool bias_wanted = nh_bias_wanted(args);
+    if (bias_wanted) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         const nh_item &item = shared.tables.item[turn];
@@ -119,6 +131,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_Q, shared.queries);
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, shared.outputs);
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, shared.d_outputs);
+        if (bias_wanted && item.head > head) {
+            nh_bias_flush(args, head, item.head, shared.sums);
+            head = item.head;
+        }
         turn ^= 1;
         nh_tables_turn(args, item, index + (int)gridDim.x, shared.tables, turn);
         if (NH_BIAS_COUNT) nh_bias_fill(args, item.head, shared.tables.bias);
@@ -129,4 +145,5 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             if (nh_subtile_exists(item, subtile)) nh_differentiate(args, item, shared, subtile);
         __syncthreads();
     }
+    if (bias_wanted) nh_bias_flush(args, head, (int)args.heads, shared.sums);
 }

@@ -1,0 +1,28 @@
+/* The bias's gradient from the blocks' sums of small_backward_query.cu: 32 entries of a head per block, blocks' sums split
+ * over its warps and added in a fixed order. */
+#include "prelude.cuh"
+
+enum { NH_WARPS = 16 };
+
+__shared__ float part[NH_WARPS][32];
+
+extern "C" __global__ void __launch_bounds__(32 * NH_WARPS)
+    small_bias_sum(const __grid_constant__ nh_cuda_args args) {
+    const nh_cuda_tensor &partial = args.tensor[NH_D_S];
+    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
+    const int entry = (int)blockIdx.x * 32 + lane, head = (int)blockIdx.y;
+    const int shares = (int)(partial.head / NH_BIAS_COUNT);
+    const float *from = (const float *)partial.data + head * partial.head + entry;
+    float sum = 0.f;
+    if (entry < NH_BIAS_COUNT) {
+#pragma unroll 4
+        for (int share = warp; share < shares; share += NH_WARPS)
+            sum += from[(long long)share * NH_BIAS_COUNT];
+    }
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || entry >= NH_BIAS_COUNT) return;
+    for (int w = 1; w < NH_WARPS; w++)
+        sum += part[w][lane];
+    ((elem *)args.tensor[NH_D_BIAS].data)[(long long)head * NH_BIAS_COUNT + entry] = nh_store(sum);
+}
