@@ -2,6 +2,7 @@
 #ifndef NH_CONTEXT_H
 #define NH_CONTEXT_H
 
+#include "ranking_cache.h"
 #include "registry.h"
 #include "wisdom.h"
 
@@ -12,6 +13,7 @@ struct nhood_context {
     struct nh_host host;
     struct nh_devices devices;
     struct nh_wisdom *wisdom;
+    struct nh_ranking_cache *rankings;
     char *cache;               /* a folder; "" for none */
     pthread_mutex_t measuring; /* timings at the same time would disturb each other */
     atomic_int references;

@@ -64,19 +64,19 @@ nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nh
 /* Ranks by wisdom and estimates; measures first where that is asked for and wisdom knows nothing. */
 static nhood_status choose(nhood_context *context, const struct nh_request *request,
                            const nhood_plan_options *options, struct nh_ranking *ranking) {
-    nhood_status status = nh_planner_rank(request, ranking);
+    nhood_status status = nh_ranking_cache_rank(context->rankings, request, ranking);
     if (status || !options || ranking->choice[0].samples) return status;
     if (options->effort == NHOOD_EFFORT_WISDOM_ONLY)
         return nh_error(NHOOD_ERR_CACHE_MISS, "wisdom knows nothing of this problem on %s (%s)",
                         request->device->info.name, request->device->info.description);
     if (options->effort != NHOOD_EFFORT_MEASURE) return NHOOD_OK;
     pthread_mutex_lock(&context->measuring);
-    status = nh_planner_rank(request, ranking);
+    status = nh_ranking_cache_rank(context->rankings, request, ranking);
     /* Another thread may have measured it while this one waited. */
     if (!status && !ranking->choice[0].samples) {
         if (nh_measure(request, options->budget_s))
             nh_log(&context->host, NHOOD_LOG_WARNING, "not measured: %s", nhood_last_error());
-        status = nh_planner_rank(request, ranking);
+        status = nh_ranking_cache_rank(context->rankings, request, ranking);
     }
     pthread_mutex_unlock(&context->measuring);
     return status;

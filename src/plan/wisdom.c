@@ -59,6 +59,13 @@ bool nh_wisdom_has_any(struct nh_wisdom *wisdom) {
     return any;
 }
 
+uint64_t nh_wisdom_version(struct nh_wisdom *wisdom) {
+    pthread_mutex_lock(&wisdom->lock);
+    uint64_t version = wisdom->version;
+    pthread_mutex_unlock(&wisdom->lock);
+    return version;
+}
+
 /* ---- the table, under the lock ---- */
 
 static struct nh_wisdom_entry **bucket_of(const struct nh_wisdom *wisdom, uint64_t hash) {
@@ -132,6 +139,7 @@ nhood_status nh_wisdom_add(struct nh_wisdom *wisdom, const struct nh_wisdom_reco
     uint64_t hash = hash_of(record->device, record->problem);
     nhood_status status = NHOOD_OK;
     pthread_mutex_lock(&wisdom->lock);
+    wisdom->version++;
     struct nh_wisdom_entry *known = find(wisdom, hash, record);
     if (!known) {
         status = insert(wisdom, hash, record);
@@ -187,6 +195,7 @@ static bool named(const char *wanted, const char *name) {
 int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *device, const char *problem) {
     int64_t forgotten = 0;
     pthread_mutex_lock(&wisdom->lock);
+    wisdom->version++;
     for (size_t i = 0; i < wisdom->buckets; i++)
         for (struct nh_wisdom_entry **at = &wisdom->bucket[i]; *at;) {
             struct nh_wisdom_entry *entry = *at;

@@ -38,6 +38,9 @@ void nh_wisdom_key(const struct nh_device *device, const struct nh_problem *prob
 /* Cheap: most contexts have none. */
 bool nh_wisdom_has_any(struct nh_wisdom *wisdom);
 
+/* Another number after every change. */
+uint64_t nh_wisdom_version(struct nh_wisdom *wisdom);
+
 /* Copies the record, or merges it into the one it has of this candidate. MEMORY. */
 nhood_status nh_wisdom_add(struct nh_wisdom *wisdom, const struct nh_wisdom_record *record);
 

@@ -18,6 +18,7 @@ struct nh_wisdom {
     struct nh_wisdom_entry **bucket;
     size_t buckets; /* a power of two */
     size_t count;
+    uint64_t version;
 };
 
 #endif

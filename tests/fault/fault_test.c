@@ -23,7 +23,7 @@ static void counted_release(void *user, void *memory) {
 }
 
 /* Everything a plan allocates, with allocation number n failing, for every n; all is given back. Where only measuring
- * fails, there is a plan all the same. */
+ * or remembering the ranking fails, there is a plan all the same. */
 static void failing_allocations(const char *text, const char *solver, int32_t effort) {
     nhood_context_options options = {.struct_size = sizeof options,
                                      .threads = 3,
@@ -34,7 +34,7 @@ static void failing_allocations(const char *text, const char *solver, int32_t ef
         .struct_size = sizeof plan_options, .solver = solver, .effort = effort, .budget_s = 1e-3};
     nhood_problem problem;
     nhood_problem_parse(text, &problem);
-    int failures = 0, whole = 0;
+    int failures = 0, spared = 0, whole = 0;
     for (int n = 0; !whole && n < 1000; n++) {
         nhood_context *context = NULL;
         nhood_plan *plan = NULL;
@@ -44,15 +44,16 @@ static void failing_allocations(const char *text, const char *solver, int32_t ef
         if (!status) status = nhood_plan_create(context, 0, &problem, &plan_options, &plan);
         whole = atomic_load(&calls) <= n;
         failures += status == NHOOD_ERR_MEMORY;
-        CHECK(status ? status == NHOOD_ERR_MEMORY && !plan && !whole
-                     : whole || effort == NHOOD_EFFORT_MEASURE,
-              "%s, allocation %d: %s", text, n, nhood_last_error());
+        spared += !status && !whole;
+        CHECK(!status || (status == NHOOD_ERR_MEMORY && !plan && !whole), "%s, allocation %d: %s",
+              text, n, nhood_last_error());
         nhood_plan_release(plan);
         nhood_context_destroy(context);
         CHECK(atomic_load(&live) == 0, "%s, allocation %d: %d blocks kept", text, n,
               atomic_load(&live));
     }
-    CHECK(whole && failures > 1, "%s: %d failures", text, failures);
+    CHECK(whole && failures > 1 && (spared == 1 || effort == NHOOD_EFFORT_MEASURE),
+          "%s: %d failures, %d without effect", text, failures, spared);
 }
 
 static void bad_options(void) {

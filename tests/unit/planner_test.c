@@ -1,5 +1,5 @@
 /* The planner with solvers made for the purpose. */
-#include "planner.h"
+#include "ranking_cache.h"
 
 #include "test.h"
 
@@ -180,6 +180,83 @@ static void building(struct nh_wisdom *wisdom) {
     CHECK(fake_live == 0, "%d operations kept", (int)fake_live);
 }
 
+static bool no_memory;
+
+static void *allocate_some(void *user, size_t bytes, size_t alignment) {
+    (void)user;
+    return no_memory ? NULL : aligned_alloc(alignment, bytes);
+}
+
+static void release_some(void *user, void *memory) {
+    (void)user;
+    free(memory);
+}
+
+static int asked_for_candidates;
+
+static int counted_candidates(const struct nh_problem *given, const struct nh_device *on,
+                              struct nh_config *config, int capacity) {
+    asked_for_candidates++;
+    return fake_candidates(given, on, config, capacity);
+}
+
+/* Was the solver asked, and did the ranking come out as without a cache? */
+static bool asks(struct nh_ranking_cache *cache, const struct nh_request *request) {
+    struct nh_ranking expected = {.count = 0}, ranking = {.count = 0};
+    CHECK(!nh_planner_rank(request, &expected), "%s", nhood_last_error());
+    asked_for_candidates = 0;
+    CHECK(!nh_ranking_cache_rank(cache, request, &ranking) && ranking.count == expected.count,
+          "%d choices", ranking.count);
+    for (int i = 0; i < expected.count; i++)
+        CHECK(ranking.choice[i].solver == expected.choice[i].solver &&
+                  ranking.choice[i].measured_ns == expected.choice[i].measured_ns &&
+                  !memcmp(&ranking.choice[i].config, &expected.choice[i].config,
+                          sizeof ranking.choice[i].config),
+              "choice %d", i);
+    return asked_for_candidates > 0;
+}
+
+static void remembering(struct nh_wisdom *wisdom) {
+    struct nh_solver counted = first;
+    counted.candidates = counted_candidates;
+    const struct nh_solver *const counting[] = {&refusing, &counted, &second, NULL};
+    const struct nh_host some = {.allocate = allocate_some, .release = release_some};
+    struct nh_request request = {counting, &device, &problem, NULL, wisdom};
+    struct nh_ranking_cache *cache = NULL;
+    struct nh_ranking ranking;
+    CHECK(!nh_ranking_cache_create(&some, &cache), "%s", nhood_last_error());
+    no_memory = true;
+    CHECK(asks(cache, &request) && asks(cache, &request), "without memory nothing is remembered");
+    no_memory = false;
+    CHECK(asks(cache, &request) && !asks(cache, &request), "remembered");
+    request.only = "first";
+    CHECK(asks(cache, &request) && !asks(cache, &request), "another solver, another ranking");
+    struct nh_problem other = problem;
+    other.strides[NHOOD_Q].batch += 8;
+    request.problem = &other;
+    CHECK(asks(cache, &request), "another layout");
+    request.problem = &problem;
+    request.only = NULL;
+    asks(cache, &request);
+    learn(wisdom, "first", "size=0", 3);
+    CHECK(asks(cache, &request) && !asks(cache, &request), "what is learned makes it old");
+    nh_wisdom_forget(wisdom, NULL, NULL);
+    CHECK(asks(cache, &request), "and what is forgotten");
+    request.only = "refusing";
+    CHECK(nh_ranking_cache_rank(cache, &request, &ranking) == NHOOD_ERR_UNSUPPORTED &&
+              nh_ranking_cache_rank(cache, &request, &ranking) == NHOOD_ERR_UNSUPPORTED,
+          "refusals come every time");
+    for (int64_t batch = 1; batch <= 1000; batch++) {
+        other.batch = batch;
+        request.problem = &other;
+        request.only = NULL;
+        asks(cache, &request);
+        CHECK(!asks(cache, &request), "the latest is always remembered");
+    }
+    nh_ranking_cache_destroy(cache);
+    nh_ranking_cache_destroy(NULL);
+}
+
 int main(void) {
     struct nh_wisdom *wisdom = NULL;
     nhood_problem text;
@@ -189,6 +266,8 @@ int main(void) {
     estimates(wisdom);
     building(wisdom);
     wisdom_decides(wisdom);
+    nh_wisdom_forget(wisdom, NULL, NULL);
+    remembering(wisdom);
     nh_wisdom_destroy(wisdom);
     return test_result();
 }

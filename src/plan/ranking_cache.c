@@ -1,0 +1,98 @@
+#include "ranking_cache.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { SLOTS = 256 }; /* a power of two; problems that share a slot drive each other out */
+
+struct entry {
+    const struct nh_device *device;
+    char only[NH_WISDOM_SOLVER_BYTES]; /* "" for any solver */
+    uint64_t wisdom_version;
+    struct nh_problem problem;
+    int count;
+    struct nh_choice choice[];
+};
+
+struct nh_ranking_cache {
+    const struct nh_host *host;
+    pthread_mutex_t lock;
+    struct entry *slot[SLOTS];
+};
+
+nhood_status nh_ranking_cache_create(const struct nh_host *host, struct nh_ranking_cache **cache) {
+    *cache = nh_allocate(host, sizeof **cache);
+    if (!*cache) return NHOOD_ERR_MEMORY;
+    (*cache)->host = host;
+    pthread_mutex_init(&(*cache)->lock, NULL);
+    return NHOOD_OK;
+}
+
+void nh_ranking_cache_destroy(struct nh_ranking_cache *cache) {
+    if (!cache) return;
+    for (int i = 0; i < SLOTS; i++)
+        nh_release(cache->host, cache->slot[i]);
+    pthread_mutex_destroy(&cache->lock);
+    nh_release(cache->host, cache);
+}
+
+/* FNV-1a by words. Canonical problems have zeros for padding; if one had not, it would just not be found. */
+static size_t slot_of(const struct nh_request *request) {
+    uint64_t hash = 0xcbf29ce484222325u ^ (uintptr_t)request->device, word;
+    const char *at = (const char *)request->problem;
+    for (size_t i = 0; i + sizeof word <= sizeof *request->problem; i += sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        hash = (hash ^ word) * 0x100000001b3u;
+    }
+    return (size_t)(hash >> 32 ^ hash) & (SLOTS - 1);
+}
+
+static bool fits(const struct entry *entry, const struct nh_request *request, const char *only,
+                 uint64_t wisdom_version) {
+    return entry && entry->device == request->device && entry->wisdom_version == wisdom_version &&
+           !strcmp(entry->only, only) &&
+           !memcmp(&entry->problem, request->problem, sizeof entry->problem);
+}
+
+/* Without memory, nothing is remembered. */
+static struct entry *make_entry(const struct nh_host *host, const struct nh_request *request,
+                                const char *only, uint64_t wisdom_version,
+                                const struct nh_ranking *ranking) {
+    size_t choice_bytes = (size_t)ranking->count * sizeof *ranking->choice;
+    struct entry *entry = nh_allocate(host, sizeof *entry + choice_bytes);
+    if (!entry) return NULL;
+    entry->device = request->device;
+    memcpy(entry->only, only, strlen(only) + 1);
+    entry->wisdom_version = wisdom_version;
+    memcpy(&entry->problem, request->problem, sizeof entry->problem);
+    entry->count = ranking->count;
+    memcpy(entry->choice, ranking->choice, choice_bytes);
+    return entry;
+}
+
+nhood_status nh_ranking_cache_rank(struct nh_ranking_cache *cache, const struct nh_request *request,
+                                   struct nh_ranking *ranking) {
+    const char *only = request->only ? request->only : "";
+    /* Before ranking: what changes meanwhile makes the entry old, not wrong. */
+    uint64_t wisdom_version = nh_wisdom_version(request->wisdom);
+    size_t slot = slot_of(request);
+    pthread_mutex_lock(&cache->lock);
+    const struct entry *known = cache->slot[slot];
+    bool found = fits(known, request, only, wisdom_version);
+    if (found) {
+        ranking->count = known->count;
+        memcpy(ranking->choice, known->choice, (size_t)known->count * sizeof *known->choice);
+    }
+    pthread_mutex_unlock(&cache->lock);
+    if (found) return NHOOD_OK;
+    nhood_status status = nh_planner_rank(request, ranking);
+    if (status) return status; /* so `only` names a solver, and has room in an entry */
+    struct entry *made = make_entry(cache->host, request, only, wisdom_version, ranking);
+    if (!made) return NHOOD_OK;
+    pthread_mutex_lock(&cache->lock);
+    struct entry *old = cache->slot[slot];
+    cache->slot[slot] = made;
+    pthread_mutex_unlock(&cache->lock);
+    nh_release(cache->host, old);
+    return NHOOD_OK;
+}
