@@ -5,9 +5,8 @@
  * queries: see kernels/small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
  * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 128. */
 #include "cuda_solvers.h"
-#include "dtype.h"
 #include "launch.h"
-#include "small_shape.h"
+#include "small_launch.h"
 
 #include <string.h>
 
@@ -18,22 +17,14 @@ enum { Q0, S0 = 3, WARPS = 6, K0 };
 static const char *const knobs[] = {"q0",    "q1", "q2", "s0", "s1", "s2",
                                     "warps", "k0", "k1", "k2", NULL};
 
-/* ---- the kernels and what they need ---- */
+/* ---- configs ---- */
 
-enum kernel { FORWARD, BACKWARD_QUERY, BACKWARD_KEY };
 static const char *const sources[] = {"small_forward.cu", "small_backward_query.cu",
                                       "small_backward_key.cu"};
 
-/* One launch of a config. */
-struct launch {
-    enum kernel kernel;
-    int32_t warps;
-    struct nh_small_shape shape;
-};
-
-static bool launch_of(const struct nh_problem *problem, enum kernel kernel, const int32_t *value,
-                      struct launch *launch) {
-    bool by_keys = kernel == BACKWARD_KEY;
+static bool launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                      const int32_t *value, struct nh_small_launch *launch) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
     const int32_t *item = value + (by_keys ? K0 : Q0);
     launch->kernel = kernel;
     /* by keys, a warp owns one subtile */
@@ -42,133 +33,23 @@ static bool launch_of(const struct nh_problem *problem, enum kernel kernel, cons
                              &launch->shape);
 }
 
-/* Whether a product can mask: see kernels/small_penalty.cuh. A tiny scale would make the penalty a small one. */
-static bool masks_by_penalty(const struct nh_problem *problem, const struct launch *launch) {
-    enum { PLACES = 8 };
-    const double least_scale = 1e-30;
-    int64_t starts = 0;
-    bool causal = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        int64_t spread = launch->shape.columns[a] - problem->axis[a].window;
-        starts += spread > 0 ? spread + 1 : 0;
-        causal = causal || problem->axis[a].causal;
-    }
-    return launch->kernel == FORWARD && !launch->shape.dense && !problem->has_bias && !causal &&
-           starts <= PLACES && problem->scale >= least_scale;
-}
-
-static int64_t steps_of(int64_t dim) {
-    return nh_ceil_div(dim, 16);
-}
-
-static int64_t shared_bytes_of(const struct nh_problem *problem, const struct launch *launch) {
-    const struct nh_small_shape *shape = &launch->shape;
-    int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
-    int64_t row[] = {nh_max(key, value), key + 2 * value, key + value};
-    int64_t statistics = launch->kernel == BACKWARD_KEY ? 8 : 0;
-    int64_t penalties = launch->kernel == FORWARD ? 16 * nh_small_columns(shape) : 0;
-    /* per warp, score gradients of a subtile and sums for the bias's */
-    int64_t bias_gradient = 0;
-    if (launch->kernel == BACKWARD_QUERY && problem->has_bias)
-        bias_gradient = launch->warps * (32 * nh_small_columns(shape) + 4 * problem->bias_count);
-    return shape->halo_rows * (key + value + statistics) + shape->item_rows * row[launch->kernel] +
-           penalties + bias_gradient + nh_small_table_bytes(problem, shape);
-}
-
-/* Operands, scores and sums of a thread, and what addresses and masks take. */
-static int64_t registers_of(const struct nh_problem *problem, const struct launch *launch) {
-    int64_t blocks = launch->shape.blocks, keys = steps_of(problem->dim);
-    int64_t values = steps_of(problem->dim_v), biased = problem->has_bias ? 10 : 0;
-    if (launch->kernel == BACKWARD_KEY) return 12 * (keys + values) + 74 + biased;
-    if (launch->kernel == BACKWARD_QUERY) return 12 * keys + 4 * values + 48 + biased;
-    return 4 * nh_ceil_div(blocks, nh_ceil_div(blocks, 16)) + 4 * keys + 8 * values + 28 + biased;
-}
-
-/* Blocks that share a multiprocessor; 0: not even one fits. */
-static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct launch *launch) {
-    enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_RESIDENTS = 16, MOST_WARPS = 48 };
-    int64_t shared = shared_bytes_of(problem, launch);
-    if (shared > device->shared_bytes_per_block) return 0;
-    int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
-    int64_t warps = nh_ceil_div(launch->warps, 4) * 4;
-    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
-    int64_t by_registers = REGISTERS / (32 * warps * registers);
-    int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
-    return nh_max(1, nh_min(residents, MOST_RESIDENTS));
-}
-
-/* ---- time ---- */
-
-/* Instructions of a warp for one subtile: products with their loads, then masks and exponentials. */
-static double subtile_instructions(const struct nh_problem *problem, const struct launch *launch) {
-    double keys = (double)steps_of(problem->dim), values = (double)steps_of(problem->dim_v);
-    double bias = problem->has_bias ? 16 : 0, block;
-    switch (launch->kernel) {
-    case FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 18 : 26); break;
-    case BACKWARD_QUERY:
-        block = 2 * (2 * keys + values) + 35;
-        /* entries of the table, gathered over 16 rows */
-        bias += (double)problem->bias_count * (problem->has_bias ? 2.5 : 0) /
-                (double)launch->shape.blocks;
-        break;
-    default: block = 4 * (keys + values) + 49;
-    }
-    return (double)launch->shape.blocks * (block + bias) + 250;
-}
-
-/* What an item copies to shared memory. */
-static double item_bytes(const struct nh_problem *problem, const struct launch *launch) {
-    double dims = (double)(problem->dim + problem->dim_v), halo = (double)launch->shape.halo_rows;
-    double share = (double)(problem->heads / problem->kv_heads);
-    double rows = (double)launch->shape.item_rows;
-    switch (launch->kernel) {
-    case FORWARD: return 2 * (halo * dims + rows * (double)problem->dim);
-    case BACKWARD_QUERY: return 2 * (halo * dims + rows * (dims + (double)problem->dim_v));
-    default: return share * halo * (2 * dims + 8) + 2 * rows * dims;
-    }
-}
-
-static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                        const struct launch *launch) {
-    /* of the issue slots; of the bytes that a multiprocessor gets from the L2 per clock */
-    const double filled = 0.55, l2_bytes_per_clock = 32, instructions_per_copy = 10;
-    bool by_keys = launch->kernel == BACKWARD_KEY;
-    double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
-    double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    double items = launch->shape.items / share;
-    double residents = (double)residents_of(problem, device, launch);
-    double bytes = items * item_bytes(problem, launch);
-    double instructions = launch->shape.subtiles * subtile_instructions(problem, launch) +
-                          bytes / (16 * 32) * instructions_per_copy;
-    double issue = instructions / 4 / filled, copy = bytes / l2_bytes_per_clock;
-    /* few blocks hide less of their copies */
-    double exposed = 0.15 + 0.5 / residents;
-    double clocks = issue > copy ? issue + exposed * copy : copy + exposed * issue;
-    double waves = copies * items / residents;
-    double tail = waves > 1 ? 1 + 0.3 / waves : 1 / waves < 4 ? 1 / waves : 4;
-    const double measured = 1.4; /* over these counts, median on an H200 */
-    return 1e9 * measured * copies * clocks * tail / device->clock_hz;
-}
-
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
     const double launch_overhead_ns = 4000, share_of_bandwidth = 0.85;
     const struct nh_cuda_device *cuda = device->backend;
     bool forward = problem->op == NHOOD_OP_FWD;
     double ns = 0;
-    for (int k = forward ? FORWARD : BACKWARD_QUERY; k <= (forward ? FORWARD : BACKWARD_KEY); k++) {
-        struct launch launch;
-        if (!launch_of(problem, (enum kernel)k, config->value, &launch)) return 1e18;
-        ns += launch_ns(problem, cuda, &launch) + launch_overhead_ns;
+    for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
+         k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
+        struct nh_small_launch launch;
+        if (!launch_of(problem, (enum nh_small_kernel)k, config->value, &launch)) return 1e18;
+        ns += nh_small_launch_ns(problem, cuda, &launch) + launch_overhead_ns;
     }
     /* both launches of the backward pass read their inputs */
     double bytes = nh_problem_bytes(problem) * (forward ? 1 : 1.6);
     double memory = 1e9 * bytes / (share_of_bandwidth * cuda->memory_bytes_per_s);
     return ns > memory ? ns : memory + launch_overhead_ns;
 }
-
-/* ---- candidates ---- */
 
 struct box {
     int32_t item[NH_AXES], subtile[NH_AXES], warps;
@@ -216,10 +97,12 @@ static void insert(struct choice *choice, const struct box *box, double ns) {
     choice->ns[place] = ns;
 }
 
-static void set_config(enum kernel kernel, const struct box *box, struct nh_config *config) {
-    memcpy(config->value + (kernel == BACKWARD_KEY ? K0 : Q0), box->item, sizeof box->item);
+static void set_config(enum nh_small_kernel kernel, const struct box *box,
+                       struct nh_config *config) {
+    memcpy(config->value + (kernel == NH_SMALL_BACKWARD_KEY ? K0 : Q0), box->item,
+           sizeof box->item);
     memcpy(config->value + S0, box->subtile, sizeof box->subtile);
-    if (kernel != BACKWARD_KEY) config->value[WARPS] = box->warps;
+    if (kernel != NH_SMALL_BACKWARD_KEY) config->value[WARPS] = box->warps;
 }
 
 static int rank_of(const struct box *box) {
@@ -228,21 +111,21 @@ static int rank_of(const struct box *box) {
 
 /* subtile: that of the boxes to choose from; NULL: any. */
 static struct choice choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            enum kernel kernel, const int32_t *subtile) {
-    bool by_keys = kernel == BACKWARD_KEY;
+                            enum nh_small_kernel kernel, const int32_t *subtile) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
     const struct box *boxes = by_keys ? key_boxes : query_boxes;
     size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
     struct choice choice = {.count = 0};
     for (size_t i = 0; i < count; i++) {
         struct nh_config config = {{0}};
-        struct launch launch;
+        struct nh_small_launch launch;
         set_config(kernel, &boxes[i], &config);
         if (rank_of(&boxes[i]) != problem->rank ||
             (subtile && memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) != 0) ||
             !launch_of(problem, kernel, config.value, &launch) ||
-            8 * launch.shape.blocks > MOST_BOX || !residents_of(problem, device, &launch))
+            8 * launch.shape.blocks > MOST_BOX || !nh_small_residents(problem, device, &launch))
             continue;
-        insert(&choice, &boxes[i], launch_ns(problem, device, &launch));
+        insert(&choice, &boxes[i], nh_small_launch_ns(problem, device, &launch));
     }
     return choice;
 }
@@ -250,17 +133,18 @@ static struct choice choose(const struct nh_problem *problem, const struct nh_cu
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     bool forward = problem->op == NHOOD_OP_FWD;
-    struct choice queries =
-        choose(problem, device->backend, forward ? FORWARD : BACKWARD_QUERY, NULL);
+    struct choice queries = choose(problem, device->backend,
+                                   forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY, NULL);
     int count = 0;
     for (int i = 0; i < queries.count && count < capacity; i++) {
         config[count] = (struct nh_config){{0}};
-        set_config(forward ? FORWARD : BACKWARD_QUERY, queries.box[i], &config[count]);
+        set_config(forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY, queries.box[i],
+                   &config[count]);
         if (!forward) {
             struct choice keys =
-                choose(problem, device->backend, BACKWARD_KEY, queries.box[i]->subtile);
+                choose(problem, device->backend, NH_SMALL_BACKWARD_KEY, queries.box[i]->subtile);
             if (!keys.count) continue;
-            set_config(BACKWARD_KEY, keys.box[i < keys.count ? i : 0], &config[count]);
+            set_config(NH_SMALL_BACKWARD_KEY, keys.box[i < keys.count ? i : 0], &config[count]);
         }
         count++;
     }
@@ -304,26 +188,26 @@ static bool strided(const struct nh_problem *problem) {
 
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device,
-                                     const struct launch *launch) {
+                                     const struct nh_small_launch *launch) {
     static const char *const names[][NH_AXES] = {{"NH_Q0", "NH_Q1", "NH_Q2"},
                                                  {"NH_S0", "NH_S1", "NH_S2"},
                                                  {"NH_K0", "NH_K1", "NH_K2"},
                                                  {"NH_H0", "NH_H1", "NH_H2"},
                                                  {"NH_W0", "NH_W1", "NH_W2"}};
     const struct nh_small_shape *shape = &launch->shape;
-    bool penalty = masks_by_penalty(problem, launch);
+    bool penalty = nh_small_masks_by_penalty(problem, launch);
     struct nh_kernel_spec spec = {.source = sources[launch->kernel]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
     nh_kernel_define(&spec, "NH_DIM", problem->dim);
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(&spec, "NH_WARPS", launch->warps);
-    nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, launch));
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_small_residents(problem, device, launch));
     nh_kernel_define(&spec, "NH_STRIDED", strided(problem));
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
     nh_kernel_define(&spec, "NH_PENALTY", penalty);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
-    nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, launch));
+    nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(&spec, names[0][a], shape->rows[a]);
         nh_kernel_define(&spec, names[1][a], shape->subtile[a]);
@@ -353,22 +237,23 @@ static nhood_status set_items(const struct nh_problem *problem, const struct nh_
 }
 
 static nhood_status prepare(const struct nh_cuda_operation *operation,
-                            const struct nh_problem *problem, enum kernel kernel,
+                            const struct nh_problem *problem, enum nh_small_kernel kernel,
                             const int32_t *value, struct nh_cuda_step *step,
                             struct nh_kernel_spec *spec) {
     const struct nh_cuda_device *device = operation->device;
-    struct launch launch;
-    if (!launch_of(problem, kernel, value, &launch) || !residents_of(problem, device, &launch))
+    struct nh_small_launch launch;
+    if (!launch_of(problem, kernel, value, &launch) ||
+        !nh_small_residents(problem, device, &launch))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
-    nhood_status status =
-        set_items(problem, &launch.shape,
-                  kernel == BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->args.tiling);
+    nhood_status status = set_items(
+        problem, &launch.shape,
+        kernel == NH_SMALL_BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->args.tiling);
     if (status) return status;
     *spec = spec_of(problem, device, &launch);
     step->threads = 32 * launch.warps;
-    step->shared_bytes = shared_bytes_of(problem, &launch);
+    step->shared_bytes = nh_small_shared_bytes(problem, &launch);
     step->grid[0] = nh_min(step->args.tiling.items,
-                           device->multiprocessors * residents_of(problem, device, &launch));
+                           device->multiprocessors * nh_small_residents(problem, device, &launch));
     return NHOOD_OK;
 }
 
@@ -393,7 +278,7 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
     size_t delta = nh_cuda_reserve(
         operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
     nh_cuda_bind_workspace(step, problem, NH_DELTA, delta, 1);
-    nhood_status status = prepare(operation, problem, BACKWARD_QUERY, value, step, &spec);
+    nhood_status status = prepare(operation, problem, NH_SMALL_BACKWARD_QUERY, value, step, &spec);
     if (!status && problem->has_bias) {
         int64_t sums = step->grid[0] * problem->bias_count;
         step->args.tensor[NH_D_S].head = sums;
@@ -404,7 +289,7 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
     }
     if (!status) status = nh_cuda_step_add(operation, step, &spec);
     if (!status && problem->has_bias) status = add_bias_sum(operation, problem, *step);
-    if (!status) status = prepare(operation, problem, BACKWARD_KEY, value, step, &spec);
+    if (!status) status = prepare(operation, problem, NH_SMALL_BACKWARD_KEY, value, step, &spec);
     step->outputs = 1u << NHOOD_D_K | 1u << NHOOD_D_V;
     return status ? status : nh_cuda_step_add(operation, step, &spec);
 }
@@ -415,7 +300,7 @@ static nhood_status add_launches(struct nh_cuda_operation *operation,
     struct nh_kernel_spec spec;
     nh_cuda_step_init(&step, problem);
     if (problem->op == NHOOD_OP_BWD) return add_backward(operation, problem, value, &step);
-    nhood_status status = prepare(operation, problem, FORWARD, value, &step, &spec);
+    nhood_status status = prepare(operation, problem, NH_SMALL_FORWARD, value, &step, &spec);
     return status ? status : nh_cuda_step_add(operation, &step, &spec);
 }
 

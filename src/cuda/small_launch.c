@@ -1,0 +1,114 @@
+#include "small_launch.h"
+
+/* Whether a product can mask: see kernels/small_penalty.cuh. A tiny scale would make the penalty a small one. */
+bool nh_small_masks_by_penalty(const struct nh_problem *problem,
+                               const struct nh_small_launch *launch) {
+    enum { PLACES = 8 };
+    const double least_scale = 1e-30;
+    int64_t starts = 0;
+    bool causal = false;
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t spread = launch->shape.columns[a] - problem->axis[a].window;
+        starts += spread > 0 ? spread + 1 : 0;
+        causal = causal || problem->axis[a].causal;
+    }
+    return launch->kernel == NH_SMALL_FORWARD && !launch->shape.dense && !problem->has_bias &&
+           !causal && starts <= PLACES && problem->scale >= least_scale;
+}
+
+static int64_t steps_of(int64_t dim) {
+    return nh_ceil_div(dim, 16);
+}
+
+int64_t nh_small_shared_bytes(const struct nh_problem *problem,
+                              const struct nh_small_launch *launch) {
+    const struct nh_small_shape *shape = &launch->shape;
+    int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
+    int64_t row[] = {nh_max(key, value), key + 2 * value, key + value};
+    int64_t statistics = launch->kernel == NH_SMALL_BACKWARD_KEY ? 8 : 0;
+    int64_t penalties = launch->kernel == NH_SMALL_FORWARD ? 16 * nh_small_columns(shape) : 0;
+    /* per warp, score gradients of a subtile and sums for the bias's */
+    int64_t bias_gradient = 0;
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
+        bias_gradient = launch->warps * (32 * nh_small_columns(shape) + 4 * problem->bias_count);
+    return shape->halo_rows * (key + value + statistics) + shape->item_rows * row[launch->kernel] +
+           penalties + bias_gradient + nh_small_table_bytes(problem, shape);
+}
+
+/* Operands, scores and sums of a thread, and what addresses and masks take. */
+static int64_t registers_of(const struct nh_problem *problem,
+                            const struct nh_small_launch *launch) {
+    int64_t blocks = launch->shape.blocks, keys = steps_of(problem->dim);
+    int64_t values = steps_of(problem->dim_v), biased = problem->has_bias ? 10 : 0;
+    if (launch->kernel == NH_SMALL_BACKWARD_KEY) return 12 * (keys + values) + 74 + biased;
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) return 12 * keys + 4 * values + 48 + biased;
+    return 4 * nh_ceil_div(blocks, nh_ceil_div(blocks, 16)) + 4 * keys + 8 * values + 28 + biased;
+}
+
+/* Blocks that share a multiprocessor; 0: not even one fits. */
+int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                           const struct nh_small_launch *launch) {
+    enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_RESIDENTS = 16, MOST_WARPS = 48 };
+    int64_t shared = nh_small_shared_bytes(problem, launch);
+    if (shared > device->shared_bytes_per_block) return 0;
+    int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
+    int64_t warps = nh_ceil_div(launch->warps, 4) * 4;
+    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
+    int64_t by_registers = REGISTERS / (32 * warps * registers);
+    int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
+    return nh_max(1, nh_min(residents, MOST_RESIDENTS));
+}
+
+/* ---- time ---- */
+
+/* Instructions of a warp for one subtile: products with their loads, then masks and exponentials. */
+static double subtile_instructions(const struct nh_problem *problem,
+                                   const struct nh_small_launch *launch) {
+    double keys = (double)steps_of(problem->dim), values = (double)steps_of(problem->dim_v);
+    double bias = problem->has_bias ? 16 : 0, block;
+    switch (launch->kernel) {
+    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 18 : 26); break;
+    case NH_SMALL_BACKWARD_QUERY:
+        block = 2 * (2 * keys + values) + 35;
+        /* entries of the table, gathered over 16 rows */
+        bias += (double)problem->bias_count * (problem->has_bias ? 2.5 : 0) /
+                (double)launch->shape.blocks;
+        break;
+    default: block = 4 * (keys + values) + 49;
+    }
+    return (double)launch->shape.blocks * (block + bias) + 250;
+}
+
+/* What an item copies to shared memory. */
+static double item_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    double dims = (double)(problem->dim + problem->dim_v), halo = (double)launch->shape.halo_rows;
+    double share = (double)(problem->heads / problem->kv_heads);
+    double rows = (double)launch->shape.item_rows;
+    switch (launch->kernel) {
+    case NH_SMALL_FORWARD: return 2 * (halo * dims + rows * (double)problem->dim);
+    case NH_SMALL_BACKWARD_QUERY: return 2 * (halo * dims + rows * (dims + (double)problem->dim_v));
+    default: return share * halo * (2 * dims + 8) + 2 * rows * dims;
+    }
+}
+
+double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const struct nh_small_launch *launch) {
+    /* of the issue slots; of the bytes that a multiprocessor gets from the L2 per clock */
+    const double filled = 0.55, l2_bytes_per_clock = 32, instructions_per_copy = 10;
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
+    double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double items = launch->shape.items / share;
+    double residents = (double)nh_small_residents(problem, device, launch);
+    double bytes = items * item_bytes(problem, launch);
+    double instructions = launch->shape.subtiles * subtile_instructions(problem, launch) +
+                          bytes / (16 * 32) * instructions_per_copy;
+    double issue = instructions / 4 / filled, copy = bytes / l2_bytes_per_clock;
+    /* few blocks hide less of their copies */
+    double exposed = 0.15 + 0.5 / residents;
+    double clocks = issue > copy ? issue + exposed * copy : copy + exposed * issue;
+    double waves = copies * items / residents;
+    double tail = waves > 1 ? 1 + 0.3 / waves : 1 / waves < 4 ? 1 / waves : 4;
+    const double measured = 1.4; /* over these counts, median on an H200 */
+    return 1e9 * measured * copies * clocks * tail / device->clock_hz;
+}

@@ -1,0 +1,29 @@
+/* One kernel of cuda.small with its boxes: what it needs of a device, and how long it takes. */
+#ifndef NH_SMALL_LAUNCH_H
+#define NH_SMALL_LAUNCH_H
+
+#include "small_shape.h"
+
+enum nh_small_kernel { NH_SMALL_FORWARD, NH_SMALL_BACKWARD_QUERY, NH_SMALL_BACKWARD_KEY };
+
+struct nh_small_launch {
+    enum nh_small_kernel kernel;
+    int32_t warps;
+    struct nh_small_shape shape;
+};
+
+/* Whether a product can mask: see kernels/small_penalty.cuh. */
+bool nh_small_masks_by_penalty(const struct nh_problem *problem,
+                               const struct nh_small_launch *launch);
+
+int64_t nh_small_shared_bytes(const struct nh_problem *problem,
+                              const struct nh_small_launch *launch);
+
+/* Blocks that share a multiprocessor; 0: not even one fits. */
+int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                           const struct nh_small_launch *launch);
+
+double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const struct nh_small_launch *launch);
+
+#endif
