@@ -213,6 +213,28 @@ static void check_alignment(void) {
     check_alignment_of("fwd:f16:b1h1d32:64:w7:unaligned", NHOOD_Q, 2, NULL);
 }
 
+/* Rows of head dims decide how wide loads may be; LSE, A and biases, whose strides are odd, do not. */
+static void check_vector(void) {
+    static const struct {
+        const char *text;
+        int elements;
+    } row[] = {{"fwd:f16:b2h3d32:9x9:w7x7:rpb", 8},      {"bwd:f16:b2h3d32:9x9:w7x7:rpb:x3", 8},
+               {"pn:bf16:b2h3d64:9x9:w7x7", 8},          {"fwd:f32:b2h3d32:9x9:w7x7", 4},
+               {"fwd:f64:b2h3d32:9x9:w7x7", 2},          {"fwd:f16:b2h3d36:9x9:w7x7", 4},
+               {"fwd:f16:b2h3d32v33:9x9:w7x7", 1},       {"fwd:f16:b2h3d34:9x9:w7x7", 2},
+               {"fwd:f16:b2h3d32:9x9:w7x7:unaligned", 1}};
+    struct nh_problem problem;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        read_problem(row[i].text, &problem);
+        int elements = nh_cuda_vector(&problem, UINT32_MAX);
+        CHECK(elements == row[i].elements, "%s: %d elements", row[i].text, elements);
+    }
+    read_problem(row[0].text, &problem);
+    problem.strides[NHOOD_K].axis[1] += 2;
+    CHECK(nh_cuda_vector(&problem, UINT32_MAX) == 2 && nh_cuda_vector(&problem, 1u << NH_Q) == 8,
+          "a stride that is no multiple of 8");
+}
+
 int main(void) {
     fake_driver_reset(90);
     CHECK(fixture_open(&f, "") == NHOOD_OK, "%s", nhood_last_error());
@@ -234,6 +256,7 @@ int main(void) {
     check_grid_limits();
     check_left_out();
     check_alignment();
+    check_vector();
     fixture_close(&f, "launches");
     return test_result();
 }
