@@ -42,7 +42,10 @@ static int64_t registers_of(const struct nh_problem *problem,
     int64_t values = steps_of(problem->dim_v), biased = problem->has_bias ? 10 : 0;
     if (launch->kernel == NH_SMALL_BACKWARD_KEY) return 12 * (keys + values) + 74 + biased;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY) return 12 * keys + 4 * values + 48 + biased;
-    return 4 * nh_ceil_div(blocks, nh_ceil_div(blocks, 16)) + 4 * keys + 8 * values + 28 + biased;
+    /* Scores of one chunk give way to outputs as these grow; of several, both are there. */
+    int64_t chunks = nh_ceil_div(blocks, 16), scores = 4 * nh_ceil_div(blocks, chunks);
+    int64_t rest = chunks > 1 ? 4 * keys + 8 * values : nh_max(4 * keys, 8 * values);
+    return scores + rest + 12 + biased;
 }
 
 /* Blocks that share a multiprocessor; 0: not even one fits. */
