@@ -39,13 +39,13 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
 static int64_t registers_of(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
     int64_t blocks = launch->shape.blocks, keys = steps_of(problem->dim);
-    int64_t values = steps_of(problem->dim_v), biased = problem->has_bias ? 10 : 0;
-    if (launch->kernel == NH_SMALL_BACKWARD_KEY) return 12 * (keys + values) + 74 + biased;
-    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) return 12 * keys + 4 * values + 48 + biased;
+    int64_t values = steps_of(problem->dim_v);
+    if (launch->kernel == NH_SMALL_BACKWARD_KEY) return 12 * (keys + values) + 74;
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) return 12 * keys + 4 * values + 48;
     /* Scores of one chunk give way to outputs as these grow; of several, both are there. */
     int64_t chunks = nh_ceil_div(blocks, 16), scores = 4 * nh_ceil_div(blocks, chunks);
     int64_t rest = chunks > 1 ? 4 * keys + 8 * values : nh_max(4 * keys, 8 * values);
-    return scores + rest + 12 + biased;
+    return scores + rest + 12;
 }
 
 /* Blocks that share a multiprocessor; 0: not even one fits. */
