@@ -196,6 +196,11 @@ def measure(case: Case, ways: list[Way], turns: int, seconds: float, device: str
                 attempt(case, way, lambda way=way: turn(way))
 
 
+def rounded(value: float) -> str:
+    """Three digits or more, without an exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+
+
 def table(cases: list[Case], ways: list[Way]) -> str:
     """Markdown: images/s for forward passes, ms for training steps."""
     names = [way.name for way in ways if way.computes]
@@ -208,7 +213,7 @@ def table(cases: list[Case], ways: list[Way]) -> str:
     for case in cases:
         medians = {name: case.median(name) for name in names}
         cells = [
-            "–" if m is None else f"{1e3 * m if case.training else case.batch / m:#.4g}".rstrip(".")
+            "–" if m is None else rounded(1e3 * m if case.training else case.batch / m)
             for m in medians.values()
         ]
         others = [m for name, m in medians.items() if name != "nhood" and m]
