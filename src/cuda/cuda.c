@@ -44,7 +44,7 @@ static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_dev
                                        .kind = NHOOD_DEVICE_CUDA,
                                        .ordinal = ordinal,
                                        .workers = opened->multiprocessors};
-    snprintf(device->info.name, sizeof device->info.name, "cuda:%d", ordinal);
+    snprintf(device->info.name, sizeof device->info.name, "cuda:%u", (unsigned)ordinal);
     snprintf(device->info.description, sizeof device->info.description,
              "%.60s, compute capability %d.%d, %d multiprocessors", name, opened->arch / 10,
              opened->arch % 10, opened->multiprocessors);
