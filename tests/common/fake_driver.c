@@ -9,9 +9,9 @@
 struct fake_state fake;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Kernels are their names, libraries count, contexts are addresses. */
+/* Kernels are their names, libraries count, contexts and streams are addresses, contexts one per device. */
 static char names[256][64];
-static int name_count, context_memory;
+static int name_count, context_memory[FAKE_DEVICES], stream_memory;
 
 static bool fails(const char *name) {
     bool failed = false;
@@ -106,9 +106,8 @@ static nh_cu_result fake_device_attribute(int *value, int attribute, nh_cu_devic
 }
 
 static nh_cu_result fake_primary_retain(nh_cu_context *context, nh_cu_device device) {
-    (void)device;
     MAY_FAIL("primary_retain");
-    *context = (nh_cu_context)(void *)&context_memory;
+    *context = (nh_cu_context)(void *)&context_memory[device];
     add_to(&fake.primary_references, 1);
     return 0;
 }
@@ -119,7 +118,19 @@ static nh_cu_result fake_primary_release(nh_cu_device device) {
     return 0;
 }
 
+static _Thread_local nh_cu_context pushed[8];
 static _Thread_local int depth, capture_mode;
+
+/* The caller's own context is one of device 0. */
+static nh_cu_context current_context(void) {
+    if (depth) return pushed[depth - 1];
+    return fake.context_current ? (nh_cu_context)(void *)&context_memory[0] : NULL;
+}
+
+static int current_device(void) {
+    nh_cu_context current = current_context();
+    return current ? (int)((int *)(void *)current - context_memory) : -1;
+}
 
 int fake_context_depth(void) {
     return depth;
@@ -131,26 +142,24 @@ int fake_capture_mode_now(void) {
 
 static nh_cu_result fake_context_current(nh_cu_context *context) {
     MAY_FAIL("context_current");
-    *context = fake.context_current || depth ? (nh_cu_context)(void *)&context_memory : NULL;
+    *context = current_context();
     return 0;
 }
 
 static nh_cu_result fake_context_device(nh_cu_device *device) {
     MAY_FAIL("context_device");
-    *device = 0;
+    *device = current_device();
     return 0;
 }
 
 static nh_cu_result fake_context_push(nh_cu_context context) {
-    (void)context;
     MAY_FAIL("context_push");
-    depth++;
+    pushed[depth++] = context;
     return 0;
 }
 
 static nh_cu_result fake_context_pop(nh_cu_context *context) {
-    *context = NULL;
-    depth--;
+    *context = pushed[--depth];
     return 0;
 }
 
@@ -241,6 +250,7 @@ static nh_cu_result fake_launch(nh_cu_function function, unsigned grid_x, unsign
         launch->threads = block_x;
         launch->shared_bytes = shared_bytes;
         launch->stream = stream;
+        launch->device = current_device();
         launch->args = *(const struct nh_cuda_args *)parameters[0];
     }
     fake.launch_count++;
@@ -307,7 +317,7 @@ static nh_cu_result fake_memory_free(nh_cu_pointer address) {
 static nh_cu_result fake_stream_create(nh_cu_stream *stream, unsigned flags) {
     (void)flags;
     MAY_FAIL("stream_create");
-    *stream = (nh_cu_stream)(void *)&context_memory;
+    *stream = (nh_cu_stream)(void *)&stream_memory;
     add_to(&fake.streams_open, 1);
     return 0;
 }
@@ -327,7 +337,7 @@ static nh_cu_result fake_stream_synchronize(nh_cu_stream stream) {
 static nh_cu_result fake_event_create(nh_cu_event *event, unsigned flags) {
     (void)flags;
     MAY_FAIL("event_create");
-    *event = (nh_cu_event)(void *)&context_memory;
+    *event = (nh_cu_event)(void *)&stream_memory;
     add_to(&fake.events_open, 1);
     return 0;
 }

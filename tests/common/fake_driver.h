@@ -9,12 +9,14 @@
 #include "driver.h"
 #include "kernel_abi.h"
 
-enum { FAKE_LAUNCHES = 64, FAKE_MAPS = 16, FAKE_ERROR = 999 };
+enum { FAKE_DEVICES = 16, FAKE_LAUNCHES = 64, FAKE_MAPS = 16, FAKE_ERROR = 999 };
 
 struct fake_launch {
     char kernel[64];
     unsigned grid[3], threads, shared_bytes;
     void *stream;
+    /* of the context that was current */
+    int device;
     struct nh_cuda_args args;
 };
 

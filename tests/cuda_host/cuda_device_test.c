@@ -44,10 +44,12 @@ static void check_old(void) {
     fixture_close(&f, "more devices than there is room for");
 }
 
-static nhood_status build_small(struct fixture *f, struct nh_operation **operation, nhood_io *io) {
+static nhood_status build_small(struct fixture *f, int device, struct nh_operation **operation,
+                                nhood_io *io) {
     struct nh_problem problem;
     read_problem("fwd:f32:b1h1d32:64:w7", &problem);
-    nhood_status status = build_first(&nh_solver_cuda_naive, &problem, &f->device[0], operation);
+    nhood_status status =
+        build_first(&nh_solver_cuda_naive, &problem, &f->device[device], operation);
     if (!status) *io = pretended_io(&problem, *operation);
     return status;
 }
@@ -59,7 +61,8 @@ static void check_primary(void) {
     nhood_io io;
     fake_driver_reset(90);
     CHECK(fixture_open(&f, "") == NHOOD_OK, "%s", nhood_last_error());
-    CHECK(build_small(&f, &first, &io) == NHOOD_OK && build_small(&f, &second, &io) == NHOOD_OK,
+    CHECK(build_small(&f, 0, &first, &io) == NHOOD_OK &&
+              build_small(&f, 0, &second, &io) == NHOOD_OK,
           "%s", nhood_last_error());
     CHECK(fake.primary_references == 1, "%d references", fake.primary_references);
     if (first)
@@ -77,7 +80,7 @@ static void check_callers(void) {
     nhood_io io;
     fake_driver_reset(90);
     fake.context_current = true;
-    CHECK(fixture_open(&f, "") == NHOOD_OK && build_small(&f, &operation, &io) == NHOOD_OK, "%s",
+    CHECK(fixture_open(&f, "") == NHOOD_OK && build_small(&f, 0, &operation, &io) == NHOOD_OK, "%s",
           nhood_last_error());
     if (!operation) return;
     fake.failing = "context_push";
@@ -97,10 +100,29 @@ static void check_callers(void) {
     fixture_close(&f, "caller's context");
 }
 
+/* A plan of another device than the current context's runs on its own device's primary context. */
+static void check_other_device(void) {
+    struct fixture f;
+    struct nh_operation *operation = NULL;
+    nhood_io io;
+    fake_driver_reset(90);
+    fake.context_current = true;
+    fake.devices = 3;
+    CHECK(fixture_open(&f, "") == NHOOD_OK && build_small(&f, 2, &operation, &io) == NHOOD_OK, "%s",
+          nhood_last_error());
+    if (!operation) return;
+    CHECK(operation->run(operation, &io) == NHOOD_OK && fake.launch[0].device == 2, "device %d",
+          fake.launch[0].device);
+    CHECK(fake.primary_references == 1 && fake_context_depth() == 0, "%d references, depth %d",
+          fake.primary_references, fake_context_depth());
+    operation->destroy(operation);
+    fixture_close(&f, "another device");
+}
+
 static void *plan_on_thread(void *argument) {
     struct nh_operation *operation;
     nhood_io io;
-    bool good = build_small(argument, &operation, &io) == NHOOD_OK;
+    bool good = build_small(argument, 0, &operation, &io) == NHOOD_OK;
     if (good) {
         good = operation->run(operation, &io) == NHOOD_OK && fake_context_depth() == 0;
         operation->destroy(operation);
@@ -133,7 +155,7 @@ static void check_capturing(void) {
     nhood_io io;
     fake_driver_reset(90);
     fake.context_current = fake.capturing = true;
-    CHECK(fixture_open(&f, "") == NHOOD_OK && build_small(&f, &operation, &io) == NHOOD_OK, "%s",
+    CHECK(fixture_open(&f, "") == NHOOD_OK && build_small(&f, 0, &operation, &io) == NHOOD_OK, "%s",
           nhood_last_error());
     CHECK(fake_capture_mode_now() == 0, "capture mode %d", fake_capture_mode_now());
     if (operation) operation->destroy(operation);
@@ -146,6 +168,7 @@ int main(void) {
     check_old();
     check_primary();
     check_callers();
+    check_other_device();
     check_threads();
     check_capturing();
     return test_result();
