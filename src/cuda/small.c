@@ -130,21 +130,27 @@ static struct choice choose(const struct nh_problem *problem, const struct nh_cu
     return choice;
 }
 
+/* Which choices of the backward pass' two launches go together: the best ones, then each with variants of the other. */
+static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
+
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     bool forward = problem->op == NHOOD_OP_FWD;
-    struct choice queries = choose(problem, device->backend,
-                                   forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY, NULL);
+    enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
+    struct choice queries = choose(problem, device->backend, by_queries, NULL), keys = {.count = 0};
     int count = 0;
-    for (int i = 0; i < queries.count && count < capacity; i++) {
+    if (!forward && queries.count)
+        keys = choose(problem, device->backend, NH_SMALL_BACKWARD_KEY, queries.box[0]->subtile);
+    for (int i = 0; i < MOST_CANDIDATES && count < capacity; i++) {
+        const struct box *box = queries.box[forward ? i : pairs[i][0]];
+        if ((forward ? i : pairs[i][0]) >= queries.count) continue;
         config[count] = (struct nh_config){{0}};
-        set_config(forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY, queries.box[i],
-                   &config[count]);
+        set_config(by_queries, box, &config[count]);
         if (!forward) {
-            struct choice keys =
-                choose(problem, device->backend, NH_SMALL_BACKWARD_KEY, queries.box[i]->subtile);
-            if (!keys.count) continue;
-            set_config(NH_SMALL_BACKWARD_KEY, keys.box[i < keys.count ? i : 0], &config[count]);
+            if (pairs[i][1] >= keys.count ||
+                memcmp(box->subtile, queries.box[0]->subtile, sizeof box->subtile) != 0)
+                continue;
+            set_config(NH_SMALL_BACKWARD_KEY, keys.box[pairs[i][1]], &config[count]);
         }
         count++;
     }
@@ -275,9 +281,10 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
                                  const struct nh_problem *problem, const int32_t *value,
                                  struct nh_cuda_step *step) {
     struct nh_kernel_spec spec;
-    size_t delta = nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
-    nh_cuda_bind_workspace(step, problem, NH_DELTA, delta, 1);
+    /* per query and head, -LSE in base 2 and delta */
+    size_t statistics = nh_cuda_reserve(
+        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * 2 * sizeof(float));
+    nh_cuda_bind_workspace(step, problem, NH_DELTA, statistics, 2);
     nhood_status status = prepare(operation, problem, NH_SMALL_BACKWARD_QUERY, value, step, &spec);
     if (!status && problem->has_bias) {
         int64_t sums = step->grid[0] * problem->bias_count;

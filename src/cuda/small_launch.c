@@ -77,9 +77,9 @@ static double subtile_instructions(const struct nh_problem *problem,
         bias += (double)problem->bias_count * (problem->has_bias ? 2.5 : 0) /
                 (double)launch->shape.blocks;
         break;
-    default: block = 4 * (keys + values) + 49;
+    default: block = 4 * (keys + values) + 50;
     }
-    return (double)launch->shape.blocks * (block + bias) + 250;
+    return (double)launch->shape.blocks * (block + bias) + 330;
 }
 
 /* What an item copies to shared memory. */
@@ -96,8 +96,9 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_small
 
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
-    /* of the issue slots; of the bytes that a multiprocessor gets from the L2 per clock */
-    const double filled = 0.55, l2_bytes_per_clock = 32, instructions_per_copy = 10;
+    /* fitted on an H200: bytes that a multiprocessor gets from the L2 per clock; instructions of a warp per 32 copies
+     * and per item; clocks of the card under load over its highest */
+    const double l2_bytes_per_clock = 32, per_copy = 10, per_item = 200, slower = 1.1;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
@@ -105,13 +106,15 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     double residents = (double)nh_small_residents(problem, device, launch);
     double bytes = items * item_bytes(problem, launch);
     double instructions = launch->shape.subtiles * subtile_instructions(problem, launch) +
-                          bytes / (16 * 32) * instructions_per_copy;
+                          bytes / (16 * 32) * per_copy + items * launch->warps * per_item;
+    /* of the issue slots, by what else there is to run while a warp waits */
+    double filled = 0.2 + 0.021 * residents * launch->warps;
+    if (filled > 0.75) filled = 0.75;
     double issue = instructions / 4 / filled, copy = bytes / l2_bytes_per_clock;
     /* few blocks hide less of their copies */
     double exposed = 0.15 + 0.5 / residents;
     double clocks = issue > copy ? issue + exposed * copy : copy + exposed * issue;
     double waves = copies * items / residents;
     double tail = waves > 1 ? 1 + 0.3 / waves : 1 / waves < 4 ? 1 / waves : 4;
-    const double measured = 1.4; /* over these counts, median on an H200 */
-    return 1e9 * measured * copies * clocks * tail / device->clock_hz;
+    return 1e9 * slower * copies * clocks * tail / device->clock_hz;
 }

@@ -22,6 +22,13 @@ NH_DEVICE void nh_copy16(void *shared, const void *global, bool valid) {
                  : "memory");
 }
 
+/* 8 bytes, otherwise alike. */
+NH_DEVICE void nh_copy8(void *shared, const void *global, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(nh_shared_address(shared)),
+                 "l"(global), "r"(valid ? 8 : 0)
+                 : "memory");
+}
+
 /* 4 bytes, otherwise alike. */
 NH_DEVICE void nh_copy4(void *shared, const void *global, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(nh_shared_address(shared)),

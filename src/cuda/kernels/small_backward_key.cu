@@ -12,32 +12,29 @@ struct nh_shared {
     alignas(128) char d_outputs[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
     /* and, once a warp has taken its rows, their gradients */
     alignas(128) char keys[NH_ROWS * nh_row_bytes(NH_DIM)], values[NH_ROWS * nh_row_bytes(NH_DIM_V)];
-    /* LSE and delta of the halo's queries */
+    /* of the halo's queries: -LSE in base 2, and delta */
     float2 statistics[NH_HALO_ROWS];
     nh_tables tables;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-/* LSE and delta of the item's halo for the head `member` of those that share the keys. */
+/* Of the item's halo, for the head `member` of those that share the keys. */
 NH_DEVICE void nh_copy_statistics(const nh_cuda_args &args, const nh_item &item, int member,
                                   float2 *statistics) {
-    const nh_cuda_tensor &lse = args.tensor[NH_LSE], &delta = args.tensor[NH_DELTA];
-    const float *from_lse = (const float *)lse.data + item.origin[NH_LSE] + member * lse.head;
-    const float *from_delta = (const float *)delta.data + item.origin[NH_DELTA] + member * delta.head;
+    const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
+    const float *from = (const float *)tensor.data + item.origin[NH_DELTA] + member * tensor.head;
     for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS) {
         const int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
-        long long to_lse = 0, to_delta = 0;
+        long long offset = 0;
         bool inside = true;
         int row = 0;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             inside = inside && item.column[a] + at[a] < item.length[a];
-            to_lse += at[a] * item.step[NH_LSE][a];
-            to_delta += at[a] * item.step[NH_DELTA][a];
+            offset += at[a] * item.step[NH_DELTA][a];
             row += at[a] * nh_axis_pitch(a);
         }
-        nh_copy4(&statistics[row].x, from_lse + to_lse, inside);
-        nh_copy4(&statistics[row].y, from_delta + to_delta, inside);
+        nh_copy8(&statistics[row], from + offset, inside);
     }
 }
 
@@ -59,10 +56,10 @@ NH_DEVICE void nh_weigh(const nh_cuda_args &args, const nh_shared &shared, int f
         for (int half = 0; half < 2; half++) {
             float &weight = weights[c / 2][2 * half + c % 2], &d_score = d_scores[c / 2][2 * half + c % 2];
             bool visible = seen[half] >> (4 * pair + c) & 1;
-            float bent = -query.x * (float)NH_LOG2E;
+            float bent = query.x;
             if (NH_BIAS_COUNT && visible) bent += *(bias[half] - shared.tables.columns.bias[at]);
             weight = visible ? nh_exp2(fmaf(weight, scale, bent)) : 0.f;
-            d_score = visible ? weight * (d_score - query.y) : 0.f;
+            d_score = weight * (d_score - query.y);
         }
     }
 }
@@ -85,7 +82,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, c
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
         nh_chunk_bits(seen, shared.tables.sight, subtile, chunk);
-#pragma unroll NH_UNROLLED_PAIRS
+#pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             if (nh_pair_unseen(seen, p)) continue;
             int column = chunk * NH_CHUNK + 16 * p;

@@ -1,4 +1,4 @@
-/* dQ of small windows, and delta for small_backward_key.cu: as the forward, with weights from the given LSE. Scores are
+/* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE. Scores are
  * needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
 #define NH_INVERSE 0
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
@@ -29,7 +29,7 @@ NH_DEVICE float nh_dot_rows(const unsigned (&a)[NH_STEPS_V][4], const unsigned (
     return nh_row_sum(sum);
 }
 
-/* LSE in base 2 and delta of rows g and g + 8; delta goes to memory, too. */
+/* -LSE in base 2 and delta of rows g and g + 8; both go to memory, too, next to each other. */
 NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_item &item, int subtile,
                                  const nh_shared &shared, const unsigned (&d_outputs)[NH_STEPS_V][4],
                                  float (&lse)[2], float (&delta)[2]) {
@@ -43,13 +43,14 @@ NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_item &item, 
         delta[half] = nh_dot_rows(outputs, d_outputs, half);
         if (!nh_row_exists(item, subtile, row)) continue;
         lse[half] = ((const float *)from.data)[nh_row_offset(item, NH_LSE, subtile, row)] *
-                    (float)NH_LOG2E;
+                    -(float)NH_LOG2E;
         if (d_lse.data)
             delta[half] -=
                 ((const float *)d_lse.data)[nh_row_offset(item, NH_D_LSE, subtile, row)];
         if (threadIdx.x % 4 == 0)
-            ((float *)args.tensor[NH_DELTA]
-                 .data)[nh_row_offset(item, NH_DELTA, subtile, row)] = delta[half];
+            *(float2 *)((float *)args.tensor[NH_DELTA].data +
+                        nh_row_offset(item, NH_DELTA, subtile, row)) =
+                make_float2(lse[half], delta[half]);
     }
 }
 
@@ -76,7 +77,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
         nh_chunk_bits(seen, shared.tables.sight, subtile, chunk);
-#pragma unroll NH_UNROLLED_PAIRS
+#pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             int column = chunk * NH_CHUNK + 16 * p;
             if (nh_pair_unseen(seen, p)) {
@@ -94,11 +95,11 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
             for (int i = 0; i < 8; i++) {
                 int half = i / 2 % 2, c = i / 4 * 8 + (int)(threadIdx.x % 4) * 2 + i % 2;
                 bool visible = seen[half] >> (4 * p + i / 4 * 2 + i % 2) & 1;
-                float bent = -lse[half];
+                float bent = lse[half];
                 if (NH_BIAS_COUNT && visible) bent += bias[half][shared.tables.columns.bias[column + c]];
                 float weight = nh_exp2(fmaf(scores[i / 4][i % 4], scale, bent));
-                float d_score = weight * (d_weights[i / 4][i % 4] - delta[half]);
-                scores[i / 4][i % 4] = visible ? d_score : 0.f;
+                scores[i / 4][i % 4] =
+                    visible ? weight * (d_weights[i / 4][i % 4] - delta[half]) : 0.f;
             }
             unsigned d_scores[4];
             nh_pack_weights(d_scores, scores, true);

@@ -14,9 +14,6 @@ NH_DEVICE bool nh_pair_unseen(const unsigned (&seen)[2], int pair) {
     return !NH_DENSE && !__any_sync(~0u, (seen[0] | seen[1]) >> 4 * pair & 15);
 }
 
-/* Pairs of a chunk in line: more would cost registers, and other warps fill the gaps. */
-#define NH_UNROLLED_PAIRS 2
-
 template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
