@@ -7,6 +7,7 @@
 #include "cuda_solvers.h"
 #include "dtype.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { WIDEST_ROW = 256, MOST_SHAPES = 6, MOST_CANDIDATES = 3 };
@@ -54,75 +55,134 @@ static int64_t widest_row(const struct nh_problem *problem) {
     return nh_max(problem->dim, problem->dim_v);
 }
 
-/* Static shared memory is tables of 64-byte entries at most: one a row, and two or three a column. */
+/* Static shared memory is tables of such entries at most: one a row, and two or three a column. */
+enum { TABLE_BYTES = 64 };
+
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                  const struct nh_config *config) {
     int64_t dim = widest_row(problem);
-    int64_t tables = 64 * (nh_gemm_rows(config) + 3 * config->value[GEMM_COLUMNS]) + 256;
+    int64_t tables = TABLE_BYTES * (nh_gemm_rows(config) + 3 * config->value[GEMM_COLUMNS]) + 256;
     return nh_max(nh_gemm_pn_bytes(problem, config, dim),
                   nh_gemm_band_bytes(problem, config, dim)) +
                tables <=
            cuda->shared_bytes_per_block;
 }
 
-/* The shape with the most columns that fits. */
 static bool complete(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int shape[NH_AXES], struct nh_config *config) {
+                     const int shape[NH_AXES], int columns, struct nh_config *config) {
     if (!shape[0]) return false;
     memset(config, 0, sizeof *config);
     for (int a = 0; a < NH_AXES; a++)
         config->value[GEMM_TILE + a] = shape[a];
-    for (int columns = 64; columns >= 32; columns /= 2) {
-        config->value[GEMM_COLUMNS] = columns;
-        if (fits(problem, cuda, config)) return true;
-    }
-    return false;
+    config->value[GEMM_COLUMNS] = columns;
+    return fits(problem, cuda, config);
 }
 
-/* Clocks of one multiprocessor for the products of tiles with chunks of their boxes: about 12 instructions per
- * weight moved on 128 lanes, tensor cores at the rate of mma.sync, and what every tile costs before and after. */
-static double product_clocks(const struct nh_problem *problem, const struct nh_config *config,
-                             int64_t dim) {
-    double columns = 1, rows = (double)nh_gemm_rows(config);
-    for (int a = 0; a < NH_AXES; a++) {
+/* The three products of kernels/gemm_pn.cu and gemm_band.cu, and what they cost a warp: instructions per tile, per
+ * chunk, per copy of 16 bytes that a thread makes, and per column of a chunk that holds keys of the warp's rows.
+ * Least squares over 68 timings on an H200, every tile shape with 64 and 32 columns on three grids; off by 4 to 13 %
+ * (root mean square). */
+enum { PN, NN, IN };
+struct cost {
+    double tile, chunk, copy, column;
+};
+static const struct cost costs[] = {{1300, 430, 76, 8}, {1600, 520, 109, 9}, {300, 500, 103, 21}};
+
+/* Chunks of a tile's box, and how many of them one warp's 16 rows have keys in. */
+struct chunks {
+    double all, own;
+};
+
+static struct chunks chunks_of(const struct nh_problem *problem, const struct nh_config *config) {
+    double box = 1, reach = 0; /* columns; from the warp's first key to its last */
+    int rows = 16;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
         const struct nh_axis *axis = &problem->axis[a];
-        columns *= (double)nh_min(group_length(axis),
-                                  config->value[GEMM_TILE + a] + axis->window + axis->stride - 2);
+        int64_t more = axis->window + axis->stride - 2;
+        int extent = (int)nh_min(config->value[GEMM_TILE + a], rows);
+        double own = (double)nh_min(group_length(axis), extent + more);
+        reach += (a == NH_AXES - 1 ? own : own - 1) * box;
+        box *= (double)nh_min(group_length(axis), config->value[GEMM_TILE + a] + more);
+        rows /= extent;
     }
-    double chunks = (double)nh_ceil_div((int64_t)columns, config->value[GEMM_COLUMNS]);
-    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
-    double flops_per_clock = !f32 ? 2048 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 1024 : 341;
-    double weights = chunks * config->value[GEMM_COLUMNS] * rows;
-    double flops = 2 * weights * (double)nh_gemm_width(dim);
-    double tiles = (double)(problem->batch * problem->heads * nh_gemm_tiles(problem, config));
-    return tiles * (weights * 12 / 128 + flops / flops_per_clock + 800);
+    double columns = config->value[GEMM_COLUMNS];
+    double all = (double)nh_ceil_div((int64_t)box, config->value[GEMM_COLUMNS]);
+    double touched = reach / columns + 0.7;
+    return (struct chunks){all, touched < all ? touched : all};
+}
+
+/* Warps that share one of a multiprocessor's four schedulers, by shared memory, registers and threads. */
+static double warps_per_scheduler(const struct nh_problem *problem,
+                                  const struct nh_cuda_device *cuda, const struct nh_config *config,
+                                  int64_t dim, int product) {
+    enum { REGISTERS = 65536, THREADS = 2048, BLOCKS = 32, RESERVED = 1024 };
+    int64_t rows = nh_gemm_rows(config), columns = config->value[GEMM_COLUMNS];
+    int64_t width = nh_gemm_width(dim), registers = 76, shared = TABLE_BYTES * rows;
+    if (product != PN) registers = 48 + columns / 2 + width / 2;
+    shared += product == PN ? nh_gemm_pn_bytes(problem, config, dim)
+                            : nh_gemm_band_bytes(problem, config, dim);
+    shared += RESERVED + (product == IN ? 2 * TABLE_BYTES : TABLE_BYTES / 4) * columns;
+    int64_t blocks = nh_min(cuda->shared_bytes_per_multiprocessor / shared,
+                            REGISTERS / (2 * rows * nh_min(nh_ceil_div(registers, 8) * 8, 255)));
+    blocks = nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
+    return (double)(blocks * rows) / 64;
+}
+
+/* Seconds of one product. Six warps keep a scheduler busy; fewer issue about as the root of their number. */
+static double product_seconds(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const struct nh_config *config, int64_t dim, int product) {
+    enum { SCHEDULERS = 4, BUSY = 6 };
+    const struct cost *cost = &costs[product];
+    struct chunks chunks = chunks_of(problem, config);
+    double columns = config->value[GEMM_COLUMNS], width = (double)nh_gemm_width(dim);
+    double rows = (double)nh_gemm_rows(config);
+    double copies = columns * width * (double)nh_dtype_bytes(problem->dtype) / 16 / (2 * rows);
+    /* tensor core instructions and what feeds them, beyond what 16-bit rows of 64 were fitted with */
+    double f32 = problem->dtype != NHOOD_DTYPE_F32        ? 0
+                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 0.08
+                                                          : 0.2;
+    double instructions = cost->tile + chunks.all * (cost->chunk + copies * cost->copy) +
+                          chunks.own * columns * (cost->column + f32 * width);
+    double heads = (double)(product == IN ? problem->kv_heads : problem->heads);
+    if (product == IN) instructions *= (double)(problem->heads / problem->kv_heads);
+    double warps =
+        (double)problem->batch * heads * (double)nh_gemm_tiles(problem, config) * rows / 16;
+    double schedulers = SCHEDULERS * cuda->multiprocessors;
+    double sharing =
+        fmin(warps / schedulers, warps_per_scheduler(problem, cuda, config, dim, product));
+    return warps * instructions / (schedulers * cuda->clock_hz * sqrt(fmin(1, sharing / BUSY)));
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
     const struct nh_cuda_device *cuda = device->backend;
-    double rows = (double)(problem->batch * problem->heads * problem->tokens);
-    double weights = rows * (double)problem->window_count, clocks = 0, traffic = 0, launches = 1;
-    double qk = product_clocks(problem, config, problem->dim);
-    double pv = product_clocks(problem, config, problem->dim_v);
+    int64_t dim = problem->dim, dim_v = problem->dim_v;
+    double weights =
+        (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
+    double size = (double)nh_dtype_bytes(problem->dtype), traffic = nh_problem_bytes(problem);
+    double seconds = 0, launches = 1;
     switch (problem->op) {
     case NHOOD_OP_FWD:
-        clocks = qk + pv + 0.1 * weights;
-        traffic = 4 * weights * 4;
+        seconds = product_seconds(problem, cuda, config, dim, PN) +
+                  product_seconds(problem, cuda, config, dim_v, NN);
+        seconds += (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
         launches = 3;
         break;
     case NHOOD_OP_BWD:
-        clocks = 3 * qk + 2 * pv;
-        traffic = 6 * weights * (double)nh_dtype_bytes(problem->dtype);
+        seconds = product_seconds(problem, cuda, config, dim, PN) +
+                  product_seconds(problem, cuda, config, dim_v, PN) +
+                  product_seconds(problem, cuda, config, dim, NN) +
+                  product_seconds(problem, cuda, config, dim, IN) +
+                  product_seconds(problem, cuda, config, dim_v, IN);
+        traffic += 6 * weights * size;
         launches = 6;
         break;
-    case NHOOD_OP_PN: clocks = qk; break;
-    default: clocks = pv;
+    case NHOOD_OP_PN: seconds = product_seconds(problem, cuda, config, dim, PN); break;
+    case NHOOD_OP_NN: seconds = product_seconds(problem, cuda, config, dim_v, NN); break;
+    default: seconds = product_seconds(problem, cuda, config, dim_v, IN);
     }
-    const double measured = 2.2; /* over these counts, median on an H200 */
-    double arithmetic = measured * clocks / (cuda->multiprocessors * cuda->clock_hz);
-    double memory = (nh_problem_bytes(problem) + traffic) / cuda->memory_bytes_per_s;
-    return 1e9 * (arithmetic > memory ? arithmetic : memory) + 4000 * launches;
+    double memory = traffic / cuda->memory_bytes_per_s;
+    return 1e9 * (seconds > memory ? seconds : memory) + 4000 * launches;
 }
 
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {
@@ -149,12 +209,26 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->op < NHOOD_OP_PN && nh_gemm_slab_bytes(problem) > MOST_SLAB_BYTES)
         return "attention weights of one key head would take more than 16 GiB of workspace";
     const int *smallest = shapes[problem->rank - 1][problem->rank == 1 ? 3 : 4];
-    if (!complete(problem, cuda, smallest, &config))
+    if (!complete(problem, cuda, smallest, 32, &config))
         return "not even the smallest tile fits the device's shared memory";
     if (problem->batch > INT32_MAX / problem->heads ||
         nh_gemm_tiles(problem, &config) > INT32_MAX / (problem->batch * problem->heads))
         return "more than 2^31 tiles";
     return NULL;
+}
+
+/* Adds a config to the best so far, in order; returns how many there are now. */
+static int add_candidate(const struct nh_config *next, double next_ns, struct nh_config *config,
+                         double *ns, int count, int capacity) {
+    if (count == capacity && ns[count - 1] <= next_ns) return count;
+    int at = count < capacity ? count++ : capacity - 1;
+    for (; at > 0 && ns[at - 1] > next_ns; at--) {
+        ns[at] = ns[at - 1];
+        config[at] = config[at - 1];
+    }
+    ns[at] = next_ns;
+    config[at] = *next;
+    return count;
 }
 
 /* The shapes expected within half again of the best, best first. */
@@ -163,19 +237,12 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     double ns[MOST_CANDIDATES];
     int count = 0;
     if (capacity > MOST_CANDIDATES) capacity = MOST_CANDIDATES;
-    for (int i = 0; i < MOST_SHAPES; i++) {
+    for (int i = 0; i < 2 * MOST_SHAPES; i++) {
         struct nh_config next;
-        if (!complete(problem, device->backend, shapes[problem->rank - 1][i], &next)) continue;
-        double next_ns = estimate(problem, device, &next);
-        int at = count < capacity ? count++ : capacity;
-        for (; at > 0 && ns[at - 1] > next_ns; at--) {
-            if (at == capacity) continue;
-            ns[at] = ns[at - 1];
-            config[at] = config[at - 1];
-        }
-        if (at == capacity) continue;
-        ns[at] = next_ns;
-        config[at] = next;
+        if (complete(problem, device->backend, shapes[problem->rank - 1][i / 2], i % 2 ? 32 : 64,
+                     &next))
+            count =
+                add_candidate(&next, estimate(problem, device, &next), config, ns, count, capacity);
     }
     while (count > 1 && ns[count - 1] > 1.5 * ns[0])
         count--;
