@@ -47,7 +47,7 @@ struct nh_key_rows {
 NH_DEVICE void nh_weigh(const nh_cuda_args &args, const nh_shared &shared, int first, int column,
                         int pair, const unsigned (&seen)[2], const float *const (&bias)[2],
                         float (&weights)[2][4], float (&d_scores)[2][4]) {
-    const float scale = (float)(args.scale * NH_LOG2E);
+    const float scale = shared.tables.scale;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         int at = column + c / 2 * 8 + (int)(threadIdx.x % 4) * 2 + c % 2;

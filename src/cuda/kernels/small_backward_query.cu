@@ -56,7 +56,7 @@ NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_item &item, 
 
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, nh_shared &shared,
                                 int subtile) {
-    const float scale = (float)(args.scale * NH_LOG2E);
+    const float scale = shared.tables.scale;
     unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4];
     nh_load_rows<NH_DIM, NH_STEPS>(queries, shared.queries, subtile);
     nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, shared.d_outputs, subtile);

@@ -87,6 +87,7 @@ NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_item &item, cons
 #pragma unroll
         for (int u = 0; u < 2 * NH_STEPS_V; u++)
             poison += sum[u][2 * half] * 0.f + sum[u][2 * half + 1] * 0.f;
+#pragma unroll 1
         for (int g = 0; g < 8; g++) {
             if (!__any_sync(~0u, lane / 4 == g && poison != 0.f)) continue;
             float exact =

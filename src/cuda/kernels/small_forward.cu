@@ -26,7 +26,7 @@ struct nh_state {
 NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, const nh_shared &shared,
                                 int subtile, int chunk, nh_scores &scores, nh_state &state,
                                 float (&output)[2 * NH_STEPS_V][4]) {
-    const float scale = (float)(args.scale * NH_LOG2E);
+    const float scale = shared.tables.scale;
     int lane = (int)(threadIdx.x % 32);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -77,8 +77,8 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_share
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = nh_row_sum(state.sum[half]);
-        inverse[half] = 1.f / sum;
-        lse[half] = (state.top[half] + log2f(sum)) * (float)NH_LN2;
+        inverse[half] = __fdividef(1.f, sum);
+        lse[half] = (state.top[half] + __log2f(sum)) * (float)NH_LN2;
 #pragma unroll
         for (int u = 0; u < 2 * NH_STEPS_V; u++)
             total += output[u][2 * half] + output[u][2 * half + 1];

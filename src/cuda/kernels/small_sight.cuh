@@ -143,12 +143,14 @@ struct nh_tables {
     nh_sight sight;
     nh_prefixes prefixes;
     nh_column_tables columns;
+    float scale; /* of scores, to base 2 */
     float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT : 1];
 };
 
 /* Before the first item. */
 NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables) {
     if (threadIdx.x / 32 == 0) nh_item_locate(args, (int)blockIdx.x, tables.item[0]);
+    if (threadIdx.x == 0) tables.scale = (float)(args.scale * NH_LOG2E);
     nh_tables_fill(args, tables.prefixes, tables.columns);
     __syncthreads();
 }
