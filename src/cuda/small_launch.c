@@ -12,8 +12,8 @@ bool nh_small_masks_by_penalty(const struct nh_problem *problem,
         starts += spread > 0 ? spread + 1 : 0;
         causal = causal || problem->axis[a].causal;
     }
-    return launch->kernel == NH_SMALL_FORWARD && !launch->shape.dense && !causal &&
-           starts <= PLACES && problem->scale >= least_scale;
+    return launch->kernel == NH_SMALL_FORWARD && !launch->shape.dense && !problem->has_bias &&
+           !causal && starts <= PLACES && problem->scale >= least_scale;
 }
 
 static int64_t steps_of(int64_t dim) {

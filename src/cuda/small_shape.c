@@ -105,14 +105,9 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape) {
     enum { ITEM_BYTES = 680, ALIGNMENTS_BYTES = 1024 };
     const int32_t *q = shape->rows, *k = shape->columns;
-    int64_t margin = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        int64_t window = problem->axis[a].window;
-        margin = margin * (2 * window - 1) + nh_max(0, k[a] - window);
-    }
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
     int64_t sight = (q[0] + q[1] + q[2]) * (8 + 16 * chunks);
     int64_t prefixes = (k[0] + k[1] + k[2] + 3) * 16 * chunks;
-    int64_t bias = problem->has_bias ? 4 * (problem->bias_count + 2 * margin + columns) : 0;
+    int64_t bias = problem->has_bias ? 4 * (problem->bias_count + columns) : 0;
     return 2 * ITEM_BYTES + sight + prefixes + 2 * columns + bias + ALIGNMENTS_BYTES;
 }

@@ -73,7 +73,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, c
     nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(queries_across, shared.queries, first);
     nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(d_outputs, shared.d_outputs, first);
     nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(d_outputs_across, shared.d_outputs, first);
-    const float *bias[2] = {shared.tables.bias.entry, shared.tables.bias.entry};
+    const float *bias[2] = {shared.tables.bias, shared.tables.bias};
     if (NH_BIAS_COUNT)
         for (int half = 0; half < 2; half++)
             bias[half] += nh_bias_row(args, item, shared.tables.sight, subtile,

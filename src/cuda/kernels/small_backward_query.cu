@@ -68,7 +68,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
     nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, shared.keys, first);
     nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
     const bool bias_wanted = nh_bias_wanted(args);
-    const float *bias[2] = {shared.tables.bias.entry, shared.tables.bias.entry};
+    const float *bias[2] = {shared.tables.bias, shared.tables.bias};
     if (NH_BIAS_COUNT)
         for (int half = 0; half < 2; half++)
             bias[half] += nh_bias_row(args, item, shared.tables.sight, subtile,
@@ -96,7 +96,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, n
                 int half = i / 2 % 2, c = i / 4 * 8 + (int)(threadIdx.x % 4) * 2 + i % 2;
                 bool visible = seen[half] >> (4 * p + i / 4 * 2 + i % 2) & 1;
                 float bent = lse[half];
-                if (NH_BIAS_COUNT) bent += bias[half][shared.tables.columns.bias[column + c]];
+                if (NH_BIAS_COUNT && visible) bent += bias[half][shared.tables.columns.bias[column + c]];
                 float weight = nh_exp2(fmaf(scores[i / 4][i % 4], scale, bent));
                 scores[i / 4][i % 4] =
                     visible ? weight * (d_weights[i / 4][i % 4] - delta[half]) : 0.f;

@@ -33,7 +33,7 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
         int row = lane / 4 + 8 * half;
         unsigned bits = NH_PENALTY ? ~0u : nh_sight_bits(shared.tables.sight, subtile, row, chunk);
         float top = NH_MINUS_INFINITY, sum = 0.f;
-        const float *table = shared.tables.bias.entry;
+        const float *table = shared.tables.bias;
         if (NH_BIAS_COUNT) table += nh_bias_row(args, item, shared.tables.sight, subtile, row);
 #pragma unroll
         for (int b = 0; b < 2 * NH_BLOCKS; b++) {
@@ -88,7 +88,7 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_share
     __syncwarp();
     /* not finite */
     if (__any_sync(~0u, total - total != 0.f))
-        nh_exact_rows(args, item, shared.keys, shared.values, shared.tables.bias.entry, subtile,
+        nh_exact_rows(args, item, shared.keys, shared.values, shared.tables.bias, subtile,
                       shared.queries, output, lse);
     const nh_cuda_tensor &to = args.tensor[NH_LSE];
     if (to.data && lane % 4 == 0)

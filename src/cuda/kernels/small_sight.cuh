@@ -13,9 +13,6 @@ struct nh_prefixes {
     unsigned bits[NH_K0 + NH_K1 + NH_K2 + 3][NH_CHUNKS][4];
 };
 
-/* Bits are not always needed. */
-enum { NH_BIT_CHUNKS = NH_DENSE || NH_PENALTY ? 0 : NH_CHUNKS };
-
 struct nh_sight {
     /* per coordinate of an item's rows: where its subtile's box begins in the halo, where what the row sees starts in
      * the box, bits */
@@ -43,7 +40,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
                               nh_column_tables &columns) {
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        for (int i = (int)threadIdx.x; i < 4 * NH_BIT_CHUNKS * (nh_axis_columns(a) + 1); i += NH_THREADS) {
+        for (int i = (int)threadIdx.x; i < 4 * NH_CHUNKS * (nh_axis_columns(a) + 1); i += NH_THREADS) {
             int t = i % 4, chunk = i / 4 % NH_CHUNKS, below = i / (4 * NH_CHUNKS);
             unsigned bits = 0;
             for (int b = 0; b < 2 * NH_BLOCKS; b++) {
@@ -70,6 +67,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight) {
     const int thread = (int)nh_thread_again();
+    const bool needs_bits = !NH_DENSE && !NH_PENALTY;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         for (int i = thread; i < 4 * nh_axis_rows(a); i += NH_THREADS) {
@@ -83,7 +81,7 @@ NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, cons
                 sight.begin[nh_rows_before(a) + at] = begin;
                 sight.start[nh_rows_before(a) + at] = from;
             }
-            for (int c = 0; c < NH_BIT_CHUNKS; c++)
+            for (int c = 0; c < (needs_bits ? NH_CHUNKS : 0); c++)
                 sight.bits[nh_rows_before(a) + at][c][t] =
                     prefixes.bits[nh_prefixes_before(a) + to][c][t] &
                     ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
@@ -116,28 +114,11 @@ NH_DEVICE unsigned nh_sight_bits(const nh_sight &sight, int subtile, int row, in
 
 /* ---- bias ---- */
 
-/* Columns of the box that a query does not see may lie outside the table: that far, with zeros. (By keys, these are not
- * looked up.) */
-#define NH_MARGIN(columns, window) ((columns) > (window) ? (columns) - (window) : 0)
-enum {
-    NH_BIAS_MARGIN = NH_BIAS_COUNT ? (NH_MARGIN(NH_K0, NH_W0) * (2 * NH_W1 - 1) + NH_MARGIN(NH_K1, NH_W1)) *
-                                             (2 * NH_W2 - 1) +
-                                         NH_MARGIN(NH_K2, NH_W2)
-                                   : 0
-};
-
-/* A head's table, in base 2. */
-struct nh_bias_table {
-    float margin[NH_BIAS_MARGIN + 1], entry[NH_BIAS_COUNT + NH_BIAS_MARGIN + 1];
-};
-
-/* A barrier must follow. */
-NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, nh_bias_table &table) {
+/* A head's table, in base 2; a barrier must follow. */
+NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table) {
     const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * NH_BIAS_COUNT;
-    for (int i = (int)threadIdx.x; i <= NH_BIAS_COUNT + NH_BIAS_MARGIN; i += NH_THREADS) {
-        table.entry[i] = i < NH_BIAS_COUNT ? nh_load(from[i]) * (float)NH_LOG2E : 0.f;
-        if (i <= NH_BIAS_MARGIN) table.margin[i] = 0.f;
-    }
+    for (int i = (int)threadIdx.x; i < NH_BIAS_COUNT; i += NH_THREADS)
+        table[i] = nh_load(from[i]) * (float)NH_LOG2E;
 }
 
 /* Entry of the box's first column for a row; a column adds its own step. The index counts from the query to the key:
@@ -163,7 +144,7 @@ struct nh_tables {
     nh_prefixes prefixes;
     nh_column_tables columns;
     float scale; /* of scores, to base 2 */
-    nh_bias_table bias;
+    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT : 1];
 };
 
 /* Before the first item. */
