@@ -119,6 +119,9 @@ typedef struct nhood_context_options {
      * finished; worker is in [0, threads), and calls that run at the same time have different workers.
      * NULL: the library's own threads. */
     void (*parallel_for)(void *user, int64_t count, nhood_parallel_body body, void *arg);
+    /* A GPU to plan for that need not be there: "a100", "h100", "h200" or "b200" adds a device of this name behind
+     * the others, known by its published numbers. nhood_plan_explain works on it, nhood_plan_create does not. NULL: none. */
+    const char *describe;
 } nhood_context_options;
 
 /* Creates a context: devices, worker threads, loaded kernels, wisdom. options may be NULL.
@@ -135,7 +138,7 @@ enum { NHOOD_DEVICE_CPU = 0, NHOOD_DEVICE_CUDA = 1 };
 typedef struct nhood_device_info {
     size_t struct_size;
     int32_t kind;    /* NHOOD_DEVICE_* */
-    int32_t ordinal; /* CUDA device ordinal; 0 for the CPU */
+    int32_t ordinal; /* CUDA device ordinal, -1 for one that is only described; 0 for the CPU */
     int32_t workers; /* CPU threads in use, or streaming multiprocessors */
     int32_t reserved;
     char name[16];         /* "cpu", "cuda:0" */
@@ -349,6 +352,11 @@ typedef struct nhood_candidate {
     int32_t reserved;
     double measured_ns; /* by wisdom: the median of so many samples; 0: not known */
     int64_t samples;
+    /* What the estimate rests on, over all launches; 0 where a solver does not count tiles. */
+    double tiles;         /* pairs of a tile of rows with a tile of columns that are multiplied */
+    double masked_tiles;  /* of these, extra tokens aside, pairs in which masks hide something */
+    double product_flops; /* of the products, what masks hide included */
+    double compute_ns, memory_ns; /* parts of the estimate: the larger one binds */
 } nhood_candidate;
 typedef void (*nhood_candidate_fn)(void *user, const nhood_candidate *candidate);
 

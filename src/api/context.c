@@ -148,6 +148,12 @@ nhood_status nh_context_device(const nhood_context *context, int32_t index,
     return NHOOD_OK;
 }
 
+nhood_status nh_context_present(const struct nh_device *device) {
+    if (!device->described) return NHOOD_OK;
+    return nh_error(NHOOD_ERR_DEVICE, "%s is only described, not there: nothing can run on it",
+                    device->info.name);
+}
+
 nhood_status nhood_device_query(const nhood_context *context, int32_t device,
                                 nhood_device_info *info) {
     const struct nh_device *found = NULL;
@@ -179,6 +185,7 @@ nhood_status nhood_device_measure(nhood_context *context, int32_t device, int32_
                                   nhood_ceilings *ceilings) {
     const struct nh_device *found = NULL;
     nhood_status status = nh_context_device(context, device, &found);
+    if (!status) status = nh_context_present(found);
     if (status) return status;
     if (!ceilings) return nh_error(NHOOD_ERR_ARGUMENT, "ceilings is NULL");
     if (ceilings->struct_size != sizeof *ceilings)

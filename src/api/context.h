@@ -27,5 +27,7 @@ nhood_status nh_context_wisdom_path(const nhood_context *context, const char *gi
                                     char path[NH_PATH_BYTES]);
 nhood_status nh_context_device(const nhood_context *context, int32_t index,
                                const struct nh_device **device);
+/* DEVICE if the device is only described: nothing can run on it. */
+nhood_status nh_context_present(const struct nh_device *device);
 
 #endif

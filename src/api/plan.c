@@ -113,6 +113,7 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     struct nh_request request;
     struct nh_ranking ranking;
     nhood_status status = read_request(context, device, given, options, &problem, &request);
+    if (!status) status = nh_context_present(request.device);
     if (!status) status = choose(context, &request, options, &ranking);
     if (status) return status;
     nhood_plan *created = nh_allocate(&context->host, sizeof *created);

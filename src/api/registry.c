@@ -26,20 +26,19 @@ nhood_status nh_registry_open(const nhood_context_options *options, const struct
     nhood_status status = nh_cpu_open(options, host, &devices->device[0]);
     if (status) return status;
     devices->count = 1;
-    int32_t cuda_count = 0;
-    status = nh_cuda_open(options, host, &devices->device[1], NH_MOST_DEVICES - 1, &cuda_count,
-                          &devices->cuda, devices->notes, sizeof devices->notes);
-    if (status) {
-        nh_registry_close(devices);
-        return status;
-    }
-    devices->count += cuda_count;
-    return NHOOD_OK;
+    status =
+        nh_cuda_open(options, host, &devices->device[1], NH_MOST_CUDA_DEVICES, &devices->cuda_count,
+                     &devices->cuda, devices->notes, sizeof devices->notes);
+    devices->count += devices->cuda_count;
+    if (!status && options->describe)
+        status = nh_cuda_describe(options->describe, host, &devices->device[devices->count++]);
+    if (status) nh_registry_close(devices);
+    return status;
 }
 
 void nh_registry_close(struct nh_devices *devices) {
     if (devices->count == 0) return;
-    nh_cuda_close(devices->cuda, &devices->device[1], devices->count - 1);
+    nh_cuda_close(devices->cuda, &devices->device[1], devices->cuda_count);
     nh_cpu_close(&devices->device[0]);
     devices->count = 0;
 }

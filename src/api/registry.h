@@ -7,12 +7,12 @@
 /* NULL-terminated, best first, reference last. */
 extern const struct nh_solver *const nh_registry_solvers[];
 
-enum { NH_MOST_DEVICES = 17 };
+enum { NH_MOST_CUDA_DEVICES = 16, NH_MOST_DEVICES = 1 + NH_MOST_CUDA_DEVICES + 1 };
 
-/* The devices of one context; device 0 is the CPU. */
+/* The devices of one context: the CPU, those of CUDA, then the one that is only described. */
 struct nh_devices {
     struct nh_device device[NH_MOST_DEVICES];
-    int32_t count;
+    int32_t count, cuda_count;
     /* behind the CUDA devices; NULL if there are none */
     struct nh_cuda *cuda;
     char notes[2048];

@@ -13,6 +13,7 @@ struct nh_device {
     nhood_device_info info;
     const struct nh_host *host;
     const struct nh_timing *timing; /* NULL: operations cannot be timed */
+    bool described;                 /* not there: estimates work, nothing can be built */
     void *
         backend; /* struct nh_cpu *, struct nh_cuda_device *: known to the backend's own solvers only */
 };
@@ -43,6 +44,17 @@ struct nh_timing {
                         const nhood_io *io, double *ns);
 };
 
+/* What an estimate rests on, over all launches of an operation. */
+struct nh_count {
+    /* pairs of a tile that a block owns with a tile that it walks; of these, extra tokens aside,
+     * pairs in which masks hide something */
+    double tiles, masked_tiles;
+    /* of the products, what masks hide included */
+    double flops;
+    /* parts of the estimate: the larger one binds */
+    double compute_ns, memory_ns;
+};
+
 struct nh_solver {
     const char *name;        /* "reference", "cpu.fused", .. */
     int32_t device_kind;     /* NHOOD_DEVICE_* */
@@ -57,6 +69,9 @@ struct nh_solver {
                        const struct nh_config *config);
     nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation);
+    /* The counts behind `estimate`; NULL: the solver does not work by tiles. */
+    void (*count)(const struct nh_problem *problem, const struct nh_device *device,
+                  const struct nh_config *config, struct nh_count *count);
 };
 
 /* Room for the text of any config. */

@@ -14,6 +14,12 @@ static int attribute(const struct nh_driver *driver, int name, nh_cu_device devi
     return driver->device_attribute(&value, name, device) == NH_CU_SUCCESS ? value : 0;
 }
 
+void nh_cuda_device_text(nhood_device_info *info, const char *model, int32_t arch) {
+    snprintf(info->description, sizeof info->description,
+             "%.60s, compute capability %d.%d, %d multiprocessors", model, (int)arch / 10,
+             (int)arch % 10, (int)info->workers);
+}
+
 /* Multiprocessors older than sm_80 lack what the kernels use throughout (cp.async, bf16): left out. */
 static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_device *device) {
     const struct nh_driver *driver = &cuda->driver;
@@ -45,9 +51,7 @@ static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_dev
                                        .ordinal = ordinal,
                                        .workers = opened->multiprocessors};
     snprintf(device->info.name, sizeof device->info.name, "cuda:%u", (unsigned)ordinal);
-    snprintf(device->info.description, sizeof device->info.description,
-             "%.60s, compute capability %d.%d, %d multiprocessors", name, opened->arch / 10,
-             opened->arch % 10, opened->multiprocessors);
+    nh_cuda_device_text(&device->info, name, opened->arch);
     return NHOOD_OK;
 }
 

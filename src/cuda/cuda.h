@@ -39,6 +39,13 @@ nhood_status nh_cuda_open_with(const struct nh_driver *driver, const nhood_conte
                                const struct nh_host *host, struct nh_device *device,
                                int32_t capacity, int32_t *count, struct nh_cuda **cuda);
 
+/* A device that is only described, by the name of a GPU: nothing to close. ARGUMENT. */
+nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,
+                              struct nh_device *device);
+
+/* The device's description, by which wisdom knows it. */
+void nh_cuda_device_text(nhood_device_info *info, const char *model, int32_t arch);
+
 void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count);
 
 /* Makes a context of the device current, unless the caller's already is: planning retains the primary context

@@ -98,19 +98,28 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     return 1.15 * bound + 0.5 * (softmax + copies);
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    enum { BLOCK_CLOCKS = 3000, TILE_LATENCY_CLOCKS = 900, LAUNCH_NS = 4000 };
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    enum { BLOCK_CLOCKS = 3000, TILE_LATENCY_CLOCKS = 900 };
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
+    struct widths w = widths_of(problem);
     double visits = 1, blocks = (double)(problem->batch * problem->heads);
+    double tiles = blocks, dense = blocks;
     for (int a = 0; a < NH_AXES; a++) {
         struct nh_tile_count count =
             nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a], false);
         visits *= count.visits / (double)count.tiles;
+        tiles *= count.visits;
+        dense *= count.dense;
         blocks *= (double)count.tiles;
     }
-    visits += (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
+    double extra = (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
+    visits += extra;
+    work->tiles = tiles + blocks * extra;
+    work->masked_tiles = tiles - dense;
+    work->flops =
+        work->tiles * 2 * (double)(rows_of(value) * columns_of(value)) * (double)(w.dim + w.dim_v);
     double residents = (double)residents_of(problem, cuda, value);
     double tile = tile_clocks(problem, cuda, value);
     double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
@@ -122,10 +131,18 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double least = visits * alone + BLOCK_CLOCKS;
     double clocks = latency > throughput ? latency : throughput;
     double arithmetic = (clocks > least ? clocks : least) / cuda->clock_hz;
-    double memory = nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
     /* medians of measured times over these counts, on an H200: 2.6; the spread is that of what is left out */
     const double measured = 2.6;
-    return 1e9 * (measured * arithmetic > memory ? measured * arithmetic : memory) + LAUNCH_NS;
+    work->compute_ns = 1e9 * measured * arithmetic;
+    work->memory_ns = 1e9 * nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config) {
+    enum { LAUNCH_NS = 4000 };
+    struct nh_count work;
+    count_work(problem, device, config, &work);
+    return (work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns) + LAUNCH_NS;
 }
 
 /* ---- candidates ---- */
@@ -227,5 +244,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return NHOOD_OK;
 }
 
-const struct nh_solver nh_solver_cuda_fused80 = {"cuda.fused80", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_fused80 = {
+    "cuda.fused80", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};

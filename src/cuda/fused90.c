@@ -46,8 +46,8 @@ static double tile_clocks(const struct nh_problem *problem, const int32_t *value
     return value[WARPGROUPS] * (products > softmax ? products : softmax) + turn;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
     /* Under full load the card runs at its power limit and not at its highest clock. */
     const double share_of_clock = 0.8;
     const struct nh_cuda_device *cuda = device->backend;
@@ -56,14 +56,25 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     struct nh_tiling_count count = nh_tiling_count(problem, value + QX, value + KX);
     double copies = (double)(problem->batch * problem->heads / value[QH]);
     double extra = (double)nh_ceil_div(problem->extra_tokens, keys) * count.items;
-    double clocks =
-        copies * ((count.visited + extra) * tile_clocks(problem, value) +
-                  count.partial * value[WARPGROUPS] * 0.7 * (double)keys + count.items * 1500);
+    work->tiles = copies * (count.visited + extra);
+    work->masked_tiles = copies * count.partial;
+    work->flops = work->tiles * 2 * 64 * value[WARPGROUPS] * (double)keys *
+                  (double)(problem->dim + problem->dim_v);
+    double clocks = work->tiles * tile_clocks(problem, value) +
+                    work->masked_tiles * value[WARPGROUPS] * 0.7 * (double)keys +
+                    copies * count.items * 1500;
     double waves = copies * count.items / cuda->multiprocessors;
     double filled = waves / (double)(int64_t)(waves + 0.999);
-    double compute = clocks / cuda->multiprocessors / filled / (share_of_clock * cuda->clock_hz);
-    double memory = nh_problem_bytes(problem) / (0.85 * cuda->memory_bytes_per_s);
-    return 1e9 * (compute > memory ? compute : memory) + 9000;
+    work->compute_ns =
+        1e9 * clocks / cuda->multiprocessors / filled / (share_of_clock * cuda->clock_hz);
+    work->memory_ns = 1e9 * nh_problem_bytes(problem) / (0.85 * cuda->memory_bytes_per_s);
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config) {
+    struct nh_count work;
+    count_work(problem, device, config, &work);
+    return (work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns) + 9000;
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */
@@ -201,5 +212,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return NHOOD_OK;
 }
 
-const struct nh_solver nh_solver_cuda_fused90 = {"cuda.fused90", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_fused90 = {
+    "cuda.fused90", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};

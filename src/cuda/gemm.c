@@ -266,4 +266,4 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 static const char *const knobs[] = {"t0", "t1", "t2", "columns", NULL};
 
 const struct nh_solver nh_solver_cuda_gemm = {"cuda.gemm", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                              candidates,  estimate,          build};
+                                              candidates,  estimate,          build, NULL};

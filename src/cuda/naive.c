@@ -160,5 +160,5 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     return 1e9 * (arithmetic > memory ? arithmetic : memory) + LAUNCH_NS;
 }
 
-const struct nh_solver nh_solver_cuda_naive = {"cuda.naive", NHOOD_DEVICE_CUDA, NULL, refuse,
-                                               candidates,   estimate,          build};
+const struct nh_solver nh_solver_cuda_naive = {"cuda.naive", NHOOD_DEVICE_CUDA, NULL,  refuse,
+                                               candidates,   estimate,          build, NULL};

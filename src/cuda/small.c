@@ -33,22 +33,48 @@ static bool launch_of(const struct nh_problem *problem, enum nh_small_kernel ker
                              &launch->shape);
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    const double launch_overhead_ns = 4000, share_of_bandwidth = 0.85;
+/* A launch's products, those of all its subtiles; scores are computed in both launches of the backward pass. */
+static void add_products(const struct nh_problem *problem, const struct nh_small_launch *launch,
+                         struct nh_count *work) {
+    const double dims[] = {(double)(problem->dim + problem->dim_v),
+                           (double)(2 * problem->dim + problem->dim_v),
+                           (double)(2 * problem->dim + 2 * problem->dim_v)};
+    const struct nh_small_shape *shape = &launch->shape;
+    double subtiles = (double)(problem->batch * problem->heads) * shape->subtiles;
+    work->tiles += subtiles;
+    work->masked_tiles += shape->dense ? 0 : subtiles;
+    work->flops += subtiles * 2 * 16 * 8 * (double)shape->blocks * dims[launch->kernel];
+}
+
+static const double launch_overhead_ns = 4000;
+
+/* compute_ns: with the launches. */
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    const double share_of_bandwidth = 0.85;
     const struct nh_cuda_device *cuda = device->backend;
     bool forward = problem->op == NHOOD_OP_FWD;
-    double ns = 0;
+    *work = (struct nh_count){.tiles = 0};
     for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
          k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
         struct nh_small_launch launch;
-        if (!launch_of(problem, (enum nh_small_kernel)k, config->value, &launch)) return 1e18;
-        ns += nh_small_launch_ns(problem, cuda, &launch) + launch_overhead_ns;
+        if (!launch_of(problem, (enum nh_small_kernel)k, config->value, &launch)) {
+            work->compute_ns = 1e18;
+            return;
+        }
+        work->compute_ns += nh_small_launch_ns(problem, cuda, &launch) + launch_overhead_ns;
+        add_products(problem, &launch, work);
     }
     /* both launches of the backward pass read their inputs */
     double bytes = nh_problem_bytes(problem) * (forward ? 1 : 1.6);
-    double memory = 1e9 * bytes / (share_of_bandwidth * cuda->memory_bytes_per_s);
-    return ns > memory ? ns : memory + launch_overhead_ns;
+    work->memory_ns = 1e9 * bytes / (share_of_bandwidth * cuda->memory_bytes_per_s);
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config) {
+    struct nh_count work;
+    count_work(problem, device, config, &work);
+    return work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns + launch_overhead_ns;
 }
 
 struct box {
@@ -326,4 +352,4 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 }
 
 const struct nh_solver nh_solver_cuda_small = {"cuda.small", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                               candidates,   estimate,          build};
+                                               candidates,   estimate,          build, count_work};

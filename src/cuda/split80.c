@@ -101,18 +101,27 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     return 1.15 * (products > loads ? products : loads) + 0.5 * (weights + copies);
 }
 
+/* Clocks of one launch; its tiles and products are added to `work`. */
 static double launch_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const int32_t *side, bool inverse) {
+                            const int32_t *side, bool inverse, struct nh_count *work) {
     enum { BLOCK_CLOCKS = 4000, TILE_LATENCY_CLOCKS = 900 };
     int64_t group = problem->heads / problem->kv_heads;
     double visits = inverse ? (double)group : 1;
     double blocks = (double)(problem->batch * (inverse ? problem->kv_heads : problem->heads));
+    double tiles = (double)(problem->batch * problem->heads), dense = tiles;
     for (int a = 0; a < NH_AXES; a++) {
         struct nh_tile_count count =
             nh_tile_count(&problem->axis[a], side[ROW + a], side[COLUMN + a], inverse);
         visits *= count.visits / (double)count.tiles;
+        tiles *= count.visits;
+        dense *= count.dense;
         blocks *= (double)count.tiles;
     }
+    struct widths w = widths_of(problem);
+    double dims = (double)(2 * w.dim + w.dim_v + (inverse ? w.dim_v : 0));
+    work->tiles += tiles;
+    work->masked_tiles += tiles - dense;
+    work->flops += tiles * 2 * (double)(volume(side + ROW) * volume(side + COLUMN)) * dims;
     double residents = (double)residents_of(problem, device, side, inverse);
     double tile = tile_clocks(problem, device, side, inverse);
     double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
@@ -123,16 +132,23 @@ static double launch_clocks(const struct nh_problem *problem, const struct nh_cu
     return latency > throughput ? latency : throughput;
 }
 
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    const struct nh_cuda_device *cuda = device->backend;
+    const double measured = 2.2; /* times over these counts, on an H200 */
+    *work = (struct nh_count){.tiles = 0};
+    double clocks = launch_clocks(problem, cuda, config->value, false, work) +
+                    launch_clocks(problem, cuda, config->value + SIDE, true, work);
+    work->compute_ns = 1e9 * measured * clocks / cuda->clock_hz;
+    work->memory_ns = 1e9 * nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
+}
+
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
     enum { LAUNCH_NS = 3000 };
-    const struct nh_cuda_device *cuda = device->backend;
-    double clocks = launch_clocks(problem, cuda, config->value, false) +
-                    launch_clocks(problem, cuda, config->value + SIDE, true);
-    double memory = nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
-    double arithmetic = clocks / cuda->clock_hz;
-    const double measured = 2.2; /* times over these counts, on an H200 */
-    return 1e9 * (measured * arithmetic > memory ? measured * arithmetic : memory) + 3 * LAUNCH_NS;
+    struct nh_count work;
+    count_work(problem, device, config, &work);
+    return (work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns) + 3 * LAUNCH_NS;
 }
 
 /* ---- candidates ---- */
@@ -162,6 +178,7 @@ static void rank_boxes(struct ranking *ranking, const struct nh_problem *problem
                        const struct nh_cuda_device *device, bool inverse, int32_t rows,
                        int32_t columns) {
     int32_t row[NH_MOST_BOXES][3], column[NH_MOST_BOXES][3];
+    struct nh_count work = {.tiles = 0};
     int row_count = nh_tile_boxes(problem, rows, row);
     int column_count = nh_tile_boxes(problem, columns, column);
     for (int i = 0; i < row_count; i++)
@@ -169,7 +186,7 @@ static void rank_boxes(struct ranking *ranking, const struct nh_problem *problem
             const int32_t side[SIDE] = {row[i][0],    row[i][1],    row[i][2],
                                         column[j][0], column[j][1], column[j][2]};
             if (residents_of(problem, device, side, inverse))
-                rank(ranking, side, launch_clocks(problem, device, side, inverse));
+                rank(ranking, side, launch_clocks(problem, device, side, inverse, &work));
         }
 }
 
@@ -270,5 +287,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return NHOOD_OK;
 }
 
-const struct nh_solver nh_solver_cuda_split80 = {"cuda.split80", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_split80 = {
+    "cuda.split80", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};

@@ -50,8 +50,9 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t walk[3
 /* ---- estimate ---- */
 
 /* Products of one tile pair at about four fifths of the tensor cores' rate, and a turn from tile to tile. */
-static double kernel_ns(const struct nh_problem *problem, const struct nh_device *device,
-                        const int32_t own[3], const int32_t walk[3], bool keys) {
+static void add_kernel_work(const struct nh_problem *problem, const struct nh_device *device,
+                            const int32_t own[3], const int32_t walk[3], bool keys,
+                            struct nh_count *work) {
     const double share_of_clock = 0.8;
     const struct nh_cuda_device *cuda = device->backend;
     struct nh_tiling_count count =
@@ -63,19 +64,37 @@ static double kernel_ns(const struct nh_problem *problem, const struct nh_device
     double copies = (double)(problem->batch * problem->heads);
     double clocks = copies * (count.visited * tile + count.partial * WARPGROUPS * 0.7 * rows +
                               count.items * 2000);
-    return 1e9 * clocks / cuda->multiprocessors / (share_of_clock * cuda->clock_hz);
+    work->tiles += copies * count.visited;
+    work->masked_tiles += copies * count.partial;
+    work->flops += copies * count.visited * 2 * 64 * WARPGROUPS * rows * dims;
+    work->compute_ns += 1e9 * clocks / cuda->multiprocessors / (share_of_clock * cuda->clock_hz);
+}
+
+static double kernel_ns(const struct nh_problem *problem, const struct nh_device *device,
+                        const int32_t own[3], const int32_t walk[3], bool keys) {
+    struct nh_count work = {.tiles = 0};
+    add_kernel_work(problem, device, own, walk, keys, &work);
+    return work.compute_ns;
+}
+
+/* Only the launch for the stats waits for memory. */
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *value = config->value;
+    *work = (struct nh_count){.tiles = 0};
+    work->memory_ns = 1e9 * 2.5 * 2 *
+                      (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v) /
+                      cuda->memory_bytes_per_s;
+    add_kernel_work(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work);
+    add_kernel_work(problem, device, value + KEY_OWN, value + KEY_WALK, true, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
-    double stats = 1e9 * 2.5 * 2 *
-                   (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v) /
-                   cuda->memory_bytes_per_s;
-    return stats + 12000 +
-           kernel_ns(problem, device, value + QUERY_OWN, value + QUERY_WALK, false) +
-           kernel_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true);
+    struct nh_count work;
+    count_work(problem, device, config, &work);
+    return work.memory_ns + 12000 + work.compute_ns;
 }
 
 /* ---- configs ---- */
@@ -232,5 +251,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return NHOOD_OK;
 }
 
-const struct nh_solver nh_solver_cuda_split90 = {"cuda.split90", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_split90 = {
+    "cuda.split90", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};

@@ -159,6 +159,17 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
 
 /* ---- explaining ---- */
 
+static void report_count(const struct nh_request *request, const struct nh_solver *solver,
+                         const struct nh_config *config, nhood_candidate *row) {
+    struct nh_count count = {.tiles = 0};
+    if (solver->count) solver->count(request->problem, request->device, config, &count);
+    row->tiles = count.tiles;
+    row->masked_tiles = count.masked_tiles;
+    row->product_flops = count.flops;
+    row->compute_ns = count.compute_ns;
+    row->memory_ns = count.memory_ns;
+}
+
 static void explain_solver(const struct nh_request *request, const struct nh_solver *solver,
                            const struct nh_choice *chosen, nhood_candidate_fn report, void *user) {
     nhood_candidate row = {.struct_size = sizeof row, .solver = solver->name, .config = ""};
@@ -179,6 +190,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
         nh_wisdom_look_up(request->wisdom, &key, solver->name, text, &median_ns, &samples);
         row.config = text;
         row.estimate_ns = solver->estimate(request->problem, request->device, &config[i]);
+        report_count(request, solver, &config[i], &row);
         row.measured_ns = (double)median_ns;
         row.samples = samples;
         row.chosen = !reported && solver == chosen->solver &&

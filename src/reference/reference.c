@@ -311,5 +311,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return NHOOD_OK;
 }
 
-const struct nh_solver nh_solver_reference = {"reference", NHOOD_DEVICE_CPU, NULL, refuse,
-                                              candidates,  estimate,         build};
+const struct nh_solver nh_solver_reference = {"reference", NHOOD_DEVICE_CPU, NULL,  refuse,
+                                              candidates,  estimate,         build, NULL};

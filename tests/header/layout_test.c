@@ -19,16 +19,18 @@ int main(void) {
     OFFSET(nhood_io, data, 8);
     OFFSET(nhood_io, workspace, 200);
     OFFSET(nhood_io, stream, 216);
-    SIZE(nhood_context_options, 80);
+    SIZE(nhood_context_options, 88);
     OFFSET(nhood_context_options, user, 40);
+    OFFSET(nhood_context_options, describe, 80);
     SIZE(nhood_device_info, 168);
     SIZE(nhood_ceilings, 24);
     SIZE(nhood_kernel_counts, 48);
     OFFSET(nhood_kernel_counts, store_ns, 32);
     SIZE(nhood_plan_options, 32);
     OFFSET(nhood_plan_options, budget_s, 24);
-    SIZE(nhood_candidate, 64);
+    SIZE(nhood_candidate, 104);
     OFFSET(nhood_candidate, measured_ns, 48);
+    OFFSET(nhood_candidate, memory_ns, 96);
     CHECK(NHOOD_Q == 0 && NHOOD_D_EXTRA_V == 16 && NHOOD_TENSOR_COUNT == 17,
           "tensor numbers moved");
     CHECK(NHOOD_OP_IN == 5 && NHOOD_DTYPE_BF16 == 4 && NHOOD_ERR_INTERNAL == -7, "constants moved");

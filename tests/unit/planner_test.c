@@ -39,15 +39,15 @@ static nhood_status build_second(const struct nh_problem *problem, const struct 
 }
 
 static const struct nh_solver refusing = {
-    "refusing", 0, fake_knobs, fake_refuses, fake_candidates, middle_is_best, NULL};
+    "refusing", 0, fake_knobs, fake_refuses, fake_candidates, middle_is_best, NULL, NULL};
 static const struct nh_solver first = {
-    "first", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_first};
+    "first", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_first, NULL};
 static const struct nh_solver second = {
-    "second", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_second};
+    "second", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_second, NULL};
 static const struct nh_solver last = {"last",          0,    fake_knobs, fake_takes,
-                                      fake_candidates, slow, NULL};
+                                      fake_candidates, slow, NULL,       NULL};
 static const struct nh_solver elsewhere = {
-    "elsewhere", 1, fake_knobs, fake_takes, fake_candidates, middle_is_best, NULL};
+    "elsewhere", 1, fake_knobs, fake_takes, fake_candidates, middle_is_best, NULL, NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};

@@ -21,7 +21,12 @@ static void add_row(void *user, const nhood_candidate *given) {
                               .estimate_ns = given->estimate_ns,
                               .measured_ns = given->measured_ns,
                               .samples = given->samples,
-                              .chosen = given->chosen == 1};
+                              .chosen = given->chosen == 1,
+                              .tiles = given->tiles,
+                              .masked_tiles = given->masked_tiles,
+                              .product_flops = given->product_flops,
+                              .compute_ns = given->compute_ns,
+                              .memory_ns = given->memory_ns};
     snprintf(row->solver, sizeof row->solver, "%s", given->solver);
     snprintf(row->config, sizeof row->config, "%s", given->config);
 }
@@ -61,4 +66,16 @@ const struct candidate *candidates_fastest(const struct candidates *candidates) 
         if (row->samples && (!best || row->measured_ns < best->measured_ns)) best = row;
     }
     return best;
+}
+
+bool candidates_is_best_of_solver(const struct candidates *candidates, size_t index) {
+    const struct candidate *row = &candidates->row[index];
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *other = &candidates->row[i];
+        if (strcmp(other->solver, row->solver) != 0) continue;
+        if (other->estimate_ns < row->estimate_ns ||
+            (i < index && other->estimate_ns <= row->estimate_ns))
+            return false;
+    }
+    return true;
 }

@@ -16,6 +16,8 @@ struct candidate {
     double measured_ns;
     int64_t samples;
     bool chosen;
+    /* as in nhood_candidate: all 0 if the solver does not count tiles */
+    double tiles, masked_tiles, product_flops, compute_ns, memory_ns;
 };
 
 struct candidates {
@@ -34,5 +36,7 @@ const struct candidate *candidates_chosen(const struct candidates *candidates);
 /* The first of those with the least estimate, with the least measured time. */
 const struct candidate *candidates_estimated(const struct candidates *candidates);
 const struct candidate *candidates_fastest(const struct candidates *candidates);
+/* Whether it is the first of its solver's with the least estimate. */
+bool candidates_is_best_of_solver(const struct candidates *candidates, size_t index);
 
 #endif

@@ -18,19 +18,6 @@ static size_t candidate_count(const struct candidates *candidates) {
     return count;
 }
 
-/* Without --verbose, of each solver only its best candidate. */
-static bool is_best_of_solver(const struct candidates *candidates, size_t index) {
-    const struct candidate *row = &candidates->row[index];
-    for (size_t i = 0; i < candidates->count; i++) {
-        const struct candidate *other = &candidates->row[i];
-        if (strcmp(other->solver, row->solver) != 0) continue;
-        if (other->estimate_ns < row->estimate_ns ||
-            (i < index && other->estimate_ns <= row->estimate_ns))
-            return false;
-    }
-    return true;
-}
-
 static void print_rows(const struct candidates *candidates, bool verbose) {
     char estimate[UNIT_BYTES], measured[UNIT_BYTES];
     printf("considered:     estimate    measured    config\n");
@@ -38,7 +25,7 @@ static void print_rows(const struct candidates *candidates, bool verbose) {
         const struct candidate *row = &candidates->row[i];
         if (row->refusal) {
             printf("  %-14srefused: %s\n", row->solver, row->refusal);
-        } else if (verbose || row->chosen || is_best_of_solver(candidates, i)) {
+        } else if (verbose || row->chosen || candidates_is_best_of_solver(candidates, i)) {
             printf("%c %-14s%-12s%-12s%s\n", row->chosen ? '*' : ' ', row->solver,
                    time_text(row->estimate_ns, estimate),
                    row->samples ? time_text(row->measured_ns, measured) : "-", row->config);

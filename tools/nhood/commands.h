@@ -4,6 +4,7 @@
 
 int cmd_info(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
+int cmd_simulate(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_suite(int argc, char **argv);

@@ -13,6 +13,7 @@ static const struct {
 } commands[] = {
     {"info", "the library, its devices and its solvers", cmd_info},
     {"plan", "how a problem would be solved, and what else was considered", cmd_plan},
+    {"simulate", "tiles, waste and time that a GPU would take, without one", cmd_simulate},
     {"verify", "check every solver against the reference", cmd_verify},
     {"bench", "measure speed, also as a share of what the machine can reach", cmd_bench},
     {"tune", "time every candidate of problems and remember", cmd_tune},
@@ -41,7 +42,7 @@ static void print_help(void) {
            "       nhood <command> --help | nhood --version\n\n"
            "Neighborhood attention on 1-D, 2-D and 3-D grids.\n\ncommands:\n");
     for (int i = 0; i < COMMANDS; i++)
-        printf("  %-8s%s\n", commands[i].name, commands[i].summary);
+        printf("  %-10s%s\n", commands[i].name, commands[i].summary);
     printf("\n%s\n"
            "Exit status: 0 done, 1 failed, 2 wrong command line or problem.\n",
            problem_help);

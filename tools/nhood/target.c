@@ -65,11 +65,13 @@ int target_open(struct target *target) {
                                      .isa = target->isa,
                                      .cache = target->cache,
                                      .user = target,
-                                     .log = show_log};
+                                     .log = show_log,
+                                     .describe = target->describe};
     nhood_status status = nhood_context_create(&options, &target->context);
     if (status) return complain_library(status, "context");
     int failed = find_device(target);
-    if (!failed && !buffer_open(&target->info)) failed = EXIT_FAILURE;
+    /* A device that is only described has no memory. */
+    if (!failed && target->info.ordinal >= 0 && !buffer_open(&target->info)) failed = EXIT_FAILURE;
     return failed;
 }
 

@@ -7,6 +7,8 @@
 
 struct target {
     const char *device_name, *isa;
+    /* a GPU to plan for that need not be there; NULL: none */
+    const char *describe;
     /* folder of compiled kernels and wisdom; NULL: the usual one, "": none */
     const char *cache;
     int64_t threads;

@@ -98,6 +98,7 @@ class ContextOptions(ctypes.Structure):
         ("release", c_void_p),
         ("log", c_void_p),
         ("parallel_for", c_void_p),
+        ("describe", c_char_p),
     ]
 
 

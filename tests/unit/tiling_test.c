@@ -1,0 +1,137 @@
+/* The tiles that estimates count, against an enumeration of every tile pair of small problems. */
+#include "test.h"
+#include "tiling.h"
+
+#include <string.h>
+
+/* A dilation group of the grid, with the tiles of its rows and columns. */
+struct grid {
+    const struct nh_problem *problem;
+    bool inverse;
+    int64_t length[NH_AXES];
+    int32_t rows[NH_AXES], columns[NH_AXES];
+};
+
+static bool sees(const struct grid *grid, int a, int64_t row, int64_t column) {
+    const struct nh_axis *axis = &grid->problem->axis[a];
+    int64_t query = grid->inverse ? column : row, key = grid->inverse ? row : column;
+    struct nh_range keys =
+        nh_window_range(grid->length[a], axis->window, axis->stride, axis->causal, query);
+    return keys.begin <= key && key < keys.end;
+}
+
+/* Calls for every point of the box [0, extent). */
+#define FOR_BOX(at, extent)                                                                        \
+    for (at[0] = 0; at[0] < (extent)[0]; at[0]++)                                                  \
+        for (at[1] = 0; at[1] < (extent)[1]; at[1]++)                                              \
+            for (at[2] = 0; at[2] < (extent)[2]; at[2]++)
+
+/* Whether every row of the tile at `row` sees every column of the tile at `column`. */
+static bool sees_all(const struct grid *grid, const int64_t row[3], const int64_t column[3]) {
+    int64_t r[3], c[3], rows[3], columns[3];
+    for (int a = 0; a < NH_AXES; a++) {
+        rows[a] = nh_min(grid->rows[a], grid->length[a] - row[a]);
+        columns[a] = grid->columns[a];
+    }
+    FOR_BOX(r, rows)
+    FOR_BOX(c, columns)
+    for (int a = 0; a < NH_AXES; a++)
+        if (column[a] + c[a] >= grid->length[a] || !sees(grid, a, row[a] + r[a], column[a] + c[a]))
+            return false;
+    return true;
+}
+
+/* Columns [begin, end) that any row of the tile sees on an axis. */
+static void find_halo(const struct grid *grid, int a, int64_t row, int64_t *begin, int64_t *end) {
+    *begin = grid->length[a];
+    *end = 0;
+    for (int64_t r = row; r < nh_min(row + grid->rows[a], grid->length[a]); r++)
+        for (int64_t c = 0; c < grid->length[a]; c++)
+            if (sees(grid, a, r, c)) {
+                *begin = nh_min(*begin, c);
+                *end = nh_max(*end, c + 1);
+            }
+}
+
+static void count_row_tile(const struct grid *grid, const int64_t row[3],
+                           struct nh_tiling_count *count) {
+    int64_t begin[3], end[3], tiles[3], t[3];
+    for (int a = 0; a < NH_AXES; a++) {
+        find_halo(grid, a, row[a], &begin[a], &end[a]);
+        tiles[a] = (end[a] - begin[a] + grid->columns[a] - 1) / grid->columns[a];
+    }
+    FOR_BOX(t, tiles) {
+        int64_t column[3];
+        for (int a = 0; a < NH_AXES; a++)
+            column[a] = begin[a] + t[a] * grid->columns[a];
+        count->visited++;
+        count->partial += !sees_all(grid, row, column);
+    }
+}
+
+static struct nh_tiling_count enumerate(struct grid *grid) {
+    struct nh_tiling_count count = {0, 0, 0};
+    const struct nh_axis *axis = grid->problem->axis;
+    const int64_t groups[3] = {axis[0].dilation, axis[1].dilation, axis[2].dilation};
+    int64_t group[3], tile[3], tiles[3];
+    FOR_BOX(group, groups) {
+        double launched = 1;
+        for (int a = 0; a < NH_AXES; a++) {
+            grid->length[a] = (axis[a].length - group[a] + axis[a].dilation - 1) / axis[a].dilation;
+            tiles[a] = (grid->length[a] + grid->rows[a] - 1) / grid->rows[a];
+            int64_t longest = (axis[a].length + axis[a].dilation - 1) / axis[a].dilation;
+            launched *= (double)((longest + grid->rows[a] - 1) / grid->rows[a]);
+        }
+        count.items += launched;
+        FOR_BOX(tile, tiles) {
+            const int64_t row[3] = {tile[0] * grid->rows[0], tile[1] * grid->rows[1],
+                                    tile[2] * grid->rows[2]};
+            count_row_tile(grid, row, &count);
+        }
+    }
+    return count;
+}
+
+static void check_problem(const struct nh_problem *problem, const int32_t rows[3],
+                          const int32_t columns[3], bool inverse) {
+    struct grid grid = {.problem = problem, .inverse = inverse};
+    memcpy(grid.rows, rows, sizeof grid.rows);
+    memcpy(grid.columns, columns, sizeof grid.columns);
+    struct nh_tiling_count expected = enumerate(&grid);
+    struct nh_tiling_count count = inverse ? nh_tiling_inverse_count(problem, rows, columns)
+                                           : nh_tiling_count(problem, rows, columns);
+    CHECK(count.items == expected.items && count.visited == expected.visited &&
+              count.partial == expected.partial,
+          "L %lld,%lld,%lld inverse %d: %g items %g tiles %g masked, enumerated %g %g %g",
+          (long long)problem->axis[0].length, (long long)problem->axis[1].length,
+          (long long)problem->axis[2].length, inverse, count.items, count.visited, count.partial,
+          expected.items, expected.visited, expected.partial);
+}
+
+/* Few long axes or several short ones, so that the enumeration stays small. */
+static void check_random(uint64_t *state) {
+    struct nh_problem problem = {.rank = (int32_t)test_between(state, 1, 3)};
+    int32_t rows[3] = {1, 1, 1}, columns[3] = {1, 1, 1};
+    const int64_t longest[] = {0, 90, 20, 9};
+    for (int a = 0; a < NH_AXES; a++)
+        problem.axis[a] = (struct nh_axis){1, 1, 1, 1, 0};
+    for (int a = NH_AXES - problem.rank; a < NH_AXES; a++) {
+        struct nh_axis *axis = &problem.axis[a];
+        axis->length = test_between(state, 1, longest[problem.rank]);
+        axis->dilation = test_between(state, 1, nh_min(3, axis->length));
+        axis->window = test_between(state, 1, axis->length / axis->dilation);
+        axis->stride = test_between(state, 1, axis->window);
+        axis->causal = test_between(state, 0, 3) == 0;
+        rows[a] = (int32_t)test_between(state, 1, problem.rank == 1 ? 16 : 5);
+        columns[a] = (int32_t)test_between(state, 1, problem.rank == 1 ? 16 : 5);
+    }
+    check_problem(&problem, rows, columns, false);
+    check_problem(&problem, rows, columns, true);
+}
+
+int main(void) {
+    uint64_t state = 20240307;
+    for (int i = 0; i < 400; i++)
+        check_random(&state);
+    return test_result();
+}

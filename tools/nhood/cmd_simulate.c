@@ -1,0 +1,277 @@
+/* nhood simulate: what the estimates rest on, for a GPU that need not be there. */
+#include "candidates.h"
+#include "commands.h"
+#include "message.h"
+#include "output.h"
+#include "stride_search.h"
+#include "target.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Three numbers of 64 bits. */
+enum { STRIDES_BYTES = 64 };
+
+struct simulation {
+    char text[PROBLEM_BYTES];
+    nhood_problem problem;
+    struct candidates candidates;
+    /* the fastest config that counts tiles; NULL if none does */
+    const struct candidate *best;
+    struct stride_choice unmasked;
+    /* the same tokens with windows of everything: its products over the problem's, and its predicted time or NAN */
+    double dense_bound, dense_ns;
+};
+
+/* ---- products that count ---- */
+
+/* Query-key pairs on one axis; causal windows are shorter at the start. */
+static double axis_pairs(const nhood_axis *axis) {
+    if (!axis->causal) return (double)axis->length * (double)axis->window;
+    double pairs = 0;
+    for (int64_t i = 0; i < axis->length; i++) {
+        int64_t first, count = 0;
+        nhood_window(axis, i, &first, &count);
+        pairs += (double)count;
+    }
+    return pairs;
+}
+
+static double pairs_of(const nhood_problem *problem) {
+    double pairs = 1, tokens = 1;
+    for (int32_t a = 0; a < problem->rank; a++) {
+        pairs *= axis_pairs(&problem->axis[a]);
+        tokens *= (double)problem->axis[a].length;
+    }
+    return pairs + tokens * (double)problem->extra_tokens;
+}
+
+/* The library counts all slots of causal windows. */
+static double useful_flops(const nhood_problem *problem) {
+    nhood_problem full = *problem;
+    double flops = 0;
+    for (int32_t a = 0; a < full.rank; a++)
+        full.axis[a].causal = 0;
+    nhood_problem_cost(problem, &flops, NULL);
+    return flops * pairs_of(problem) / pairs_of(&full);
+}
+
+static double waste_of(const nhood_problem *problem, const struct candidate *row) {
+    return row->product_flops / useful_flops(problem);
+}
+
+static const char *limit_of(const struct candidate *row) {
+    return row->compute_ns >= row->memory_ns ? "products" : "memory";
+}
+
+/* ---- asking ---- */
+
+static const struct candidate *best_counted(const struct candidates *candidates) {
+    const struct candidate *best = NULL;
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *row = &candidates->row[i];
+        if (row->tiles > 0 && (!best || row->estimate_ns < best->estimate_ns)) best = row;
+    }
+    return best;
+}
+
+/* So that windows can be compared with lengths. */
+static void clamp_windows(nhood_problem *problem) {
+    for (int32_t a = 0; a < problem->rank; a++) {
+        nhood_axis *axis = &problem->axis[a];
+        if (axis->window * axis->dilation > axis->length)
+            axis->window = (int64_t)fmax(1, (double)(axis->length / axis->dilation));
+        if (axis->stride > axis->window) axis->stride = axis->window;
+    }
+}
+
+static nhood_status compare_with_dense(const struct target *target, struct simulation *simulation) {
+    nhood_problem dense = simulation->problem;
+    struct candidates candidates;
+    for (int32_t a = 0; a < dense.rank; a++) {
+        dense.axis[a].window = dense.axis[a].length;
+        dense.axis[a].stride = dense.axis[a].dilation = 1;
+    }
+    simulation->dense_bound = pairs_of(&dense) / pairs_of(&simulation->problem);
+    nhood_status status = candidates_explain(target, &dense, NULL, &candidates);
+    const struct candidate *best = status ? NULL : candidates_estimated(&candidates);
+    simulation->dense_ns = best ? best->estimate_ns : NAN;
+    candidates_free(&candidates);
+    return status == NHOOD_ERR_UNSUPPORTED ? NHOOD_OK : status;
+}
+
+static nhood_status simulate(const struct target *target, struct simulation *simulation) {
+    clamp_windows(&simulation->problem);
+    nhood_status status =
+        candidates_explain(target, &simulation->problem, NULL, &simulation->candidates);
+    if (!status) status = compare_with_dense(target, simulation);
+    simulation->best = best_counted(&simulation->candidates);
+    if (!status && simulation->best)
+        status = stride_search(target, &simulation->problem, simulation->best->solver,
+                               &simulation->unmasked);
+    return status;
+}
+
+/* ---- printing ---- */
+
+static const char *strides_text(const nhood_problem *problem, char text[STRIDES_BYTES]) {
+    int used = 0;
+    for (int32_t a = 0; a < problem->rank; a++)
+        used += snprintf(text + used, STRIDES_BYTES - (size_t)used, "%s%lld", a ? "x" : "s",
+                         (long long)problem->axis[a].stride);
+    return text;
+}
+
+static void print_row(const nhood_problem *problem, const struct candidate *row) {
+    char estimate[UNIT_BYTES], compute[UNIT_BYTES], memory[UNIT_BYTES];
+    if (row->refusal) {
+        printf("  %-14srefused: %s\n", row->solver, row->refusal);
+    } else if (row->tiles <= 0) {
+        printf("  %-14s%-11s%s\n", row->solver, time_text(row->estimate_ns, estimate), row->config);
+    } else {
+        printf("  %-14s%-11s%-11s%-11s%-9s%-12.0f%-12.0f%-7.2f%s\n", row->solver,
+               time_text(row->estimate_ns, estimate), time_text(row->compute_ns, compute),
+               time_text(row->memory_ns, memory), limit_of(row), row->tiles, row->masked_tiles,
+               waste_of(problem, row), row->config);
+    }
+}
+
+static void print_unmasked(const struct simulation *simulation) {
+    const struct stride_choice *unmasked = &simulation->unmasked;
+    char strides[STRIDES_BYTES], time[UNIT_BYTES];
+    if (!simulation->best) return;
+    if (!unmasked->found) {
+        printf("unmasked   with none of the strides tried does %s need no masks\n",
+               simulation->best->solver);
+        return;
+    }
+    printf("unmasked   with %s no tile needs a mask, waste %.2f: %s in %s, %s\n",
+           strides_text(&unmasked->problem, strides), waste_of(&unmasked->problem, &unmasked->best),
+           unmasked->best.solver, time_text(unmasked->best.estimate_ns, time),
+           unmasked->best.config);
+}
+
+static void print_simulation(const struct target *target, const struct simulation *simulation) {
+    const struct candidates *candidates = &simulation->candidates;
+    const struct candidate *best = candidates_estimated(candidates);
+    char dense[UNIT_BYTES];
+    printf("problem    %s\n", simulation->text);
+    printf("device     %s: %s\n", target->info.name, target->info.description);
+    printf("dense      %.2f times the products", simulation->dense_bound);
+    if (isfinite(simulation->dense_ns))
+        printf("; %s, %.2f times as long", time_text(simulation->dense_ns, dense),
+               simulation->dense_ns / best->estimate_ns);
+    printf("\n");
+    print_unmasked(simulation);
+    printf("solvers:        time       products   memory     limit    tiles       masked      waste"
+           "  config\n");
+    for (size_t i = 0; i < candidates->count; i++)
+        if (target->verbose || candidates_is_best_of_solver(candidates, i))
+            print_row(&simulation->problem, &candidates->row[i]);
+}
+
+static void print_row_json(const nhood_problem *problem, const struct candidate *row) {
+    json_list_object();
+    json_text("solver", row->solver);
+    if (row->refusal) {
+        json_text("refusal", row->refusal);
+    } else {
+        json_text("config", row->config);
+        json_number("estimate_ns", row->estimate_ns);
+    }
+    if (row->tiles > 0) {
+        json_number("compute_ns", row->compute_ns);
+        json_number("memory_ns", row->memory_ns);
+        json_text("limit", limit_of(row));
+        json_integer("tiles", (int64_t)row->tiles);
+        json_integer("masked_tiles", (int64_t)row->masked_tiles);
+        json_number("waste", waste_of(problem, row));
+    }
+    json_object_end();
+}
+
+static void print_simulation_json(const struct target *target,
+                                  const struct simulation *simulation) {
+    const struct candidates *candidates = &simulation->candidates;
+    const struct stride_choice *unmasked = &simulation->unmasked;
+    char strides[STRIDES_BYTES];
+    json_begin();
+    json_text("problem", simulation->text);
+    json_text("device", target->info.name);
+    json_text("description", target->info.description);
+    json_number("dense_products", simulation->dense_bound);
+    json_number("dense_estimate_ns", simulation->dense_ns);
+    if (unmasked->found) {
+        json_text("unmasked_strides", strides_text(&unmasked->problem, strides));
+        json_text("unmasked_solver", unmasked->best.solver);
+        json_text("unmasked_config", unmasked->best.config);
+        json_number("unmasked_estimate_ns", unmasked->best.estimate_ns);
+        json_number("unmasked_waste", waste_of(&unmasked->problem, &unmasked->best));
+    }
+    json_list_begin("solvers");
+    for (size_t i = 0; i < candidates->count; i++)
+        if (target->verbose || candidates_is_best_of_solver(candidates, i))
+            print_row_json(&simulation->problem, &candidates->row[i]);
+    json_list_end();
+    json_end();
+}
+
+/* ---- the command ---- */
+
+static int simulate_problem(const struct target *target, const char *text, bool json) {
+    struct simulation simulation = {.best = NULL};
+    nhood_status status = nhood_problem_parse(text, &simulation.problem);
+    if (!status)
+        status = nhood_problem_format(&simulation.problem, simulation.text, PROBLEM_BYTES, NULL);
+    if (!status) status = simulate(target, &simulation);
+    int result = 0;
+    if (status) {
+        result = complain_library(status, text);
+    } else {
+        (json ? print_simulation_json : print_simulation)(target, &simulation);
+    }
+    candidates_free(&simulation.candidates);
+    return result;
+}
+
+int cmd_simulate(int argc, char **argv) {
+    struct target target;
+    bool json = false;
+    target_init(&target);
+    target.device_name = NULL;
+    target.describe = "h200";
+    const struct option options[] = {
+        {.name = "gpu",
+         .text = &target.describe,
+         .argument = "NAME",
+         .help = "a100, h100, h200 or b200, by their published numbers (h200)"},
+        {.name = "json", .flag = &json, .help = "print one object per problem"},
+        {.name = NULL}};
+    const struct usage usage = {
+        "simulate", "[options] <problem>...",
+        "Prints what a GPU would do with each problem by the estimates that choose plans, without\n"
+        "one: per solver the time, its parts, the tiles that are multiplied, those that need "
+        "masks,\n"
+        "and the waste: operations of the products over useful ones. Beside it, dense attention "
+        "on\n"
+        "the same tokens, and the smallest strides with which no tile needs a mask. With "
+        "--device,\n"
+        "of a device that is here; with --verbose, of every config.",
+        options, target.options};
+    int status, count = options_parse(&usage, argc, argv, &status);
+    if (count < 0) return status;
+    if (count == 0)
+        return complain(EXIT_USAGE, "simulate: no problem given; see 'nhood simulate --help'");
+    if (!target.device_name) target.device_name = target.describe;
+    status = target_open(&target);
+    if (!status)
+        for (int i = 0; i < count; i++) {
+            if (i && !json) printf("\n");
+            int failed = simulate_problem(&target, argv[i], json);
+            if (failed) status = failed;
+        }
+    target_close(&target);
+    return status;
+}

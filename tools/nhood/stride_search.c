@@ -1,0 +1,79 @@
+#include "stride_search.h"
+
+#include <stdlib.h>
+
+enum { MOST_PER_AXIS = 128 };
+
+struct strides {
+    int64_t axis[3];
+    double product;
+};
+
+/* Rising; how many. */
+static int strides_of(const nhood_axis *axis, int64_t stride[MOST_PER_AXIS]) {
+    int count = 0;
+    for (int64_t power = 1; power < axis->window && count < MOST_PER_AXIS - 2; power *= 2) {
+        stride[count++] = power;
+        if (power > 1 && power / 2 * 3 < axis->window) stride[count++] = power / 2 * 3;
+    }
+    stride[count++] = axis->window;
+    return count;
+}
+
+static int by_product(const void *a, const void *b) {
+    double first = ((const struct strides *)a)->product,
+           second = ((const struct strides *)b)->product;
+    return (first > second) - (first < second);
+}
+
+/* All combinations, least product first; NULL if there is no memory. */
+static struct strides *combine(const nhood_problem *problem, size_t *count) {
+    int64_t stride[3][MOST_PER_AXIS] = {{1}, {1}, {1}};
+    int counts[3] = {1, 1, 1};
+    for (int32_t a = 0; a < problem->rank; a++)
+        counts[a] = strides_of(&problem->axis[a], stride[a]);
+    *count = (size_t)counts[0] * (size_t)counts[1] * (size_t)counts[2];
+    struct strides *all = malloc(*count * sizeof *all), *next = all;
+    if (!all) return NULL;
+    for (int x = 0; x < counts[0]; x++)
+        for (int y = 0; y < counts[1]; y++)
+            for (int z = 0; z < counts[2]; z++) {
+                *next = (struct strides){.axis = {stride[0][x], stride[1][y], stride[2][z]}};
+                next->product =
+                    (double)next->axis[0] * (double)next->axis[1] * (double)next->axis[2];
+                next++;
+            }
+    qsort(all, *count, sizeof *all, by_product);
+    return all;
+}
+
+static nhood_status try_strides(const struct target *target, const nhood_problem *problem,
+                                const nhood_plan_options *only, struct stride_choice *choice) {
+    struct candidates candidates;
+    nhood_status status = candidates_explain(target, problem, only, &candidates);
+    const struct candidate *best = status ? NULL : candidates_estimated(&candidates);
+    if (best && best->tiles > 0 && best->masked_tiles <= 0 &&
+        (!choice->found || best->estimate_ns < choice->best.estimate_ns))
+        *choice = (struct stride_choice){true, *problem, *best};
+    candidates_free(&candidates);
+    /* The solver may not take some strides. */
+    return status == NHOOD_ERR_UNSUPPORTED ? NHOOD_OK : status;
+}
+
+nhood_status stride_search(const struct target *target, const nhood_problem *problem,
+                           const char *solver, struct stride_choice *choice) {
+    const nhood_plan_options only = {.struct_size = sizeof only, .solver = solver};
+    size_t count;
+    struct strides *all = combine(problem, &count);
+    nhood_status status = all ? NHOOD_OK : NHOOD_ERR_MEMORY;
+    choice->found = false;
+    for (size_t i = 0; !status && i < count; i++) {
+        if (choice->found && all[i].product > all[i - 1].product) break;
+        nhood_problem tried = *problem;
+        for (int32_t a = 0; a < problem->rank; a++)
+            tried.axis[a].stride = all[i].axis[a];
+        status = try_strides(target, &tried, &only, choice);
+    }
+    free(all);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* Which strides of the windows spare a solver all masks. */
+#ifndef STRIDE_SEARCH_H
+#define STRIDE_SEARCH_H
+
+#include "candidates.h"
+
+struct stride_choice {
+    bool found;
+    /* the problem with these strides, and the solver's best config for it */
+    nhood_problem problem;
+    struct candidate best;
+};
+
+/* The strides of least product, then least predicted time, with which the solver's best config masks no tile. Strides
+ * are 1, 2^n, 3 * 2^n and the window: tiles have such extents, and windows of a tile's rows only agree if whole tiles
+ * share a stride. Returns what the library does. */
+nhood_status stride_search(const struct target *target, const nhood_problem *problem,
+                           const char *solver, struct stride_choice *choice);
+
+#endif
