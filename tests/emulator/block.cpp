@@ -1,0 +1,273 @@
+// The threads of one block, as fibers, and what they wait for.
+#include "emulator.h"
+
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+dim3 threadIdx, blockIdx, gridDim;
+
+namespace emulator {
+namespace {
+
+using Effects = std::vector<std::function<void()>>;
+
+struct Groups {
+    Effects open;
+    std::vector<Effects> closed;
+};
+
+constexpr size_t STACK_BYTES = 256 << 10;
+
+struct Fiber {
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    ucontext_t start;
+    jmp_buf at;
+    bool started, done;
+    const char *waits_for;
+    Groups groups[2];
+};
+
+// Threads that arrived; `generation` counts how often all had.
+struct Barrier {
+    unsigned arrived, generation;
+};
+
+// The lanes of a warp that have not ended, and a barrier for each aligned group of 1, 2, 4 .. 32 lanes, by its first.
+struct Warp {
+    unsigned alive;
+    Barrier group[6][32];
+};
+
+constexpr unsigned WARP = 32, GUARD_BYTES = 4096;
+constexpr unsigned char POISON = 0xff; // as floating point, NaN
+
+Fiber fibers[MOST_THREADS];
+unsigned threads, alive, bytes_of_block;
+jmp_buf scheduler;
+ucontext_t scheduler_context;
+bool progress;
+Barrier block;
+Warp warps[MOST_THREADS / WARP];
+Words words[MOST_THREADS];
+std::map<unsigned, Effects> boxes;
+unsigned box_count;
+alignas(1024) char memory[MOST_SHARED_BYTES + GUARD_BYTES];
+void (*running)(void **);
+void **running_parameters;
+
+Fiber &current() {
+    return fibers[threadIdx.x];
+}
+
+Warp &current_warp() {
+    return warps[threadIdx.x / WARP];
+}
+
+void open_if_full(Barrier &barrier, unsigned expected) {
+    if (barrier.arrived < expected) return;
+    barrier.arrived = 0;
+    barrier.generation++;
+}
+
+void arrive_and_wait(Barrier &barrier, unsigned expected, const char *what) {
+    unsigned generation = barrier.generation;
+    barrier.arrived++;
+    open_if_full(barrier, expected);
+    wait_until(what, [&] { return barrier.generation != generation; });
+}
+
+// A thread that has ended is waited for no longer.
+void leave() {
+    Warp &warp = current_warp();
+    unsigned lane = threadIdx.x % WARP;
+    warp.alive &= ~(1u << lane);
+    for (unsigned level = 0; level < 6; level++) {
+        unsigned size = 1u << level, first = lane / size * size;
+        unsigned lanes = (size == WARP ? ~0u : (1u << size) - 1) << first;
+        open_if_full(warp.group[level][first], (unsigned)__builtin_popcount(lanes & warp.alive));
+    }
+    open_if_full(block, --alive);
+}
+
+void fiber_main() {
+    running(running_parameters);
+    Fiber &fiber = current();
+    fiber.done = true;
+    leave();
+    _longjmp(scheduler, 1);
+}
+
+void prepare(Fiber &fiber) {
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack.get();
+    fiber.start.uc_stack.ss_size = STACK_BYTES;
+    fiber.start.uc_link = nullptr;
+    makecontext(&fiber.start, fiber_main, 0);
+    fiber.started = fiber.done = false;
+    for (Groups &groups : fiber.groups)
+        groups = {};
+}
+
+// swapcontext enters a fiber for the first time; later switches are jumps, which make no system call.
+void resume(unsigned thread) {
+    Fiber &fiber = fibers[thread];
+    threadIdx.x = thread;
+    if (_setjmp(scheduler)) return;
+    if (fiber.started) _longjmp(fiber.at, 1);
+    fiber.started = progress = true;
+    swapcontext(&scheduler_context, &fiber.start);
+}
+
+void prepare_block() {
+    memset(memory, POISON, sizeof memory);
+    alive = threads;
+    block = {};
+    memset(warps, 0, sizeof warps);
+    for (unsigned i = 0; i < threads; i++) {
+        warps[i / WARP].alive |= 1u << i % WARP;
+        prepare(fibers[i]);
+    }
+}
+
+void check_block() {
+    for (unsigned i = bytes_of_block; i < bytes_of_block + GUARD_BYTES; i++)
+        if ((unsigned char)memory[i] != POISON)
+            fail("byte %u of shared memory was written, the launch asked for %u", i,
+                 bytes_of_block);
+    for (auto &[barrier, effects] : boxes)
+        if (!effects.empty()) fail("a box for the barrier at %#x is waited for by nobody", barrier);
+}
+
+// Every other block runs its threads backwards: an order that only happens to be right shows.
+void run_block(bool backwards) {
+    prepare_block();
+    for (unsigned left = threads; left;) {
+        progress = false;
+        for (unsigned i = 0; i < threads; i++) {
+            unsigned thread = backwards ? threads - 1 - i : i;
+            if (fibers[thread].done) continue;
+            resume(thread);
+            if (fibers[thread].done) left--, progress = true;
+        }
+        if (progress) continue;
+        for (unsigned i = 0; i < threads; i += WARP)
+            if (!fibers[i].done)
+                fprintf(stderr, "thread %u waits for %s\n", i, fibers[i].waits_for);
+        fail("deadlock");
+    }
+    check_block();
+}
+
+} // namespace
+
+void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "emulator: block %u,%u,%u thread %u: ", blockIdx.x, blockIdx.y, blockIdx.z,
+            threadIdx.x);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    _Exit(1);
+}
+
+void yield(const char *what) {
+    Fiber &fiber = current();
+    fiber.waits_for = what;
+    if (!_setjmp(fiber.at)) _longjmp(scheduler, 1);
+}
+
+void awake() {
+    progress = true;
+}
+
+void block_barrier() {
+    arrive_and_wait(block, alive, "its block");
+}
+
+void lane_barrier(unsigned lanes) {
+    unsigned first = (unsigned)__builtin_ctz(lanes), size = (unsigned)__builtin_popcount(lanes);
+    bool aligned = first % size == 0 && (lanes >> first) + 1 == (unsigned)(1ull << size);
+    if (size & (size - 1) || !aligned || !(lanes >> threadIdx.x % WARP & 1))
+        fail("a barrier of the lanes %#x is not emulated", lanes);
+    Warp &warp = current_warp();
+    arrive_and_wait(warp.group[__builtin_ctz(size)][first],
+                    (unsigned)__builtin_popcount(lanes & warp.alive), "its warp");
+}
+
+Words *warp_words() {
+    return &words[threadIdx.x / WARP * WARP];
+}
+
+char *shared_memory() {
+    return memory;
+}
+
+// Addresses count from the dynamic part; static variables of a kernel lie elsewhere, at a distance that wraps.
+unsigned shared_address(const void *pointer) {
+    ptrdiff_t distance = (const char *)pointer - memory;
+    if (distance != (int)distance) fail("%p is no shared memory", pointer);
+    return (unsigned)distance;
+}
+
+void *shared(unsigned address, unsigned bytes, unsigned alignment) {
+    if (address % alignment) fail("shared address %#x is no multiple of %u", address, alignment);
+    bool dynamic = address < sizeof memory;
+    if (dynamic && address + bytes > bytes_of_block)
+        fail("%u bytes at shared address %#x, the launch asked for %u", bytes, address,
+             bytes_of_block);
+    return memory + (int)address;
+}
+
+void start(Kind kind, std::function<void()> effect) {
+    current().groups[kind].open.push_back(std::move(effect));
+}
+
+void commit(Kind kind) {
+    Groups &groups = current().groups[kind];
+    groups.closed.push_back(std::move(groups.open));
+    groups.open.clear();
+}
+
+void wait_groups(Kind kind, unsigned pending) {
+    auto &closed = current().groups[kind].closed;
+    while (closed.size() > pending) {
+        for (auto &effect : closed.front())
+            effect();
+        closed.erase(closed.begin());
+    }
+}
+
+void start_box(unsigned barrier, std::function<void()> effect) {
+    if (box_count++ % 2) return effect();
+    boxes[barrier].push_back(std::move(effect));
+}
+
+bool land_boxes(unsigned barrier) {
+    Effects landing = std::exchange(boxes[barrier], {});
+    for (auto &effect : landing)
+        effect();
+    return !landing.empty();
+}
+
+void run_grid(dim3 grid, unsigned block_threads, unsigned shared_bytes, void (*kernel)(void **),
+              void **parameters) {
+    gridDim = grid;
+    threads = block_threads;
+    bytes_of_block = shared_bytes;
+    running = kernel;
+    running_parameters = parameters;
+    for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++)
+                run_block((blockIdx.x + blockIdx.y + blockIdx.z) % 2);
+}
+
+} // namespace emulator

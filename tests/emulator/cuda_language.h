@@ -1,0 +1,141 @@
+// The words of CUDA C++ that the kernels use, for g++.
+#pragma once
+#include "emulator.h"
+
+#include <algorithm>
+#include <cmath>
+
+#define __CUDACC__
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+using std::max;
+using std::min;
+
+struct float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) {
+    return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return {x, y, z, w};
+}
+
+template <class To, class From> To same_bits(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+inline float __uint_as_float(unsigned bits) {
+    return same_bits<float>(bits);
+}
+inline float __int_as_float(int bits) {
+    return same_bits<float>(bits);
+}
+inline unsigned __float_as_uint(float value) {
+    return same_bits<unsigned>(value);
+}
+inline double __longlong_as_double(long long bits) {
+    return same_bits<double>(bits);
+}
+
+inline float __expf(float x) {
+    return expf(x);
+}
+inline float __log2f(float x) {
+    return log2f(x);
+}
+inline float __fdividef(float x, float y) {
+    return x / y;
+}
+inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
+inline unsigned __umulhi(unsigned x, unsigned y) {
+    return (unsigned)((unsigned long long)x * y >> 32);
+}
+
+inline size_t __cvta_generic_to_shared(const void *pointer) {
+    return emulator::shared_address(pointer);
+}
+
+inline void __syncthreads() {
+    emulator::block_barrier();
+}
+inline void __syncwarp() {
+    emulator::lane_barrier(~0u);
+}
+inline int __syncthreads_or(int value) {
+    static int any;
+    __syncthreads();
+    any = 0;
+    __syncthreads();
+    any |= value;
+    __syncthreads();
+    return any;
+}
+
+// Every lane shows a value; read(words) then looks at those of the others.
+template <class Value, class Read> auto exchange(unsigned lanes, const Value &value, Read read) {
+    static_assert(sizeof value <= sizeof(emulator::Words));
+    emulator::Words *words = emulator::warp_words();
+    memcpy(words[threadIdx.x % 32], &value, sizeof value);
+    emulator::lane_barrier(lanes);
+    auto result = read(words);
+    emulator::lane_barrier(lanes);
+    return result;
+}
+
+template <class Value> Value __shfl_sync(unsigned lanes, Value value, int lane, int width = 32) {
+    int first = (int)threadIdx.x % 32 / width * width;
+    return exchange(lanes, value, [&](emulator::Words *words) {
+        Value got;
+        memcpy(&got, words[first + (lane & (width - 1))], sizeof got);
+        return got;
+    });
+}
+template <class Value> Value __shfl_xor_sync(unsigned lanes, Value value, int other) {
+    return __shfl_sync(lanes, value, (int)(threadIdx.x % 32) ^ other);
+}
+inline unsigned __ballot_sync(unsigned, bool set) {
+    return exchange(~0u, set ? 1u : 0u, [](emulator::Words *words) {
+        unsigned ballot = 0;
+        for (int lane = 0; lane < 32; lane++)
+            ballot |= words[lane][0] << lane;
+        return ballot;
+    });
+}
+inline int __any_sync(unsigned mask, bool set) {
+    return __ballot_sync(mask, set) != 0;
+}
+inline int __all_sync(unsigned mask, bool set) {
+    return __ballot_sync(mask, set) == ~0u;
+}
+
+// Calls a kernel with the parameters that a launch points to.
+template <class... Parameters, size_t... I>
+void call(void (*kernel)(Parameters...), void **parameters, std::index_sequence<I...>) {
+    kernel(*(std::remove_const_t<Parameters> *)parameters[I]...);
+}
+template <class... Parameters> void call(void (*kernel)(Parameters...), void **parameters) {
+    call(kernel, parameters, std::index_sequence_for<Parameters...>());
+}

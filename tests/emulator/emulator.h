@@ -1,0 +1,75 @@
+// What kernels, once g++ has compiled them, ask of the pretended GPU: block.cpp answers. One block runs at a time,
+// each of its threads a fiber that goes on until it has to wait for others.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+struct dim3 {
+    unsigned x, y, z;
+};
+extern dim3 threadIdx, blockIdx, gridDim;
+
+namespace emulator {
+
+constexpr unsigned MOST_THREADS = 1024, MOST_SHARED_BYTES = 232448;
+
+// Prints what the running thread did wrong, and ends the process.
+[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// ---- waiting ----
+
+// Hands over to the next thread; `what` says in the report of a deadlock what this one waits for.
+void yield(const char *what);
+void awake();
+
+template <class Ready> void wait_until(const char *what, Ready ready) {
+    while (!ready())
+        yield(what);
+    awake();
+}
+
+void block_barrier();
+// Of an aligned group of 2^n lanes, this thread's one among them.
+void lane_barrier(unsigned lanes);
+
+// 16 words per lane of the thread's own warp, by which lanes exchange values between two barriers.
+using Words = uint32_t[16];
+Words *warp_words();
+
+// ---- shared memory ----
+
+char *shared_memory(); // dynamic, of the running block
+unsigned shared_address(const void *pointer);
+// The bytes behind an address that an instruction is given; fails if they are misaligned or outside.
+void *shared(unsigned address, unsigned bytes, unsigned alignment);
+
+// ---- work under way ----
+
+// Asynchronous instructions take effect only when somebody waits for them: a wait that is missing, or comes too late,
+// then shows in the results. Each thread has its groups of copies (cp.async) and of products (wgmma).
+enum Kind { COPIES, PRODUCTS };
+void start(Kind kind, std::function<void()> effect);
+void commit(Kind kind);
+void wait_groups(Kind kind, unsigned pending);
+
+// A box on its way to shared memory: lands when a thread waits at its barrier or, every other one, at once, which shows
+// boxes that are fetched into places still being read.
+void start_box(unsigned barrier, std::function<void()> effect);
+bool land_boxes(unsigned barrier);
+
+// ---- the driver's side ----
+
+// CUtensorMap, as the pretended driver fills it.
+struct TensorMap {
+    const char *address;
+    uint64_t extent[5], stride_bytes[4];
+    uint16_t box[5];
+    uint8_t element_stride[5], rank, swizzle, element_bytes;
+};
+static_assert(sizeof(TensorMap) <= 128);
+
+void run_grid(dim3 grid, unsigned threads, unsigned shared_bytes, void (*kernel)(void **),
+              void **parameters);
+
+} // namespace emulator
