@@ -1,12 +1,12 @@
-/* GPUs known by their published numbers, for planning where there is none. Multiprocessors, shared memory, L2 and
- * bandwidth are those of NVIDIA's data sheets and architecture white papers (A100 80GB SXM, H100 SXM, H200 SXM,
- * B200 of the HGX board); clocks are the highest that their drivers offer. */
+/* GPUs known by their published numbers, for planning where there is none. Multiprocessors, shared memory and bandwidth
+ * are those of NVIDIA's data sheets and architecture white papers (A100 80GB SXM, H100 SXM, H200 SXM, B200 of the HGX
+ * board); clocks are the highest that their drivers offer. No estimate asks for the L2. */
 #include "cuda.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { KIB = 1024, MIB = 1024 * 1024 };
+enum { KIB = 1024 };
 
 /* Descriptions are as a driver's would be: wisdom of such a GPU holds for its description, too. The backends are only
  * read: what could change them needs a driver. */
@@ -20,7 +20,6 @@ static struct {
       .multiprocessors = 108,
       .shared_bytes_per_block = 163 * KIB,
       .shared_bytes_per_multiprocessor = 164 * KIB,
-      .l2_bytes = 40 * MIB,
       .clock_hz = 1.410e9,
       .memory_bytes_per_s = 2.039e12}},
     {"h100",
@@ -29,7 +28,6 @@ static struct {
       .multiprocessors = 132,
       .shared_bytes_per_block = 227 * KIB,
       .shared_bytes_per_multiprocessor = 228 * KIB,
-      .l2_bytes = 50 * MIB,
       .clock_hz = 1.980e9,
       .memory_bytes_per_s = 3.35e12}},
     {"h200",
@@ -38,7 +36,6 @@ static struct {
       .multiprocessors = 132,
       .shared_bytes_per_block = 227 * KIB,
       .shared_bytes_per_multiprocessor = 228 * KIB,
-      .l2_bytes = 50 * MIB,
       .clock_hz = 1.980e9,
       .memory_bytes_per_s = 4.8e12}},
     {"b200",
@@ -47,7 +44,6 @@ static struct {
       .multiprocessors = 148,
       .shared_bytes_per_block = 227 * KIB,
       .shared_bytes_per_multiprocessor = 228 * KIB,
-      .l2_bytes = 126 * MIB,
       .clock_hz = 1.965e9,
       .memory_bytes_per_s = 8e12}},
 };

@@ -143,14 +143,17 @@ static void print_unmasked(const struct simulation *simulation) {
     char strides[STRIDES_BYTES], time[UNIT_BYTES];
     if (!simulation->best) return;
     if (!unmasked->found) {
-        printf("unmasked   with none of the strides tried does %s need no masks\n",
+        printf("unmasked   every candidate of %s needs masks with all strides tried\n",
                simulation->best->solver);
         return;
     }
-    printf("unmasked   with %s no tile needs a mask, waste %.2f: %s in %s, %s\n",
-           strides_text(&unmasked->problem, strides), waste_of(&unmasked->problem, &unmasked->best),
-           unmasked->best.solver, time_text(unmasked->best.estimate_ns, time),
-           unmasked->best.config);
+    printf("unmasked   with %s no tile needs a mask, waste %.2f: %s in %s, %s",
+           strides_text(&unmasked->problem, strides),
+           waste_of(&unmasked->problem, &unmasked->config), unmasked->config.solver,
+           time_text(unmasked->config.estimate_ns, time), unmasked->config.config);
+    if (unmasked->least_ns < unmasked->config.estimate_ns)
+        printf("; the least with these strides is %s", time_text(unmasked->least_ns, time));
+    printf("\n");
 }
 
 static void print_simulation(const struct target *target, const struct simulation *simulation) {
@@ -205,10 +208,11 @@ static void print_simulation_json(const struct target *target,
     json_number("dense_estimate_ns", simulation->dense_ns);
     if (unmasked->found) {
         json_text("unmasked_strides", strides_text(&unmasked->problem, strides));
-        json_text("unmasked_solver", unmasked->best.solver);
-        json_text("unmasked_config", unmasked->best.config);
-        json_number("unmasked_estimate_ns", unmasked->best.estimate_ns);
-        json_number("unmasked_waste", waste_of(&unmasked->problem, &unmasked->best));
+        json_text("unmasked_solver", unmasked->config.solver);
+        json_text("unmasked_config", unmasked->config.config);
+        json_number("unmasked_least_ns", unmasked->least_ns);
+        json_number("unmasked_estimate_ns", unmasked->config.estimate_ns);
+        json_number("unmasked_waste", waste_of(&unmasked->problem, &unmasked->config));
     }
     json_list_begin("solvers");
     for (size_t i = 0; i < candidates->count; i++)

@@ -47,14 +47,25 @@ static struct strides *combine(const nhood_problem *problem, size_t *count) {
     return all;
 }
 
+static const struct candidate *fastest_unmasked(const struct candidates *candidates) {
+    const struct candidate *best = NULL;
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *row = &candidates->row[i];
+        if (row->tiles > 0 && row->masked_tiles <= 0 &&
+            (!best || row->estimate_ns < best->estimate_ns))
+            best = row;
+    }
+    return best;
+}
+
 static nhood_status try_strides(const struct target *target, const nhood_problem *problem,
                                 const nhood_plan_options *only, struct stride_choice *choice) {
     struct candidates candidates;
     nhood_status status = candidates_explain(target, problem, only, &candidates);
-    const struct candidate *best = status ? NULL : candidates_estimated(&candidates);
-    if (best && best->tiles > 0 && best->masked_tiles <= 0 &&
-        (!choice->found || best->estimate_ns < choice->best.estimate_ns))
-        *choice = (struct stride_choice){true, *problem, *best};
+    const struct candidate *unmasked = status ? NULL : fastest_unmasked(&candidates);
+    if (unmasked && (!choice->found || unmasked->estimate_ns < choice->config.estimate_ns))
+        *choice = (struct stride_choice){true, *problem, *unmasked,
+                                         candidates_estimated(&candidates)->estimate_ns};
     candidates_free(&candidates);
     /* The solver may not take some strides. */
     return status == NHOOD_ERR_UNSUPPORTED ? NHOOD_OK : status;

@@ -6,13 +6,15 @@
 
 struct stride_choice {
     bool found;
-    /* the problem with these strides, and the solver's best config for it */
+    /* the problem with these strides, and the fastest config for it that masks nothing */
     nhood_problem problem;
-    struct candidate best;
+    struct candidate config;
+    /* of the fastest config, which may mask */
+    double least_ns;
 };
 
-/* The strides of least product, then least predicted time, with which the solver's best config masks no tile. Strides
- * are 1, 2^n, 3 * 2^n and the window: tiles have such extents, and windows of a tile's rows only agree if whole tiles
+/* The strides of least product, then least predicted time, with which one of the solver's candidates masks no tile.
+ * Strides are 1, 2^n, 3 * 2^n and the window: tiles have such extents, and windows of a tile's rows only agree if whole tiles
  * share a stride. Returns what the library does. */
 nhood_status stride_search(const struct target *target, const nhood_problem *problem,
                            const char *solver, struct stride_choice *choice);
