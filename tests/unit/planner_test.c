@@ -38,10 +38,19 @@ static nhood_status build_second(const struct nh_problem *problem, const struct 
     return fake_build("second", config, operation);
 }
 
+static void count_by_config(const struct nh_problem *problem, const struct nh_device *device,
+                            const struct nh_config *config, struct nh_count *count) {
+    (void)problem;
+    (void)device;
+    int32_t size = config->value[0];
+    *count = (struct nh_count){size + 1, size, 100, 7, 3};
+}
+
 static const struct nh_solver refusing = {
     "refusing", 0, fake_knobs, fake_refuses, fake_candidates, middle_is_best, NULL, NULL};
 static const struct nh_solver first = {
-    "first", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_first, NULL};
+    "first",        0,           fake_knobs,     fake_takes, fake_candidates,
+    middle_is_best, build_first, count_by_config};
 static const struct nh_solver second = {
     "second", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_second, NULL};
 static const struct nh_solver last = {"last",          0,    fake_knobs, fake_takes,
@@ -58,7 +67,8 @@ static struct nh_device device = {
 static struct nh_problem problem;
 
 struct rows {
-    int all, chosen, refused, measured;
+    int all, chosen, refused, measured, counted;
+    double tiles;
     char solver[16], config[16];
 };
 
@@ -68,6 +78,9 @@ static void count_rows(void *user, const nhood_candidate *row) {
     rows->chosen += row->chosen;
     rows->refused += row->refusal != NULL;
     rows->measured += row->samples > 0 && row->measured_ns > 0;
+    rows->counted += row->masked_tiles == row->tiles - 1 && row->product_flops == 100 &&
+                     row->compute_ns == 7 && row->memory_ns == 3;
+    rows->tiles += row->tiles;
     if (!row->chosen) return;
     snprintf(rows->solver, sizeof rows->solver, "%s", row->solver);
     snprintf(rows->config, sizeof rows->config, "%s", row->config);
@@ -88,6 +101,8 @@ static void estimates(struct nh_wisdom *wisdom) {
               !strcmp(rows.solver, "first") && !strcmp(rows.config, "size=1"),
           "%d rows, %d chosen, %d refused, %s %s", rows.all, rows.chosen, rows.refused, rows.solver,
           rows.config);
+    CHECK(rows.counted == 3 && rows.tiles == 1 + 2 + 3,
+          "%d rows count, %g tiles: those of the first solver alone", rows.counted, rows.tiles);
     struct nh_choice list[4];
     CHECK(nh_planner_list(&request, list, 4) == 4 && list[0].solver == &first &&
               list[1].solver == &second && list[2].solver == &first && list[2].estimate_ns == 20 &&
