@@ -3,8 +3,9 @@
  *
  *   every input           (2 + sqrt(r)) u, for sums of r terms in arithmetic with unit roundoff u, whose
  *                         errors add up like a random walk
- *   V, dO and what goes   one roundoff of the storage type more: the softmax weights and their gradients,
- *   with them             which multiply these, may be rounded to it
+ *                         errors add up like a random walk; with TF32 allowed, one roundoff of that more
+ *   V, dO and what goes   one roundoff of the storage type (or TF32) more: the softmax weights and their
+ *   with them             gradients, which multiply these, may be rounded to it
  *
  * The answer's change is the size of an honest error, whatever the scale, the bias, the cancellation and the
  * number of terms. An element may be off by so many times its root mean square and its largest value over the
@@ -126,6 +127,12 @@ static double arithmetic_roundoff(const nhood_problem *problem) {
     return storage_roundoff(problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32);
 }
 
+/* Of the factors of f32 products that may be rounded to TF32, whose mantissa is as long as f16's. */
+static double product_roundoff(const nhood_problem *problem) {
+    bool tf32 = problem->dtype == NHOOD_DTYPE_F32 && problem->flags & NHOOD_FLAG_ALLOW_TF32;
+    return tf32 ? storage_roundoff(NHOOD_DTYPE_F16) : 0;
+}
+
 static double query_count(const nhood_problem *problem) {
     double count = (double)(problem->batch * problem->heads);
     for (int a = 0; a < problem->rank; a++)
@@ -146,8 +153,10 @@ static double input_error(const nhood_problem *problem, int32_t tensor) {
     bool weighted = tensor == NHOOD_V || tensor == NHOOD_EXTRA_V || tensor == NHOOD_O ||
                     tensor == NHOOD_D_O || tensor == NHOOD_D_LSE;
     double dims = (double)(problem->dim + (problem->dim_v ? problem->dim_v : problem->dim));
-    double error = (2 + sqrt(dims + key_count(problem))) * arithmetic_roundoff(problem);
-    return softmax && weighted ? error + storage_roundoff(problem->dtype) : error;
+    double error = (2 + sqrt(dims + key_count(problem))) * arithmetic_roundoff(problem) +
+                   product_roundoff(problem);
+    double weights = fmax(storage_roundoff(problem->dtype), product_roundoff(problem));
+    return softmax && weighted ? error + weights : error;
 }
 
 /* Error of sums that do not react to the inputs so: that of the weights, of which LSE is the logarithm, and

@@ -47,6 +47,8 @@ static void draw_options(struct random *random, nhood_problem *problem) {
     }
     if (softmax && random_once_in(random, 4)) problem->extra_tokens = random_integer(random, 1, 20);
     if (random_once_in(random, 8)) problem->flags |= NHOOD_FLAG_DETERMINISTIC;
+    if (problem->dtype == NHOOD_DTYPE_F32 && random_once_in(random, 4))
+        problem->flags |= NHOOD_FLAG_ALLOW_TF32;
     if (problem->op == NHOOD_OP_PN && random_once_in(random, 2))
         problem->flags |= NHOOD_FLAG_ZERO_FILL;
 }
