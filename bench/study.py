@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+"""The operator study of "Faster Neighborhood Attention" (2024), Tables 1 to 4, repeated with nhood on one device.
+
+Problems are samples of the sets `nhood suite paper-1d|2d|3d`, forward and backward. On a GPU the families are those of
+the paper: naive (cuda.naive), gemm (cuda.gemm), fused (what nhood chooses; if that is neither of the fused solvers, the
+fastest of these), and torch's dense attention over all keys, which computes something else, by cuDNN, flash and
+memory-efficient kernels. A CPU has no naive and no gemm solver: its reference solver is written for exactness and is no
+contender. There, fused (cpu.fused) stands beside unfused (cpu.unfused, the sum of pn and nn forward and of pn, nn and
+twice in backward, without the softmax between them, so that what is said of it is a lower bound) and torch's dense
+attention.
+
+Results are appended to DIR/study.jsonl, one line each; a command that is repeated goes on where it was, and one that is
+interrupted loses at most one problem. DIR/study.md and DIR/*.png are made of that file's lines of this device and commit;
+--budget 0 only makes them anew. Problems come in an order of their own (by CRC), so that any budget gives a fair sample.
+Times are medians, of nhood by `nhood bench`. torch and matplotlib are used where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from study_report import Problem, Where, write_report
+
+ROOT = Path(__file__).parent.parent
+DTYPES = ("f16", "bf16", "f32")
+UNFUSED = ("gemm", "naive")  # of the CUDA solvers; all others are fused
+TIMEOUT_S = 120  # of one `nhood bench`
+LEAST_CALLS, WARM_UP_S, FLUSH_BYTES = 3, 0.02, 512 << 20  # as `nhood bench` does it
+
+Result = dict[str, Any]  # of a problem text: what `nhood bench --json` says, or "absent" and why
+
+
+class Records:
+    """The file of results. Each line is whole: an interrupted one is passed over, and measured again."""
+
+    def __init__(self, path: Path, where: Where) -> None:
+        self.path, self.where = path, where
+        self.lines = [line for line in self.read() if all(line.get(k) == v for k, v in asdict(where).items())]
+        self.known = {(line["problem"], line["contender"]) for line in self.lines}
+
+    def read(self) -> Iterator[Result]:
+        if not self.path.exists():
+            return
+        for line in self.path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                print(f"{self.path}: passed over a line that is not whole", file=sys.stderr)
+
+    def append(self, problem: str, contender: str, result: Result) -> None:
+        line = {**result, "problem": problem, "contender": contender, **asdict(self.where)}
+        torn = self.path.exists() and self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n")
+        with self.path.open("a") as file:
+            file.write("\n" * bool(torn) + json.dumps(line) + "\n")
+        self.lines.append(line)
+        self.known.add((problem, contender))
+
+
+@dataclass(frozen=True)
+class Tool:
+    """The program nhood, on one device."""
+
+    path: str
+    device: str
+    threads: Optional[int]
+    min_time: float
+    tune: float
+
+    @property
+    def target(self) -> list[str]:
+        return ["--device", self.device] + (["--threads", str(self.threads)] if self.threads else [])
+
+    def text(self, *arguments: str) -> str:
+        return subprocess.run((self.path, *arguments), check=True, capture_output=True, text=True).stdout
+
+    def info(self) -> dict[str, Any]:
+        return json.loads(self.text("info", "--json", *self.target))
+
+    def suite(self, rank: int, sample: int, most_gflop: Optional[float]) -> list[str]:
+        """Problems without operation and dtype."""
+        limit = ["--most-gflop", str(most_gflop)] if most_gflop else []
+        lines = self.text("suite", f"paper-{rank}d", "--sample", str(sample), *limit).split()
+        return sorted((line.split(":", 2)[2] for line in lines), key=lambda text: zlib.crc32(text.encode()))
+
+    def bench(self, problems: list[str], solver: Optional[str] = None) -> dict[str, Result]:
+        command = [self.path, "bench", "--json", "--min-time", str(self.min_time), *self.target]
+        command += ["--tune", str(self.tune)] if self.tune else []
+        command += ["--solver", solver] if solver else []
+        try:
+            done = subprocess.run(command + problems, capture_output=True, text=True, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return {problem: {"absent": f"took longer than {TIMEOUT_S} s"} for problem in problems}
+        found = {result["problem"]: result for result in map(json.loads, done.stdout.splitlines())}
+        return {problem: found.get(problem) or refusal(problem, done) for problem in problems}
+
+
+def refusal(problem: str, done: subprocess.CompletedProcess[str]) -> Result:
+    lines = done.stderr.strip().splitlines() or [f"nhood bench ended with status {done.returncode}"]
+    reason = next((line for line in lines if problem in line), lines[-1])
+    return {"absent": reason.removeprefix("nhood: ").removeprefix(f"{problem}: ")}
+
+
+def fastest_fused(tool: Tool, problems: list[str], solvers: list[str]) -> dict[str, Result]:
+    found = tool.bench(problems)
+    for problem, result in found.items():
+        if result.get("solver") not in solvers:
+            each = [tool.bench([problem], solver)[problem] for solver in solvers]
+            found[problem] = min(each, key=lambda one: one.get("median_ns", math.inf))
+    return found
+
+
+class Dense:
+    """torch's attention over all keys."""
+
+    def __init__(self, torch: Any, device: str, backend: Optional[str], min_time: float, most_gflop: float) -> None:
+        self.torch, self.device, self.backend = torch, device, backend
+        self.min_time, self.most_gflop = min_time, most_gflop
+        self.cuda = device.startswith("cuda")
+
+    def __call__(self, problems: list[str]) -> dict[str, Result]:
+        found = {}
+        for text in problems:
+            try:
+                found[text] = self.measure(Problem.parse(text))
+            except (RuntimeError, ValueError) as error:  # the backend refuses, memory is short; not comparable
+                found[text] = {"absent": str(error).strip().splitlines()[0]}
+        return found
+
+    def measure(self, problem: Problem) -> Result:
+        gflop = problem.dense_flops * 1e-9
+        if gflop > self.most_gflop:
+            raise ValueError(f"above {self.most_gflop:g} GFLOP")
+        call = self.prepare(problem)
+        began = time.perf_counter()
+        while True:
+            self.time(call)
+            if time.perf_counter() - began > WARM_UP_S:
+                break
+        samples: list[float] = []
+        began = time.perf_counter()
+        while len(samples) < LEAST_CALLS or time.perf_counter() - began < self.min_time:
+            samples.append(self.time(call))
+        ns = statistics.median(samples)
+        name = f"torch {self.torch.__version__} {self.backend or ''}".strip()
+        return {"median_ns": ns, "flops_per_s": gflop * 1e18 / ns, "calls": len(samples), "solver": name}
+
+    def prepare(self, problem: Problem) -> Callable[[], Any]:
+        torch = self.torch
+        dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[problem.dtype]
+        shape = (4, problem.batch, problem.heads, problem.tokens, problem.dim)
+        *inputs, d_out = torch.randn(shape, dtype=dtype, device=self.device).unbind()
+
+        def attention() -> Any:
+            if not self.backend:
+                return torch.nn.functional.scaled_dot_product_attention(*inputs)
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend[self.backend]):
+                return torch.nn.functional.scaled_dot_product_attention(*inputs)
+
+        if problem.op == "fwd":
+            return attention
+        inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+        out = attention()
+        return lambda: torch.autograd.grad(out, inputs, d_out, retain_graph=True)
+
+    def time(self, call: Callable[[], Any]) -> float:
+        """Nanoseconds; on CUDA between two events, after the caches were emptied."""
+        if not self.cuda:
+            start = time.perf_counter_ns()
+            call()
+            return time.perf_counter_ns() - start
+        cuda = self.torch.cuda
+        start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.empty(FLUSH_BYTES, dtype=self.torch.uint8, device=self.device).zero_()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e6
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    ops: tuple[str, ...]
+    measure: Callable[[list[str]], dict[str, Result]]
+
+
+def contenders(tool: Tool, torch: Any, solvers: list[str], dense_gflop: float) -> list[Contender]:
+    def dense(name: str, backend: Optional[str]) -> Contender:
+        return Contender(name, ("fwd", "bwd"), Dense(torch, tool.device, backend, tool.min_time, dense_gflop))
+
+    def of_solver(name: str, ops: tuple[str, ...], solver: str) -> Contender:
+        return Contender(name, ops, lambda problems: tool.bench(problems, solver))
+
+    if tool.device == "cpu":
+        ours = [of_solver("fused", ("fwd", "bwd"), "cpu.fused")]
+        ours.append(of_solver("unfused", ("pn", "nn", "in"), "cpu.unfused"))
+        return ours + ([dense("dense", None)] if torch else [])
+    fused = [name for name in solvers if name.startswith("cuda.") and name.split(".")[1] not in UNFUSED]
+    ours = [Contender("fused", ("fwd", "bwd"), lambda problems: fastest_fused(tool, problems, fused))]
+    ours += [of_solver(name, ("fwd", "bwd"), f"cuda.{name}") for name in UNFUSED]
+    backends = dict(cuDNN="CUDNN_ATTENTION", flash="FLASH_ATTENTION", efficient="EFFICIENT_ATTENTION")
+    return ours + [dense(f"dense {name}", backend) for name, backend in backends.items() if torch]
+
+
+def schedule(suites: list[list[str]], dtypes: list[str]) -> Iterator[tuple[str, str]]:
+    """Ranks and dtypes in turns, so that an end at any time leaves about as many of each."""
+    for place in range(max(map(len, suites), default=0)):
+        for suite in suites:
+            for dtype in dtypes if place < len(suite) else ():
+                yield suite[place], dtype
+
+
+def measure_all(
+    records: Records, work: list[tuple[str, str]], taking_part: list[Contender], budget_s: float, command: str
+) -> None:
+    end = time.monotonic() + budget_s
+    for number, (problem, dtype) in enumerate(work, 1):
+        for contender in taking_part:
+            texts = [f"{op}:{dtype}:{problem}" for op in contender.ops]
+            texts = [text for text in texts if (text, contender.name) not in records.known]
+            if texts and time.monotonic() >= end:
+                print(f"the budget is spent at {number} of {len(work)}; the same command goes on", file=sys.stderr)
+                return
+            for text, result in (contender.measure(texts) if texts else {}).items():
+                records.append(text, contender.name, {**result, "command": command})
+        if sys.stderr.isatty():
+            print(f"{number} of {len(work)}", end="\r", file=sys.stderr, flush=True)
+
+
+def find_where(tool: Tool, torch: Any) -> Where:
+    device = next((d for d in tool.info()["devices"] if d["name"] == tool.device), None)
+    if not device:
+        raise SystemExit(f"--device {tool.device}: there is none of that name; see 'nhood info'")
+    driver = "none"
+    if device["kind"] == "cuda":
+        query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        try:
+            driver = subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()[0]
+        except (OSError, subprocess.CalledProcessError):
+            driver = "unknown (no nvidia-smi)"
+    git = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
+    try:
+        commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
+    return Where(device["description"], driver, commit)
+
+
+def find_torch(tool: Tool) -> Any:
+    try:
+        import torch
+        import torch.nn.attention
+    except ImportError:
+        print("no dense attention: torch is not installed", file=sys.stderr)
+        return None
+    if tool.device.startswith("cuda") and not torch.cuda.is_available():
+        print("no dense attention: this torch finds no CUDA device", file=sys.stderr)
+        return None
+    torch.set_num_threads(tool.threads or torch.get_num_threads())
+    return torch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="by its name in 'nhood info' (cpu)")
+    parser.add_argument("--threads", type=int, help="CPU threads (all)")
+    parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--sample", type=int, default=200, help="problems of each rank (200)")
+    parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
+    parser.add_argument("--most-gflop", type=float, help="leave out problems with more operations")
+    parser.add_argument("--dense-gflop", type=float, help="leave out dense attention with more (CPU: 20; GPU: no limit)")
+    parser.add_argument("--min-time", type=float, default=0.1, help="seconds of timing per result (0.1)")
+    parser.add_argument("--tune", type=float, default=0, help="seconds of tuning per result of nhood (0: estimates choose)")
+    parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
+    parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
+    options = parser.parse_args()
+    tool = Tool(options.nhood, options.device, options.threads, options.min_time, options.tune)
+    torch = find_torch(tool)
+    dense_gflop = options.dense_gflop or (20 if options.device == "cpu" else math.inf)
+    solvers = [solver["name"] for solver in tool.info()["solvers"]]
+    suites = [tool.suite(rank, options.sample, options.most_gflop) for rank in options.ranks]
+    options.output.mkdir(parents=True, exist_ok=True)
+    records = Records(options.output / "study.jsonl", find_where(tool, torch))
+    work = list(schedule(suites, options.dtypes))
+    taking_part = contenders(tool, torch, solvers, dense_gflop)
+    command = shlex.join(["python3", "bench/study.py", *sys.argv[1:]])
+    try:
+        measure_all(records, work, taking_part, options.budget, command)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+    write_report(records.lines, records.where, options.output)
+    print(f"{options.output / 'study.md'}: {len(records.lines)} results")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""What bench/study.py makes of its results: Markdown tables as in the paper, and plots."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+PASSES = {"forward": ("fwd",), "forward + backward": ("fwd", "bwd")}
+# What cpu.unfused has to run for a pass, besides the softmax.
+UNFUSED_OPS = {"fwd": ("pn", "nn"), "bwd": ("pn", "nn", "in", "in")}
+DENSE = ("dense", "dense cuDNN", "dense flash", "dense efficient")
+COMPARISONS = [("gemm", "naive"), ("fused", "naive"), ("fused", "gemm"), ("fused", "unfused")]
+COMPARISONS += [("fused", name) for name in DENSE]
+DTYPES = ("f16", "bf16", "f32")
+MOST_EXCEPTIONS = 50
+TEXT = re.compile(r"(\w+):(f16|bf16|f32):b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d[\dx]+)?")
+
+
+@dataclass(frozen=True)
+class Where:
+    description: str
+    driver: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One whose dense counterpart is attention over all tokens: nothing but sizes, window and dilation."""
+
+    op: str
+    dtype: str
+    batch: int
+    heads: int
+    dim: int
+    lengths: tuple[int, ...]
+    window: tuple[int, ...]
+
+    @staticmethod
+    def parse(text: str) -> Problem:
+        match = TEXT.fullmatch(text)
+        if not match:
+            raise ValueError(f"{text}: dense attention is not comparable")
+        op, dtype, *numbers, lengths, window = match.groups()
+        axes = (tuple(map(int, part.split("x"))) for part in (lengths, window))
+        return Problem(op, dtype, *map(int, numbers), *axes)
+
+    @property
+    def tokens(self) -> int:
+        return math.prod(self.lengths)
+
+    @property
+    def dense_flops(self) -> float:
+        return (10 if self.op == "bwd" else 4) * self.batch * self.heads * self.tokens**2 * self.dim
+
+
+class Times:
+    """Milliseconds by problem, dtype, contender and pass."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self.ns: dict[tuple[str, str, str], float] = {}
+        for line in lines:
+            if "median_ns" in line:
+                op, rest = line["problem"].split(":", 1)
+                self.ns[rest, line["contender"], op] = line["median_ns"]
+        self.problems = sorted({key[0] for key in self.ns})
+
+    def ms(self, problem: str, contender: str, ops: tuple[str, ...]) -> Optional[float]:
+        """`problem` is a text without its operation. None if a part was not measured."""
+        if contender == "unfused":
+            ops = tuple(part for op in ops for part in UNFUSED_OPS[op])
+        parts = [self.ns.get((problem, contender, op)) for op in ops]
+        return None if None in parts else sum(parts) * 1e-6
+
+    def speedups(self, pair: tuple[str, str], ops: tuple[str, ...], dtype: str, rank: int) -> list[float]:
+        return [ratio for problem, ratio, *_ in self.ratios(pair, ops) if kind(problem) == (dtype, rank)]
+
+    def ratios(self, pair: tuple[str, str], ops: tuple[str, ...]) -> Iterator[tuple[str, float, float, float]]:
+        """problem, speed-up, time of the one, of the baseline"""
+        for problem in self.problems:
+            one, baseline = (self.ms(problem, name, ops) for name in pair)
+            if one and baseline:
+                yield problem, baseline / one, one, baseline
+
+
+def kind(problem: str) -> tuple[str, int]:
+    dtype, _, lengths = problem.split(":")[:3]
+    return dtype, lengths.count("x") + 1
+
+
+def improvement(speedups: list[float]) -> str:
+    """As the paper counts it: twice as fast is an improvement of 100 %."""
+    if not speedups:
+        return "–"
+    average, least, most = ((f(speedups) - 1) * 100 for f in (statistics.mean, min, max))
+    return f"{average:.0f} ({least:.0f} … {most:.0f})"
+
+
+def share(speedups: list[float]) -> str:
+    if not speedups:
+        return "–"
+    return f"{100 * sum(ratio >= 1 for ratio in speedups) / len(speedups):.1f} % of {len(speedups)}"
+
+
+def table(times: Times, cell: Any) -> list[str]:
+    pairs = [pair for pair in COMPARISONS if any(times.speedups(pair, ("fwd",), *k) for k in all_kinds())]
+    head = ["", *(f"{one} over {baseline}" for one, baseline in pairs)]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for pass_name, ops in PASSES.items():
+        for dtype, rank in all_kinds():
+            cells = [cell(times.speedups(pair, ops, dtype, rank)) for pair in pairs]
+            if set(cells) - {"–"}:
+                lines.append(f"| {dtype}, {pass_name}, {rank}-D | " + " | ".join(cells) + " |")
+    return lines
+
+
+def all_kinds() -> list[tuple[str, int]]:
+    return [(dtype, rank) for dtype in DTYPES for rank in (1, 2, 3)]
+
+
+def exceptions(times: Times) -> list[str]:
+    found = []
+    for pass_name, ops in PASSES.items():
+        for pair in COMPARISONS[1:]:
+            found += [(*each, pass_name, pair[1]) for each in times.ratios(pair, ops) if each[1] < 1]
+    found.sort(key=lambda each: each[1])
+    lines = [f"{len(found)} comparisons where fused is slower" + (", the worst first:" if found else ".")]
+    if found:
+        lines += ["", "| problem | pass | fused, ms | other | its ms | speed-up |", "|---|---|---|---|---|---|"]
+    for problem, ratio, one, baseline, pass_name, other in found[:MOST_EXCEPTIONS]:
+        lines.append(f"| `{problem}` | {pass_name} | {one:.4g} | {other} | {baseline:.4g} | {ratio:.2f} |")
+    if len(found) > MOST_EXCEPTIONS:
+        lines.append(f"\n{len(found) - MOST_EXCEPTIONS} more are left out here.")
+    return lines
+
+
+def absences(lines: list[dict[str, Any]]) -> list[str]:
+    counts = Counter((line["contender"], line["absent"]) for line in lines if "absent" in line)
+    return [f"- {name}: {count} × {reason}" for (name, reason), count in counts.most_common()] or ["None."]
+
+
+def report(lines: list[dict[str, Any]], where: Where) -> str:
+    times = Times(lines)
+    commands = sorted({line["command"] for line in lines})
+    others = sorted({line["solver"] for line in lines if line.get("solver", "").startswith("torch")})
+    origin = f"{where.description}; driver {where.driver}; commit {where.commit}" + "".join(f"; {o}" for o in others)
+    origin = [origin, *(f"`{command}`" for command in commands)]
+    origin = [line + "  " for line in origin]  # Markdown's line breaks
+    parts = [
+        ["# Operator study"],
+        ["## Improvement, %: average (least … most)"],
+        origin,
+        table(times, improvement),
+        ["## Share of problems where it is at least as fast"],
+        origin,
+        table(times, share),
+        ["## Exceptions"],
+        origin,
+        exceptions(times),
+        ["## Not measured"],
+        absences(lines),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def plot_speedups(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: str) -> None:
+    for pair in COMPARISONS:
+        for ops, style in zip(PASSES.values(), ("-", "--")):
+            ratios = sorted(sum((times.speedups(pair, ops, dtype, rank) for rank in (1, 2, 3)), []))
+            if ratios:
+                shares = [100 * (place + 0.5) / len(ratios) for place in range(len(ratios))]
+                label = f"{pair[0]} over {pair[1]}" + (", fwd + bwd" if style == "--" else "")
+                axes.plot(shares, ratios, style, marker=".", label=label)
+    axes.axhline(1, color="black", linewidth=0.5)
+    axes.set(yscale="log", xlabel="% of problems", ylabel="speed-up")
+
+
+def plot_roofline(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: str) -> None:
+    lines = [line for line in lines if f"fwd:{dtype}:" in line["problem"] and line.get("bytes_per_s")]
+    points = defaultdict(list)
+    for line in lines:
+        points[line["contender"]].append((line["flops_per_s"] / line["bytes_per_s"], line["flops_per_s"]))
+    for name, found in points.items():
+        axes.plot(*zip(*found), ".", label=name)
+    peak, copy = (max((line[key] or 0 for line in lines), default=0) for key in ("peak_flops_per_s", "copy_bytes_per_s"))
+    if peak and copy:
+        xs = sorted({x for found in points.values() for x, _ in found} | {peak / copy})
+        axes.plot(xs, [min(peak, x * copy) for x in xs], color="black", linewidth=1, label="roof")
+    axes.set(xscale="log", yscale="log", xlabel="useful FLOP per byte", ylabel="useful FLOP/s, forward")
+
+
+def plot_windows(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: str) -> None:
+    for name in ("naive", "gemm", "unfused", "fused", *DENSE):
+        points = []
+        for text in times.problems:
+            ms = times.ms(text, name, ("fwd",))
+            if ms and text.startswith(f"{dtype}:"):
+                problem = Problem.parse(f"fwd:{text}")
+                elements = problem.batch * problem.heads * problem.tokens * problem.dim
+                points.append((math.prod(problem.window), ms * 1e6 / elements))
+        if points:
+            axes.plot(*zip(*points), ".", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="keys in a window", ylabel="ns per element of out, forward")
+
+
+PLOTS = {"speedups": plot_speedups, "roofline": plot_roofline, "windows": plot_windows}
+
+
+def write_plots(lines: list[dict[str, Any]], where: Where, folder: Path) -> None:
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plots: matplotlib is not installed", file=sys.stderr)
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    times = Times(lines)
+    dtypes = [dtype for dtype in DTYPES if any(text.startswith(f"{dtype}:") for text in times.problems)]
+    for name, plot in PLOTS.items() if dtypes else ():
+        figure, axes = pyplot.subplots(1, len(dtypes), figsize=(6 * len(dtypes), 4.5), squeeze=False)
+        for dtype, each in zip(dtypes, axes[0]):
+            plot(each, times, lines, dtype)
+            each.set_title(dtype)
+            each.legend(fontsize="small")
+        figure.suptitle(f"{where.description}; driver {where.driver}; commit {where.commit}")
+        figure.tight_layout()
+        figure.savefig(folder / f"{name}.png", dpi=120)
+        pyplot.close(figure)
+
+
+def write_report(lines: list[dict[str, Any]], where: Where, folder: Path) -> None:
+    (folder / "study.md").write_text(report(lines, where))
+    write_plots(lines, where, folder)

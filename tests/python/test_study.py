@@ -1,0 +1,148 @@
+"""bench/study.py: what it makes of made-up results, and a run of it cut short on the CPU."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+import study  # noqa: E402
+import study_report  # noqa: E402
+
+WHERE = study_report.Where("made-up GPU", "1.2", "abc123")
+A, B = "b1h1d32:64:w7", "b2h1d32:128:w9:d2"
+PLANE = "b1h2d64:16x16:w5x5"
+
+
+def line(problem, contender, ms=None, **more):
+    timed = {} if ms is None else {"median_ns": ms * 1e6, "flops_per_s": 1e12, "bytes_per_s": 1e11}
+    ceilings = {"peak_flops_per_s": 1e14, "copy_bytes_per_s": 1e12, "solver": contender, "command": "the command"}
+    return {**ceilings, **timed, "problem": problem, "contender": contender, **vars(WHERE), **more}
+
+
+def rows(markdown, heading):
+    """The cells of the table below a heading, by those of its first row and column."""
+    section = markdown.split(f"## {heading}")[1].split("\n## ")[0]
+    head, _, *lines = [text.strip("| ").split(" | ") for text in section.splitlines() if text.startswith("|")]
+    names = head if len(head) == len(lines[0]) - 1 else head[1:]
+    return {cells[0]: dict(zip(names, cells[1:])) for cells in lines}
+
+
+GPU = [
+    line(f"fwd:f16:{A}", "naive", 8), line(f"fwd:f16:{A}", "gemm", 4), line(f"fwd:f16:{A}", "fused", 2),
+    line(f"fwd:f16:{B}", "naive", 2), line(f"fwd:f16:{B}", "gemm", 4), line(f"fwd:f16:{B}", "fused", 2),
+    line(f"bwd:f16:{A}", "naive", 2), line(f"bwd:f16:{A}", "fused", 8),
+    line(f"fwd:f16:{B}", "dense flash", 1), line(f"fwd:f16:{PLANE}", "naive", absent="no memory"),
+]  # fmt: skip
+
+
+def test_improvement_and_share_by_hand():
+    markdown = study_report.report(GPU, WHERE)
+    table = rows(markdown, "Improvement")
+    forward = table["f16, forward, 1-D"]
+    assert forward["gemm over naive"] == "25 (-50 … 100)"
+    assert forward["fused over naive"] == "150 (0 … 300)"
+    assert forward["fused over gemm"] == "100 (100 … 100)"
+    assert forward["fused over dense flash"] == "-50 (-50 … -50)"
+    # only A was measured both ways: 10 ms against 10 ms
+    assert table["f16, forward + backward, 1-D"]["fused over naive"] == "0 (0 … 0)"
+    assert table["f16, forward + backward, 1-D"]["gemm over naive"] == "–"
+    assert not any("2-D" in name for name in table)
+    shares = rows(markdown, "Share")["f16, forward, 1-D"]
+    assert shares["gemm over naive"] == "50.0 % of 2" and shares["fused over naive"] == "100.0 % of 2"
+    assert shares["fused over dense flash"] == "0.0 % of 1"
+
+
+def test_exceptions_absences_and_origin():
+    markdown = study_report.report(GPU, WHERE)
+    slower = rows(markdown, "Exceptions")
+    assert list(slower) == [f"`f16:{B}`"]
+    assert list(slower[f"`f16:{B}`"].values()) == ["forward", "2", "dense flash", "1", "0.50"]
+    assert "- naive: 1 × no memory" in markdown
+    assert markdown.count("made-up GPU; driver 1.2; commit abc123") == 3
+    assert markdown.count("`the command`") == 3
+
+
+def test_unfused_is_the_sum_of_its_operators():
+    cpu = [line(f"{op}:f32:{PLANE}", "unfused", ms) for op, ms in (("pn", 1), ("nn", 2), ("in", 4))]
+    times = study_report.Times(cpu)
+    assert times.ms(f"f32:{PLANE}", "unfused", ("fwd",)) == 3
+    assert times.ms(f"f32:{PLANE}", "unfused", ("fwd", "bwd")) == 3 + 1 + 2 + 4 + 4
+    assert study_report.Times(cpu[:2]).ms(f"f32:{PLANE}", "unfused", ("bwd",)) is None
+
+
+def test_records_survive_an_interruption_and_keep_devices_apart(tmp_path):
+    path = tmp_path / "study.jsonl"
+    study.Records(path, WHERE).append("fwd:f16:one", "fused", {"median_ns": 1})
+    with path.open("a") as file:
+        file.write('{"problem": "fwd:f16:tw')
+    records = study.Records(path, WHERE)
+    assert records.known == {("fwd:f16:one", "fused")}
+    records.append("fwd:f16:two", "fused", {"absent": "why"})
+    assert study.Records(path, WHERE).known == {("fwd:f16:one", "fused"), ("fwd:f16:two", "fused")}
+    elsewhere = study_report.Where("made-up GPU", "1.2", "def456")
+    assert study.Records(path, elsewhere).known == set()
+
+
+def test_only_what_is_missing_is_measured(tmp_path):
+    asked = []
+
+    def measure(problems):
+        asked.append(problems)
+        return {problem: {"median_ns": 1} for problem in problems}
+
+    fused = study.Contender("fused", ("fwd", "bwd"), measure)
+    records = study.Records(tmp_path / "study.jsonl", WHERE)
+    records.append(f"fwd:f16:{A}", "fused", {"median_ns": 1})
+    study.measure_all(records, [(A, "f16"), (B, "f16")], [fused], 60, "command")
+    assert asked == [[f"bwd:f16:{A}"], [f"fwd:f16:{B}", f"bwd:f16:{B}"]]
+    study.measure_all(records, [(A, "f16"), (B, "f16"), (PLANE, "f16")], [fused], 0, "command")
+    assert len(asked) == 2
+
+
+def test_ranks_and_dtypes_take_turns():
+    order = list(study.schedule([["a", "b"], ["c"]], ["f16", "f32"]))
+    assert order == [("a", "f16"), ("a", "f32"), ("c", "f16"), ("c", "f32"), ("b", "f16"), ("b", "f32")]
+
+
+@pytest.mark.parametrize("chosen, expected", [("cuda.fused90", 5), ("cuda.naive", 3)])
+def test_fused_is_a_fused_solver_even_where_another_is_chosen(chosen, expected):
+    class Tool:
+        def bench(self, problems, solver=None):
+            ns = {None: 5, "cuda.fused90": 7, "cuda.small": 3}[solver]
+            return {problem: {"solver": solver or chosen, "median_ns": ns} for problem in problems}
+
+    found = study.fastest_fused(Tool(), [A], ["cuda.fused90", "cuda.small"])
+    assert found[A]["median_ns"] == expected and found[A]["solver"] != "cuda.naive"
+
+
+def test_problem_texts():
+    problem = study_report.Problem.parse("bwd:bf16:b2h3d32:4x5x6:w3x3x3:d1x1x2")
+    assert problem.tokens == 120 and problem.dense_flops == 10 * 2 * 3 * 120**2 * 32
+    with pytest.raises(ValueError, match="not comparable"):
+        study_report.Problem.parse("fwd:f16:b1h1d32:64:w7:c1")
+
+
+def test_a_run_on_the_cpu_goes_on_where_it_was(tmp_path):
+    tool = BENCH.parent / "build" / "nhood"
+    if not tool.exists():
+        pytest.skip("build/nhood is not built")
+    command = [sys.executable, str(BENCH / "study.py"), "--threads", "1", "--ranks", "2", "--dtypes", "f32"]
+    command += ["--sample", "2", "--most-gflop", "0.01", "--min-time", "0.001", "--output", str(tmp_path)]
+
+    def run(budget):
+        subprocess.run([*command, "--budget", budget], check=True, timeout=120)
+        return (tmp_path / "study.jsonl").read_text() if (tmp_path / "study.jsonl").exists() else ""
+
+    assert run("0") == ""
+    first = run("60")
+    results = [json.loads(text) for text in first.splitlines()]
+    ours = [result for result in results if result["contender"] in ("fused", "unfused")]
+    assert len(ours) == 2 * 5 and all(result["median_ns"] > 0 for result in ours)
+    assert run("60") == first
+    table = rows((tmp_path / "study.md").read_text(), "Share")
+    assert re.fullmatch(r"\d+\.0 % of 2", table["f32, forward, 2-D"]["fused over unfused"])
