@@ -2,11 +2,13 @@
 #ifndef TEST_H
 #define TEST_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static int test_passed, test_failed;
+/* Checks are made by threads, too. */
+static atomic_int test_passed, test_failed;
 
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
