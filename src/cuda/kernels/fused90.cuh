@@ -301,3 +301,37 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
     w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
     w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
 }
+
+/* ---- the frame of a kernel ---- */
+
+/* Barriers of a ring of slots: full when what was fetched is there, free when every consumer warp has let go of it. */
+__device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slots) {
+    for (int i = 0; i < slots; i++) {
+        nh_barrier_init(full + 8 * i, 1);
+        nh_barrier_init(free + 8 * i, 4 * NH_WARPGROUPS);
+    }
+}
+
+/* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, produce (one
+ * thread) and consume (the warpgroups that multiply). */
+template <class Layout, class Maps>
+__device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &maps) {
+    extern __shared__ unsigned char memory[];
+    Layout s;
+    /* The swizzle repeats every 1024 bytes. */
+    lay_out(s, ((unsigned)__cvta_generic_to_shared(memory) + 1023u) & ~1023u);
+    /* Shuffled, so that the compiler knows it to be the same in a warp. */
+    int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0) - 1;
+    if (threadIdx.x == 0) {
+        init_barriers(s);
+        nh_barrier_init_done();
+    }
+    __syncthreads();
+    if (warpgroup < 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (threadIdx.x == 0) produce(args, maps, s);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        consume(args, s, warpgroup);
+    }
+}

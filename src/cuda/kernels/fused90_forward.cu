@@ -34,8 +34,7 @@ struct shared_layout {
     unsigned q, k, v, q_full, q_free, k_full, k_free, v_full, v_free;
 };
 
-__device__ __forceinline__ shared_layout lay_out(unsigned base) {
-    shared_layout s;
+__device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.q = base;
     s.k = s.q + Q_BYTES;
     s.v = s.k + NH_STAGES * K_BYTES;
@@ -45,7 +44,12 @@ __device__ __forceinline__ shared_layout lay_out(unsigned base) {
     s.k_free = s.k_full + 8 * NH_STAGES;
     s.v_full = s.k_free + 8 * NH_STAGES;
     s.v_free = s.v_full + 8 * NH_STAGES;
-    return s;
+}
+
+__device__ __forceinline__ void init_barriers(const shared_layout &s) {
+    init_ring(s.q_full, s.q_free, 1);
+    init_ring(s.k_full, s.k_free, NH_STAGES);
+    init_ring(s.v_full, s.v_free, NH_STAGES);
 }
 
 /* ---- producer ---- */
@@ -273,28 +277,5 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused90_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    extern __shared__ unsigned char memory[];
-    /* The swizzle repeats every 1024 bytes. */
-    shared_layout s = lay_out(((unsigned)__cvta_generic_to_shared(memory) + 1023u) & ~1023u);
-    /* Shuffled, so that the compiler knows it to be the same in a warp. */
-    int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0) - 1;
-    if (threadIdx.x == 0) {
-        nh_barrier_init(s.q_full, 1);
-        nh_barrier_init(s.q_free, 4 * NH_WARPGROUPS);
-        for (int i = 0; i < NH_STAGES; i++) {
-            nh_barrier_init(s.k_full + 8 * i, 1);
-            nh_barrier_init(s.k_free + 8 * i, 4 * NH_WARPGROUPS);
-            nh_barrier_init(s.v_full + 8 * i, 1);
-            nh_barrier_init(s.v_free + 8 * i, 4 * NH_WARPGROUPS);
-        }
-        nh_barrier_init_done();
-    }
-    __syncthreads();
-    if (warpgroup < 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(args, maps, s);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        consume(args, s, warpgroup);
-    }
+    run_block<shared_layout>(args, maps);
 }

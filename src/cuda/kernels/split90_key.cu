@@ -30,8 +30,7 @@ struct shared_layout {
     unsigned k, v, stage, own_full, own_free, full, free;
 };
 
-__device__ __forceinline__ shared_layout lay_out(unsigned base) {
-    shared_layout s;
+__device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.k = base;
     s.v = s.k + K_BYTES;
     s.stage = s.v + V_BYTES;
@@ -39,7 +38,11 @@ __device__ __forceinline__ shared_layout lay_out(unsigned base) {
     s.own_free = s.own_full + 8;
     s.full = s.own_free + 8;
     s.free = s.full + 8 * NH_STAGES;
-    return s;
+}
+
+__device__ __forceinline__ void init_barriers(const shared_layout &s) {
+    init_ring(s.own_full, s.own_free, 1);
+    init_ring(s.full, s.free, NH_STAGES);
 }
 
 #define STAGE_AT(n) (s.stage + SLOT(n) * STAGE_BYTES)
@@ -174,24 +177,5 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_key(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    extern __shared__ unsigned char memory[];
-    shared_layout s = lay_out(((unsigned)__cvta_generic_to_shared(memory) + 1023u) & ~1023u);
-    int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0) - 1;
-    if (threadIdx.x == 0) {
-        nh_barrier_init(s.own_full, 1);
-        nh_barrier_init(s.own_free, 4 * NH_WARPGROUPS);
-        for (int i = 0; i < NH_STAGES; i++) {
-            nh_barrier_init(s.full + 8 * i, 1);
-            nh_barrier_init(s.free + 8 * i, 4 * NH_WARPGROUPS);
-        }
-        nh_barrier_init_done();
-    }
-    __syncthreads();
-    if (warpgroup < 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(args, maps, s);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        consume(args, s, warpgroup);
-    }
+    run_block<shared_layout>(args, maps);
 }

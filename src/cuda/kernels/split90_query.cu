@@ -24,8 +24,7 @@ struct shared_layout {
     unsigned q, d_o, k, v, own_full, own_free, k_full, k_free, v_full, v_free;
 };
 
-__device__ __forceinline__ shared_layout lay_out(unsigned base) {
-    shared_layout s;
+__device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.q = base;
     s.d_o = s.q + Q_BYTES;
     s.k = s.d_o + D_O_BYTES;
@@ -36,7 +35,12 @@ __device__ __forceinline__ shared_layout lay_out(unsigned base) {
     s.k_free = s.k_full + 8 * NH_STAGES;
     s.v_full = s.k_free + 8 * NH_STAGES;
     s.v_free = s.v_full + 8 * NH_STAGES;
-    return s;
+}
+
+__device__ __forceinline__ void init_barriers(const shared_layout &s) {
+    init_ring(s.own_full, s.own_free, 1);
+    init_ring(s.k_full, s.k_free, NH_STAGES);
+    init_ring(s.v_full, s.v_free, NH_STAGES);
 }
 
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
@@ -139,26 +143,5 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    extern __shared__ unsigned char memory[];
-    shared_layout s = lay_out(((unsigned)__cvta_generic_to_shared(memory) + 1023u) & ~1023u);
-    int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0) - 1;
-    if (threadIdx.x == 0) {
-        nh_barrier_init(s.own_full, 1);
-        nh_barrier_init(s.own_free, 4 * NH_WARPGROUPS);
-        for (int i = 0; i < NH_STAGES; i++) {
-            nh_barrier_init(s.k_full + 8 * i, 1);
-            nh_barrier_init(s.k_free + 8 * i, 4 * NH_WARPGROUPS);
-            nh_barrier_init(s.v_full + 8 * i, 1);
-            nh_barrier_init(s.v_free + 8 * i, 4 * NH_WARPGROUPS);
-        }
-        nh_barrier_init_done();
-    }
-    __syncthreads();
-    if (warpgroup < 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(args, maps, s);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        consume(args, s, warpgroup);
-    }
+    run_block<shared_layout>(args, maps);
 }
