@@ -4,15 +4,16 @@
 Problems are samples of the sets `nhood suite paper-1d|2d|3d`, forward and backward. On a GPU the families are those of
 the paper: naive (cuda.naive), gemm (cuda.gemm), fused (what nhood chooses; if that is neither of the fused solvers, the
 fastest of these), and torch's dense attention over all keys, which computes something else, by cuDNN, flash and
-memory-efficient kernels. A CPU has no naive and no gemm solver: its reference solver is written for exactness and is no
+memory-efficient kernels; they need torch and the package nhood (PYTHONPATH=bindings/python in a source tree). A CPU has no naive and no gemm solver: its reference solver is written for exactness and is no
 contender. There, fused (cpu.fused) stands beside unfused (cpu.unfused, the sum of pn and nn forward and of pn, nn and
 twice in backward, without the softmax between them, so that what is said of it is a lower bound) and torch's dense
 attention.
 
 Results are appended to DIR/study.jsonl, one line each; a command that is repeated goes on where it was, and one that is
-interrupted loses at most one problem. DIR/study.md and DIR/*.png are made of that file's lines of this device and commit;
+interrupted loses at most what is under way. DIR/study.md and DIR/*.png are made of that file's lines of this device and commit;
 --budget 0 only makes them anew. Problems come in an order of their own (by CRC), so that any budget gives a fair sample.
-Times are medians, of nhood by `nhood bench`. torch and matplotlib are used where they are installed.
+Times are medians: on a CPU, of nhood by `nhood bench`; on a GPU, of turns in which all contenders take part. torch and
+matplotlib are used where they are installed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shlex
 import statistics
 import subprocess
@@ -31,15 +33,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from study_report import Problem, Where, write_report
+from study_report import Problem, Result, Where, write_report
 
 ROOT = Path(__file__).parent.parent
 DTYPES = ("f16", "bf16", "f32")
-UNFUSED = ("gemm", "naive")  # of the CUDA solvers; all others are fused
 TIMEOUT_S = 120  # of one `nhood bench`
-LEAST_CALLS, WARM_UP_S, FLUSH_BYTES = 3, 0.02, 512 << 20  # as `nhood bench` does it
-
-Result = dict[str, Any]  # of a problem text: what `nhood bench --json` says, or "absent" and why
+LEAST_CALLS, WARM_UP_S = 3, 0.02  # as `nhood bench` does it
+AT_ONCE = 48  # problems whose kernels are compiled before any is timed
 
 
 class Records:
@@ -61,9 +61,11 @@ class Records:
 
     def append(self, problem: str, contender: str, result: Result) -> None:
         line = {**result, "problem": problem, "contender": contender, **asdict(self.where)}
-        torn = self.path.exists() and self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n")
-        with self.path.open("a") as file:
-            file.write("\n" * bool(torn) + json.dumps(line) + "\n")
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+            torn = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
         self.lines.append(line)
         self.known.add((problem, contender))
 
@@ -112,22 +114,11 @@ def refusal(problem: str, done: subprocess.CompletedProcess[str]) -> Result:
     return {"absent": reason.removeprefix("nhood: ").removeprefix(f"{problem}: ")}
 
 
-def fastest_fused(tool: Tool, problems: list[str], solvers: list[str]) -> dict[str, Result]:
-    found = tool.bench(problems)
-    for problem, result in found.items():
-        if result.get("solver") not in solvers:
-            each = [tool.bench([problem], solver)[problem] for solver in solvers]
-            found[problem] = min(each, key=lambda one: one.get("median_ns", math.inf))
-    return found
-
-
 class Dense:
-    """torch's attention over all keys."""
+    """torch's attention over all keys, on the CPU."""
 
-    def __init__(self, torch: Any, device: str, backend: Optional[str], min_time: float, most_gflop: float) -> None:
-        self.torch, self.device, self.backend = torch, device, backend
-        self.min_time, self.most_gflop = min_time, most_gflop
-        self.cuda = device.startswith("cuda")
+    def __init__(self, torch: Any, min_time: float, most_gflop: float) -> None:
+        self.torch, self.min_time, self.most_gflop = torch, min_time, most_gflop
 
     def __call__(self, problems: list[str]) -> dict[str, Result]:
         found = {}
@@ -153,20 +144,17 @@ class Dense:
         while len(samples) < LEAST_CALLS or time.perf_counter() - began < self.min_time:
             samples.append(self.time(call))
         ns = statistics.median(samples)
-        name = f"torch {self.torch.__version__} {self.backend or ''}".strip()
+        name = f"torch {self.torch.__version__}"
         return {"median_ns": ns, "flops_per_s": gflop * 1e18 / ns, "calls": len(samples), "solver": name}
 
     def prepare(self, problem: Problem) -> Callable[[], Any]:
         torch = self.torch
         dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[problem.dtype]
         shape = (4, problem.batch, problem.heads, problem.tokens, problem.dim)
-        *inputs, d_out = torch.randn(shape, dtype=dtype, device=self.device).unbind()
+        *inputs, d_out = torch.randn(shape, dtype=dtype).unbind()
 
         def attention() -> Any:
-            if not self.backend:
-                return torch.nn.functional.scaled_dot_product_attention(*inputs)
-            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend[self.backend]):
-                return torch.nn.functional.scaled_dot_product_attention(*inputs)
+            return torch.nn.functional.scaled_dot_product_attention(*inputs)
 
         if problem.op == "fwd":
             return attention
@@ -175,44 +163,27 @@ class Dense:
         return lambda: torch.autograd.grad(out, inputs, d_out, retain_graph=True)
 
     def time(self, call: Callable[[], Any]) -> float:
-        """Nanoseconds; on CUDA between two events, after the caches were emptied."""
-        if not self.cuda:
-            start = time.perf_counter_ns()
-            call()
-            return time.perf_counter_ns() - start
-        cuda = self.torch.cuda
-        start, end = (cuda.Event(enable_timing=True) for _ in range(2))
-        self.torch.empty(FLUSH_BYTES, dtype=self.torch.uint8, device=self.device).zero_()
-        start.record()
+        start = time.perf_counter_ns()
         call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e6
+        return time.perf_counter_ns() - start
 
 
-@dataclass(frozen=True)
-class Contender:
-    name: str
-    ops: tuple[str, ...]
-    measure: Callable[[list[str]], dict[str, Result]]
+class CpuStudy:
+    """Measures (problem text, contender) pairs: nhood by `nhood bench`, torch in this process."""
 
+    def __init__(self, tool: Tool, torch: Any, dense_gflop: float) -> None:
+        self.tool = tool
+        self.dense = Dense(torch, tool.min_time, dense_gflop)
+        self.contenders = {"fused": ("fwd", "bwd"), "unfused": ("pn", "nn", "in")}
+        if torch:
+            self.contenders["dense"] = ("fwd", "bwd")
 
-def contenders(tool: Tool, torch: Any, solvers: list[str], dense_gflop: float) -> list[Contender]:
-    def dense(name: str, backend: Optional[str]) -> Contender:
-        return Contender(name, ("fwd", "bwd"), Dense(torch, tool.device, backend, tool.min_time, dense_gflop))
-
-    def of_solver(name: str, ops: tuple[str, ...], solver: str) -> Contender:
-        return Contender(name, ops, lambda problems: tool.bench(problems, solver))
-
-    if tool.device == "cpu":
-        ours = [of_solver("fused", ("fwd", "bwd"), "cpu.fused")]
-        ours.append(of_solver("unfused", ("pn", "nn", "in"), "cpu.unfused"))
-        return ours + ([dense("dense", None)] if torch else [])
-    fused = [name for name in solvers if name.startswith("cuda.") and name.split(".")[1] not in UNFUSED]
-    ours = [Contender("fused", ("fwd", "bwd"), lambda problems: fastest_fused(tool, problems, fused))]
-    ours += [of_solver(name, ("fwd", "bwd"), f"cuda.{name}") for name in UNFUSED]
-    backends = dict(cuDNN="CUDNN_ATTENTION", flash="FLASH_ATTENTION", efficient="EFFICIENT_ATTENTION")
-    return ours + [dense(f"dense {name}", backend) for name, backend in backends.items() if torch]
+    def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
+        for name in self.contenders:
+            texts = [text for text, contender in asked if contender == name]
+            if texts:
+                found = self.dense(texts) if name == "dense" else self.tool.bench(texts, f"cpu.{name}")
+                yield from ((text, name, result) for text, result in found.items())
 
 
 def schedule(suites: list[list[str]], dtypes: list[str]) -> Iterator[tuple[str, str]]:
@@ -224,23 +195,30 @@ def schedule(suites: list[list[str]], dtypes: list[str]) -> Iterator[tuple[str, 
 
 
 def measure_all(
-    records: Records, work: list[tuple[str, str]], taking_part: list[Contender], budget_s: float, command: str
+    records: Records, work: list[tuple[str, str]], study: Any, at_once: int, budget_s: float, command: str
 ) -> None:
+    """`study` has contenders, each with its operations, and measures what is missing of `at_once` problems at a time."""
     end = time.monotonic() + budget_s
-    for number, (problem, dtype) in enumerate(work, 1):
-        for contender in taking_part:
-            texts = [f"{op}:{dtype}:{problem}" for op in contender.ops]
-            texts = [text for text in texts if (text, contender.name) not in records.known]
-            if texts and time.monotonic() >= end:
-                print(f"the budget is spent at {number} of {len(work)}; the same command goes on", file=sys.stderr)
-                return
-            for text, result in (contender.measure(texts) if texts else {}).items():
-                records.append(text, contender.name, {**result, "command": command})
+    for first in range(0, len(work), at_once):
+        pairs = [
+            (f"{op}:{dtype}:{problem}", name)
+            for problem, dtype in work[first : first + at_once]
+            for name, ops in study.contenders.items()
+            for op in ops
+        ]
+        missing = [pair for pair in pairs if pair not in records.known]
+        for text, contender, result in study.measure(missing) if missing and time.monotonic() < end else ():
+            records.append(text, contender, {**result, "command": command})
+            if time.monotonic() >= end:
+                break
+        if missing and time.monotonic() >= end:
+            print(f"the budget is spent at {first + 1} of {len(work)}; the same command goes on", file=sys.stderr)
+            return
         if sys.stderr.isatty():
-            print(f"{number} of {len(work)}", end="\r", file=sys.stderr, flush=True)
+            print(f"{first + at_once} of {len(work)}", end="\r", file=sys.stderr, flush=True)
 
 
-def find_where(tool: Tool, torch: Any) -> Where:
+def find_where(tool: Tool) -> Where:
     device = next((d for d in tool.info()["devices"] if d["name"] == tool.device), None)
     if not device:
         raise SystemExit(f"--device {tool.device}: there is none of that name; see 'nhood info'")
@@ -259,18 +237,18 @@ def find_where(tool: Tool, torch: Any) -> Where:
     return Where(device["description"], driver, commit)
 
 
-def find_torch(tool: Tool) -> Any:
+def open_study(tool: Tool, dense_gflop: Optional[float]) -> Any:
+    if tool.device != "cpu":
+        from study_cuda import CudaStudy
+
+        return CudaStudy.open(tool.device, dense_gflop or math.inf, tool.tune)
     try:
         import torch
-        import torch.nn.attention
     except ImportError:
         print("no dense attention: torch is not installed", file=sys.stderr)
-        return None
-    if tool.device.startswith("cuda") and not torch.cuda.is_available():
-        print("no dense attention: this torch finds no CUDA device", file=sys.stderr)
-        return None
+        return CpuStudy(tool, None, 0)
     torch.set_num_threads(tool.threads or torch.get_num_threads())
-    return torch
+    return CpuStudy(tool, torch, dense_gflop or 20)
 
 
 def main() -> None:
@@ -283,23 +261,20 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--most-gflop", type=float, help="leave out problems with more operations")
     parser.add_argument("--dense-gflop", type=float, help="leave out dense attention with more (CPU: 20; GPU: no limit)")
-    parser.add_argument("--min-time", type=float, default=0.1, help="seconds of timing per result (0.1)")
+    parser.add_argument("--min-time", type=float, default=0.1, help="CPU: seconds of timing per result (0.1)")
     parser.add_argument("--tune", type=float, default=0, help="seconds of tuning per result of nhood (0: estimates choose)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
     options = parser.parse_args()
     tool = Tool(options.nhood, options.device, options.threads, options.min_time, options.tune)
-    torch = find_torch(tool)
-    dense_gflop = options.dense_gflop or (20 if options.device == "cpu" else math.inf)
-    solvers = [solver["name"] for solver in tool.info()["solvers"]]
     suites = [tool.suite(rank, options.sample, options.most_gflop) for rank in options.ranks]
     options.output.mkdir(parents=True, exist_ok=True)
-    records = Records(options.output / "study.jsonl", find_where(tool, torch))
+    records = Records(options.output / "study.jsonl", find_where(tool))
     work = list(schedule(suites, options.dtypes))
-    taking_part = contenders(tool, torch, solvers, dense_gflop)
+    study = open_study(tool, options.dense_gflop)
     command = shlex.join(["python3", "bench/study.py", *sys.argv[1:]])
     try:
-        measure_all(records, work, taking_part, options.budget, command)
+        measure_all(records, work, study, 1 if options.device == "cpu" else AT_ONCE, options.budget, command)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
     write_report(records.lines, records.where, options.output)

@@ -23,6 +23,9 @@ MOST_EXCEPTIONS = 50
 TEXT = re.compile(r"(\w+):(f16|bf16|f32):b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d[\dx]+)?")
 
 
+Result = dict[str, Any]  # of a problem and a contender: times and rates as of `nhood bench --json`, or "absent" and why
+
+
 @dataclass(frozen=True)
 class Where:
     description: str

@@ -68,19 +68,31 @@ static nhood_status copy_in(const struct nh_device *device, void *memory, const 
     return status;
 }
 
-/* Writes over more memory than the L2 holds, so that every sample finds it without the operation's tensors. */
-static nhood_status flush(const struct nh_cuda_device *cuda, const struct nh_cuda_timer *timer) {
+/* Begins to write over more memory than the L2 holds, so that every sample finds it without the operation's tensors;
+ * while that goes on the operation is launched, so that no sample has the time that launching takes. The memory is to be
+ * freed when the stream has passed. */
+static nhood_status begin_flush(const struct nh_cuda_device *cuda,
+                                const struct nh_cuda_timer *timer, nh_cu_pointer *memory) {
     const struct nh_driver *driver = timer->driver;
     size_t bytes = 2 * (size_t)cuda->l2_bytes + 1;
-    nh_cu_pointer memory = 0;
     nhood_status status =
-        nh_driver_check(driver, driver->memory_allocate(&memory, bytes), "emptying the L2");
+        nh_driver_check(driver, driver->memory_allocate(memory, bytes), "emptying the L2");
     if (status) return status;
-    status = nh_driver_check(driver, driver->memory_set(memory, 0, bytes, timer->stream),
-                             "emptying the L2");
-    driver->stream_synchronize(timer->stream);
-    driver->memory_free(memory);
-    return status;
+    return nh_driver_check(driver, driver->memory_set(*memory, 0, bytes, timer->stream),
+                           "emptying the L2");
+}
+
+static nhood_status time_one(const struct nh_operation *operation, const nhood_io *io,
+                             const struct nh_cuda_timer *timer, double *seconds) {
+    const struct nh_driver *driver = timer->driver;
+    nhood_io timed = *io;
+    timed.stream = timer->stream;
+    nhood_status status =
+        nh_driver_check(driver, driver->event_record(timer->start, timer->stream), "event");
+    if (!status) status = operation->run(operation, &timed);
+    if (!status)
+        status = nh_driver_check(driver, driver->event_record(timer->end, timer->stream), "event");
+    return status ? status : nh_cuda_timer_read(timer, seconds);
 }
 
 static nhood_status run_timed(const struct nh_device *device, const struct nh_operation *operation,
@@ -89,22 +101,15 @@ static nhood_status run_timed(const struct nh_device *device, const struct nh_op
     const struct nh_driver *driver = &cuda->cuda->driver;
     struct nh_cuda_scope scope;
     struct nh_cuda_timer timer;
+    nh_cu_pointer flushed = 0;
     double seconds = 0;
     nhood_status status = nh_cuda_enter(cuda, true, &scope);
     if (status) return status;
     status = nh_cuda_timer_create(driver, &timer);
-    if (!status) status = flush(cuda, &timer);
-    if (!status) {
-        nhood_io timed = *io;
-        timed.stream = timer.stream;
-        status = nh_driver_check(driver, driver->event_record(timer.start, timer.stream), "event");
-        if (!status) status = operation->run(operation, &timed);
-        if (!status)
-            status =
-                nh_driver_check(driver, driver->event_record(timer.end, timer.stream), "event");
-    }
-    if (!status) status = nh_cuda_timer_read(&timer, &seconds);
+    if (!status) status = begin_flush(cuda, &timer, &flushed);
+    if (!status) status = time_one(operation, io, &timer, &seconds);
     *ns = 1e9 * seconds;
+    if (flushed) driver->memory_free(flushed);
     nh_cuda_timer_destroy(&timer);
     nh_cuda_leave(cuda, &scope);
     return status;

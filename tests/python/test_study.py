@@ -88,36 +88,39 @@ def test_records_survive_an_interruption_and_keep_devices_apart(tmp_path):
     assert study.Records(path, elsewhere).known == set()
 
 
+class Measuring:
+    """A study of made-up times that remembers what it was asked."""
+
+    def __init__(self, **contenders):
+        self.contenders, self.asked = contenders, []
+
+    def measure(self, asked):
+        self.asked.append(asked)
+        yield from ((*pair, {"median_ns": 1}) for pair in asked)
+
+
 def test_only_what_is_missing_is_measured(tmp_path):
-    asked = []
-
-    def measure(problems):
-        asked.append(problems)
-        return {problem: {"median_ns": 1} for problem in problems}
-
-    fused = study.Contender("fused", ("fwd", "bwd"), measure)
+    fused = Measuring(fused=("fwd", "bwd"))
     records = study.Records(tmp_path / "study.jsonl", WHERE)
     records.append(f"fwd:f16:{A}", "fused", {"median_ns": 1})
-    study.measure_all(records, [(A, "f16"), (B, "f16")], [fused], 60, "command")
-    assert asked == [[f"bwd:f16:{A}"], [f"fwd:f16:{B}", f"bwd:f16:{B}"]]
-    study.measure_all(records, [(A, "f16"), (B, "f16"), (PLANE, "f16")], [fused], 0, "command")
-    assert len(asked) == 2
+    study.measure_all(records, [(A, "f16"), (B, "f16")], fused, 1, 60, "command")
+    assert fused.asked == [[(f"bwd:f16:{A}", "fused")], [(f"fwd:f16:{B}", "fused"), (f"bwd:f16:{B}", "fused")]]
+    study.measure_all(records, [(A, "f16"), (B, "f16"), (PLANE, "f16")], fused, 1, 0, "command")
+    assert len(fused.asked) == 2
+
+
+def test_several_problems_at_once(tmp_path):
+    both = Measuring(fused=("fwd",), naive=("fwd",))
+    records = study.Records(tmp_path / "study.jsonl", WHERE)
+    study.measure_all(records, [(A, "f16"), (B, "f16"), (PLANE, "f16")], both, 2, 60, "command")
+    assert [len(asked) for asked in both.asked] == [4, 2]
+    assert {(line["problem"], line["contender"]) for line in records.lines} == records.known
+    assert len(records.known) == 6
 
 
 def test_ranks_and_dtypes_take_turns():
     order = list(study.schedule([["a", "b"], ["c"]], ["f16", "f32"]))
     assert order == [("a", "f16"), ("a", "f32"), ("c", "f16"), ("c", "f32"), ("b", "f16"), ("b", "f32")]
-
-
-@pytest.mark.parametrize("chosen, expected", [("cuda.fused90", 5), ("cuda.naive", 3)])
-def test_fused_is_a_fused_solver_even_where_another_is_chosen(chosen, expected):
-    class Tool:
-        def bench(self, problems, solver=None):
-            ns = {None: 5, "cuda.fused90": 7, "cuda.small": 3}[solver]
-            return {problem: {"solver": solver or chosen, "median_ns": ns} for problem in problems}
-
-    found = study.fastest_fused(Tool(), [A], ["cuda.fused90", "cuda.small"])
-    assert found[A]["median_ns"] == expected and found[A]["solver"] != "cuda.naive"
 
 
 def test_problem_texts():

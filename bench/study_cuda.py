@@ -1,0 +1,188 @@
+"""The CUDA contenders of bench/study.py: plans of nhood and torch's dense attention, in one process and in turns.
+
+Compiling kernels takes longer than timing them: the plans of a batch of problems are made by as many threads as there
+are CPUs, then everything is timed alone. All contenders of a problem read and write the same memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Optional
+
+import torch
+from nhood import _library as c
+from nhood import _plans
+from peers import Clock, Contender, race
+from study_report import Problem, Result
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+TURNS = 3
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+NUMBERS = {"f16": c.DTYPE_F16, "bf16": c.DTYPE_BF16, "f32": c.DTYPE_F32}
+DENSE = {
+    "dense cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "dense flash": SDPBackend.FLASH_ATTENTION,
+    "dense efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+FUSED = ("fused90", "split90", "small", "fused80", "split80")
+UNFUSED = ("gemm", "naive")
+
+
+class Plan:
+    def __init__(self, device: int, text: str, solver: Optional[str], tune_s: float) -> None:
+        self.problem, self.handle = c.Problem(), ctypes.c_void_p()
+        effort = c.EFFORT_MEASURE if tune_s else c.EFFORT_ESTIMATE
+        only = solver.encode() if solver else None
+        options = c.PlanOptions(ctypes.sizeof(c.PlanOptions), only, effort, budget_s=tune_s)
+        c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(self.problem)))
+        context = _plans.current_context().handle
+        c.check(c.lib.nhood_plan_create(context, device, self.problem, options, ctypes.byref(self.handle)))
+        self.workspace_bytes = c.lib.nhood_plan_workspace_bytes(self.handle)
+        description = c.lib.nhood_plan_description(self.handle).decode()
+        self.solver, self.config = description.split(": ", 1)[1].split(", ")[0].partition(" ")[::2]
+
+    def __del__(self, _release: Callable = c.lib.nhood_plan_release) -> None:
+        _release(self.handle)
+
+    def call(self, memory: Memory) -> Callable[[], None]:
+        io = c.Io(ctypes.sizeof(c.Io), workspace=memory.scratch.data_ptr(), workspace_bytes=memory.scratch.numel())
+        for slot, tensor in memory.tensors.items():
+            io.data[slot] = tensor.data_ptr()
+        io.stream = memory.stream
+        return lambda: c.check(c.lib.nhood_plan_execute(self.handle, ctypes.byref(io)))
+
+
+class Memory:
+    """The tensors of one problem, forward and backward, packed; for torch's attention they are [B, H, N, D]."""
+
+    def __init__(self, problem: Problem, workspace_bytes: int, device: torch.device) -> None:
+        shape = (problem.batch, problem.heads, problem.tokens, problem.dim)
+        self.tensors = {
+            slot: torch.randn(shape, dtype=DTYPES[problem.dtype], device=device)
+            for slot in (c.Q, c.K, c.V, c.O, c.D_O, c.D_Q, c.D_K, c.D_V)
+        }
+        self.tensors[c.LSE] = torch.empty(shape[:3], dtype=torch.float32, device=device)
+        self.scratch = torch.empty(workspace_bytes, dtype=torch.uint8, device=device)
+        self.stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+
+
+def dense_call(backend: SDPBackend, op: str, memory: Memory) -> Callable[[], Any]:
+    inputs = [memory.tensors[slot].detach() for slot in (c.Q, c.K, c.V)]
+
+    def attention() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(*inputs)
+
+    call = attention
+    if op == "bwd":
+        for tensor in inputs:
+            tensor.requires_grad_()
+        out = attention()
+
+        def call() -> Any:
+            return torch.autograd.grad(out, inputs, memory.tensors[c.D_O], retain_graph=True)
+
+    call()  # what the backend refuses shows now
+    return call
+
+
+class CudaStudy:
+    """Measures (problem text, contender) pairs on one device, which nhood knows by a number."""
+
+    @staticmethod
+    def open(name: str, dense_gflop: float, tune_s: float) -> CudaStudy:
+        device = torch.device(name)
+        return CudaStudy(device, _plans.current_context().cuda_devices[device.index or 0], dense_gflop, tune_s)
+
+    def __init__(self, device: torch.device, number: int, dense_gflop: float, tune_s: float) -> None:
+        self.device, self.number = device, number
+        self.dense_gflop, self.tune_s = dense_gflop, tune_s
+        self.clock = Clock(device)
+        self.pool = ThreadPoolExecutor(1 if tune_s else os.cpu_count())
+        self.ceilings = {name: self.measure_ceilings(number) for name, number in NUMBERS.items()}
+        self.contenders = {name: ("fwd", "bwd") for name in ("fused", *UNFUSED, *DENSE)}
+
+    def measure_ceilings(self, dtype: int) -> Result:
+        found = c.Ceilings(struct_size=ctypes.sizeof(c.Ceilings))
+        c.check(c.lib.nhood_device_measure(_plans.current_context().handle, self.number, dtype, found))
+        return {"peak_flops_per_s": found.flops_per_s, "copy_bytes_per_s": found.bytes_per_s}
+
+    def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
+        """Yields each pair with its result, those of one problem after each other."""
+        by_problem = defaultdict(list)
+        for text, contender in asked:
+            by_problem[text.split(":", 1)[1]].append((text, contender))
+        forward = {problem: self.pool.submit(self.plan, f"fwd:{problem}", None) for problem in by_problem}
+        made = {pair: self.pool.submit(self.plans, *pair) for pair in asked if pair[1] not in DENSE}
+        wait([*forward.values(), *made.values()])
+        for problem, pairs in by_problem.items():
+            plans = {pair: made[pair].result() for pair in pairs if pair in made}
+            try:
+                yield from self.measure_problem(pairs, plans, forward[problem].result())
+            except torch.OutOfMemoryError:
+                yield from ((*pair, {"absent": "not enough memory"}) for pair in pairs)
+            torch.cuda.empty_cache()
+
+    def plan(self, text: str, solver: Optional[str]) -> Plan:
+        return Plan(self.number, text, solver and f"cuda.{solver}", self.tune_s)
+
+    def plans(self, text: str, contender: str) -> list[Plan] | Result:
+        """The plan, of fused the one chosen or, if that is not fused, all that are; or why there is none."""
+        try:
+            if contender != "fused":
+                return [self.plan(text, contender)]
+            chosen = self.plan(text, None)
+        except (RuntimeError, ValueError, NotImplementedError, MemoryError) as error:
+            return {"absent": str(error).splitlines()[0]}
+        if chosen.solver.removeprefix("cuda.") not in UNFUSED:
+            return [chosen]
+        each = [self.plans(text, solver) for solver in FUSED]
+        return sum((plans for plans in each if isinstance(plans, list)), []) or each[0]
+
+    def measure_problem(
+        self, pairs: list[tuple[str, str]], plans: dict[tuple[str, str], list[Plan] | Result], forward: Plan
+    ) -> Iterator[tuple[str, str, Result]]:
+        sizes = [plan.workspace_bytes for made in plans.values() if isinstance(made, list) for plan in made]
+        memory = Memory(Problem.parse(pairs[0][0]), max([forward.workspace_bytes, *sizes]), self.device)
+        forward.call(memory)()  # the backward passes read its O and LSE
+        for text in dict.fromkeys(text for text, _ in pairs):
+            racing = []
+            for name in (name for each, name in pairs if each == text):
+                entered = self.enter(text, name, plans.get((text, name)), memory)
+                if isinstance(entered, dict):
+                    yield text, name, entered
+                else:
+                    racing.append((name, entered))
+            race([each for _, entered in racing for each in entered], self.clock, TURNS)
+            for name, entered in racing:
+                yield text, name, self.result(text, min(entered, key=lambda each: each.ms))
+
+    def enter(self, text: str, name: str, plans: Any, memory: Memory) -> list[Contender] | Result:
+        """Contenders by the name of what computes; or why there is none."""
+        problem = Problem.parse(text)
+        if isinstance(plans, dict):
+            return plans
+        if plans:
+            return [Contender(f"{plan.solver} {plan.config}".strip(), plan.call(memory)) for plan in plans]
+        if problem.dense_flops > self.dense_gflop * 1e9:
+            return {"absent": f"above {self.dense_gflop:g} GFLOP"}
+        try:
+            return [Contender(f"torch {torch.__version__}", dense_call(DENSE[name], problem.op, memory))]
+        except RuntimeError as error:  # the backend refuses, or memory is short
+            return {"absent": str(error).strip().splitlines()[0]}
+
+    def result(self, text: str, contender: Contender) -> Result:
+        ns = contender.ms * 1e6
+        solver, _, config = contender.name.partition(" ")
+        if solver == "torch":
+            flops = Problem.parse(text).dense_flops
+            return {"median_ns": ns, "flops_per_s": flops * 1e9 / ns, "solver": contender.name}
+        problem, flops, size = c.Problem(), ctypes.c_double(), ctypes.c_double()
+        c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(problem)))
+        c.check(c.lib.nhood_problem_cost(problem, ctypes.byref(flops), ctypes.byref(size)))
+        rates = {"flops_per_s": flops.value * 1e9 / ns, "bytes_per_s": size.value * 1e9 / ns}
+        return {"median_ns": ns, "solver": solver, "config": config, **rates, **self.ceilings[text.split(":")[1]]}

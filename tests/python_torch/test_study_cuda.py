@@ -1,0 +1,60 @@
+"""bench/study_cuda.py: which plans take part. With a GPU, pretended or not, also what comes of a small study."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from nhood import _plans
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import study_cuda  # noqa: E402
+
+TEXT = "fwd:f16:b1h1d32:64:w7"
+GPUS = _plans.current_context().cuda_devices
+
+
+class FakePlan:
+    chosen = "cuda.small"
+
+    def __init__(self, device, text, solver, tune_s):
+        if solver in ("cuda.split90", "cuda.split80"):
+            raise NotImplementedError("no solver takes it: only the backward pass")
+        self.solver = solver or self.chosen
+
+
+@pytest.mark.parametrize(
+    "chosen, expected",
+    [("cuda.small", ["cuda.small"]), ("cuda.naive", ["cuda.fused90", "cuda.small", "cuda.fused80"])],
+)
+def test_fused_is_a_fused_solver_even_where_another_is_chosen(monkeypatch, chosen, expected):
+    monkeypatch.setattr(study_cuda, "Plan", FakePlan)
+    monkeypatch.setattr(FakePlan, "chosen", chosen)
+    study = object.__new__(study_cuda.CudaStudy)
+    study.number, study.tune_s = 1, 0
+    assert [plan.solver for plan in study.plans(TEXT, "fused")] == expected
+    assert [plan.solver for plan in study.plans(TEXT, "naive")] == ["cuda.naive"]
+    assert study.plans(TEXT, "split90") == {"absent": "no solver takes it: only the backward pass"}
+
+
+@pytest.mark.skipif(not GPUS, reason="needs a CUDA device, or tests/emulator in its place")
+def test_a_small_study(monkeypatch):
+    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")  # the emulator computes in host memory
+    if device.type == "cpu":
+        monkeypatch.setattr(study_cuda.CudaStudy, "measure_ceilings", lambda self, dtype: {})
+    study = study_cuda.CudaStudy(device, GPUS[0], math.inf, 0)
+    texts = (TEXT, TEXT.replace("fwd", "bwd"))
+    asked = [(text, name) for text in texts for name in ("fused", "naive", "gemm", "dense flash", "dense cuDNN")]
+    found = {(text, name): result for text, name, result in study.measure(asked)}
+    assert found.keys() == set(asked)
+    for (text, name), result in found.items():
+        assert ("median_ns" in result) != ("absent" in result)
+        if not name.startswith("dense"):
+            solver = result["solver"].removeprefix("cuda.")
+            assert solver == name or name == "fused" and solver in study_cuda.FUSED
+            assert result["median_ns"] > 0 and result["flops_per_s"] > 0 and result["bytes_per_s"] > 0
+    assert "median_ns" in found[TEXT, "dense flash"]
+    study = study_cuda.CudaStudy(device, GPUS[0], 1e-9, 0)
+    (one,) = study.measure([(TEXT, "dense flash")])
+    assert one == (TEXT, "dense flash", {"absent": "above 1e-09 GFLOP"})
