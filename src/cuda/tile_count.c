@@ -1,6 +1,6 @@
 #include "tile_count.h"
 
-enum { MOST_COUNTED = 1 << 14 };
+enum { MOST_COUNTED = 1 << 14, REMEMBERED = 512 };
 
 static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool inverse,
                                 int64_t position) {
@@ -8,32 +8,96 @@ static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool
                    : nh_window_range(length, axis->window, axis->stride, axis->causal, position);
 }
 
-static void count_group(const struct nh_axis *axis, int64_t length, int64_t groups, int32_t rows,
-                        int32_t columns, bool inverse, struct nh_tile_count *count) {
-    int64_t tiles = nh_ceil_div(length, rows), step = nh_ceil_div(tiles, MOST_COUNTED);
+/* A dilation group of an axis, cut into tiles. */
+struct cut {
+    const struct nh_axis *axis;
+    int64_t length;
+    int32_t rows, columns;
+    bool inverse;
+};
+
+/* Adds row tiles [from, to), each as often as `weight` says. */
+static void count_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
+                        struct nh_tile_count *count) {
+    int64_t step = nh_max(nh_ceil_div(to - from, MOST_COUNTED), 1), columns = cut->columns;
     double visits = 0, dense = 0;
-    for (int64_t t = 0; t < tiles; t += step) {
-        int64_t last_row = nh_min(t * rows + rows, length) - 1;
-        struct nh_range first = partners(axis, length, inverse, t * rows);
-        struct nh_range last = partners(axis, length, inverse, last_row);
+    for (int64_t t = from; t < to; t += step) {
+        int64_t last_row = nh_min(t * cut->rows + cut->rows, cut->length) - 1;
+        struct nh_range first = partners(cut->axis, cut->length, cut->inverse, t * cut->rows);
+        struct nh_range last = partners(cut->axis, cut->length, cut->inverse, last_row);
         visits += (double)nh_ceil_div(last.end - first.begin, columns);
         int64_t lead = nh_ceil_div(last.begin - first.begin, columns) * columns;
         int64_t shared = first.end - (first.begin + lead);
         if (shared >= columns) dense += (double)(shared / columns);
     }
-    double weight = (double)groups * (double)tiles / (double)nh_ceil_div(tiles, step);
+    if (to > from) weight *= (double)(to - from) / (double)nh_ceil_div(to - from, step);
     count->visits += weight * visits;
     count->dense += weight * dense;
 }
 
-struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
-                                   bool inverse) {
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Away from both ends of the group what tiles see repeats, so that one period stands for all. */
+static void count_group(const struct cut *cut, int64_t groups, struct nh_tile_count *count) {
+    int64_t margin = 2 * (cut->axis->window + cut->axis->stride);
+    int64_t period = cut->axis->stride / common_divisor(cut->axis->stride, cut->rows);
+    int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(margin, cut->rows);
+    int64_t periods = nh_max((cut->length - margin) / cut->rows - from, 0) / period;
+    double weight = (double)groups;
+    if (!periods) {
+        count_tiles(cut, 0, tiles, weight, count);
+        return;
+    }
+    count_tiles(cut, 0, from, weight, count);
+    count_tiles(cut, from, from + period, weight * (double)periods, count);
+    count_tiles(cut, from + periods * period, tiles, weight, count);
+}
+
+static struct nh_tile_count count_axis(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                       bool inverse) {
     int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
     struct nh_tile_count count = {.tiles = axis->dilation * nh_ceil_div(longest, rows)};
     int64_t shorter = longest * axis->dilation - axis->length;
-    count_group(axis, longest, axis->dilation - shorter, rows, columns, inverse, &count);
-    if (shorter) count_group(axis, longest - 1, shorter, rows, columns, inverse, &count);
+    struct cut cut = {axis, longest, rows, columns, inverse};
+    count_group(&cut, axis->dilation - shorter, &count);
+    cut.length--;
+    if (shorter) count_group(&cut, shorter, &count);
     return count;
+}
+
+static bool same_axis(const struct nh_axis *a, const struct nh_axis *b) {
+    return a->length == b->length && a->window == b->window && a->stride == b->stride &&
+           a->dilation == b->dilation && a->causal == b->causal;
+}
+
+/* Solvers try many shapes of tiles that share their extents per axis, and are asked again for the estimates of those
+ * they propose: what a thread has counted lately is remembered. */
+struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                   bool inverse) {
+    static _Thread_local struct {
+        struct nh_axis axis;
+        int32_t rows, columns;
+        bool inverse;
+        struct nh_tile_count count;
+    } remembered[REMEMBERED];
+    uint32_t key = ((uint32_t)axis->length * 31 + (uint32_t)rows) * 31 + (uint32_t)columns;
+    size_t place = (key * UINT32_C(2654435761) >> 16) % REMEMBERED;
+    if (remembered[place].rows != rows || remembered[place].columns != columns ||
+        remembered[place].inverse != inverse || !same_axis(&remembered[place].axis, axis)) {
+        remembered[place].axis = *axis;
+        remembered[place].rows = rows;
+        remembered[place].columns = columns;
+        remembered[place].inverse = inverse;
+        remembered[place].count = count_axis(axis, rows, columns, inverse);
+    }
+    return remembered[place].count;
 }
 
 int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH_MOST_BOXES][3]) {
