@@ -31,7 +31,7 @@ struct Fiber {
     jmp_buf at;
     bool started, done;
     const char *waits_for;
-    Groups groups[2];
+    Groups groups[KINDS];
 };
 
 // Threads that arrived; `generation` counts how often all had.
@@ -85,6 +85,8 @@ void arrive_and_wait(Barrier &barrier, unsigned expected, const char *what) {
 
 // A thread that has ended is waited for no longer.
 void leave() {
+    const Groups &sums = current().groups[SUMS];
+    if (!sums.open.empty() || !sums.closed.empty()) fail("ends before its sums have been read");
     Warp &warp = current_warp();
     unsigned lane = threadIdx.x % WARP;
     warp.alive &= ~(1u << lane);

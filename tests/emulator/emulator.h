@@ -47,8 +47,9 @@ void *shared(unsigned address, unsigned bytes, unsigned alignment);
 // ---- work under way ----
 
 // Asynchronous instructions take effect only when somebody waits for them: a wait that is missing, or comes too late,
-// then shows in the results. Each thread has its groups of copies (cp.async) and of products (wgmma).
-enum Kind { COPIES, PRODUCTS };
+// then shows in the results. Each thread has its groups of copies (cp.async), of products (wgmma) and of sums (boxes that
+// the copy engine adds to memory).
+enum Kind { COPIES, PRODUCTS, SUMS, KINDS };
 void start(Kind kind, std::function<void()> effect);
 void commit(Kind kind);
 void wait_groups(Kind kind, unsigned pending);

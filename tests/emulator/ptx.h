@@ -99,6 +99,22 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, uns
     load_matrices(to, row, true);
 }
 
+// Lane by lane the other way: each gives its elements to the rows that the lanes name.
+inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, unsigned row,
+                                                               unsigned a, unsigned b, unsigned c,
+                                                               unsigned d) {
+    struct {
+        uint32_t word[4];
+    } mine = {{a, b, c, d}};
+    uint16_t *to = (uint16_t *)emulator::shared(row, 16, 16);
+    int matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
+    exchange(~0u, mine, [&](emulator::Words *words) {
+        for (int column = 0; column < 8; column++)
+            to[column] = half_of(&words[4 * column + line / 2][matrix], line % 2);
+        return 0;
+    });
+}
+
 // The element types of products: how many one register holds, and the value of each.
 struct F16 {
     static constexpr int IN_WORD = 2;

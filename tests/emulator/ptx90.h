@@ -91,16 +91,17 @@ struct Coordinates {
 };
 
 // Row by row, axis 1 fastest. A box spans box[i] elements of an axis and takes every element_stride[i]-th of them.
-inline unsigned copy_rows(const emulator::TensorMap &map, unsigned to, const char *from,
-                          const Coordinates &first, int axis) {
-    if (axis == 0) return copy_row(map, to, from, first.at[0]);
+template <class Row>
+unsigned for_rows(const emulator::TensorMap &map, unsigned shared, const char *memory,
+                  const Coordinates &first, int axis, Row row) {
+    if (axis == 0) return row(map, shared, memory, first.at[0]);
     for (int i = 0; i < map.box[axis]; i += map.element_stride[axis]) {
         int at = first.at[axis] + i;
-        bool inside = from && at >= 0 && (uint64_t)at < map.extent[axis];
-        const char *row = inside ? from + at * (int64_t)map.stride_bytes[axis - 1] : nullptr;
-        to = copy_rows(map, to, row, first, axis - 1);
+        bool inside = memory && at >= 0 && (uint64_t)at < map.extent[axis];
+        const char *part = inside ? memory + at * (int64_t)map.stride_bytes[axis - 1] : nullptr;
+        shared = for_rows(map, shared, part, first, axis - 1, row);
     }
-    return to;
+    return shared;
 }
 
 inline void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__bytes(
@@ -110,10 +111,47 @@ inline void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complet
     memcpy(&map, encoded, sizeof map);
     emulator::shared(to, map.element_bytes, 128);
     emulator::start_box(barrier, [=] {
-        unsigned end = copy_rows(map, to, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1);
+        unsigned end =
+            for_rows(map, to, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, copy_row);
         barrier_at(barrier).bytes -= (int)(end - to);
         end_phase_if_complete(barrier_at(barrier));
     });
+}
+
+// Adds a row of the box; returns the address after it.
+inline unsigned add_row(const emulator::TensorMap &map, unsigned from, const char *to, int first) {
+    const unsigned lines = map.swizzle ? 1u << map.swizzle : 1;
+    for (int i = 0; i < map.box[0]; i++, from += 4) {
+        float *element = (float *)emulator::shared(swizzled(from, lines), 4, 4);
+        bool inside = to && first + i >= 0 && (uint64_t)(first + i) < map.extent[0];
+        if (inside) ((float *)const_cast<char *>(to))[first + i] += *element;
+    }
+    return from;
+}
+
+inline void
+ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_group(const char *,
+    const void *encoded, unsigned from, int x0, int x1, int x2, int x3, int x4) {
+    emulator::TensorMap map;
+    memcpy(&map, encoded, sizeof map);
+    emulator::shared(from, 4, 128);
+    if (map.element_bytes != 4) emulator::fail("only sums of f32 are emulated");
+    for (int axis = 0; axis < map.rank; axis++)
+        if (map.element_stride[axis] != 1) emulator::fail("sums with element strides");
+    emulator::start(emulator::SUMS, [=] {
+        for_rows(map, from, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, add_row);
+    });
+}
+inline void ptx_cp_async_bulk_commit_group(const char *) {
+    emulator::commit(emulator::SUMS);
+}
+inline void ptx_cp_async_bulk_wait_group_read(const char *) {
+    emulator::wait_groups(emulator::SUMS, 0);
+}
+
+inline void ptx_st_shared_v4_f32(const char *, unsigned address, float a, float b, float c, float d) {
+    float *to = (float *)emulator::shared(address, 16, 16);
+    to[0] = a, to[1] = b, to[2] = c, to[3] = d;
 }
 
 inline void ptx_ld_shared_v2_f32(const char *, float &x, float &y, unsigned address) {
@@ -213,17 +251,19 @@ inline void check_columns(const char *text, size_t registers) {
         emulator::fail("wgmma of %zu registers: %s", registers, text);
 }
 
-// D = A B or D += A B with both in shared memory, K next to K. A is read when the product is done, not before.
+// D = A B or D += A B with both in shared memory; the text's last operand tells whether B is transposed. A is read when
+// the product is done, not before.
 template <class... D>
 void ptx_wgmma_mma_async_sync_aligned_m64n(const char *text, unsigned long long a,
                                            unsigned long long b, D &...d) {
     check_columns(text, sizeof...(d));
+    bool transposed = strstr(text, ", 1;}");
     emulator::start(
         emulator::PRODUCTS, [=, to = std::vector<float *>{&d...}, add = accumulates(text)] {
             if (strstr(text, ".bf16")) {
-                multiply_rows<BF16>(rows_of_shared<BF16>(Tile(a)), Tile(b), false, add, to);
+                multiply_rows<BF16>(rows_of_shared<BF16>(Tile(a)), Tile(b), transposed, add, to);
             } else {
-                multiply_rows<F16>(rows_of_shared<F16>(Tile(a)), Tile(b), false, add, to);
+                multiply_rows<F16>(rows_of_shared<F16>(Tile(a)), Tile(b), transposed, add, to);
             }
         });
 }

@@ -17,6 +17,11 @@
 #define NH_INVERSE 0
 #endif
 
+/* Whether owned rows outside the dilation group see what its last row sees, or nothing. */
+#ifndef NH_OUTSIDE_SEES
+#define NH_OUTSIDE_SEES 1
+#endif
+
 #define NH_OWN_TILE {NH_OWN_X, NH_OWN_Y, NH_OWN_Z}
 #define NH_WALK_TILE {NH_WALK_X, NH_WALK_Y, NH_WALK_Z}
 #define NH_WALK_ROWS (NH_WALK_X * NH_WALK_Y * NH_WALK_Z)
@@ -121,6 +126,7 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
         int end = nh_seen_from(args.axis[a], item.length[a], low).end - item.walk[a];
         full.begin[a] = (begin + k_tile[a] - 1) / k_tile[a];
         full.end[a] = end / k_tile[a];
+        if (!NH_OUTSIDE_SEES && item.own[a] + first[a] + extent[a] > item.length[a]) full.end[a] = 0;
     }
     return full;
 }
@@ -151,6 +157,7 @@ __device__ __forceinline__ nh_sight nh_sight_of(const nh_cuda_args &args, const 
                                    nh_min(item.own[a] + at[a], item.length[a] - 1));
         sight.begin[a] = keys.begin - item.walk[a];
         sight.end[a] = keys.end - item.walk[a];
+        if (!NH_OUTSIDE_SEES && item.own[a] + at[a] >= item.length[a]) sight.end[a] = sight.begin[a];
     }
     return sight;
 }

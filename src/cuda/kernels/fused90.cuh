@@ -11,8 +11,10 @@
 #define OWN_ROWS (64 * NH_WARPGROUPS)
 #define THREADS (128 * (NH_WARPGROUPS + 1))
 /* Of 64 K: a warpgroup takes 128 times as many. */
+#ifndef PRODUCER_REGISTERS
 #define PRODUCER_REGISTERS (NH_WARPGROUPS == 2 ? 24 : 32)
 #define CONSUMER_REGISTERS (NH_WARPGROUPS == 2 ? 240 : 160)
+#endif
 
 /* A row of a tile in shared memory is cut into chunks of one swizzle atom, 128 bytes or, for 32 elements, 64. */
 #define CHUNK(dim) ((dim) == 32 ? 32 : 64)
@@ -67,14 +69,18 @@ __device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item
         token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * (int)args.axis[a].dilation + item.group[a];
 }
 
-/* Token at which a tile of the item's walk starts. */
-__device__ __forceinline__ void walk_token(const nh_cuda_args &args, const nh_item &item, const int tile[3],
-                                           int token[3]) {
+/* Position and token at which a tile of the item's walk starts. */
+__device__ __forceinline__ void walk_position(const nh_item &item, const int tile[3], int position[3]) {
     const int extent[3] = NH_WALK_TILE;
-    int position[3];
 #pragma unroll
     for (int a = 0; a < 3; a++)
         position[a] = item.walk[a] + tile[a] * extent[a];
+}
+
+__device__ __forceinline__ void walk_token(const nh_cuda_args &args, const nh_item &item, const int tile[3],
+                                           int token[3]) {
+    int position[3];
+    walk_position(item, tile, position);
     token_of(args, item, position, token);
 }
 
@@ -216,9 +222,9 @@ __device__ __forceinline__ void finish_rows(const nh_cuda_args &args, const nh_i
                 (b) + (i_ / per_chunk_) * (NH_WALK_ROWS * ROW_BYTES(dim) >> 4) +                   \
                 (i_ % per_chunk_) * 2;                                                             \
             if (i_ == 0) {                                                                         \
-                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 0);                          \
+                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 0, 0);                        \
             } else {                                                                               \
-                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 1);                          \
+                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 1, 0);                        \
             }                                                                                      \
         }                                                                                          \
         NH_WGMMA_COMMIT();                                                                         \
@@ -313,8 +319,8 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
 }
 
 /* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, produce (one
- * thread) and consume (the warpgroups that multiply). */
-template <class Layout, class Maps>
+ * thread of each of PRODUCERS warps) and consume (the warpgroups that multiply). */
+template <class Layout, int PRODUCERS = 1, class Maps>
 __device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];
     Layout s;
@@ -329,7 +335,7 @@ __device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &
     __syncthreads();
     if (warpgroup < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(args, maps, s);
+        if (threadIdx.x % 32 == 0 && threadIdx.x / 32 < PRODUCERS) produce(args, maps, s);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         consume(args, s, warpgroup);

@@ -1,132 +1,11 @@
-/* dK and dV of the fused backward for sm_90: blocks own key tiles and walk the queries that attend them, the inverse
- * neighborhood, of every query head that shares the key head. Per query tile, with keys for rows,
- *     S = K Q^T, dP = V dO^T, P = exp(S - LSE), dS = P * (dP - delta), dV += P dO, dK += dS Q
- * with K, V, Q and dO in shared memory, P and dS in registers. Nothing is added atomically.
- *
- * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and walked rows queries; NH_D_O_MAP. */
-#include "fused90.cuh"
-
-#define K_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
-#define V_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
-#define Q_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
-#define D_O_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
-#define STATS_BYTES (NH_WALK_ROWS * 16)
-/* A stage starts where the swizzle does. */
-#define STATS_ROOM ((STATS_BYTES + 1023) / 1024 * 1024)
-#define STAGE_BYTES (Q_BYTES + D_O_BYTES + STATS_ROOM)
-#define SCORES (NH_WALK_ROWS / 2)
-
-#define MAP_K 0
-#define MAP_V 1
-#define MAP_Q 2
-#define MAP_D_O 3
-#define MAP_STATS 4
+/* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. */
+#include "fused90_key.cuh"
 
 struct maps {
     nh_tensor_map map[5];
 };
 
-struct shared_layout {
-    unsigned k, v, stage, own_full, own_free, full, free;
-};
-
-__device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
-    s.k = base;
-    s.v = s.k + K_BYTES;
-    s.stage = s.v + V_BYTES;
-    s.own_full = s.stage + NH_STAGES * STAGE_BYTES;
-    s.own_free = s.own_full + 8;
-    s.full = s.own_free + 8;
-    s.free = s.full + 8 * NH_STAGES;
-}
-
-__device__ __forceinline__ void init_barriers(const shared_layout &s) {
-    init_ring(s.own_full, s.own_free, 1);
-    init_ring(s.full, s.free, NH_STAGES);
-}
-
-#define STAGE_AT(n) (s.stage + SLOT(n) * STAGE_BYTES)
-
-__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
-    unsigned n = 0, items = 0;
-    int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads, token[3];
-    nh_item item;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
-        items++;
-        token_of(args, item, item.own, token);
-        nh_barrier_expect(s.own_full, K_BYTES + V_BYTES);
-        fetch_more<NH_K_MAP>(s.k, &maps.map[MAP_K], s.own_full, OWN_ROWS, NH_DIM, item.head, kv_heads, token,
-                             item.batch);
-        fetch_more<NH_V_MAP>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, item.head, kv_heads, token,
-                             item.batch);
-        for (int head = item.head * share; head < (item.head + 1) * share; head++) {
-            int tile[3] = {0, 0, 0};
-            for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
-                int stats[5];
-                walk_token(args, item, tile, token);
-                nh_barrier_wait(s.free + 8 * SLOT(n), PHASE(n) ^ 1);
-                nh_barrier_expect(s.full + 8 * SLOT(n), Q_BYTES + D_O_BYTES + STATS_BYTES);
-                fetch_more<NH_Q_MAP>(STAGE_AT(n), &maps.map[MAP_Q], s.full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM, head,
-                                     heads, token, item.batch);
-                fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, &maps.map[MAP_D_O], s.full + 8 * SLOT(n), NH_WALK_ROWS,
-                                       NH_DIM_V, head, heads, token, item.batch);
-                place<3>(stats, 0, head, heads, 4, token, item.batch);
-                nh_copy_box(STAGE_AT(n) + Q_BYTES + D_O_BYTES, &maps.map[MAP_STATS], s.full + 8 * SLOT(n), stats);
-                next_tile(item, tile);
-            }
-        }
-    }
-}
-
-/* Sums += weights B with B's rows, 64 x DIM. */
-__device__ __forceinline__ void issue_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
-#pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
-        NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, d_v, weight + 4 * i, d_o + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
-    NH_WGMMA_COMMIT();
-}
-
-__device__ __forceinline__ void issue_d_k(float *d_k, unsigned *d_s, unsigned long long q) {
-#pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
-        NH_WGMMA_HELD(NH_DIM16, NH_DIM, d_k, d_s + 4 * i, q + i * (16 * ROW_BYTES(NH_DIM) >> 4), 1, 1);
-    NH_WGMMA_COMMIT();
-}
-
-/* LSE (in powers of two) and delta of one walked query. */
-__device__ __forceinline__ float2 stats_at(unsigned stats, int column) {
-    float2 both;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(both.x), "=f"(both.y) : "r"(stats + 16 * column));
-    return both;
-}
-
-/* Scores become weights, packed; d_p becomes dS, packed in place of the scores' registers. */
-__device__ __forceinline__ void weigh(float *score, unsigned stats, float scale) {
-    int c = 2 * (threadIdx.x & 3);
-#pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        float even = stats_at(stats, 8 * j + c).x, odd = stats_at(stats, 8 * j + c + 1).x;
-        score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -even));
-        score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -odd));
-        score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, -even));
-        score[4 * j + 3] = exp2_of(fmaf(score[4 * j + 3], scale, -odd));
-    }
-}
-
-__device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, const float *d_p, unsigned stats) {
-    int c = 2 * (threadIdx.x & 3);
-#pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        float even = stats_at(stats, 8 * j + c).y, odd = stats_at(stats, 8 * j + c + 1).y;
-        packed[2 * j] = pack(weight[4 * j] * (d_p[4 * j] - even), weight[4 * j + 1] * (d_p[4 * j + 1] - odd));
-        packed[2 * j + 1] =
-            pack(weight[4 * j + 2] * (d_p[4 * j + 2] - even), weight[4 * j + 3] * (d_p[4 * j + 3] - odd));
-    }
-}
-
-__device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
     float scale = (float)(args.scale * 1.4426950408889634);
@@ -177,5 +56,5 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_key(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    run_block<shared_layout>(args, maps);
+    run_block<key_layout>(args, maps);
 }

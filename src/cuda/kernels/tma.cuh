@@ -43,6 +43,25 @@ __device__ __forceinline__ void nh_copy_box(unsigned to, const nh_tensor_map *ma
                  : "memory");
 }
 
+/* Adds a box of f32 in shared memory to one in memory; what is outside the tensor is left out. The box may be written
+ * again after nh_add_boxes_done by the same thread; the sums are there when the kernel has ended. */
+__device__ __forceinline__ void nh_add_box(const nh_tensor_map *map, unsigned from, const int at[5]) {
+    asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group"
+                 " [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+                 "r"(from), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+                 : "memory");
+}
+
+__device__ __forceinline__ void nh_add_boxes_done(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* What threads wrote to shared memory is seen by the copy engine and by wgmma, once they meet at a barrier. */
+__device__ __forceinline__ void nh_show_shared(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ __forceinline__ void nh_prefetch_map(const nh_tensor_map *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

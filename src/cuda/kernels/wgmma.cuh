@@ -77,13 +77,15 @@
 #define NH_HELD_15 NH_HELD_14 ", %117, %118, %119, %120, %121, %122, %123, %124"
 #define NH_HELD_16 NH_HELD_15 ", %125, %126, %127, %128, %129, %130, %131, %132"
 
-/* S = A B or S += A B with A and B K-major in shared memory, given by descriptors. n16: N / 16, a literal. */
-#define NH_WGMMA_SHARED(n16, n, c, a, b, accumulate)                                               \
+/* D = A B or D += A B with A, K-major, and B, K-major or, transposed, MN-major, in shared memory, given by descriptors.
+ * n16: N / 16, a literal. */
+#define NH_WGMMA_SHARED(n16, n, c, a, b, accumulate, transposed)                                   \
     do {                                                                                           \
         unsigned long long a_ = (a), b_ = (b);                                                     \
         asm volatile("{.reg .pred p; setp.ne.b32 p, " NH_TEXT(accumulate) ", 0; "                  \
                      "wgmma.mma_async.sync.aligned.m64n" NH_TEXT(n) "k16." NH_WGMMA_TYPES " {"       \
-                     NH_PASTE(NH_SHARED_, n16) "}, %0, %1, p, 1, 1, 0, 0;}"                        \
+                     NH_PASTE(NH_SHARED_, n16) "}, %0, %1, p, 1, 1, 0, "                           \
+                     NH_TEXT(transposed) ";}"                                                      \
                      : "+l"(a_), "+l"(b_), NH_PASTE(NH_REGISTERS_, n16)(c));                       \
     } while (0)
 
@@ -111,4 +113,16 @@ __device__ __forceinline__ unsigned long long nh_descriptor(unsigned address, un
            (unsigned long long)(leading_bytes >> 4) << 16 |
            (unsigned long long)(8 * row_bytes >> 4) << 32 |
            (unsigned long long)(row_bytes == 128 ? 1 : 2) << 62;
+}
+
+/* Four 8x8 matrices of 16-bit elements, transposed, to shared memory: lanes 8i .. 8i + 7 name the rows of matrix i. Lane
+ * l gives elements 2t and 2t+1 of column g of each. */
+__device__ __forceinline__ void nh_store_matrices_across(unsigned row, const unsigned fragment[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(fragment[0]),
+                 "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ void nh_store_shared(unsigned to, float a, float b, float c, float d) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }

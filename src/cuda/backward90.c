@@ -1,0 +1,137 @@
+/* The backward on sm_90: what its solvers share. */
+#include "backward90.h"
+
+#include <string.h>
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_STAGES = 4, STATS_BYTES = 16 };
+
+/* ---- tiles ---- */
+
+static const int32_t own_shapes[][3] = {{1, 1, 128}, {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {2, 8, 8},
+                                        {4, 4, 8},   {2, 4, 16}, {8, 4, 4},  {4, 8, 4}};
+static const int32_t walk_shapes[][3] = {
+    {1, 1, 32},  {1, 1, 48}, {1, 1, 64}, {1, 1, 80}, {1, 1, 96}, {1, 1, 112},
+    {1, 1, 128}, {1, 4, 8},  {1, 2, 16}, {1, 6, 8},  {1, 3, 16}, {1, 8, 8},
+    {1, 4, 16},  {1, 2, 32}, {1, 10, 8}, {1, 5, 16}, {1, 12, 8}, {1, 6, 16},
+    {1, 14, 8},  {1, 16, 8}, {1, 8, 16}, {2, 2, 8},  {4, 1, 8},  {2, 3, 8},
+    {3, 2, 8},   {2, 4, 8},  {4, 2, 8},  {2, 5, 8},  {5, 2, 8},  {2, 6, 8},
+    {3, 4, 8},   {2, 8, 8},  {4, 4, 8},  {1, 2, 24}, {1, 4, 24}, {2, 2, 24}};
+
+int64_t nh_backward90_rows(const int32_t tile[3]) {
+    return (int64_t)tile[0] * tile[1] * tile[2];
+}
+
+static bool fits(const struct nh_problem *problem, const struct nh_backward90_pair *pair) {
+    int first = NH_AXES - problem->rank;
+    for (int a = 0; a < first; a++)
+        if (pair->own[a] > 1 || pair->walk[a] > 1) return false;
+    return nh_fused90_splits(pair->own, 1) && nh_fused90_boxes_fit(problem, pair->own) &&
+           nh_fused90_boxes_fit(problem, pair->walk);
+}
+
+int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device,
+                       nh_backward90_cost *cost,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
+    int count = 0;
+    for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++)
+        for (size_t j = 0; j < sizeof walk_shapes / sizeof *walk_shapes; j++) {
+            struct nh_backward90_pair pair = {own_shapes[i], walk_shapes[j], -1};
+            if (fits(problem, &pair)) pair.ns = cost(problem, device, pair.own, pair.walk);
+            if (pair.ns < 0) continue;
+            int at = count < NH_BACKWARD90_KEPT ? count++ : NH_BACKWARD90_KEPT;
+            while (at > 0 && best[at - 1].ns > pair.ns) {
+                if (at < NH_BACKWARD90_KEPT) best[at] = best[at - 1];
+                at--;
+            }
+            if (at < NH_BACKWARD90_KEPT) best[at] = pair;
+        }
+    return count;
+}
+
+/* ---- shared memory ---- */
+
+int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],
+                                   bool keys, int64_t stages) {
+    int64_t row = nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v);
+    int64_t rows = nh_backward90_rows(walk), stage = rows * row;
+    if (keys) stage += nh_ceil_div(rows * STATS_BYTES, 1024) * 1024;
+    return 64 * WARPGROUPS * row + stages * stage + 1024 + 256;
+}
+
+int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                             const int32_t walk[3], bool keys, int64_t own_bytes) {
+    int32_t stages = MOST_STAGES;
+    while (stages > 0 && nh_backward90_shared_bytes(problem, walk, keys, stages) + own_bytes >
+                             cuda->shared_bytes_per_block)
+        stages--;
+    return stages;
+}
+
+/* ---- launches ---- */
+
+size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
+                                   const struct nh_problem *problem) {
+    return nh_cuda_reserve(operation, (size_t)(problem->batch * problem->heads * problem->tokens) *
+                                          STATS_BYTES);
+}
+
+void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
+                              size_t stats) {
+    struct nh_cuda_tensor *t = &step->args.tensor[NH_DELTA];
+    step->binding[NH_DELTA] =
+        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = stats};
+    int64_t stride = STATS_BYTES / (int64_t)sizeof(float);
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        t->axis[a] = stride;
+        stride *= problem->axis[a].length;
+    }
+    t->head = stride;
+    t->batch = stride * problem->heads;
+}
+
+nhood_status nh_backward90_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
+                                     const struct nh_problem *problem) {
+    enum { THREADS = 128, LANES = 32 };
+    struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
+    int64_t vector = nh_cuda_vector(problem, BIT(O) | BIT(D_O)), group = 1;
+    while (group < LANES && group * vector < problem->dim_v)
+        group *= 2;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_VECTOR", vector);
+    nh_kernel_define(&spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, group * vector));
+    nh_kernel_define(&spec, "NH_GROUP", group);
+    nh_kernel_define(&spec, "NH_RESIDENT", 1);
+    nh_kernel_define(&spec, "NH_BIASED", 0);
+    int64_t rows = problem->batch * problem->heads * problem->tokens;
+    step->threads = THREADS;
+    step->grid[0] = nh_min(nh_ceil_div(rows, THREADS / group), (int64_t)1 << 30);
+    return nh_cuda_step_add(operation, step, &spec);
+}
+
+nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                                size_t stats, const int32_t own[3], const int32_t walk[3],
+                                bool keys, int32_t stages, struct nh_cuda_step *step,
+                                struct nh_kernel_spec *spec) {
+    const int32_t *q_tile = keys ? walk : own, *k_tile = keys ? own : walk;
+    nh_fused90_define(spec, problem, own, walk, WARPGROUPS, stages);
+    nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
+    nh_kernel_define(spec, "NH_INVERSE", keys);
+    nh_cuda_step_init(step, problem);
+    nh_backward90_bind_stats(step, problem, stats);
+    step->threads = 128 * (WARPGROUPS + 1);
+    step->shared_bytes = nh_backward90_shared_bytes(problem, walk, keys, stages);
+    struct nh_cuda_map q = nh_fused90_map(problem, NHOOD_Q, q_tile, 1),
+                       d_o = nh_fused90_map(problem, NHOOD_D_O, q_tile, 1),
+                       k = nh_fused90_map(problem, NHOOD_K, k_tile, 1),
+                       v = nh_fused90_map(problem, NHOOD_V, k_tile, 1);
+    struct nh_cuda_map by_query[] = {q, d_o, k, v},
+                       by_key[] = {k, v, q, d_o, nh_fused90_stats_map(problem, q_tile)};
+    step->maps = keys ? 5 : 4;
+    memcpy(step->map, keys ? by_key : by_query, (size_t)step->maps * sizeof *step->map);
+    nhood_status status =
+        nh_tiling_set(problem, own, keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
+                      nh_tiling_order(problem, own, cuda->multiprocessors), &step->args.tiling);
+    step->grid[0] = nh_min(step->args.tiling.items, cuda->multiprocessors);
+    return status;
+}

@@ -1,0 +1,55 @@
+/* What the backward solvers of sm_90 share: pairs of tiles, the launch for the stats of the queries, and the launch of
+ * a kernel whose blocks own tiles of keys or of queries. */
+#ifndef NH_BACKWARD90_H
+#define NH_BACKWARD90_H
+
+#include "fused90_maps.h"
+#include "solver.h"
+#include "tiling.h"
+
+enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_MOST_DIM = 128, NH_BACKWARD90_KEPT = 3 };
+
+/* A tile that blocks own and one that they walk, and what they cost. */
+struct nh_backward90_pair {
+    const int32_t *own, *walk;
+    double ns;
+};
+
+/* Predicted nanoseconds of a kernel with these tiles; negative if it cannot run with them. */
+typedef double nh_backward90_cost(const struct nh_problem *problem, const struct nh_device *device,
+                                  const int32_t own[3], const int32_t walk[3]);
+
+/* The cheapest pairs, cheapest first; how many. */
+int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device,
+                       nh_backward90_cost *cost,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
+
+int64_t nh_backward90_rows(const int32_t tile[3]);
+
+/* Shared memory of a kernel that owns keys, or queries, beside what it may have of its own. */
+int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],
+                                   bool keys, int64_t stages);
+
+/* Stages that fit beside `own_bytes` more of shared memory. */
+int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                             const int32_t walk[3], bool keys, int64_t own_bytes);
+
+/* Reserves the stats' memory in the workspace; returns its offset. */
+size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
+                                   const struct nh_problem *problem);
+
+void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
+                              size_t stats);
+
+/* Appends the launch that makes the stats, of a step that has them bound. */
+nhood_status nh_backward90_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
+                                     const struct nh_problem *problem);
+
+/* Sets up the launch of a kernel that owns keys, or queries; its source, its outputs and what it has of its own are
+ * left to the caller. UNSUPPORTED if there are too many tiles. */
+nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                                size_t stats, const int32_t own[3], const int32_t walk[3],
+                                bool keys, int32_t stages, struct nh_cuda_step *step,
+                                struct nh_kernel_spec *spec);
+
+#endif
