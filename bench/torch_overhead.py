@@ -10,33 +10,43 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import nhood
 import nhood.torch
 import torch
 from nhood import _library, _plans
-from nhood.torch import _functions, _ops, _tensors
+from nhood.torch import _dispatch, _functions, _ops, _tensors
 from python_overhead import SHAPE, print_times
-from torch import Tensor
 
 AXES = ((3, 3), (1, 1), (1, 1), (False, False))
 
 
 def parts(device: str) -> dict[str, Callable[[], Any]]:
     query, key, value = torch.randn(3, *SHAPE, device=device).unbind()
-    arguments = (query, key, value, None, None, None, *AXES, None, False, False)
+    inputs = (query, key, value, None, None, None)
+    arguments = (*inputs, *AXES, None, False, False)
     trained = [t.clone().requires_grad_() for t in (query, key, value)]
-    request, inputs = _ops._ask_na(*arguments)
+    request, _ = _ops._ask_na(*arguments)
+    seen = [t if t is None else (t.shape, t.stride(), t.dtype) for t in inputs]
+    context = _plans.current_context()
+    number = _plans.CPU if device == "cpu" else _tensors._cuda_device(context, query.get_device())
+    call = _tensors._prepare(context, number, request, *seen)
     lines = {
         f"na2d(query, key, value, 3) on {device}": lambda: nhood.torch.na2d(query, key, value, 3),
         "· arguments to axes": lambda: _functions._axes(2, 3, 1, 1, False),
         "· autocast or not": lambda: _functions.autocast(query, key, value, None, None, None),
-        "· torch.ops.nhood.na": lambda: _ops.na(*arguments),
-        "· · of these its implementation": lambda: _ops._na(*arguments),
-        "· · · arguments to a request": lambda: _ops._ask_na(*arguments),
-        "· · · a result tensor": lambda: query.new_empty(SHAPE),
-        "· · · nhood_plan_execute, through ctypes": execution(request, inputs),
+        "· past the dispatcher or not": lambda: _dispatch.only_implementation(inputs),
+        "· implementation": lambda: _ops._na(*arguments),
+        "· · arguments to a request": lambda: _ops._ask_na(*arguments),
+        "· · torch's settings": lambda: _tensors._settings(request, query, 0),
+        "· · request, shapes, strides and dtypes to a plan": lambda: _tensors._prepare(
+            context, number, request, *seen
+        ),
+        "· · a result tensor": lambda: query.new_empty(SHAPE),
+        "· · nhood_plan_execute, through ctypes": execution(call, inputs),
+        "through the dispatcher: torch.ops.nhood.na": lambda: torch.ops.nhood.na.default(*arguments),
         "na2d on tensors that require gradients": lambda: nhood.torch.na2d(*trained, 3),
     }
     sequences = [t.reshape(1, 1, 49, 32) for t in (query, key, value)]
@@ -46,14 +56,11 @@ def parts(device: str) -> dict[str, Callable[[], Any]]:
     return lines
 
 
-def execution(request: _plans.Request, inputs: list[Tensor]) -> Callable[[], Any]:
+def execution(call: Any, inputs: Sequence[Any]) -> Callable[[], Any]:
     """The C call alone."""
-    context, first = _plans.current_context(), inputs[0]
-    number = context.cuda_devices[first.device.index] if first.is_cuda else _plans.CPU
-    layouts = tuple([t if t is None else _tensors._layout(t.shape, t.stride(), t.dtype) for t in inputs])
-    plan = _plans.find_plan(context, number, request, layouts)
+    plan, first = call.plan, inputs[0]
     addresses = [None if t is None else t.data_ptr() for t in inputs]
-    results = _tensors._allocate(plan, first, addresses)
+    results = _tensors._allocate(call, first, addresses)
     workspace = torch.empty(plan.workspace_bytes + 64, dtype=torch.uint8, device=first.device)
     io = _library.Io(struct_size=ctypes.sizeof(_library.Io), workspace_bytes=plan.workspace_bytes)
     io.workspace = -(-workspace.data_ptr() // 64) * 64

@@ -83,16 +83,15 @@ def test_rank_is_that_of_the_tensor():
 
 
 def copies(monkeypatch):
-    """Counts the copies that are made to make tensors readable."""
-    made, make = [], _tensors._readable
+    """Names the inputs that are copied to make them readable."""
+    made, prepare = [], _tensors._prepare
 
-    def counted(tensor, name):
-        result = make(tensor, name)
-        if result.data_ptr() != tensor.data_ptr():
-            made.append(name)
-        return result
+    def noted(context, device, request, *seen):
+        call = prepare(context, device, request, *seen)
+        made.extend(request.operation.input_names[i] for i in call.unreadable)
+        return call
 
-    monkeypatch.setattr(_tensors, "_readable", counted)
+    monkeypatch.setattr(_tensors, "_prepare", noted)
     return made
 
 
@@ -127,9 +126,11 @@ def test_any_strides(monkeypatch):
     assert torch.equal(nt.na2d(everywhere, key, value, 5), nt.na2d(everywhere.clone(), key, value, 5))
     assert made == ["query", "query"]
     bias = torch.randn(9, 9, 4).permute(2, 0, 1)
-    assert torch.equal(
-        nt.na2d(query, key, value, 5, bias=bias), nt.na2d(query, key, value, 5, bias=bias.contiguous())
-    )
+    made.clear()
+    out = nt.na2d(query, key, value, 5, bias=bias)
+    assert made == ["bias"]
+    assert torch.equal(out, nt.na2d(query, key, value, 5, bias=bias.contiguous()))
+    assert made == ["bias"]
 
 
 def tensors_alive():
@@ -183,8 +184,8 @@ def test_autocast():
 
 def test_deterministic_algorithms_are_asked_for(monkeypatch):
     flags = []
-    find = _plans.find_plan
-    monkeypatch.setattr(_plans, "find_plan", lambda *key: (flags.append(key[2].flags), find(*key))[1])
+    prepare = _tensors._prepare
+    monkeypatch.setattr(_tensors, "_prepare", lambda *key: (flags.append(key[2].flags), prepare(*key))[1])
     query = torch.randn(1, 9, 2, 16)
     nt.na1d(query, query, query, 5)
     torch.use_deterministic_algorithms(True)

@@ -116,6 +116,16 @@ def set_context(context: Context) -> None:
     clear_cache()
 
 
+_caches: list[Any] = []
+
+
+def cached(function: Callable[..., Any]) -> Any:
+    """Remembers results that hold plans, until clear_cache."""
+    cache = functools.lru_cache(maxsize=PLAN_CACHE_SIZE)(function)
+    _caches.append(cache)
+    return cache
+
+
 def _int_in(value: int, name: str, bits: int) -> int:
     """ctypes would silently cut an integer that its field cannot hold."""
     if not -(2**bits) <= value < 2**bits:
@@ -175,7 +185,7 @@ def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.P
     return problem, sizes
 
 
-@functools.lru_cache(maxsize=PLAN_CACHE_SIZE)
+@cached
 def find_plan(
     context: Context, device: int, request: Request, layouts: tuple[Optional[Layout], ...]
 ) -> Plan:
@@ -227,7 +237,8 @@ _idle: list[_Scratch] = []  # append and pop are atomic
 
 def clear_cache() -> None:
     """Forgets all plans and frees all workspaces. Running calls keep what they use."""
-    find_plan.cache_clear()
+    for cache in _caches:
+        cache.cache_clear()
     _idle.clear()
     _idle_io.clear()
 

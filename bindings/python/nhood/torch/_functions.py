@@ -81,7 +81,7 @@ def attention_of_rank(
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
     scale = None if scale is None else float(scale)
-    results = fused_attention(*inputs, *axes, scale, clamp_window, return_lse)
+    results = fused_attention(inputs, axes, scale, clamp_window, return_lse)
     return tuple(results) if return_lse else results[0]
 
 

@@ -13,15 +13,15 @@ from . import _ops
 from ._unfused import Axes, OptionalTensor, attention_jvp, forward_mode, unfused_attention
 
 
-def fused_attention(*arguments: Any) -> Sequence[Tensor]:
-    """Takes what the operator takes. out and, if asked for or if there will be gradients, lse."""
-    *inputs, window, stride, dilation, causal, scale, clamp_window, _ = arguments
-    differentiated = torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None])
-    if not differentiated and not forward_mode():
-        return _ops.na(*arguments)
-    function = AttentionForwardMode if forward_mode() else Attention
-    axes = Axes(window, stride, dilation, causal)
-    return function.apply(*inputs, axes, scale, clamp_window)
+def fused_attention(
+    inputs: Sequence[OptionalTensor], axes: Axes, scale: Optional[float], clamp_window: bool, need_lse: bool
+) -> Sequence[Tensor]:
+    """out and, if asked for or if there will be gradients, lse."""
+    if forward_mode():
+        return AttentionForwardMode.apply(*inputs, axes, scale, clamp_window)
+    if torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None]):
+        return Attention.apply(*inputs, axes, scale, clamp_window)
+    return _ops.na(*inputs, *axes, scale, clamp_window, need_lse)
 
 
 class Attention(Function):

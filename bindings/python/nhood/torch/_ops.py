@@ -18,6 +18,7 @@ from .._arrays import Layout, packed_strides
 from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Request
+from ._dispatch import directly
 from ._tensors import run
 
 Ints = Sequence[int]
@@ -63,33 +64,30 @@ def _flags(clamp_window: bool, zero_fill: bool = False) -> int:
 
 
 def _ask_na(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    *inputs, window, stride, dilation, causal, scale, clamp_window, need_lse = arguments
-    axes = (window, stride, dilation, causal)
-    return _request(FORWARD, axes, scale, _flags(clamp_window), (True, need_lse)), inputs
+    scale, clamp_window, need_lse = arguments[10:]
+    request = _request(FORWARD, arguments[6:10], scale, _flags(clamp_window), (True, need_lse))
+    return request, arguments[:6]
 
 
 def _ask_na_backward(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    *inputs, window, stride, dilation, causal, scale, clamp_window, wanted = arguments
-    axes = (window, stride, dilation, causal)
-    return _request(BACKWARD, axes, scale, _flags(clamp_window), tuple(wanted)), inputs
+    scale, clamp_window, wanted = arguments[14:]
+    request = _request(BACKWARD, arguments[10:14], scale, _flags(clamp_window), tuple(wanted))
+    return request, arguments[:10]
 
 
 def _ask_na_qk(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    *inputs, window, stride, dilation, causal, scale, zero_fill, clamp_window = arguments
-    axes = (window, stride, dilation, causal)
-    return _request(QK, axes, scale, _flags(clamp_window, zero_fill), (True,)), inputs
+    scale, zero_fill, clamp_window = arguments[7:]
+    return _request(QK, arguments[3:7], scale, _flags(clamp_window, zero_fill), (True,)), arguments[:3]
 
 
 def _ask_na_av(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    *inputs, window, stride, dilation, causal, clamp_window = arguments
-    axes = (window, stride, dilation, causal)
-    return _request(AV, axes, None, _flags(clamp_window), (True,)), inputs
+    clamp_window = arguments[6]
+    return _request(AV, arguments[2:6], None, _flags(clamp_window), (True,)), arguments[:2]
 
 
 def _ask_na_in(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    *inputs, window, stride, dilation, causal, kv_heads, clamp_window = arguments
-    axes = (window, stride, dilation, causal)
-    return _request(IN, axes, None, _flags(clamp_window), (True,), kv_heads), inputs
+    kv_heads, clamp_window = arguments[6:]
+    return _request(IN, arguments[2:6], None, _flags(clamp_window), (True,), kv_heads), arguments[:2]
 
 
 # Implementations, for CPU and CUDA tensors alike
@@ -171,21 +169,27 @@ def _flop_formula(ask: Callable[..., tuple[Request, Sequence[Any]]]) -> Callable
 
 
 _library = torch.library.Library("nhood", "DEF")
-for _name, _ask, _implementation, _fake in (
-    ("na", _ask_na, _na, _fake_na),
-    ("na_backward", _ask_na_backward, _na_backward, _fake_na_backward),
-    ("na_qk", _ask_na_qk, _na_qk, _fake_na_qk),
-    ("na_av", _ask_na_av, _na_av, _fake_na_av),
-    ("na_in", _ask_na_in, _na_in, _fake_na_in),
-):
-    _library.define(_name + _SCHEMAS[_name])
-    for _key in ("CPU", "CUDA"):
-        _library.impl(_name, _implementation, _key)
-    torch.library.register_fake(f"nhood::{_name}", _fake, lib=_library)
-    register_flop_formula(getattr(torch.ops.nhood, _name))(_flop_formula(_ask))
 
-na = torch.ops.nhood.na.default
-na_backward = torch.ops.nhood.na_backward.default
-na_qk = torch.ops.nhood.na_qk.default
-na_av = torch.ops.nhood.na_av.default
-na_in = torch.ops.nhood.na_in.default
+
+def _register(
+    name: str,
+    operation: Operation,
+    ask: Callable[..., tuple[Request, Sequence[Any]]],
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Defines an operator; what to call it by."""
+    _library.define(name + _SCHEMAS[name])
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, implementation, key)
+    torch.library.register_fake(f"nhood::{name}", fake, lib=_library)
+    packet = getattr(torch.ops.nhood, name)
+    register_flop_formula(packet)(_flop_formula(ask))
+    return directly(packet.default, implementation, len(operation.inputs))
+
+
+na = _register("na", FORWARD, _ask_na, _na, _fake_na)
+na_backward = _register("na_backward", BACKWARD, _ask_na_backward, _na_backward, _fake_na_backward)
+na_qk = _register("na_qk", QK, _ask_na_qk, _na_qk, _fake_na_qk)
+na_av = _register("na_av", AV, _ask_na_av, _na_av, _fake_na_av)
+na_in = _register("na_in", IN, _ask_na_in, _na_in, _fake_na_in)

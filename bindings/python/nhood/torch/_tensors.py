@@ -6,44 +6,63 @@ torch's current stream with a workspace from torch's allocator. Nothing here syn
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from .. import _library as c
 from .. import _plans
-from .._arrays import Layout
+from .._arrays import Layout, packed_strides
 from .._plans import Request
 
 _TO_DTYPE = {getattr(torch, name): dtype for dtype, name in c.DTYPE_NAMES.items()}
 _FROM_DTYPE = {dtype: torch_dtype for torch_dtype, dtype in _TO_DTYPE.items()}
+Seen = tuple[torch.Size, tuple[int, ...], torch.dtype]
+"""shape, strides and dtype of a tensor"""
 _ALIGNMENT = 16  # of tensors on CUDA, in bytes, for solvers that need some
 
 
-@functools.lru_cache(maxsize=4 * _plans.PLAN_CACHE_SIZE)
-def _layout(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> Optional[Layout]:
-    """None if the library cannot read such a tensor as it lies: one that is not contiguous on its last axis, or
-    is broadcast on all others, for which its strides have no word."""
-    if dtype not in _TO_DTYPE or len(shape) < 2:
-        return None
+class _Call(NamedTuple):
+    """What the layouts of its tensors decide about a call."""
+
+    unreadable: tuple[int, ...]
+    """the inputs to copy first; if there are any, that is all that is known"""
+    plan: Optional[_plans.Plan] = None
+    outputs: tuple[Optional[tuple[tuple[int, ...], torch.dtype]], ...] = ()
+
+
+@_plans.cached
+def _prepare(context: _plans.Context, device: int, request: Request, *seen: Optional[Seen]) -> _Call:
+    """How to run `request` on tensors of these shapes, strides and dtypes; cached, as most calls come again."""
+    names = request.operation.input_names
+    unreadable = tuple(i for i, tensor in enumerate(seen) if tensor and not _readable(names[i], *tensor))
+    if unreadable:
+        return _Call(unreadable)
+    layouts = tuple(tensor and _layout(*tensor) for tensor in seen)
+    plan = _plans.find_plan(context, device, request, layouts)
+    return _Call((), plan, tuple(output and (output[0], _FROM_DTYPE[output[1]]) for output in plan.outputs))
+
+
+def _readable(name: str, shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> bool:
+    """Whether the library can read such a tensor as it lies: not one that is not contiguous on its last axis, or
+    is broadcast on all others, for which its strides have no word. ValueError if a copy would not help."""
+    if dtype not in _TO_DTYPE:
+        raise ValueError(f"{name} has dtype {dtype}: not one of {', '.join(c.DTYPE_NAMES.values())}")
+    if len(shape) < 2:
+        raise ValueError(f"{name}.shape = {tuple(shape)} has {len(shape)} axes")
+    if name == "bias":
+        packed = packed_strides(tuple(shape), 1)
+        return all(size <= 1 or given == needed for size, given, needed in zip(shape, strides, packed))
     contiguous = strides[-1] == 1 or shape[-1] <= 1
     broadcast = not any(strides[:-1]) and shape.numel() > shape[-1]
-    if broadcast or not contiguous:
-        return None
+    return contiguous and not broadcast
+
+
+def _layout(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> Layout:
     number = _TO_DTYPE[dtype]
     return tuple(shape), tuple(stride * c.DTYPE_BYTES[number] for stride in strides), number
-
-
-def _readable(tensor: Tensor, name: str) -> Tensor:
-    """A copy that the library can read, if there can be one."""
-    if tensor.dtype not in _TO_DTYPE:
-        raise ValueError(f"{name} has dtype {tensor.dtype}: not one of {', '.join(c.DTYPE_NAMES.values())}")
-    if tensor.dim() < 2:
-        raise ValueError(f"{name}.shape = {tuple(tensor.shape)} has {tensor.dim()} axes")
-    return tensor.contiguous()
 
 
 try:  # what torch's own generated code calls; the public way makes an object first
@@ -62,13 +81,16 @@ def tf32_allowed() -> bool:
         return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-def _settings(request: Request, first: Tensor) -> Request:
-    """Torch's global settings apply, as they do to torch's own operations."""
+def _settings(request: Request, first: Tensor, low_bits: int) -> Request:
+    """Torch's global settings apply, as they do to torch's own operations; so does where the tensors start."""
     flags = request.flags
     if torch.are_deterministic_algorithms_enabled():
         flags |= c.FLAG_DETERMINISTIC
-    if first.is_cuda and first.dtype is torch.float32 and tf32_allowed():
-        flags |= c.FLAG_ALLOW_TF32
+    if first.is_cuda:
+        if low_bits % _ALIGNMENT:
+            flags |= c.FLAG_UNALIGNED
+        if first.dtype is torch.float32 and tf32_allowed():
+            flags |= c.FLAG_ALLOW_TF32
     return request if flags == request.flags else request._replace(flags=flags)
 
 
@@ -78,65 +100,63 @@ def run(request: Request, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
     Tensors are read as they lie. Only one that the library cannot read so is copied: not contiguous on its last
     axis, broadcast on all others, or a bias that is not contiguous.
     """
-    first, names = tensors[0], request.operation.input_names
+    first = tensors[0]
     assert first is not None  # no operation's first input is optional
     ordinal = first.get_device()  # -1 for the CPU
-    inputs = list(tensors)  # keeps copies alive until the end of the call
-    layouts: list[Optional[Layout]] = []
+    seen: list[Optional[Seen]] = []
     addresses: list[Optional[int]] = []
     low_bits = 0
-    for i, tensor in enumerate(tensors):
+    for tensor in tensors:
         if tensor is None:
-            layouts.append(None)
+            seen.append(None)
             addresses.append(None)
             continue
         if tensor.get_device() != ordinal:
-            raise ValueError(f"{names[i]} is on {tensor.device}, {names[0]} on {first.device}")
-        layout = None if names[i] == "bias" else _layout(tensor.shape, tensor.stride(), tensor.dtype)
-        if layout is None:
-            tensor = inputs[i] = _readable(tensor, names[i])
-            layout = _layout(tensor.shape, tensor.stride(), tensor.dtype)
-        layouts.append(layout)
+            raise _mixed_devices(request, tensors)
+        seen.append((tensor.shape, tensor.stride(), tensor.dtype))
         address = tensor.data_ptr()
         addresses.append(address)
         low_bits |= address
-    request = _settings(request, first)
+    context = _plans.current_context()
+    device = _plans.CPU if ordinal < 0 else _cuda_device(context, ordinal)
+    call = _prepare(context, device, _settings(request, first, low_bits), *seen)
+    if call.unreadable:
+        return run(request, [t.contiguous() if i in call.unreadable else t for i, t in enumerate(tensors)])
+    results = _allocate(call, first, addresses)
     if ordinal < 0:
-        plan = _plans.find_plan(_plans.current_context(), _plans.CPU, request, tuple(layouts))
-        results = _allocate(plan, first, addresses)
-        _plans.execute(plan, addresses)
-        return results
-    if low_bits % _ALIGNMENT:
-        request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
-    return _run_on_cuda(request, first, tuple(layouts), addresses)
-
-
-def _run_on_cuda(
-    request: Request, first: Tensor, layouts: tuple[Optional[Layout], ...], addresses: list[Optional[int]]
-) -> list[Tensor]:
-    context, device = _plans.current_context(), first.device
-    number = context.cuda_devices.get(device.index)
-    if number is None:
-        notes = c.lib.nhood_context_notes(context.handle).decode()
-        raise RuntimeError(f"the library does not see {device}: {notes}")
-    plan = _plans.find_plan(context, number, request, layouts)
-    results = _allocate(plan, first, addresses)
-    bytes_needed = plan.workspace_bytes
-    workspace = torch.empty(bytes_needed, dtype=torch.uint8, device=device) if bytes_needed else None
-    address = workspace.data_ptr() if workspace is not None else None
-    _plans.enqueue(plan, addresses, address, _current_stream(device.index))
+        _plans.execute(call.plan, addresses)
+    else:
+        size = call.plan.workspace_bytes
+        workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
+        address = workspace.data_ptr() if size else None
+        _plans.enqueue(call.plan, addresses, address, _current_stream(ordinal))
     return results
 
 
-def _allocate(plan: _plans.Plan, first: Tensor, addresses: list[Optional[int]]) -> list[Tensor]:
-    """New tensors for the wanted results, on the device of the first; the addresses of all results are appended."""
+def _mixed_devices(request: Request, tensors: Sequence[Optional[Tensor]]) -> ValueError:
+    (first, device), *others = (
+        (name, tensor.device) for name, tensor in zip(request.operation.input_names, tensors) if tensor is not None
+    )
+    other, its_device = next(pair for pair in others if pair[1] != device)
+    return ValueError(f"{other} is on {its_device}, {first} on {device}")
+
+
+def _cuda_device(context: _plans.Context, ordinal: int) -> int:
+    number = context.cuda_devices.get(ordinal)
+    if number is None:
+        notes = c.lib.nhood_context_notes(context.handle).decode()
+        raise RuntimeError(f"the library does not see cuda:{ordinal}: {notes}")
+    return number
+
+
+def _allocate(call: _Call, first: Tensor, addresses: list[Optional[int]]) -> list[Tensor]:
+    """New tensors for the wanted results, where the first is; the addresses of all results are appended."""
     results = []
-    for output in plan.outputs:
+    for output in call.outputs:
         if output is None:
             addresses.append(None)
             continue
-        shape, number = output
-        dtype = _FROM_DTYPE[number]
+        shape, dtype = output
         result = first.new_empty(shape) if dtype is first.dtype else first.new_empty(shape, dtype=dtype)
         results.append(result)
         addresses.append(result.data_ptr())
