@@ -24,6 +24,8 @@ struct nh_cuda_device {
     int32_t arch;
     int32_t multiprocessors;
     int64_t shared_bytes_per_block, shared_bytes_per_multiprocessor, l2_bytes;
+    /* 0; or, for tests, kernels note the tiles they multiply, up to so many per item: kernels/tile_note.cuh */
+    int32_t noted_tiles;
     /* highest clock of the multiprocessors and nominal bandwidth of the memory, for estimates */
     double clock_hz, memory_bytes_per_s;
 };

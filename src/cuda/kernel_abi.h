@@ -28,6 +28,8 @@ enum nh_slot {
     /* attention weights and their gradient, as A */
     NH_P,
     NH_D_S,
+    /* 32-bit words per item, of the counting build alone: kernels/tile_note.cuh */
+    NH_NOTES,
     NH_CUDA_TENSORS
 };
 

@@ -181,6 +181,19 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
     tensor->batch = size;
 }
 
+int64_t nh_cuda_step_items(const struct nh_cuda_step *step) {
+    return step->args.tiling.items ? step->args.tiling.items : step->grid[0];
+}
+
+/* Gives the step a table for kernels/tile_note.cuh. */
+static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
+                       struct nh_kernel_spec *spec) {
+    int64_t words = nh_cuda_step_items(step) * operation->device->noted_tiles;
+    nh_kernel_define(spec, "NH_NOTED", operation->device->noted_tiles);
+    step->binding[NH_NOTES] = (struct nh_cuda_binding){
+        .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};
+}
+
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
                               const struct nh_kernel_spec *spec) {
     static const int64_t limit[3] = {INT32_MAX, 65535, 65535};
@@ -191,9 +204,11 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     if (operation->count == NH_CUDA_STEPS)
         return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
     struct nh_cuda_step *added = &operation->step[operation->count];
+    struct nh_kernel_spec noting = *spec;
     *added = *step;
+    if (operation->device->noted_tiles) note_tiles(operation, added, &noting);
     nhood_status status =
-        nh_kernel_get(operation->device, spec, step->shared_bytes, &added->kernel);
+        nh_kernel_get(operation->device, &noting, step->shared_bytes, &added->kernel);
     if (!status) operation->count++;
     return status;
 }

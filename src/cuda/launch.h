@@ -69,6 +69,9 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width);
 
+/* Work items of a launch: those of its tiling or, without one, its blocks. */
+int64_t nh_cuda_step_items(const struct nh_cuda_step *step);
+
 /* Gets the step's kernel and appends the step. ARGUMENT-free: COMPILE, DEVICE, MEMORY, or UNSUPPORTED if the grid
  * exceeds what the hardware takes. */
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,

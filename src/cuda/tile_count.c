@@ -100,6 +100,18 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
     return remembered[place].count;
 }
 
+struct nh_tile_count nh_tile_count_beyond(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                          bool inverse) {
+    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0), length = longest - 1;
+    int64_t shorter = longest * axis->dilation - axis->length;
+    if (!shorter || length == 0 || length % rows) return (struct nh_tile_count){.tiles = 0};
+    struct nh_range seen = partners(axis, length, inverse, length - 1);
+    return (struct nh_tile_count){
+        .tiles = shorter,
+        .visits = (double)shorter * (double)nh_ceil_div(seen.end - seen.begin, columns),
+        .dense = (double)shorter * (double)((seen.end - seen.begin) / columns)};
+}
+
 int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH_MOST_BOXES][3]) {
     int64_t cover[NH_AXES];
     int count = 0;

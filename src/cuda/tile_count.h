@@ -18,6 +18,11 @@ struct nh_tile_count {
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                    bool inverse);
 
+/* The same of the row tiles that the longest dilation groups have and shorter ones lack, for kernels that do not pass over
+ * them: each walks the columns that its group's last row sees. */
+struct nh_tile_count nh_tile_count_beyond(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                          bool inverse);
+
 /* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
  * nothing else is left. Returns how many. */
 enum { NH_MOST_BOXES = 36 };

@@ -10,30 +10,28 @@ int32_t nh_tiling_orders(int32_t rank) {
     return rank == 3 ? 6 : rank;
 }
 
-static struct nh_tiling_count product(const struct nh_tile_count axis[NH_AXES]) {
+static struct nh_tiling_count count_tiles(const struct nh_problem *problem, const int32_t own[3],
+                                          const int32_t walk[3], bool inverse) {
     double items = 1, visited = 1, full = 1;
     for (int a = 0; a < NH_AXES; a++) {
-        items *= (double)axis[a].tiles;
-        visited *= axis[a].visits;
-        full *= axis[a].dense;
+        const struct nh_axis *axis = &problem->axis[a];
+        struct nh_tile_count count = nh_tile_count(axis, own[a], walk[a], inverse);
+        struct nh_tile_count beyond = nh_tile_count_beyond(axis, own[a], walk[a], inverse);
+        items *= (double)count.tiles;
+        visited *= count.visits + beyond.visits;
+        full *= count.dense + beyond.dense;
     }
     return (struct nh_tiling_count){items, visited, visited - full};
 }
 
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
                                        const int32_t k[3]) {
-    struct nh_tile_count count[NH_AXES];
-    for (int a = 0; a < NH_AXES; a++)
-        count[a] = nh_tile_count(&problem->axis[a], q[a], k[a], false);
-    return product(count);
+    return count_tiles(problem, q, k, false);
 }
 
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
                                                const int32_t q[3]) {
-    struct nh_tile_count count[NH_AXES];
-    for (int a = 0; a < NH_AXES; a++)
-        count[a] = nh_tile_count(&problem->axis[a], k[a], q[a], true);
-    return product(count);
+    return count_tiles(problem, k, q, true);
 }
 
 static int64_t longest_group(const struct nh_axis *axis) {

@@ -131,6 +131,13 @@ inline int __all_sync(unsigned mask, bool set) {
     return __ballot_sync(mask, set) == ~0u;
 }
 
+inline unsigned atomicAdd(unsigned *to, unsigned value) {
+    return __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
+}
+inline unsigned atomicOr(unsigned *to, unsigned bits) {
+    return __atomic_fetch_or(to, bits, __ATOMIC_RELAXED);
+}
+
 // Calls a kernel with the parameters that a launch points to.
 template <class... Parameters, size_t... I>
 void call(void (*kernel)(Parameters...), void **parameters, std::index_sequence<I...>) {

@@ -78,14 +78,16 @@ static struct nh_tiling_count enumerate(struct grid *grid) {
         double launched = 1;
         for (int a = 0; a < NH_AXES; a++) {
             grid->length[a] = (axis[a].length - group[a] + axis[a].dilation - 1) / axis[a].dilation;
-            tiles[a] = (grid->length[a] + grid->rows[a] - 1) / grid->rows[a];
             int64_t longest = (axis[a].length + axis[a].dilation - 1) / axis[a].dilation;
-            launched *= (double)((longest + grid->rows[a] - 1) / grid->rows[a]);
+            tiles[a] = (longest + grid->rows[a] - 1) / grid->rows[a];
+            launched *= (double)tiles[a];
         }
         count.items += launched;
         FOR_BOX(tile, tiles) {
-            const int64_t row[3] = {tile[0] * grid->rows[0], tile[1] * grid->rows[1],
-                                    tile[2] * grid->rows[2]};
+            int64_t row[3];
+            /* a tile beyond the end of a shorter group walks what the last row sees */
+            for (int a = 0; a < NH_AXES; a++)
+                row[a] = nh_min(tile[a] * grid->rows[a], grid->length[a] - 1);
             count_row_tile(grid, row, &count);
         }
     }

@@ -9,6 +9,7 @@
  * axis of its rows, the tile has so many fewer positions, and its halo is smaller. */
 #pragma once
 #include "prelude.cuh"
+#include "tile_note.cuh"
 
 #ifndef NH_OWN_HEADS
 #define NH_OWN_HEADS 1
@@ -38,6 +39,7 @@ __device__ __forceinline__ int nh_max(int a, int b) {
 }
 
 struct nh_item {
+    int index;
     int batch;
     int head;    /* of the owned rows: a key head with NH_INVERSE, else the first of NH_OWN_HEADS query heads */
     int kv_head; /* that the owned rows belong to */
@@ -98,6 +100,7 @@ __device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, 
         int end = nh_seen_from(axis, item.length[a], last).end;
         item.tiles[a] = (end - item.walk[a] + k_tile[a] - 1) / k_tile[a];
     }
+    item.index = index;
     item.head = nh_digit(&rest, (int)(NH_INVERSE ? args.kv_heads : args.heads) / NH_OWN_HEADS) * NH_OWN_HEADS;
     item.batch = (int)rest;
     bool shared = !NH_INVERSE && args.heads != args.kv_heads;

@@ -85,6 +85,8 @@ NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block 
     unsigned extra_mask =
         extra ? nh_first_columns(course.extra_tokens - nh_extra_first(course, tile)) : 0;
     bool partial = extra ? extra_mask != ~0u : !nh_is_dense(shared.masks, first_row, cursor);
+    if (NH_NOTED && threadIdx.x % 32 == 0)
+        nh_note_tile(args, (int)blockIdx.x, tile, first_row == 0, partial && !extra);
     if (!NH_PRESCALE && !__any_sync(~0u, partial)) return;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {

@@ -242,7 +242,7 @@ __device__ __forceinline__ void release_warp(unsigned barrier) {
 
 /* The walk of a consumer over the key tiles of its item. */
 struct walk {
-    int t, last, window_tiles, tile[3];
+    int item, t, last, window_tiles, tile[3];
     nh_full full;
     nh_sight sight[2];
 };
@@ -269,6 +269,8 @@ __device__ __forceinline__ bool seen_whole(const walk &w) {
 __device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
     const int k_tile[3] = NH_WALK_TILE;
     int c = 2 * (threadIdx.x & 3), start[3];
+    if (NH_NOTED && threadIdx.x % 128 == 0)
+        nh_note_tile(args, w.item, w.t, threadIdx.x == 128, w.t < w.window_tiles && !seen_whole(w));
 #if NH_EXTRA
     if (w.t >= w.window_tiles) {
         int count = (int)args.extra_tokens - (w.t - w.window_tiles) * NH_WALK_ROWS;
@@ -304,6 +306,7 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
         w.sight[1].end[0] = w.sight[0].end[0];
     }
     walk_again(w);
+    w.item = item.index;
     w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
     w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
 }

@@ -4,6 +4,7 @@
 
 #include "tile_copy.cuh"
 #include "tile_mask.cuh"
+#include "tile_note.cuh"
 
 NH_DEVICE void nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
     cursor.at[2] += NH_TILE_K2;

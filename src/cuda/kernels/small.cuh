@@ -16,6 +16,7 @@
 #pragma once
 #define NH_POSITION int
 #include "prelude.cuh"
+#include "tile_note.cuh"
 
 #include "mma.cuh"
 
@@ -200,6 +201,11 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item
             item.length[a] = length[a];
         }
     }
+}
+
+/* In the counting build a subtile and its box are one pair of tiles. By all lanes of a warp. */
+NH_DEVICE void nh_note_subtile(const nh_cuda_args &args, int index, int subtile) {
+    if (NH_NOTED && threadIdx.x % 32 == 0) nh_note_tile(args, index, subtile, true, !NH_DENSE);
 }
 
 NH_DEVICE bool nh_subtile_exists(const nh_item &item, int subtile) {

@@ -145,6 +145,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
                 nh_clear(rows.d_keys);
                 nh_clear(rows.d_values);
             }
+            if (exists) nh_note_subtile(args, index, subtile);
             if (exists) nh_differentiate(args, item, shared, subtile, rows);
             if (member + 1 == share && exists) nh_finish(args, item, shared, subtile, rows);
             __syncthreads();

@@ -153,7 +153,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
 #pragma unroll 1
         for (int subtile = warp; subtile < NH_SUBTILES; subtile += NH_WARPS)
-            if (nh_subtile_exists(item, subtile)) nh_attend(args, item, shared, subtile);
+            if (nh_subtile_exists(item, subtile)) {
+                nh_note_subtile(args, index, subtile);
+                nh_attend(args, item, shared, subtile);
+            }
         __syncthreads();
     }
 }

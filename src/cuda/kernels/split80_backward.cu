@@ -125,10 +125,12 @@ NH_DEVICE void nh_row_scalars_load(const nh_cuda_args &args, const struct nh_blo
 }
 
 /* S and dP become P and dS. Masked pairs are zero whatever they hold. */
-NH_DEVICE void nh_weights(const struct nh_shared &shared, const struct nh_row_scalars &scalars,
+NH_DEVICE void nh_weights(const nh_cuda_args &args, const struct nh_shared &shared, const struct nh_row_scalars &scalars,
                           const struct nh_walk &now, int stage, int first_row, float scale,
                           nh_scores &p, nh_scores &ds) {
     bool partial = !nh_is_dense(shared.masks, first_row, now.cursor);
+    if (NH_NOTED && threadIdx.x % 32 == 0)
+        nh_note_tile(args, (int)blockIdx.x, now.tile, first_row == 0, partial);
     int t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
@@ -260,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_scores p, ds;
         nh_multiply<NH_DIM_PADDED, NH_PITCH_K, NH_PITCH_K>(p, rows, shared.columns[stage]);
         nh_multiply<NH_DIM_V_PADDED, NH_PITCH_V, NH_PITCH_V>(ds, rows2, shared.columns2[stage]);
-        nh_weights(shared, scalars, now, stage, first_row, (float)(args.scale * NH_LOG2E), p, ds);
+        nh_weights(args, shared, scalars, now, stage, first_row, (float)(args.scale * NH_LOG2E), p, ds);
         nh_accumulate<NH_DIM_PADDED, NH_PITCH_K>(gradient, ds, shared.columns[stage]);
         if (NH_INVERSE)
             nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(gradient2, p, shared.columns2[stage]);

@@ -1,0 +1,150 @@
+/* The tiles that estimates count, against those that the kernels of a counting build meet and mask
+ * (kernels/tile_note.cuh): every CUDA solver that counts, on problems with borders, strides, dilations that do not divide
+ * lengths, causal axes, shared heads and extra tokens. Needs a GPU, or tests/emulator in its place.
+ *
+ * usage: count_test [configs]: so many configs of each solver and problem (2) */
+#include "cuda.h"
+#include "launch.h"
+#include "problem.h"
+#include "registry.h"
+#include "scratch.h"
+#include "test.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum { SKIPPED = 77, NOTED_TILES = 512, MOST_CONFIGS = 64 };
+
+/* cuMemcpyDtoH: the library itself never reads. */
+static nh_cu_result (*copy_out)(void *, nh_cu_pointer, size_t);
+
+static const char *const problems[] = {
+    "fwd:bf16:b1h2d32:300:w31",
+    "fwd:bf16:b1h2d32:200:w24:s8:c1",
+    "fwd:bf16:b1h4k2d32:385:w17:d3",
+    "fwd:bf16:b1h1d32:150:w20:x70",
+    "fwd:bf16:b1h1d32:20x27:w7x5",
+    "fwd:bf16:b2h1d32:19x33:w8x8:s4x2:d1x2",
+    "fwd:bf16:b1h1d32:7x9x11:w3x5x4:c010",
+    "fwd:f32:b1h1d32:17x22:w5x7:s1x3",
+    "bwd:bf16:b1h1d32:257:w31",
+    "bwd:bf16:b1h4k2d32:193:w16:s4:d3",
+    "bwd:bf16:b1h1d32:20x21:w7x5:c10",
+    "bwd:bf16:b1h1d32:6x10x10:w3x5x4:d1x2x1",
+    "bwd:f32:b1h1d32:15x13:w5x7:s2x1",
+};
+
+struct noted {
+    double tiles, masked;
+};
+
+/* Adds up the tables of all launches. */
+static struct noted read_tables(const struct nh_cuda_operation *operation, const nhood_io *io) {
+    struct noted noted = {0, 0};
+    for (int32_t i = 0; i < operation->count; i++) {
+        const struct nh_cuda_step *step = &operation->step[i];
+        int64_t items = nh_cuda_step_items(step);
+        size_t bytes = (size_t)items * NOTED_TILES * sizeof(uint32_t);
+        uint32_t *table = malloc(bytes);
+        if (!table) exit(EXIT_FAILURE);
+        const char *from = (const char *)io->workspace + step->binding[NH_NOTES].offset_bytes;
+        CHECK(!copy_out(table, (nh_cu_pointer)(uintptr_t)from, bytes), "copying out");
+        for (int64_t n = 0; n < items * NOTED_TILES; n++) {
+            uint32_t met = table[n] & INT32_MAX;
+            noted.tiles += met;
+            noted.masked += table[n] >> 31 ? met : 0;
+            CHECK(!met || n % NOTED_TILES < NOTED_TILES - 1, "an item meets too many tiles");
+        }
+        free(table);
+    }
+    return noted;
+}
+
+static struct noted run(const struct nh_problem *problem, const struct nh_device *device,
+                        struct nh_operation *operation) {
+    struct nh_scratch scratch;
+    struct noted noted = {-1, -1};
+    double ns;
+    nhood_status status = nh_scratch_create(device, problem, &scratch);
+    if (!status) status = nh_scratch_reserve(&scratch, operation->workspace_bytes);
+    if (!status) {
+        void *zeros = calloc(1, operation->workspace_bytes);
+        if (!zeros) exit(EXIT_FAILURE);
+        status =
+            device->timing->write(device, scratch.io.workspace, zeros, operation->workspace_bytes);
+        free(zeros);
+    }
+    if (!status) {
+        status = device->timing->run(device, operation, &scratch.io, &ns);
+    }
+    if (!status) noted = read_tables((const struct nh_cuda_operation *)operation, &scratch.io);
+    nh_scratch_free(&scratch);
+    return noted;
+}
+
+static void check_config(const char *text, const struct nh_problem *problem,
+                         const struct nh_device *device, const struct nh_solver *solver,
+                         const struct nh_config *config) {
+    char knobs[NH_CONFIG_BYTES];
+    struct nh_operation *operation = NULL;
+    struct nh_count count = {.tiles = 0};
+    nh_config_text(solver, config, knobs, sizeof knobs);
+    nhood_status status = solver->build(problem, device, config, &operation);
+    CHECK(!status, "%s: %s %s: %s", text, solver->name, knobs, nhood_last_error());
+    if (status) return;
+    solver->count(problem, device, config, &count);
+    struct noted noted = run(problem, device, operation);
+    CHECK(count.tiles > 0 && noted.tiles == count.tiles && noted.masked == count.masked_tiles,
+          "%s: %s %s: counted %g tiles, %g masked; met %g, masked %g", text, solver->name, knobs,
+          count.tiles, count.masked_tiles, noted.tiles, noted.masked);
+    operation->destroy(operation);
+}
+
+static int check_problem(const char *text, const struct nh_device *device, int most) {
+    nhood_problem given;
+    struct nh_problem problem;
+    int solvers = 0;
+    CHECK(!nhood_problem_parse(text, &given), "%s: %s", text, nhood_last_error());
+    if (nh_problem_canonical(&given, &problem)) return 0;
+    for (int i = 0; nh_registry_solvers[i]; i++) {
+        const struct nh_solver *solver = nh_registry_solvers[i];
+        struct nh_config config[MOST_CONFIGS];
+        if (solver->device_kind != NHOOD_DEVICE_CUDA || !solver->count ||
+            solver->refuse(&problem, device))
+            continue;
+        int count = solver->candidates(&problem, device, config, most);
+        for (int c = 0; c < count; c++)
+            check_config(text, &problem, device, solver, &config[c]);
+        solvers++;
+    }
+    return solvers;
+}
+
+int main(int argc, char **argv) {
+    struct nh_host host = {0};
+    struct nh_device device;
+    struct nh_cuda *cuda;
+    char note[1024];
+    int32_t count = 0;
+    int most = argc > 1 ? atoi(argv[1]) : 2;
+    nhood_context_options options = {.struct_size = sizeof options};
+    if (most < 1 || most > MOST_CONFIGS) return EXIT_FAILURE;
+    nhood_status status =
+        nh_cuda_open(&options, &host, &device, 1, &count, &cuda, note, sizeof note);
+    CHECK(!status, "%s", nhood_last_error());
+    if (!count) {
+        printf("skipped: %s\n", note);
+        return SKIPPED;
+    }
+    struct nh_cuda_device *backend = device.backend;
+    struct nh_cuda_scope scope;
+    void *copy = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), "cuMemcpyDtoH_v2");
+    memcpy(&copy_out, &copy, sizeof copy);
+    CHECK(!nh_cuda_enter(backend, true, &scope), "%s", nhood_last_error());
+    backend->noted_tiles = NOTED_TILES;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        CHECK(check_problem(problems[i], &device, most) > 0, "%s: no solver counts", problems[i]);
+    nh_cuda_leave(backend, &scope);
+    nh_cuda_close(cuda, &device, count);
+    return test_result();
+}
