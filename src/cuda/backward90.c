@@ -55,7 +55,7 @@ int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32
                                    bool keys, int64_t stages) {
     int64_t row = nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v);
     int64_t rows = nh_backward90_rows(walk), stage = rows * row;
-    if (keys) stage += nh_ceil_div(rows * STATS_BYTES, 1024) * 1024;
+    if (keys) stage += rows * STATS_BYTES;
     return 64 * WARPGROUPS * row + stages * stage + 1024 + 256;
 }
 

@@ -1,5 +1,5 @@
-/* cuda.split90: the backward pass on sm_90 in three launches: stats of the queries, dQ by the blocks that own
- * queries, dK and dV by the blocks that own keys. Five products become seven, and nothing is added atomically, no
+/* cuda.split90: the backward pass on sm_90: stats of the queries, dQ by the blocks that own queries, dK and dV by the
+ * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added atomically, no
  * scratch of dQ is kept, and results are bit-equal run to run. */
 #include "backward90.h"
 #include "cuda_solvers.h"
@@ -11,34 +11,73 @@
 enum { QUERY_OWN = 0, QUERY_WALK = 3, KEY_OWN = 6, KEY_WALK = 9 };
 static const char *const knobs[] = {"qx", "qy", "qz", "kx", "ky", "kz", "ox",
                                     "oy", "oz", "wx", "wy", "wz", NULL};
-enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS };
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
     if (problem->extra_tokens) return "no extra tokens";
     return nh_fused90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
-                             BIT(D_Q) | BIT(D_K) | BIT(D_V), NH_BACKWARD90_MOST_DIM);
+                             BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
 }
 
-/* Sums, scores, their gradients and what is packed of them, of what setmaxnreg leaves beside addresses and masks. */
-static bool registers_fit(const struct nh_problem *problem, const int32_t walk[3], bool keys) {
-    int64_t sums = keys ? (problem->dim + problem->dim_v) / 2 : problem->dim / 2;
-    return sums + nh_backward90_rows(walk) * (keys ? 5 : 4) / 4 <= 208;
+/* What a launch makes. */
+enum pass { PASS_D_Q, PASS_D_K_AND_V, PASS_D_K, PASS_D_V, PASSES };
+
+struct pass_facts {
+    /* owns keys and walks queries */
+    bool keys;
+    uint32_t outputs;
+    /* products with rows of the head dim and of the value dim, and sums */
+    int products, products_v, sums, sums_v;
+    /* registers of a thread per four rows walked: scores, their gradients and what is packed of them */
+    int registers;
+};
+
+static const struct pass_facts facts[PASSES] = {
+    [PASS_D_Q] = {false, BIT(D_Q), 2, 1, 1, 0, 4},
+    [PASS_D_K_AND_V] = {true, BIT(D_K) | BIT(D_V), 2, 2, 1, 1, 5},
+    [PASS_D_K] = {true, BIT(D_K), 2, 1, 1, 0, 4},
+    [PASS_D_V] = {true, BIT(D_V), 1, 1, 0, 1, 3},
+};
+
+/* Registers hold both sums of keys up to some width. */
+static bool used(const struct nh_problem *problem, enum pass pass) {
+    enum { MOST_TOGETHER = 288 };
+    if (!facts[pass].keys) return true;
+    return (pass == PASS_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
+}
+
+/* dV alone needs no V. */
+static int64_t own_bytes(const struct nh_problem *problem, enum pass pass) {
+    return pass == PASS_D_V ? -64 * WARPGROUPS * nh_fused90_row_bytes(problem->dim_v) : 0;
+}
+
+static int32_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const int32_t walk[3], enum pass pass) {
+    return nh_backward90_stages(problem, cuda, walk, facts[pass].keys, own_bytes(problem, pass));
+}
+
+/* Two stages, and registers for sums and a tile, of what setmaxnreg leaves beside addresses and masks. */
+static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                 const int32_t walk[3], enum pass pass) {
+    int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
+    return sums / 2 + nh_backward90_rows(walk) * facts[pass].registers / 4 <= 208 &&
+           stages_of(problem, cuda, walk, pass) >= 2;
 }
 
 /* ---- estimate ---- */
 
 /* Products of one tile pair at about four fifths of the tensor cores' rate, and a turn from tile to tile. */
-static void add_kernel_work(const struct nh_problem *problem, const struct nh_device *device,
-                            const int32_t own[3], const int32_t walk[3], bool keys,
-                            struct nh_count *work) {
+static void add_pass_work(const struct nh_problem *problem, const struct nh_device *device,
+                          const int32_t own[3], const int32_t walk[3], enum pass pass,
+                          struct nh_count *work) {
     const double share_of_clock = 0.8;
     const struct nh_cuda_device *cuda = device->backend;
-    struct nh_tiling_count count =
-        keys ? nh_tiling_inverse_count(problem, own, walk) : nh_tiling_count(problem, own, walk);
+    struct nh_tiling_count count = facts[pass].keys ? nh_tiling_inverse_count(problem, own, walk)
+                                                    : nh_tiling_count(problem, own, walk);
     double rows = (double)nh_backward90_rows(walk);
-    double dims = keys ? 2.0 * (double)(problem->dim + problem->dim_v)
-                       : (double)(2 * problem->dim + problem->dim_v);
+    double dims =
+        (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v);
     double tile = WARPGROUPS * rows * dims / 32 / 0.80 + 500;
     double copies = (double)(problem->batch * problem->heads);
     double clocks = copies * (count.visited * tile + count.partial * WARPGROUPS * 0.7 * rows +
@@ -47,6 +86,15 @@ static void add_kernel_work(const struct nh_problem *problem, const struct nh_de
     work->masked_tiles += copies * count.partial;
     work->flops += copies * count.visited * 2 * 64 * WARPGROUPS * rows * dims;
     work->compute_ns += 1e9 * clocks / cuda->multiprocessors / (share_of_clock * cuda->clock_hz);
+}
+
+/* Of the launches that own queries, or keys. */
+static void add_work(const struct nh_problem *problem, const struct nh_device *device,
+                     const int32_t own[3], const int32_t walk[3], bool keys,
+                     struct nh_count *work) {
+    for (enum pass pass = 0; pass < PASSES; pass++)
+        if (facts[pass].keys == keys && used(problem, pass))
+            add_pass_work(problem, device, own, walk, pass, work);
 }
 
 /* Only the launch for the stats waits for memory. */
@@ -58,8 +106,8 @@ static void count_work(const struct nh_problem *problem, const struct nh_device 
     work->memory_ns = 1e9 * 2.5 * 2 *
                       (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v) /
                       cuda->memory_bytes_per_s;
-    add_kernel_work(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work);
-    add_kernel_work(problem, device, value + KEY_OWN, value + KEY_WALK, true, work);
+    add_work(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work);
+    add_work(problem, device, value + KEY_OWN, value + KEY_WALK, true, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -71,24 +119,25 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- configs ---- */
 
-static double kernel_ns(const struct nh_problem *problem, const struct nh_device *device,
-                        const int32_t own[3], const int32_t walk[3], bool keys) {
+static double work_ns(const struct nh_problem *problem, const struct nh_device *device,
+                      const int32_t own[3], const int32_t walk[3], bool keys) {
     struct nh_count work = {.tiles = 0};
-    if (!registers_fit(problem, walk, keys) ||
-        nh_backward90_stages(problem, device->backend, walk, keys, 0) < 2)
-        return -1;
-    add_kernel_work(problem, device, own, walk, keys, &work);
+    for (enum pass pass = 0; pass < PASSES; pass++)
+        if (facts[pass].keys == keys && used(problem, pass) &&
+            !fits(problem, device->backend, walk, pass))
+            return -1;
+    add_work(problem, device, own, walk, keys, &work);
     return work.compute_ns;
 }
 
 static double query_ns(const struct nh_problem *problem, const struct nh_device *device,
                        const int32_t own[3], const int32_t walk[3]) {
-    return kernel_ns(problem, device, own, walk, false);
+    return work_ns(problem, device, own, walk, false);
 }
 
 static double key_ns(const struct nh_problem *problem, const struct nh_device *device,
                      const int32_t own[3], const int32_t walk[3]) {
-    return kernel_ns(problem, device, own, walk, true);
+    return work_ns(problem, device, own, walk, true);
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
@@ -118,32 +167,42 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     return nh_backward90_add_stats(operation, &step, problem);
 }
 
-static nhood_status add_kernel(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, size_t stats, const int32_t own[3],
-                               const int32_t walk[3], bool keys) {
+static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             enum pass pass) {
     const struct nh_cuda_device *cuda = operation->device;
+    bool keys = facts[pass].keys;
     struct nh_kernel_spec spec = {.source = keys ? "split90_key.cu" : "split90_query.cu"};
     struct nh_cuda_step step;
-    nhood_status status =
-        nh_backward90_step(problem, cuda, stats, own, walk, keys,
-                           nh_backward90_stages(problem, cuda, walk, keys, 0), &step, &spec);
+    nhood_status status = nh_backward90_step(problem, cuda, stats, own, walk, keys,
+                                             stages_of(problem, cuda, walk, pass), &step, &spec);
     if (status) return status;
-    step.outputs = keys ? BIT(D_K) | BIT(D_V) : BIT(D_Q);
+    if (keys) nh_kernel_define(&spec, "NH_SUM_D_K", facts[pass].sums);
+    if (keys) nh_kernel_define(&spec, "NH_SUM_D_V", facts[pass].sums_v);
+    step.shared_bytes += own_bytes(problem, pass);
+    step.outputs = facts[pass].outputs;
     return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const int32_t *value) {
+    size_t stats = nh_backward90_reserve_stats(operation, problem);
+    nhood_status status = add_stats(operation, problem, stats);
+    for (enum pass pass = 0; !status && pass < PASSES; pass++) {
+        bool keys = facts[pass].keys;
+        if (used(problem, pass))
+            status = add_pass(operation, problem, stats, value + (keys ? KEY_OWN : QUERY_OWN),
+                              value + (keys ? KEY_WALK : QUERY_WALK), pass);
+    }
+    return status;
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    const int32_t *value = config->value;
     struct nh_cuda_operation *created = NULL;
     nhood_status status = nh_cuda_operation_create(problem, device, &created);
     if (status) return status;
-    size_t stats = nh_backward90_reserve_stats(created, problem);
-    status = add_stats(created, problem, stats);
-    if (!status)
-        status = add_kernel(created, problem, stats, value + QUERY_OWN, value + QUERY_WALK, false);
-    if (!status)
-        status = add_kernel(created, problem, stats, value + KEY_OWN, value + KEY_WALK, true);
+    status = add_steps(created, problem, config->value);
     if (status) {
         created->base.destroy(&created->base);
         return status;

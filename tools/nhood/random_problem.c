@@ -12,7 +12,7 @@
     ((list)[random_integer(random, 0, (int64_t)(sizeof(list) / sizeof *(list)) - 1)])
 
 static int64_t draw_dim(struct random *random) {
-    static const int64_t usual[] = {8, 16, 24, 32, 48, 64, 80, 96, 128, 256};
+    static const int64_t usual[] = {8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256};
     return random_once_in(random, 3) ? random_integer(random, 1, 40) : PICK(random, usual);
 }
 

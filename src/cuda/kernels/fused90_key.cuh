@@ -3,18 +3,23 @@
  *     S = K Q^T, dP = V dO^T, P = exp(S - LSE), dS = P * (dP - delta), dV += P dO, dK += dS Q
  * with K, V, Q and dO in shared memory, P and dS in registers.
  *
- * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and walked rows queries; NH_D_O_MAP. */
+ * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and walked rows queries; NH_D_O_MAP; NH_SUM_D_K and
+ * NH_SUM_D_V, which sums are made (both). */
 #pragma once
 #include "fused90.cuh"
 
+#ifndef NH_SUM_D_K
+#define NH_SUM_D_K 1
+#define NH_SUM_D_V 1
+#endif
+
 #define K_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
-#define V_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
+/* dV alone needs no V. */
+#define V_BYTES (NH_SUM_D_K ? TILE_BYTES(OWN_ROWS, NH_DIM_V) : 0)
 #define Q_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
+#define STAGE_BYTES (Q_BYTES + D_O_BYTES)
 #define STATS_BYTES (NH_WALK_ROWS * 16)
-/* A stage starts where the swizzle does. */
-#define STATS_ROOM ((STATS_BYTES + 1023) / 1024 * 1024)
-#define STAGE_BYTES (Q_BYTES + D_O_BYTES + STATS_ROOM)
 #define SCORES (NH_WALK_ROWS / 2)
 
 #define MAP_K 0
@@ -24,7 +29,7 @@
 #define MAP_STATS 4
 
 struct key_layout {
-    unsigned k, v, stage, own_full, own_free, full, free;
+    unsigned k, v, stage, stats, own_full, own_free, full, free;
 };
 
 /* Returns where it ends. */
@@ -32,7 +37,8 @@ __device__ __forceinline__ unsigned lay_out(key_layout &s, unsigned base) {
     s.k = base;
     s.v = s.k + K_BYTES;
     s.stage = s.v + V_BYTES;
-    s.own_full = s.stage + NH_STAGES * STAGE_BYTES;
+    s.stats = s.stage + NH_STAGES * STAGE_BYTES;
+    s.own_full = s.stats + NH_STAGES * STATS_BYTES;
     s.own_free = s.own_full + 8;
     s.full = s.own_free + 8;
     s.free = s.full + 8 * NH_STAGES;
@@ -45,6 +51,7 @@ __device__ __forceinline__ void init_barriers(const key_layout &s) {
 }
 
 #define STAGE_AT(n) (s.stage + SLOT(n) * STAGE_BYTES)
+#define STATS_AT(n) (s.stats + SLOT(n) * STATS_BYTES)
 
 template <class Maps>
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const Maps &maps, const key_layout &s) {
@@ -59,8 +66,9 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const Maps &ma
         nh_barrier_expect(s.own_full, K_BYTES + V_BYTES);
         fetch_more<NH_K_MAP>(s.k, &maps.map[MAP_K], s.own_full, OWN_ROWS, NH_DIM, item.head, kv_heads, token,
                              item.batch);
-        fetch_more<NH_V_MAP>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, item.head, kv_heads, token,
-                             item.batch);
+        if (NH_SUM_D_K)
+            fetch_more<NH_V_MAP>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, item.head, kv_heads, token,
+                                 item.batch);
         for (int head = item.head * share; head < (item.head + 1) * share; head++) {
             int tile[3] = {0, 0, 0};
             for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
@@ -73,7 +81,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const Maps &ma
                 fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, &maps.map[MAP_D_O], s.full + 8 * SLOT(n), NH_WALK_ROWS,
                                        NH_DIM_V, head, heads, token, item.batch);
                 place<3>(stats, 0, head, heads, 4, token, item.batch);
-                nh_copy_box(STAGE_AT(n) + Q_BYTES + D_O_BYTES, &maps.map[MAP_STATS], s.full + 8 * SLOT(n), stats);
+                nh_copy_box(STATS_AT(n), &maps.map[MAP_STATS], s.full + 8 * SLOT(n), stats);
                 next_tile(item, tile);
             }
         }

@@ -1,4 +1,5 @@
-/* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. */
+/* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold the
+ * sums of both there is a launch for each. */
 #include "fused90_key.cuh"
 
 struct maps {
@@ -28,29 +29,35 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layo
         items++;
         for (int left = walks * (w.last + 1); left > 0; left--) {
             nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
-            unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = d_o_tile + D_O_BYTES;
+            unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = STATS_AT(n);
             NH_WGMMA_FENCE();
             ISSUE_ROWS(NH_DIM, score, k, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), 16));
+#if NH_SUM_D_K
             ISSUE_ROWS(NH_DIM_V, d_p, v, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), 16));
-            NH_WGMMA_WAIT(1);
+#endif
+            NH_WGMMA_WAIT(NH_SUM_D_K);
             mask_tile(args, w, score);
             weigh(score, stats, scale);
-            pack_weights(weight, score);
+            if (NH_SUM_D_V) pack_weights(weight, score);
             NH_WGMMA_WAIT(0);
             if (left == 1) release(s.own_free);
-            pack_d_s(d_s, score, d_p, stats);
+            if (NH_SUM_D_K) pack_d_s(d_s, score, d_p, stats);
             NH_WGMMA_FENCE();
+#if NH_SUM_D_V
             issue_d_v(d_v, weight,
                       nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V)));
+#endif
+#if NH_SUM_D_K
             issue_d_k(d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
+#endif
             NH_WGMMA_WAIT(0);
             release_warp(s.free + 8 * SLOT(n));
             n++;
             advance(w, item);
             if (w.t > w.last) walk_again(w);
         }
-        finish_rows<NH_DIM>(args, item, NH_D_K, row, d_k, (float)args.scale);
-        finish_rows<NH_DIM_V>(args, item, NH_D_V, row, d_v, 1);
+        if (NH_SUM_D_K) finish_rows<NH_DIM>(args, item, NH_D_K, row, d_k, (float)args.scale);
+        if (NH_SUM_D_V) finish_rows<NH_DIM_V>(args, item, NH_D_V, row, d_v, 1);
     }
 }
 
