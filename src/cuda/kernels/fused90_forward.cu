@@ -91,8 +91,11 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
 
 /* ---- consumers ---- */
 
+/* Of a thread's two rows: the score that weights are relative to, their sum, and what both sums shrank by in the last
+ * tile, if some row of the warp moved. */
 struct rows {
-    float largest[2], sum[2], shrink[2];
+    float base[2], sum[2], shrink[2];
+    bool moved;
 };
 
 /* Q's rows of this warpgroup: in shared memory, or also held in registers. */
@@ -155,25 +158,38 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Online softmax: scores become weights, the rows' maxima and sums advance. The largest score starts finite, so
- * that a row without a key in its first tiles needs no special case: its next shrink wipes what it gathered. */
+/* Weights are relative to a score that their row has met, and may exceed it by this many powers of two before the row
+ * moves to its largest: after the first tiles hardly any does. Results differ by rounding only, and what a row's are
+ * depends on no other row. */
+#define SLACK 8.0f
+
+/* Moves rows whose largest scores, over this lane's columns, leave the slack. The first score a row is relative to is
+ * finite, so that a row without a key in its first tiles needs no special case: moving wipes what it gathered. */
+__device__ __forceinline__ void move_rows(rows &r, float a, float b, float scale) {
+    a = quad_max(a);
+    b = quad_max(b);
+    if (!((a - r.base[0]) * scale > SLACK)) a = r.base[0];
+    if (!((b - r.base[1]) * scale > SLACK)) b = r.base[1];
+    r.shrink[0] = exp2_of((r.base[0] - a) * scale);
+    r.shrink[1] = exp2_of((r.base[1] - b) * scale);
+    r.base[0] = a;
+    r.base[1] = b;
+    r.sum[0] *= r.shrink[0];
+    r.sum[1] *= r.shrink[1];
+}
+
+/* Online softmax: scores become weights, the rows' sums advance. */
 __device__ __forceinline__ void soften(float *score, rows &r, float scale) {
-    float a = r.largest[0], b = r.largest[1];
+    float a = r.base[0], b = r.base[1];
 #pragma unroll
     for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
         a = fmaxf(a, fmaxf(score[4 * j], score[4 * j + 1]));
         b = fmaxf(b, fmaxf(score[4 * j + 2], score[4 * j + 3]));
     }
-    a = quad_max(a);
-    b = quad_max(b);
-    r.shrink[0] = exp2_of((r.largest[0] - a) * scale);
-    r.shrink[1] = exp2_of((r.largest[1] - b) * scale);
-    r.largest[0] = a;
-    r.largest[1] = b;
-    r.sum[0] *= r.shrink[0];
-    r.sum[1] *= r.shrink[1];
-    a *= -scale;
-    b *= -scale;
+    r.moved = __any_sync(~0u, (a - r.base[0]) * scale > SLACK || (b - r.base[1]) * scale > SLACK);
+    if (r.moved) move_rows(r, a, b, scale);
+    a = r.base[0] * -scale;
+    b = r.base[1] * -scale;
 #pragma unroll
     for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
         score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, a));
@@ -185,9 +201,9 @@ __device__ __forceinline__ void soften(float *score, rows &r, float scale) {
     }
 }
 
-/* Most tiles move no row's maximum. */
+/* The sums of the rows that moved. */
 __device__ __forceinline__ void shrink(float *out, const rows &r) {
-    if (__all_sync(~0u, r.shrink[0] == 1.0f && r.shrink[1] == 1.0f)) return;
+    if (!r.moved) return;
 #pragma unroll
     for (int j = 0; j < OUTS / 4; j++) {
         out[4 * j + 0] *= r.shrink[0];
@@ -198,14 +214,14 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
 }
 
 __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_item &item, int row,
-                                           const float *out, int half, float largest, float sum) {
+                                           const float *out, int half, float base, float sum) {
     long long token[3];
     bool inside = row_token(args, item, row, token);
     int head = item.head + row % NH_OWN_HEADS;
     sum = quad_sum(sum);
     store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, 1.0f / sum);
     if (args.tensor[NH_LSE].data && inside && (threadIdx.x & 3) == 0)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = largest * (float)args.scale + logf(sum);
+        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = base * (float)args.scale + logf(sum);
 }
 
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
@@ -228,7 +244,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
             out[i] = 0;
-        r.largest[0] = r.largest[1] = -1e30f;
+        r.base[0] = r.base[1] = -1e30f;
         r.sum[0] = r.sum[1] = 0;
         nh_barrier_wait(s.q_full, items & 1);
         items++;
@@ -270,8 +286,8 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         issue_values(out, weight, V_TILE_AT(n - 1));
         NH_WGMMA_WAIT(0);
         release(s.v_free + 8 * SLOT(n - 1));
-        finish_row(args, item, row, out, 0, r.largest[0], r.sum[0]);
-        finish_row(args, item, row + 8, out, 1, r.largest[1], r.sum[1]);
+        finish_row(args, item, row, out, 0, r.base[0], r.sum[0]);
+        finish_row(args, item, row + 8, out, 1, r.base[1], r.sum[1]);
     }
 }
 
