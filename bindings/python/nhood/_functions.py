@@ -44,9 +44,14 @@ _BIAS_SHAPES = {1: "H, 2*kx-1", 2: "H, 2*kx-1, 2*ky-1", 3: "H, 2*kx-1, 2*ky-1, 2
 
 
 def publish(
-    function: Callable[Concatenate[int, P], R], name: str, rank: int, common: str = _COMMON_PARAGRAPHS
+    function: Callable[Concatenate[int, P], R],
+    name: str,
+    rank: int,
+    common: str = _COMMON_PARAGRAPHS,
+    documented: Optional[Callable] = None,
 ) -> Callable[P, R]:
-    """`function` with its first argument, the rank, filled in; documented for that rank."""
+    """`function` with its first argument, the rank, filled in; documented for that rank, as `documented` is if
+    given."""
 
     @functools.wraps(function)
     def published(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,7 +62,7 @@ def publish(
     without_rank = signature.replace(parameters=list(signature.parameters.values())[1:])
     setattr(published, "__signature__", without_rank)  # type checkers know it from the types above
     published.__doc__ = (
-        (function.__doc__ or "")
+        ((documented or function).__doc__ or "")
         .replace("AXES_PARAGRAPH", _AXES_PARAGRAPH)
         .replace("COMMON_PARAGRAPHS", common)
         .replace("X..", _AXIS_NAMES[rank])
@@ -114,7 +119,7 @@ def check_additional(keys: Optional[Array], values: Optional[Array]) -> None:
         raise ValueError("additional_keys and additional_values: give both or neither")
 
 
-def _attention(
+def attention(
     rank: int,
     query: Array,
     key: Array,
@@ -212,7 +217,7 @@ def _attention_backward(
     return tuple([d for d in run(request, arrays) if d is not None])
 
 
-def _qk(
+def qk(
     rank: int,
     query: Array,
     key: Array,
@@ -244,7 +249,7 @@ def _qk(
     return run(request, (query, key, bias))[0]
 
 
-def _av(
+def av(
     rank: int,
     attn: Array,
     value: Array,
@@ -257,7 +262,7 @@ def _av(
 ) -> Any:
     """Sums values over windows: out[i] = sum over n of attn[i, n] value[N(i, n)].
 
-    attn: [B, X.., H, W], as the qk operation gives it; slots that causal windows leave unused are not read.
+    attn: [B, X.., H, W], as the qk function gives it; slots that causal windows leave unused are not read.
     value: [B, X.., Hkv, Dv]; Hkv divides H.
     AXES_PARAGRAPH
 
@@ -282,7 +287,7 @@ def _in(
     kv_heads: Optional[int] = None,
     clamp_window: bool = False,
 ) -> Any:
-    """Sums over inverse neighborhoods, the transpose of the av operation in its values:
+    """Sums over inverse neighborhoods, the transpose of the av function in its values:
     d_value[j] = sum over all i, n with j = N(i, n) of attn[i, n] d_out[i].
 
     attn: [B, X.., H, W].  d_out: [B, X.., H, Dv].
@@ -304,18 +309,18 @@ def _in(
     return run(request, (attn, d_out))[0]
 
 
-na1d = publish(_attention, "na1d", 1)
-na2d = publish(_attention, "na2d", 2)
-na3d = publish(_attention, "na3d", 3)
+na1d = publish(attention, "na1d", 1)
+na2d = publish(attention, "na2d", 2)
+na3d = publish(attention, "na3d", 3)
 na1d_backward = publish(_attention_backward, "na1d_backward", 1)
 na2d_backward = publish(_attention_backward, "na2d_backward", 2)
 na3d_backward = publish(_attention_backward, "na3d_backward", 3)
-na1d_qk = publish(_qk, "na1d_qk", 1)
-na2d_qk = publish(_qk, "na2d_qk", 2)
-na3d_qk = publish(_qk, "na3d_qk", 3)
-na1d_av = publish(_av, "na1d_av", 1)
-na2d_av = publish(_av, "na2d_av", 2)
-na3d_av = publish(_av, "na3d_av", 3)
+na1d_qk = publish(qk, "na1d_qk", 1)
+na2d_qk = publish(qk, "na2d_qk", 2)
+na3d_qk = publish(qk, "na3d_qk", 3)
+na1d_av = publish(av, "na1d_av", 1)
+na2d_av = publish(av, "na2d_av", 2)
+na3d_av = publish(av, "na3d_av", 3)
 na1d_in = publish(_in, "na1d_in", 1)
 na2d_in = publish(_in, "na2d_in", 2)
 na3d_in = publish(_in, "na3d_in", 3)

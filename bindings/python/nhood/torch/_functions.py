@@ -1,4 +1,5 @@
-"""The public functions: each is written once for every rank, and published as na1d_.., na2d_.., na3d_.."""
+"""The public functions: each is written once for every rank, and published as na1d_.., na2d_.., na3d_.., documented as
+its namesake for arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from .. import _functions as of_arrays
 from .._functions import CausalPerAxis, PerAxis, causal_per_axis, check_additional, per_axis, publish
 from ._fused import fused_attention
 from ._unfused import Axes, av, qk
@@ -61,22 +63,6 @@ def attention_of_rank(
     return_lse: bool = False,
     clamp_window: bool = False,
 ) -> Any:
-    """Neighborhood attention: each query attends the window of its nearest tokens.
-
-    out = softmax(scale * query . key (+ bias)) value, over the keys of each query's window.
-
-    query: [B, X.., H, D].  key: [B, X.., Hkv, D].  value: [B, X.., Hkv, Dv]; Hkv divides H.
-    AXES_PARAGRAPH
-    scale: any finite number; None: D ** -0.5.
-    additional_keys, additional_values: [B, M, Hkv, D] and [B, M, Hkv, Dv]; M tokens that every query attends
-        too, in the same softmax.
-    bias: [BIAS_SHAPE], added to the logits; the index on an axis is key position - query position,
-        inside the dilation group, + k - 1. Not with causal axes.
-
-    Returns out [B, X.., H, Dv]; with return_lse, out and the log-sum-exp of the logits [B, X.., H].
-
-    COMMON_PARAGRAPHS
-    """
     check_additional(additional_keys, additional_values)
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
@@ -99,19 +85,6 @@ def _qk(
     zero_fill: bool = False,
     clamp_window: bool = False,
 ) -> Tensor:
-    """The logits of neighborhood attention: attn[i, n] = scale * query[i] . key[N(i, n)] (+ bias).
-
-    N(i, n) enumerates the window of query i row-major over the axes. A causal window may leave slots unused:
-    they get -infinity, or 0 with zero_fill.
-
-    query: [B, X.., H, D].  key: [B, X.., Hkv, D]; Hkv divides H.  bias: [BIAS_SHAPE].
-    AXES_PARAGRAPH
-    scale: any finite number; None: 1.
-
-    Returns attn [B, X.., H, W], W the product of the windows.
-
-    COMMON_PARAGRAPHS
-    """
     query, key, bias = autocast(query, key, bias)
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
     return qk(query, key, bias, axes, 1.0 if scale is None else float(scale), zero_fill, clamp_window)
@@ -128,16 +101,6 @@ def _av(
     *,
     clamp_window: bool = False,
 ) -> Tensor:
-    """Sums values over windows: out[i] = sum over n of attn[i, n] value[N(i, n)].
-
-    attn: [B, X.., H, W], as the qk function gives it; slots that causal windows leave unused are not read.
-    value: [B, X.., Hkv, Dv]; Hkv divides H.
-    AXES_PARAGRAPH
-
-    Returns out [B, X.., H, Dv].
-
-    COMMON_PARAGRAPHS
-    """
     attn, value = autocast(attn, value)
     return av(attn, value, _axes(rank, kernel_size, stride, dilation, is_causal), clamp_window)
 
@@ -154,18 +117,18 @@ def neighborhood_attention(
     return attention_of_rank(rank, query, key, value, kernel_size, *arguments, **named)
 
 
-def _publish(function: Any, name: str, rank: int) -> Any:
-    return publish(function, name, rank, _COMMON_PARAGRAPHS)
+def _publish(function: Any, name: str, rank: int, documented: Any) -> Any:
+    return publish(function, name, rank, _COMMON_PARAGRAPHS, documented)
 
 
-na1d = _publish(attention_of_rank, "na1d", 1)
-na2d = _publish(attention_of_rank, "na2d", 2)
-na3d = _publish(attention_of_rank, "na3d", 3)
-na1d_qk = _publish(_qk, "na1d_qk", 1)
-na2d_qk = _publish(_qk, "na2d_qk", 2)
-na3d_qk = _publish(_qk, "na3d_qk", 3)
-na1d_av = _publish(_av, "na1d_av", 1)
-na2d_av = _publish(_av, "na2d_av", 2)
-na3d_av = _publish(_av, "na3d_av", 3)
+na1d = _publish(attention_of_rank, "na1d", 1, of_arrays.attention)
+na2d = _publish(attention_of_rank, "na2d", 2, of_arrays.attention)
+na3d = _publish(attention_of_rank, "na3d", 3, of_arrays.attention)
+na1d_qk = _publish(_qk, "na1d_qk", 1, of_arrays.qk)
+na2d_qk = _publish(_qk, "na2d_qk", 2, of_arrays.qk)
+na3d_qk = _publish(_qk, "na3d_qk", 3, of_arrays.qk)
+na1d_av = _publish(_av, "na1d_av", 1, of_arrays.av)
+na2d_av = _publish(_av, "na2d_av", 2, of_arrays.av)
+na3d_av = _publish(_av, "na3d_av", 3, of_arrays.av)
 
 setattr(neighborhood_attention, "__signature__", inspect.signature(na2d))

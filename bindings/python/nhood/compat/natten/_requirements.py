@@ -98,8 +98,9 @@ def _head_dim_refusal(backend: Backend, name: str, tensors: Tensors) -> Optional
 def refusal(backend: Backend, kind: str, tensors: Tensors) -> Optional[Exception]:
     checks.universal_tensor_checks(*tensors)
     name = f"{backend.title} {kind.upper()}"
-    check = checks.fmha_tensor_refusal if kind == "fmha" else checks.na_tensor_refusal
-    found = check(*tensors, must_match_head_dims=backend.same_head_dims, backend_name=name)
+    found = checks.tensor_refusal(
+        kind, *tensors, must_match_head_dims=backend.same_head_dims, backend_name=name
+    )
     found = found or _device_refusal(backend, name, tensors[0])
     if found is not None:
         return found
@@ -163,9 +164,10 @@ def _flex_refusal(
     if not _FLEX_SUPPORTED:
         return RuntimeError("Flex Attention needs torch 2.7")
     refusal = _flex_compile_refusal(tensors) if torch_compile else None
-    fmha = query.dim() == key.dim() == 4 and query.shape[1] != key.shape[1]
-    check = checks.fmha_tensor_refusal if fmha else checks.na_tensor_refusal
-    refusal = refusal or check(*tensors, must_match_head_dims=True, backend_name="Flex Attention")
+    kind = "fmha" if query.dim() == key.dim() == 4 and query.shape[1] != key.shape[1] else "fna"
+    refusal = refusal or checks.tensor_refusal(
+        kind, *tensors, must_match_head_dims=True, backend_name="Flex Attention"
+    )
     if refusal is not None:
         return refusal
     if query.device.type not in ("cuda", "cpu"):

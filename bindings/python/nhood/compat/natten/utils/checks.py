@@ -1,6 +1,7 @@
 """What NATTEN takes and what it refuses. Refusals are exceptions that the functions here make; the caller
 raises them, or logs them where it only asks whether a backend can run."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Optional, Tuple, Type
@@ -62,14 +63,7 @@ def _heads_refusal(
     return None
 
 
-def na_tensor_refusal(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    must_match_head_dims: bool = False,
-    supports_gqa_mqa: bool = True,
-    backend_name: Optional[str] = None,
-) -> Optional[Exception]:
+def _fna_shape_refusal(query: Tensor, key: Tensor, value: Tensor) -> Optional[Exception]:
     if not query.dim() == key.dim() == value.dim():
         return ValueError(f"ranks differ: {[t.dim() for t in (query, key, value)]}")
     if query.dim() not in (4, 5, 6):
@@ -77,11 +71,22 @@ def na_tensor_refusal(
     layouts = [tuple(t.shape[1:-2]) for t in (query, key, value)]
     if not layouts[0] == layouts[1] == layouts[2]:
         return ValueError(f"token layouts of query, key and value differ: {layouts}")
-    name = backend_name or "this operation"
-    return _heads_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, name)
+    return None
 
 
-def fmha_tensor_refusal(
+def _fmha_shape_refusal(query: Tensor, key: Tensor, value: Tensor) -> Optional[Exception]:
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return ValueError(f"attention takes tensors of rank 4, got {[t.dim() for t in (query, key, value)]}")
+    if key.shape[1] != value.shape[1]:
+        return ValueError(f"lengths of key and value differ: {key.shape[1]} and {value.shape[1]}")
+    return None
+
+
+_SHAPE_REFUSALS = {"fna": _fna_shape_refusal, "fmha": _fmha_shape_refusal}
+
+
+def tensor_refusal(
+    kind: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -89,15 +94,14 @@ def fmha_tensor_refusal(
     supports_gqa_mqa: bool = True,
     backend_name: Optional[str] = None,
 ) -> Optional[Exception]:
-    if not query.dim() == key.dim() == value.dim() == 4:
-        return ValueError(f"attention takes tensors of rank 4, got {[t.dim() for t in (query, key, value)]}")
-    if key.shape[1] != value.shape[1]:
-        return ValueError(f"lengths of key and value differ: {key.shape[1]} and {value.shape[1]}")
+    """Of neighborhood attention (fna) or attention over all keys (fmha)."""
     name = backend_name or "this operation"
-    return _heads_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, name)
+    found = _SHAPE_REFUSALS[kind](query, key, value)
+    return found or _heads_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, name)
 
 
-def na_tensor_checks(
+def _tensor_checks(
+    kind: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -107,22 +111,12 @@ def na_tensor_checks(
     backend_name: Optional[str] = None,
 ) -> bool:
     universal_tensor_checks(query, key, value)
-    refusal = na_tensor_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, backend_name)
-    return raise_or_log(refusal, raise_error)
+    found = tensor_refusal(kind, query, key, value, must_match_head_dims, supports_gqa_mqa, backend_name)
+    return raise_or_log(found, raise_error)
 
 
-def fmha_tensor_checks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    must_match_head_dims: bool = False,
-    supports_gqa_mqa: bool = True,
-    raise_error: bool = True,
-    backend_name: Optional[str] = None,
-) -> bool:
-    universal_tensor_checks(query, key, value)
-    refusal = fmha_tensor_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, backend_name)
-    return raise_or_log(refusal, raise_error)
+na_tensor_checks = functools.partial(_tensor_checks, "fna")
+fmha_tensor_checks = functools.partial(_tensor_checks, "fmha")
 
 
 def additional_kv_tensor_checks(
