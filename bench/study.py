@@ -37,10 +37,9 @@ from study_report import Problem, Result, Where, write_report
 
 ROOT = Path(__file__).parent.parent
 DTYPES = ("f16", "bf16", "f32")
+FORWARD = ("fwd", "pn", "nn")
 TIMEOUT_S = 120  # of one `nhood bench`
 LEAST_CALLS, WARM_UP_S = 3, 0.02  # as `nhood bench` does it
-AT_ONCE = 48  # problems whose kernels are compiled before any is timed
-
 
 class Records:
     """The file of results. Each line is whole: an interrupted one is passed over, and measured again."""
@@ -207,15 +206,17 @@ def measure_all(
             for op in ops
         ]
         missing = [pair for pair in pairs if pair not in records.known]
-        for text, contender, result in study.measure(missing) if missing and time.monotonic() < end else ():
+        if not missing:
+            continue
+        for text, contender, result in study.measure(missing) if time.monotonic() < end else ():
             records.append(text, contender, {**result, "command": command})
+            if sys.stderr.isatty():
+                print(f"{len(records.known)} results", end="\r", file=sys.stderr, flush=True)
             if time.monotonic() >= end:
                 break
-        if missing and time.monotonic() >= end:
-            print(f"the budget is spent at {first + 1} of {len(work)}; the same command goes on", file=sys.stderr)
+        if time.monotonic() >= end:
+            print("the budget is spent; the same command goes on", file=sys.stderr)
             return
-        if sys.stderr.isatty():
-            print(f"{first + at_once} of {len(work)}", end="\r", file=sys.stderr, flush=True)
 
 
 def find_where(tool: Tool) -> Where:
@@ -239,9 +240,9 @@ def find_where(tool: Tool) -> Where:
 
 def open_study(tool: Tool, dense_gflop: Optional[float]) -> Any:
     if tool.device != "cpu":
-        from study_cuda import CudaStudy
+        from study_cuda import Workers
 
-        return CudaStudy.open(tool.device, dense_gflop or math.inf, tool.tune)
+        return Workers(tool.threads or max(1, (os.cpu_count() or 1) - 2), tool.device, dense_gflop or math.inf, tool.tune)
     try:
         import torch
     except ImportError:
@@ -254,7 +255,9 @@ def open_study(tool: Tool, dense_gflop: Optional[float]) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="by its name in 'nhood info' (cpu)")
-    parser.add_argument("--threads", type=int, help="CPU threads (all)")
+    parser.add_argument("--threads", type=int, help="CPU threads (all); GPU: processes that get problems ready (all but 2)")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="only these, such as naive and gemm (all)")
+    parser.add_argument("--forward", action="store_true", help="leave out backward passes")
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--sample", type=int, default=200, help="problems of each rank (200)")
@@ -272,9 +275,15 @@ def main() -> None:
     records = Records(options.output / "study.jsonl", find_where(tool))
     work = list(schedule(suites, options.dtypes))
     study = open_study(tool, options.dense_gflop)
+    study.contenders = {
+        name: [op for op in ops if not options.forward or op in FORWARD]
+        for name, ops in study.contenders.items()
+        if name in (options.contenders or study.contenders)
+    }
+    at_once = 1 if options.device == "cpu" else len(work)
     command = shlex.join(["python3", "bench/study.py", *sys.argv[1:]])
     try:
-        measure_all(records, work, study, 1 if options.device == "cpu" else AT_ONCE, options.budget, command)
+        measure_all(records, work, study, at_once, options.budget, command)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
     write_report(records.lines, records.where, options.output)

@@ -1,16 +1,18 @@
-"""The CUDA contenders of bench/study.py: plans of nhood and torch's dense attention, in one process and in turns.
+"""The CUDA contenders of bench/study.py: plans of nhood and torch's dense attention, in turns on the same memory.
 
-Compiling kernels takes longer than timing them: the plans of a batch of problems are made by as many threads as there
-are CPUs, then everything is timed alone. All contenders of a problem read and write the same memory.
+Getting ready takes far longer than running: nhood and cuDNN compile kernels for every problem. So several processes get
+problems ready, and only the one that holds their lock runs contenders for the clock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import os
+import multiprocessing
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, Optional
 
 import torch
@@ -30,6 +32,7 @@ DENSE = {
 }
 FUSED = ("fused90", "split90", "small", "fused80", "split80")
 UNFUSED = ("gemm", "naive")
+CONTENDERS = {name: ("fwd", "bwd") for name in ("fused", *UNFUSED, *DENSE)}
 
 
 class Plan:
@@ -90,21 +93,28 @@ def dense_call(backend: SDPBackend, op: str, memory: Memory) -> Callable[[], Any
     return call
 
 
+def by_problem(asked: list[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    found = defaultdict(list)
+    for text, contender in asked:
+        found[text.split(":", 1)[1]].append((text, contender))
+    return found
+
+
 class CudaStudy:
     """Measures (problem text, contender) pairs on one device, which nhood knows by a number."""
 
-    @staticmethod
-    def open(name: str, dense_gflop: float, tune_s: float) -> CudaStudy:
-        device = torch.device(name)
-        return CudaStudy(device, _plans.current_context().cuda_devices[device.index or 0], dense_gflop, tune_s)
+    contenders = CONTENDERS
 
-    def __init__(self, device: torch.device, number: int, dense_gflop: float, tune_s: float) -> None:
+    def __init__(
+        self, device: torch.device, number: int, dense_gflop: float, tune_s: float, alone: Any = None
+    ) -> None:
+        """alone: a lock, held while the clock runs"""
         self.device, self.number = device, number
         self.dense_gflop, self.tune_s = dense_gflop, tune_s
+        self.alone = alone or contextlib.nullcontext()
         self.clock = Clock(device)
-        self.pool = ThreadPoolExecutor(1 if tune_s else os.cpu_count())
-        self.ceilings = {name: self.measure_ceilings(number) for name, number in NUMBERS.items()}
-        self.contenders = {name: ("fwd", "bwd") for name in ("fused", *UNFUSED, *DENSE)}
+        with self.alone:
+            self.ceilings = {name: self.measure_ceilings(number) for name, number in NUMBERS.items()}
 
     def measure_ceilings(self, dtype: int) -> Result:
         found = c.Ceilings(struct_size=ctypes.sizeof(c.Ceilings))
@@ -113,16 +123,10 @@ class CudaStudy:
 
     def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
         """Yields each pair with its result, those of one problem after each other."""
-        by_problem = defaultdict(list)
-        for text, contender in asked:
-            by_problem[text.split(":", 1)[1]].append((text, contender))
-        forward = {problem: self.pool.submit(self.plan, f"fwd:{problem}", None) for problem in by_problem}
-        made = {pair: self.pool.submit(self.plans, *pair) for pair in asked if pair[1] not in DENSE}
-        wait([*forward.values(), *made.values()])
-        for problem, pairs in by_problem.items():
-            plans = {pair: made[pair].result() for pair in pairs if pair in made}
+        for problem, pairs in by_problem(asked).items():
+            plans = {pair: self.plans(*pair) for pair in pairs if pair[1] not in DENSE}
             try:
-                yield from self.measure_problem(pairs, plans, forward[problem].result())
+                yield from self.measure_problem(pairs, plans, self.plan(f"fwd:{problem}", None))
             except torch.OutOfMemoryError:
                 yield from ((*pair, {"absent": "not enough memory"}) for pair in pairs)
             torch.cuda.empty_cache()
@@ -157,7 +161,8 @@ class CudaStudy:
                     yield text, name, entered
                 else:
                     racing.append((name, entered))
-            race([each for _, entered in racing for each in entered], self.clock, TURNS)
+            with self.alone:
+                race([each for _, entered in racing for each in entered], self.clock, TURNS)
             for name, entered in racing:
                 yield text, name, self.result(text, min(entered, key=lambda each: each.ms))
 
@@ -186,3 +191,40 @@ class CudaStudy:
         c.check(c.lib.nhood_problem_cost(problem, ctypes.byref(flops), ctypes.byref(size)))
         rates = {"flops_per_s": flops.value * 1e9 / ns, "bytes_per_s": size.value * 1e9 / ns}
         return {"median_ns": ns, "solver": solver, "config": config, **rates, **self.ceilings[text.split(":")[1]]}
+
+
+# ---- many processes ----
+
+_study: Optional[CudaStudy] = None  # of a worker
+
+
+def _begin(name: str, *options: Any) -> None:
+    global _study
+    warnings.filterwarnings("ignore", module="torch")  # why a backend refuses is in the results
+    warnings.filterwarnings("ignore", message=".*attention.*")
+    device = torch.device(name)
+    _study = CudaStudy(device, _plans.current_context().cuda_devices[device.index or 0], *options)
+
+
+def _measure(asked: list[tuple[str, str]]) -> list[tuple[str, str, Result]]:
+    return list(_study.measure(asked))
+
+
+class Workers:
+    """As CudaStudy, by many processes; problems are done when they are done, in no order."""
+
+    contenders = CONTENDERS
+
+    def __init__(self, count: int, device: str, dense_gflop: float, tune_s: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        options = (device, dense_gflop, tune_s, context.Lock())
+        self.pool = ProcessPoolExecutor(count, context, _begin, options)
+
+    def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
+        made = [self.pool.submit(_measure, pairs) for pairs in by_problem(asked).values()]
+        try:
+            for one in as_completed(made):
+                yield from one.result()
+        finally:
+            for one in made:
+                one.cancel()

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from multiprocessing import Lock
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,33 @@ def test_a_small_study(monkeypatch):
             assert solver == name or name == "fused" and solver in study_cuda.FUSED
             assert result["median_ns"] > 0 and result["flops_per_s"] > 0 and result["bytes_per_s"] > 0
     assert "median_ns" in found[TEXT, "dense flash"]
-    study = study_cuda.CudaStudy(device, GPUS[0], 1e-9, 0)
+    study = study_cuda.CudaStudy(device, GPUS[0], 1e-9, 0, Lock())
     (one,) = study.measure([(TEXT, "dense flash")])
     assert one == (TEXT, "dense flash", {"absent": "above 1e-09 GFLOP"})
+
+
+class NoStudy:
+    """In a worker: what it was asked, with the worker's options."""
+
+    def __init__(self, *options):
+        self.options = options
+
+    def measure(self, asked):
+        yield from ((*pair, {"median_ns": 1}) for pair in asked)
+
+
+def begin(*options):
+    study_cuda._study = NoStudy(*options)
+
+
+def test_workers_measure_everything_once(monkeypatch):
+    monkeypatch.setattr(study_cuda, "_begin", begin)
+    workers = study_cuda.Workers(2, "cuda:0", math.inf, 0)
+    asked = [(f"{op}:f16:b{batch}h1d32:64:w7", "fused") for batch in range(1, 6) for op in ("fwd", "bwd")]
+    found = list(workers.measure(asked))
+    assert sorted((text, name) for text, name, _ in found) == sorted(asked)
+    stopped = workers.measure(asked)
+    next(stopped)
+    stopped.close()
+    assert len(list(workers.measure(asked[:2]))) == 2
+    workers.pool.shutdown()
