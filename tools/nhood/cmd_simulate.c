@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "message.h"
 #include "output.h"
+#include "simulate_plot.h"
 #include "stride_search.h"
 #include "target.h"
 
@@ -224,7 +225,8 @@ static void print_simulation_json(const struct target *target,
 
 /* ---- the command ---- */
 
-static int simulate_problem(const struct target *target, const char *text, bool json) {
+static int simulate_problem(const struct target *target, const char *text, bool json,
+                            const char *svg) {
     struct simulation simulation = {.best = NULL};
     nhood_status status = nhood_problem_parse(text, &simulation.problem);
     if (!status)
@@ -235,6 +237,9 @@ static int simulate_problem(const struct target *target, const char *text, bool 
         result = complain_library(status, text);
     } else {
         (json ? print_simulation_json : print_simulation)(target, &simulation);
+        const struct plot plot = {target, simulation.text, &simulation.problem,
+                                  &simulation.candidates, simulation.dense_ns};
+        if (svg) result = plot_write(&plot, svg);
     }
     candidates_free(&simulation.candidates);
     return result;
@@ -242,6 +247,7 @@ static int simulate_problem(const struct target *target, const char *text, bool 
 
 int cmd_simulate(int argc, char **argv) {
     struct target target;
+    const char *svg = NULL;
     bool json = false;
     target_init(&target);
     target.device_name = NULL;
@@ -251,6 +257,10 @@ int cmd_simulate(int argc, char **argv) {
          .text = &target.describe,
          .argument = "NAME",
          .help = "a100, h100, h200 or b200, by their published numbers (h200)"},
+        {.name = "svg",
+         .text = &svg,
+         .argument = "FILE",
+         .help = "write a picture, of one problem: tiles of two axes, time over stride"},
         {.name = "json", .flag = &json, .help = "print one object per problem"},
         {.name = NULL}};
     const struct usage usage = {
@@ -268,12 +278,13 @@ int cmd_simulate(int argc, char **argv) {
     if (count < 0) return status;
     if (count == 0)
         return complain(EXIT_USAGE, "simulate: no problem given; see 'nhood simulate --help'");
+    if (svg && count > 1) return complain(EXIT_USAGE, "simulate: --svg takes one problem");
     if (!target.device_name) target.device_name = target.describe;
     status = target_open(&target);
     if (!status)
         for (int i = 0; i < count; i++) {
             if (i && !json) printf("\n");
-            int failed = simulate_problem(&target, argv[i], json);
+            int failed = simulate_problem(&target, argv[i], json, svg);
             if (failed) status = failed;
         }
     target_close(&target);

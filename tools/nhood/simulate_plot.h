@@ -1,0 +1,20 @@
+/* A picture of a simulation. */
+#ifndef SIMULATE_PLOT_H
+#define SIMULATE_PLOT_H
+
+#include "candidates.h"
+
+struct plot {
+    const struct target *target;
+    const char *text; /* of the problem */
+    const nhood_problem *problem;
+    const struct candidates *candidates;
+    /* predicted time of dense attention, or NAN */
+    double dense_ns;
+};
+
+/* Writes an SVG file: the predicted time over the stride, the same on all axes; and, of problems with two axes, the key tiles
+ * that the fastest config that walks tiles meets for a query tile at the border and for one in the middle. Returns 0, or the exit status after a message. */
+int plot_write(const struct plot *plot, const char *path);
+
+#endif
