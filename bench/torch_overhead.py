@@ -31,7 +31,7 @@ def parts(device: str) -> dict[str, Callable[[], Any]]:
     request, _ = _ops._ask_na(*arguments)
     seen = [t if t is None else (t.shape, t.stride(), t.dtype) for t in inputs]
     context = _plans.current_context()
-    number = _plans.CPU if device == "cpu" else _tensors._cuda_device(context, query.get_device())
+    number = _plans.CPU if device == "cpu" else context.cuda_device(query.get_device())
     call = _tensors._prepare(context, number, request, *seen)
     lines = {
         f"na2d(query, key, value, 3) on {device}": lambda: nhood.torch.na2d(query, key, value, 3),

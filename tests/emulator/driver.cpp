@@ -14,17 +14,22 @@ extern "C" {
 #define X(member, symbol, parameters) nh_cu_result symbol parameters;
 #include "driver.def"
 #undef X
-// What the tool calls beside.
+// What the tool and the Python package call beside.
 nh_cu_result cuCtxSetCurrent(nh_cu_context context);
 nh_cu_result cuCtxSynchronize();
 nh_cu_result cuMemGetInfo_v2(size_t *available, size_t *total);
 nh_cu_result cuMemcpyDtoH_v2(void *to, nh_cu_pointer from, size_t bytes);
 nh_cu_result cuMemsetD8_v2(nh_cu_pointer address, unsigned char value, size_t bytes);
+nh_cu_result cuMemAllocAsync(nh_cu_pointer *address, size_t bytes, nh_cu_stream);
+nh_cu_result cuMemFreeAsync(nh_cu_pointer address, nh_cu_stream);
+nh_cu_result cuPointerGetAttribute(void *value, int attribute, nh_cu_pointer);
+nh_cu_result cuStreamWaitEvent(nh_cu_stream, nh_cu_event, unsigned);
 }
 
 namespace {
 
 constexpr nh_cu_result FAILED = 1;
+constexpr int POINTER_DEVICE_ORDINAL = 9;
 std::mutex one_launch;
 int memory_for_handles;
 thread_local int contexts;
@@ -209,6 +214,17 @@ nh_cu_result cuMemFree_v2(nh_cu_pointer address) {
     free((void *)address);
     return NH_CU_SUCCESS;
 }
+nh_cu_result cuMemAllocAsync(nh_cu_pointer *address, size_t bytes, nh_cu_stream) {
+    return cuMemAlloc_v2(address, bytes);
+}
+nh_cu_result cuMemFreeAsync(nh_cu_pointer address, nh_cu_stream) {
+    return cuMemFree_v2(address);
+}
+nh_cu_result cuPointerGetAttribute(void *value, int attribute, nh_cu_pointer) {
+    if (attribute != POINTER_DEVICE_ORDINAL) return FAILED;
+    *(int *)value = 0;
+    return NH_CU_SUCCESS;
+}
 nh_cu_result cuMemsetD8Async(nh_cu_pointer address, unsigned char value, size_t bytes,
                              nh_cu_stream) {
     memset((void *)address, value, bytes);
@@ -246,6 +262,9 @@ nh_cu_result cuEventDestroy_v2(nh_cu_event) {
     return NH_CU_SUCCESS;
 }
 nh_cu_result cuEventRecord(nh_cu_event, nh_cu_stream) {
+    return NH_CU_SUCCESS;
+}
+nh_cu_result cuStreamWaitEvent(nh_cu_stream, nh_cu_event, unsigned) {
     return NH_CU_SUCCESS;
 }
 nh_cu_result cuEventSynchronize(nh_cu_event) {

@@ -1,4 +1,4 @@
-"""Neighborhood attention on 1-D, 2-D and 3-D grids, for numpy arrays and everything with DLPack on the CPU.
+"""Neighborhood attention on 1-D, 2-D and 3-D grids, for numpy arrays and others on the CPU and on CUDA devices.
 
     import numpy, nhood
     query, key, value = numpy.random.rand(3, 1, 56, 56, 4, 32).astype("float32")
@@ -8,6 +8,7 @@ na1d, na2d, na3d: attention; .._backward: its gradients; .._qk, .._av, .._in: it
 All calls may be made from several threads at once, and release the interpreter's lock while they compute.
 """
 
+from ._device_arrays import DeviceArray
 from ._devices import Ceilings, Device, configure, devices, measure, notes, threads, version
 from ._functions import (
     na1d,
@@ -35,6 +36,7 @@ __version__ = version()
 __all__ = [
     "Ceilings",
     "Device",
+    "DeviceArray",
     "clear_cache",
     "configure",
     "devices",

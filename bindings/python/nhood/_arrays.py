@@ -1,22 +1,20 @@
 """Arrays as the library sees them: an address and a layout.
 
-A layout is (shape, strides in bytes, dtype): hashable, so that it can be part of a plan's key. Three kinds of
-arrays are known: numpy's, torch's (torch is never imported here, only found if the caller has imported it),
-and everything else that exports CPU memory through DLPack. Results are of the kind of the first input.
+Three kinds of arrays are known: numpy's, torch's (torch is never imported here, only found if the caller has
+imported it), and everything else that exports its memory. Results are of the kind of the first input.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Union
 
 import numpy as np
 
+from . import _dlpack
 from . import _library as c
-
-Layout = tuple[tuple[int, ...], tuple[int, ...], int]
+from ._layouts import Layout, wrong_dtype
 
 
 class Kind(NamedTuple):
@@ -28,10 +26,6 @@ class Kind(NamedTuple):
     """(shape, dtype) -> a new array and its address"""
     wrap: Union[Callable[[Any, Any], Any], None]
     """(result of empty, input) -> an array of the input's type; None where empty makes that already"""
-
-
-def _refuse_dtype(name: str, dtype: object) -> ValueError:
-    return ValueError(f"{name} has dtype {dtype}: not one of {', '.join(c.DTYPE_NAMES.values())}")
 
 
 # numpy. It has no bfloat16 of its own; the dtype of that name that other packages register is taken.
@@ -46,7 +40,7 @@ _DTYPE_TO_NUMPY: dict[int, np.dtype] = {dtype: numpy_dtype for numpy_dtype, dtyp
 
 def _register_bfloat16(dtype: np.dtype, name: str) -> int:
     if dtype.name != "bfloat16" or not dtype.isnative:
-        raise _refuse_dtype(name, dtype)
+        raise wrong_dtype(name, dtype)
     _NUMPY_TO_DTYPE[dtype] = c.DTYPE_BF16
     _DTYPE_TO_NUMPY[c.DTYPE_BF16] = dtype
     return c.DTYPE_BF16
@@ -88,13 +82,14 @@ def _torch_kind(torch: Any) -> Kind:
     def read(tensor: Any, name: str) -> tuple[int, Layout, Any]:
         dtype = to_dtype.get(tensor.dtype)
         if dtype is None:
-            raise _refuse_dtype(name, tensor.dtype)
+            raise wrong_dtype(name, tensor.dtype)
         if tensor.requires_grad:
             raise ValueError(
                 f"{name} requires a gradient, which would be lost: call nhood.torch, or pass {name}.detach()"
             )
         if tensor.device.type != "cpu":
-            raise ValueError(f"{name} is on device {tensor.device}: not in CPU memory")
+            where = f"{name} is on device {tensor.device}: not in CPU memory"
+            raise ValueError(where + "; nhood.torch takes it" * tensor.is_cuda)
         if tensor.layout is not torch.strided:
             raise ValueError(f"{name} has layout {tensor.layout}: not torch.strided")
         size = c.DTYPE_BYTES[dtype]
@@ -108,90 +103,17 @@ def _torch_kind(torch: Any) -> Kind:
     return Kind(read, empty, None)
 
 
-# DLPack. A capsule that nobody takes over frees its tensor itself when it is dropped.
+# Everything else: through DLPack if it is in CPU memory. What is on CUDA devices is read by _device_arrays.py.
 
 
-class _DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("type_code", ctypes.c_uint8),
-        ("type_bits", ctypes.c_uint8),
-        ("type_lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class _DLManagedTensorVersioned(ctypes.Structure):
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _DLTensor),
-    ]
-
-
-_DLPACK_TO_DTYPE = {
-    (2, 64): c.DTYPE_F64,
-    (2, 32): c.DTYPE_F32,
-    (2, 16): c.DTYPE_F16,
-    (4, 16): c.DTYPE_BF16,
-}
-_CPU_MEMORY = (1, 3)  # kDLCPU, kDLCUDAHost
-
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-_capsule_is = ctypes.pythonapi.PyCapsule_IsValid
-_capsule_is.restype, _capsule_is.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
-
-
-def _export(array: Any) -> Any:
-    try:
-        return array.__dlpack__(max_version=(1, 0))
-    except TypeError:  # a producer from before versions
-        return array.__dlpack__()
-
-
-def _read_dlpack(array: Any, name: str) -> tuple[int, Layout, Any]:
+def _read_exported(array: Any, name: str) -> tuple[int, Layout, Any]:
+    if not hasattr(array, "__dlpack_device__"):
+        raise ValueError(f"{name} is on a CUDA device: the first array is in CPU memory")
     device = tuple(array.__dlpack_device__())
-    if device[0] not in _CPU_MEMORY:
+    if device[0] not in (_dlpack.CPU, _dlpack.CUDA_HOST):
         raise ValueError(f"{name} is on DLPack device {device}: not in CPU memory")
-    capsule = _export(array)
-    if _capsule_is(capsule, b"dltensor_versioned"):
-        address = _capsule_pointer(capsule, b"dltensor_versioned")
-        managed = _DLManagedTensorVersioned.from_address(address)
-        if managed.major != 1:
-            raise ValueError(f"{name} exports DLPack {managed.major}.{managed.minor}: only 1.x is known")
-        tensor = managed.tensor
-    else:
-        tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
-    dtype = _DLPACK_TO_DTYPE.get((tensor.type_code, tensor.type_bits))
-    if dtype is None or tensor.type_lanes != 1:
-        raise _refuse_dtype(
-            name, f"(DLPack code {tensor.type_code}, {tensor.type_bits} bits, {tensor.type_lanes} lanes)"
-        )
-    shape = tuple(tensor.shape[: tensor.ndim])
-    size = c.DTYPE_BYTES[dtype]
-    if tensor.strides:
-        strides = tuple(stride * size for stride in tensor.strides[: tensor.ndim])
-    else:
-        strides = packed_strides(shape, size)
-    return (tensor.data or 0) + tensor.byte_offset, (shape, strides, dtype), capsule
-
-
-def packed_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
-    """The strides of a C-contiguous array, in bytes."""
-    strides = []
-    for size in reversed(shape):
-        strides.append(item_bytes)
-        item_bytes *= size
-    return tuple(reversed(strides))
+    capsule = _dlpack.export_of(array)
+    return (*_dlpack.read(capsule, name), capsule)
 
 
 def _wrap_like(result: np.ndarray, like: Any) -> Any:
@@ -200,11 +122,16 @@ def _wrap_like(result: np.ndarray, like: Any) -> Any:
     return namespace().asarray(result) if namespace else result
 
 
-_DLPACK = Kind(_read_dlpack, _empty_numpy, _wrap_like)
+EXPORTED = Kind(_read_exported, _empty_numpy, _wrap_like)
 
 
 kinds: dict[type, Kind] = {np.ndarray: _NUMPY}
 """The kinds of the types met so far."""
+
+
+def _exports(array: Any) -> bool:
+    by_dlpack = hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__")
+    return by_dlpack or hasattr(array, "__cuda_array_interface__")
 
 
 def find_kind(array: Any, name: str) -> Kind:
@@ -214,9 +141,12 @@ def find_kind(array: Any, name: str) -> Kind:
         kind = _NUMPY
     elif torch is not None and isinstance(array, torch.Tensor):
         kind = kinds.get(torch.Tensor) or _torch_kind(torch)
-    elif hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        kind = _DLPACK
+    elif _exports(array):
+        kind = EXPORTED
     else:
-        raise TypeError(f"{name} is a {type(array).__name__}: give a numpy array or anything with __dlpack__")
+        raise TypeError(
+            f"{name} is a {type(array).__name__}: give a numpy array or anything with __dlpack__ or "
+            "__cuda_array_interface__"
+        )
     kinds[type(array)] = kind
     return kind

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
+from ._calls import run
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
-from ._plans import Request, run
+from ._plans import Request
 
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 Array = Any
-"""numpy.ndarray, torch.Tensor on the CPU, or anything else with __dlpack__ on the CPU"""
+"""numpy.ndarray, torch.Tensor on the CPU, or anything else with __dlpack__ or __cuda_array_interface__"""
 PerAxis = Union[int, Sequence[int]]
 CausalPerAxis = Union[bool, Sequence[bool]]
 
@@ -28,8 +29,8 @@ _AXES_PARAGRAPH = """kernel_size, stride, dilation, is_causal: one value for all
         kernel_size * dilation <= L.
     clamp_window: take larger windows too, cut to max(1, L // dilation)."""
 
-_COMMON_PARAGRAPHS = """Arrays are numpy's, torch's on the CPU, or export CPU memory through DLPack; results are of the kind of the
-    first one. dtype float64, float32, float16 or bfloat16, the same for all (log-sum-exps are float64 for
+_COMMON_PARAGRAPHS = """Arrays are numpy's, torch's on the CPU, or export memory of the CPU or of a CUDA device, through DLPack or
+    __cuda_array_interface__; results are of the kind of the first one. dtype float64, float32, float16 or bfloat16, the same for all (log-sum-exps are float64 for
     float64, else float32). Views are read as they lie, never copied; the last axis must be contiguous.
 
     Raises ValueError for values, shapes, dtypes and layouts that are not legal, with a text that names the

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from . import _library as c
-from ._arrays import Layout, packed_strides
+from ._layouts import Layout, packed_strides
 
 _MEANING = {
     "B": "the batch",

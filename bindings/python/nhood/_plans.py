@@ -18,11 +18,12 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 
 from . import _library as c
-from ._arrays import Kind, Layout, find_kind, kinds
+from ._layouts import Layout
 from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
 
 PLAN_CACHE_SIZE = 512
 CPU = 0  # the library's number of the only device that takes CPU memory
+CUDA_ALIGNMENT = 16  # of tensors, in bytes, for solvers that need some
 _ALIGNMENT = 64
 
 
@@ -43,6 +44,13 @@ class Context:
             info.ordinal: number for number, info in enumerate(self.devices()) if info.kind == c.DEVICE_CUDA
         }
         """the library's numbers of CUDA devices, by ordinal"""
+
+    def cuda_device(self, ordinal: int) -> int:
+        number = self.cuda_devices.get(ordinal)
+        if number is None:
+            notes = c.lib.nhood_context_notes(self.handle).decode()
+            raise RuntimeError(f"the library does not see cuda:{ordinal}: {notes}")
+        return number
 
     def devices(self) -> list[c.DeviceInfo]:
         found = []
@@ -241,34 +249,6 @@ def clear_cache() -> None:
         cache.cache_clear()
     _idle.clear()
     _idle_io.clear()
-
-
-def run(request: Request, arrays: tuple[Any, ...]) -> list[Any]:
-    """Executes; results in the order of the operation's outputs, None for one that is not wanted."""
-    addresses: list[Optional[int]] = []
-    layouts: list[Optional[Layout]] = []
-    owners = []  # keep exported memory alive until the end of the call
-    for name, array in zip(request.operation.input_names, arrays):
-        if array is None:
-            addresses.append(None)
-            layouts.append(None)
-            continue
-        kind: Kind = kinds.get(type(array)) or find_kind(array, name)
-        address, layout, owner = kind.read(array, name)
-        addresses.append(address)
-        layouts.append(layout)
-        owners.append(owner)
-    plan = find_plan(_context or current_context(), CPU, request, tuple(layouts))
-    kind = kinds[type(arrays[0])]
-    results = []
-    for output in plan.outputs:
-        made = kind.empty(*output) if output else (None, None)
-        results.append(made[0])
-        addresses.append(made[1])
-    execute(plan, addresses)
-    if kind.wrap:
-        return [result if result is None else kind.wrap(result, arrays[0]) for result in results]
-    return results
 
 
 def execute(plan: Plan, addresses: list[Optional[int]]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from .. import _plans
-from .._arrays import Layout, packed_strides
+from .._layouts import Layout, packed_strides
 from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Request

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from .. import _library as c
 from .. import _plans
-from .._arrays import Layout, packed_strides
+from .._layouts import Layout, packed_strides, wrong_dtype
 from .._plans import Request
 
 _TO_DTYPE = {getattr(torch, name): dtype for dtype, name in c.DTYPE_NAMES.items()}
 _FROM_DTYPE = {dtype: torch_dtype for torch_dtype, dtype in _TO_DTYPE.items()}
 Seen = tuple[torch.Size, tuple[int, ...], torch.dtype]
 """shape, strides and dtype of a tensor"""
-_ALIGNMENT = 16  # of tensors on CUDA, in bytes, for solvers that need some
 
 
 class _Call(NamedTuple):
@@ -49,7 +48,7 @@ def _readable(name: str, shape: torch.Size, strides: tuple[int, ...], dtype: tor
     """Whether the library can read such a tensor as it lies: not one that is not contiguous on its last axis, or
     is broadcast on all others, for which its strides have no word. ValueError if a copy would not help."""
     if dtype not in _TO_DTYPE:
-        raise ValueError(f"{name} has dtype {dtype}: not one of {', '.join(c.DTYPE_NAMES.values())}")
+        raise wrong_dtype(name, dtype)
     if len(shape) < 2:
         raise ValueError(f"{name}.shape = {tuple(shape)} has {len(shape)} axes")
     if name == "bias":
@@ -87,7 +86,7 @@ def _settings(request: Request, first: Tensor, low_bits: int) -> Request:
     if torch.are_deterministic_algorithms_enabled():
         flags |= c.FLAG_DETERMINISTIC
     if first.is_cuda:
-        if low_bits % _ALIGNMENT:
+        if low_bits % _plans.CUDA_ALIGNMENT:
             flags |= c.FLAG_UNALIGNED
         if first.dtype is torch.float32 and tf32_allowed():
             flags |= c.FLAG_ALLOW_TF32
@@ -118,7 +117,7 @@ def run(request: Request, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
         addresses.append(address)
         low_bits |= address
     context = _plans.current_context()
-    device = _plans.CPU if ordinal < 0 else _cuda_device(context, ordinal)
+    device = _plans.CPU if ordinal < 0 else context.cuda_device(ordinal)
     call = _prepare(context, device, _settings(request, first, low_bits), *seen)
     if call.unreadable:
         return run(request, [t.contiguous() if i in call.unreadable else t for i, t in enumerate(tensors)])
@@ -139,14 +138,6 @@ def _mixed_devices(request: Request, tensors: Sequence[Optional[Tensor]]) -> Val
     )
     other, its_device = next(pair for pair in others if pair[1] != device)
     return ValueError(f"{other} is on {its_device}, {first} on {device}")
-
-
-def _cuda_device(context: _plans.Context, ordinal: int) -> int:
-    number = context.cuda_devices.get(ordinal)
-    if number is None:
-        notes = c.lib.nhood_context_notes(context.handle).decode()
-        raise RuntimeError(f"the library does not see cuda:{ordinal}: {notes}")
-    return number
 
 
 def _allocate(call: _Call, first: Tensor, addresses: list[Optional[int]]) -> list[Tensor]:
