@@ -66,16 +66,21 @@ static void make_vector(const struct nh_order *order, int32_t first, int32_t lim
     vector->first = first;
     vector->count = count;
     vector->start = order->begin[first];
+    vector->fewest_keys = vector->most_keys = order->end[first] - order->begin[first];
     bool shift = true, same = true;
     for (int32_t lane = 0; lane < NH_MOST_LANES; lane++) {
         int32_t query = first + (lane < count ? lane : count - 1);
         vector->index[lane] = order->begin[query] - vector->start;
         vector->keys[lane] = order->end[query] - order->begin[query];
+        if (vector->keys[lane] < vector->fewest_keys) vector->fewest_keys = vector->keys[lane];
+        if (vector->keys[lane] > vector->most_keys) vector->most_keys = vector->keys[lane];
         if (lane >= count) continue;
         shift &= vector->index[lane] == lane;
         same &= vector->index[lane] == 0;
     }
-    vector->mode = same ? NH_LANES_SAME : shift ? NH_LANES_SHIFT : NH_LANES_PERMUTE;
+    vector->mode = same                      ? NH_LANES_SAME
+                   : shift && count == lanes ? NH_LANES_SHIFT
+                                             : NH_LANES_PERMUTE;
 }
 
 static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry *geometry) {

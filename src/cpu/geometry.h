@@ -22,7 +22,7 @@ struct nh_order {
 
 /* How the keys of a vector's lanes lie. */
 enum nh_lane_mode {
-    NH_LANES_SHIFT,   /* lane i starts at start + i: an unaligned load */
+    NH_LANES_SHIFT,   /* all lanes hold a query, lane i's starts at start + i: an unaligned load */
     NH_LANES_SAME,    /* all lanes start at start: a broadcast */
     NH_LANES_PERMUTE, /* lane i starts at start + index[i], index < lanes: a load and a permutation */
     NH_LANE_MODES
@@ -51,9 +51,10 @@ struct nh_vector {
     enum nh_lane_mode mode;
     int32_t index
         [NH_MOST_LANES]; /* first key of the lane, less start; lanes >= count repeat the last */
-    int32_t keys[NH_MOST_LANES]; /* keys of the lane: the window, fewer at a causal border */
-    struct nh_band_list gather;  /* lanes accumulate key rows; for the whole window */
-    struct nh_band_list scatter; /* key rows accumulate lanes; for the whole window */
+    int32_t keys[NH_MOST_LANES];    /* keys of the lane: the window, fewer at a causal border */
+    int32_t fewest_keys, most_keys; /* of any lane */
+    struct nh_band_list gather;     /* lanes accumulate key rows; for the whole window */
+    struct nh_band_list scatter;    /* key rows accumulate lanes; for the whole window */
 };
 
 struct nh_tile_axis {

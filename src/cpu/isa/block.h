@@ -78,8 +78,25 @@ static struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t 
                       geometry->order[0].token[slow] * strides->axis[0] +
                       geometry->order[1].token[middle] * strides->axis[1];
     const char *data = tile->run->io->data[tensor];
-    return (struct rows){data + element * (int64_t)nh_dtype_bytes(dtype), strides->axis[2],
-                         geometry->order[2].token, dtype, (int32_t)dim};
+    return (struct rows){data + element * (int64_t)nh_dtype_bytes(dtype),
+                         strides->axis[2],
+                         geometry->order[2].token,
+                         dtype,
+                         (int32_t)dim,
+                         0};
+}
+
+/* Bytes from a row at place `middle` to the one that this worker packs one block later: MOST_ROWS places on, and
+ * behind the last place the first rows of the next head. */
+static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t begin,
+                           int32_t end, int64_t heads_left) {
+    const nhood_strides *strides = &tile->problem->strides[tensor];
+    const int32_t *token = tile->geometry->order[1].token;
+    int64_t next = middle + MOST_ROWS, bytes = (int64_t)nh_dtype_bytes(tile->problem->dtype);
+    if (next < end) return (token[next] - token[middle]) * strides->axis[1] * bytes;
+    next += begin - end;
+    if (!heads_left || next >= end) return 0;
+    return ((token[next] - token[middle]) * strides->axis[1] + strides->head) * bytes;
 }
 
 static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker,
@@ -119,6 +136,10 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
     if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->kv_head, slow, middle, dim);
     if (s->v_columns || s->v_rows)
         v = tensor_rows(tile, NHOOD_V, tile->kv_head, slow, middle, dim_v);
+    int64_t heads_left = tile->problem->kv_heads - 1 - tile->kv_head;
+    int32_t end = tile->key[1] + tile->keys[1];
+    k.ahead = bytes_ahead(tile, NHOOD_K, middle, tile->key[1], end, heads_left);
+    v.ahead = bytes_ahead(tile, NHOOD_V, middle, tile->key[1], end, heads_left);
     if (s->k_columns)
         columns_from(k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
     if (s->v_columns)
@@ -147,8 +168,8 @@ static struct rows extra_rows(const struct tile *tile, int32_t tensor, int32_t t
     int64_t element =
         tile->batch * strides->batch + tile->kv_head * strides->head + token * strides->axis[0];
     int32_t dtype = tile->problem->dtype;
-    return (struct rows){data + element * (int64_t)nh_dtype_bytes(dtype), 0, first, dtype,
-                         (int32_t)dim};
+    return (struct rows){
+        data + element * (int64_t)nh_dtype_bytes(dtype), 0, first, dtype, (int32_t)dim, 0};
 }
 
 /* Channel by channel, one token at a time: M is small next to the windows it is added to. */
@@ -254,8 +275,7 @@ static void each_step(struct tile *tile, const struct block *block, step_fn *vis
     int32_t slots = 0, rows = middle->end[block->middle[block->rows - 1]];
     int32_t first = middle->begin[block->middle[0]];
     for (int32_t r = 0; r < block->rows; r++)
-        for (int32_t lane = 0; lane < block->vector[r]->count; lane++)
-            if (block->vector[r]->keys[lane] > slots) slots = block->vector[r]->keys[lane];
+        if (block->vector[r]->most_keys > slots) slots = block->vector[r]->most_keys;
     int32_t most_rows = slots <= geometry->chunk ? geometry->slots / slots : 1;
     int32_t rows_at_once = (int32_t)nh_min(most_rows, rows - first);
     int32_t slow_at_once = (int32_t)nh_max(1, most_rows / (rows - first));

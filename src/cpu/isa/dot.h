@@ -7,13 +7,30 @@
 #include "geometry.h"
 #include "simd.h"
 
-/* R and the most N for it, by registers: R * N sums, R queries, one key. */
+/* R and the most N for it, by registers: R * N sums, R queries, one key; with AVX-512 also the pair of vectors
+ * that keys are cut from. */
 #if defined(NH_ISA_AVX512)
 #define MOST_ROWS 4
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
 #else
 #define MOST_ROWS 3
 #define MOST_KEYS(R) ((R) == 3 ? 4 : (R) == 2 ? 5 : 8)
+#endif
+
+/* Key n as each lane meets it. */
+INLINE vec key_lanes(const int mode, const real *key, const int n, vint index) {
+    if (mode == NH_LANES_SAME) return v_set(key[n]);
+    vec lanes = v_load(key + n);
+    return mode == NH_LANES_PERMUTE ? v_permute(lanes, index) : lanes;
+}
+
+#if defined(NH_ISA_AVX512)
+/* The same from the 2 VL floats that start at key. A vector that starts at any float straddles two cache lines,
+ * being as long as one, and costs three times an aligned load; shuffles run beside the multiply-adds. */
+INLINE vec key_lanes_of_pair(const int mode, vec low, vec high, const int n, vint index) {
+    return mode == NH_LANES_PERMUTE ? v_permute_pair(low, high, index + n)
+                                    : v_shift_pair(low, high, n);
+}
 #endif
 
 INLINE void dot_kernel(const int R, const int N, const int mode, real *const *score,
@@ -31,12 +48,25 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
     for (int32_t c = 0; c < dim; c++) {
         vec value[MOST_ROWS];
 #pragma GCC unroll 4
-        for (int r = 0; r < R; r++)
+        for (int r = 0; r < R; r++) {
             value[r] = v_load(q[r] + c * VL);
+            if (N > 1) KEEP_IN_REGISTER(value[r]);
+        }
+#if defined(NH_ISA_AVX512)
+        const bool pair = mode != NH_LANES_SAME && N > 2;
+        vec low = v_load(key), high = pair ? v_load(key + VL) : low;
+        if (pair) KEEP_IN_REGISTER(low);
+        if (pair) KEEP_IN_REGISTER(high);
+#endif
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) {
-            vec k = mode == NH_LANES_SAME ? v_set(key[n]) : v_load(key + n);
-            if (mode == NH_LANES_PERMUTE) k = v_permute(k, index);
+#if defined(NH_ISA_AVX512)
+            vec k = pair ? key_lanes_of_pair(mode, low, high, n, index)
+                         : key_lanes(mode, key, n, index);
+#else
+            vec k = key_lanes(mode, key, n, index);
+#endif
+            if (R > 1) KEEP_IN_REGISTER(k);
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++)
                 sum[r][n] += value[r] * k;

@@ -4,6 +4,7 @@
 #define NH_FORWARD_H
 
 #include "block.h"
+#include "vector_math.h"
 
 #include <float.h>
 #include <math.h>
@@ -19,13 +20,10 @@ static const double log2_e = 1.4426950408889634074, ln_2 = 0.6931471805599453094
 static void mask_unused(const struct tile *tile, const struct block *block, const struct step *step,
                         int32_t row) {
     const struct nh_vector *vector = block->vector[row];
+    if (step->extra || vector->fewest_keys >= step->slot_end) return;
     vint keys = {0};
-    int32_t fewest = vector->keys[0];
-    for (int i = 0; i < VL; i++) {
+    for (int i = 0; i < VL; i++)
         keys[i] = vector->keys[i];
-        if (vector->keys[i] < fewest) fewest = vector->keys[i];
-    }
-    if (step->extra || fewest >= step->slot_end) return;
     real *at = row_scores(tile, tile->scratch.score, row);
     for (int32_t part = 0; part < step_parts(step, row); part++)
         for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
@@ -41,7 +39,8 @@ static void rescale(real *out, int64_t width, vec factor) {
             v_store(out + lane * width + c, v_load(out + lane * width + c) * factor[lane]);
 }
 
-/* Scores to weights: 2^(score - largest), with largest, sum and results carried over from earlier steps. */
+/* Scores to weights: 2^(score - largest), with largest, sum and results carried over from earlier steps. In the
+ * first step there is nothing yet to rescale. */
 static void soften(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row);
@@ -56,11 +55,7 @@ static void soften(const struct tile *tile, const struct step *step, int32_t row
         largest = v_max(v_load(score + i * VL), largest);
     largest = v_max(more, largest);
     vec sum = v_load(s->sum + row * VL), rest = {0};
-    vint rose = (vint)(largest > old);
-    bool any = false;
-    for (int lane = 0; lane < VL; lane++)
-        any |= rose[lane] != 0;
-    if (any) {
+    if (v_any((vint)(largest > old) & (vint)(old > v_set(LOWEST)))) {
         vec factor = v_exp2(old - largest);
         sum *= factor;
         rescale(s->out + (int64_t)row * VL * s->width_v, s->width_v, factor);
@@ -102,6 +97,8 @@ static void pack_query_columns(const struct tile *tile, const struct block *bloc
     for (int32_t r = 0; r < block->rows; r++) {
         struct rows rows =
             tensor_rows(tile, tensor, tile->head, block->slow, block->middle[r], dim);
+        rows.ahead = bytes_ahead(tile, tensor, block->middle[r], tile->query[1], tile->query_end[1],
+                                 tile->problem->heads - 1 - tile->head);
         columns_from(rows, block->vector[r]->first, block->vector[r]->count, factor,
                      columns + r * dim * VL, VL);
     }
@@ -117,6 +114,17 @@ static void store_queries(const struct tile *tile, const struct block *block, in
                out + ((int64_t)row * VL + lane) * width);
 }
 
+/* ln(sum(exp(score))), of the dtype of `real`. */
+static void store_lse(const struct tile *tile, const struct block *block, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    const struct nh_vector *vector = block->vector[row];
+    struct rows lse = tensor_rows(tile, NHOOD_LSE, tile->head, block->slow, block->middle[row], 1);
+    vec value = (v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL))) * (real)ln_2;
+    for (int32_t lane = 0; lane < vector->count; lane++)
+        memcpy((void *)(uintptr_t)row_at(&lse, vector->first + lane), (real *)&value + lane,
+               sizeof(real));
+}
+
 static void forward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
@@ -130,18 +138,9 @@ static void forward_block(struct tile *tile, const struct block *block) {
     each_step(tile, block, forward_step);
     for (int32_t r = 0; r < block->rows; r++) {
         real factor[NH_MOST_LANES];
-        for (int32_t lane = 0; lane < VL; lane++)
-            factor[lane] = 1 / s->sum[r * VL + lane];
+        v_store(factor, 1 / v_load(s->sum + r * VL));
         store_queries(tile, block, r, NHOOD_O, problem->dim_v, factor, s->out, s->width_v);
-        if (!tile->run->io->data[NHOOD_LSE]) continue;
-        struct rows lse =
-            tensor_rows(tile, NHOOD_LSE, tile->head, block->slow, block->middle[r], 1);
-        for (int32_t lane = 0; lane < block->vector[r]->count; lane++) {
-            int32_t i = r * VL + lane;
-            double value = (double)s->largest[i] * ln_2 + log((double)s->sum[i]);
-            nh_store_f64(lse.dtype, (void *)(uintptr_t)row_at(&lse, block->vector[r]->first + lane),
-                         0, value);
-        }
+        if (tile->run->io->data[NHOOD_LSE]) store_lse(tile, block, r);
     }
 }
 

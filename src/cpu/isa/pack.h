@@ -10,6 +10,7 @@ struct rows {
     int64_t step;
     const int32_t *token;
     int32_t dtype, dim;
+    int64_t ahead; /* bytes from a row to the one to ask into L2 while it is packed: 0 for none */
 };
 
 INLINE const char *row_at(const struct rows *rows, int32_t place) {
@@ -23,62 +24,73 @@ INLINE vec load_row(const struct rows *rows, const char *row, int32_t c) {
     return v_load_part(rows->dtype, at, rows->dim - c);
 }
 
-/* Exchanges the lanes with bit h between vectors i and i + h, for every bit: a transposition. */
-#define KEEP_LOW(l, h) (((l) & (h)) ? NH_LANES + (l) - (h) : (l))
-#define KEEP_HIGH(l, h) (((l) & (h)) ? NH_LANES + (l) : (l) + (h))
-#if NH_VECTOR_BYTES == 64 && NH_REAL == 32
-#define NH_LANES 16
-#define EACH_LANE(F, h)                                                                            \
-    F(0, h), F(1, h), F(2, h), F(3, h), F(4, h), F(5, h), F(6, h), F(7, h), F(8, h), F(9, h),      \
-        F(10, h), F(11, h), F(12, h), F(13, h), F(14, h), F(15, h)
-#elif NH_VECTOR_BYTES / NH_REAL == 1
-#define NH_LANES 8
-#define EACH_LANE(F, h) F(0, h), F(1, h), F(2, h), F(3, h), F(4, h), F(5, h), F(6, h), F(7, h)
-#elif NH_VECTOR_BYTES * 8 / NH_REAL == 4
-#define NH_LANES 4
-#define EACH_LANE(F, h) F(0, h), F(1, h), F(2, h), F(3, h)
+/* Transposition. NH_QUAD lanes are 128 bits: within them lanes are zipped, then the quads are dealt out, both by
+ * shuffles that every instruction set has. */
+#define NH_QUAD (128 / NH_REAL)
+#define NH_LANES (NH_VECTOR_BYTES * 8 / NH_REAL)
+#define ZIP_LOW(l) (((l) % 2 ? NH_LANES : 0) + (l) / NH_QUAD * NH_QUAD + (l) % NH_QUAD / 2)
+#define ZIP_HIGH(l) (ZIP_LOW(l) + NH_QUAD / 2)
+#define DEAL_EVEN(l)                                                                               \
+    (((l) < NH_LANES / 2 ? 0 : NH_LANES) + (l) / NH_QUAD * 2 * NH_QUAD % NH_LANES + (l) % NH_QUAD)
+#define DEAL_ODD(l) (DEAL_EVEN(l) + NH_QUAD)
+#if NH_LANES == 16
+#define EACH_LANE(F)                                                                               \
+    F(0), F(1), F(2), F(3), F(4), F(5), F(6), F(7), F(8), F(9), F(10), F(11), F(12), F(13), F(14), \
+        F(15)
+#elif NH_LANES == 8
+#define EACH_LANE(F) F(0), F(1), F(2), F(3), F(4), F(5), F(6), F(7)
+#elif NH_LANES == 4
+#define EACH_LANE(F) F(0), F(1), F(2), F(3)
 #else
-#define NH_LANES 2
-#define EACH_LANE(F, h) F(0, h), F(1, h)
+#define EACH_LANE(F) F(0), F(1)
 #endif
 #define UNROLL _Pragma("GCC unroll 16")
-#define EXCHANGE(v, h)                                                                             \
+#define SHUFFLE_PAIRS(v, distance, FIRST, SECOND)                                                  \
     UNROLL                                                                                         \
     for (int i = 0; i < NH_LANES; i++) {                                                           \
-        if (i & (h)) continue;                                                                     \
-        vec low = v[i], high = v[i + (h)];                                                         \
-        v[i] = __builtin_shufflevector(low, high, EACH_LANE(KEEP_LOW, h));                         \
-        v[i + (h)] = __builtin_shufflevector(low, high, EACH_LANE(KEEP_HIGH, h));                  \
+        if (i & (distance)) continue;                                                              \
+        vec a = v[i], b = v[i + (distance)];                                                       \
+        v[i] = __builtin_shufflevector(a, b, EACH_LANE(FIRST));                                    \
+        v[i + (distance)] = __builtin_shufflevector(a, b, EACH_LANE(SECOND));                      \
     }
 
 INLINE void transpose(vec v[NH_LANES]) {
-#if NH_LANES >= 16
-    EXCHANGE(v, 8)
+#if NH_QUAD == 4
+    SHUFFLE_PAIRS(v, 2, ZIP_LOW, ZIP_HIGH)
 #endif
-#if NH_LANES >= 8
-    EXCHANGE(v, 4)
+    SHUFFLE_PAIRS(v, 1, ZIP_LOW, ZIP_HIGH)
+#if NH_LANES >= 2 * NH_QUAD
+    SHUFFLE_PAIRS(v, NH_QUAD, DEAL_EVEN, DEAL_ODD)
 #endif
-#if NH_LANES >= 4
-    EXCHANGE(v, 2)
+#if NH_LANES >= 4 * NH_QUAD
+    SHUFFLE_PAIRS(v, 2 * NH_QUAD, DEAL_EVEN, DEAL_ODD)
 #endif
-    EXCHANGE(v, 1)
 }
 
-/* out[c * pitch + x] = factor * row(first + x)[c] for x in [0, count); zeros up to x = pitch. */
+INLINE void ask_ahead(const struct rows *rows, const char *row, int32_t c) {
+    __builtin_prefetch(row + (size_t)c * nh_dtype_bytes(rows->dtype) + rows->ahead, 0, 2);
+}
+
+/* out[c * pitch + x] = factor * row(first + x)[c] for x in [0, count); the last row again up to whole vectors. */
 INLINE void pack_columns(const struct rows *rows, int32_t first, int32_t count, real factor,
                          real *out, int64_t pitch) {
-    for (int32_t x = 0; x < pitch; x += VL) {
+    for (int32_t x = 0; x < count; x += VL) {
+        const char *row[NH_LANES];
+        UNROLL
+        for (int i = 0; i < NH_LANES; i++)
+            row[i] = row_at(rows, first + (x + i < count ? x + i : count - 1));
         for (int32_t c = 0; c < rows->dim; c += VL) {
             vec v[NH_LANES];
             UNROLL
             for (int i = 0; i < NH_LANES; i++) {
-                v[i] = (vec){0};
-                if (x + i < count) v[i] = load_row(rows, row_at(rows, first + x + i), c) * factor;
+                ask_ahead(rows, row[i], c);
+                v[i] = load_row(rows, row[i], c) * factor;
             }
-            if (x < count) transpose(v);
+            transpose(v);
+            int32_t used = rows->dim - c;
             UNROLL
             for (int i = 0; i < NH_LANES; i++)
-                if (c + i < rows->dim) v_store(out + (c + i) * pitch + x, v[i]);
+                if (i < used) v_store(out + (c + i) * pitch + x, v[i]);
         }
     }
 }
@@ -88,14 +100,10 @@ INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, rea
                       int64_t width) {
     for (int32_t x = 0; x < count; x++) {
         const char *row = row_at(rows, first + x);
-        /* Tokens of one head lie far apart, and the hardware does not see them coming. In pack_columns, which
-         * has more loads under way by itself, the same brought nothing. */
-        if (x + 16 < count)
-            for (int32_t c = 0; c < rows->dim; c += 64 / (int32_t)nh_dtype_bytes(rows->dtype))
-                __builtin_prefetch(row_at(rows, first + x + 16) +
-                                   (size_t)c * nh_dtype_bytes(rows->dtype));
-        for (int32_t c = 0; c < width; c += VL)
+        for (int32_t c = 0; c < width; c += VL) {
+            ask_ahead(rows, row, c);
             v_store(out + x * width + c, load_row(rows, row, c) * factor);
+        }
     }
 }
 

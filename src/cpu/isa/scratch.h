@@ -7,9 +7,7 @@
 #include "simd.h"
 
 struct scratch {
-    int64_t
-        key_pitch; /* places of one channel of a packed key row, padded so that a vector may start
-                             at any key */
+    int64_t key_pitch;           /* places of one channel of a packed key row */
     int64_t extra_pitch;         /* the same for the extra tokens */
     int64_t width_k, width_v;    /* reals of a packed row of D, Dv: whole vectors */
     real *k_columns, *v_columns; /* [packed row][channel][key_pitch] */
@@ -41,12 +39,16 @@ static real *arena_take(struct arena *arena, bool wanted, int64_t count) {
     return memory;
 }
 
-/* Whole vectors of `count` places and one more, so that an unaligned vector never leaves the row; never a
- * multiple of the page size, which would map every channel to the same cache set. */
+/* Whole vectors of `count` places; never a multiple of the page size, which would map every channel to the same
+ * cache set. */
 static int64_t padded_places(int64_t count) {
-    int64_t places = (count + VL - 1) / VL * VL + VL;
+    int64_t places = (count + VL - 1) / VL * VL;
     return places * (int64_t)sizeof(real) % 4096 == 0 ? places + VL : places;
 }
+
+/* Vectors are read from any key on, two at a time: so much beyond the last channel. What they read there belongs to
+ * no lane. */
+#define COLUMNS_SLACK (2 * VL)
 
 static void scratch_windows(const struct nh_geometry *geometry, struct scratch *s,
                             struct arena *arena) {
@@ -61,12 +63,13 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     s->extra_pitch = padded_places(extra);
     s->width_k = (int64_t)geometry->vectors_k * VL;
     s->width_v = (int64_t)geometry->vectors_v * VL;
-    s->k_columns = arena_take(arena, dots, rows * dim * s->key_pitch);
-    s->v_columns = arena_take(arena, bwd, rows * dim_v * s->key_pitch);
+    s->k_columns = arena_take(arena, dots, rows * dim * s->key_pitch + COLUMNS_SLACK);
+    s->v_columns = arena_take(arena, bwd, rows * dim_v * s->key_pitch + COLUMNS_SLACK);
     s->k_rows = arena_take(arena, bwd, rows * keys * s->width_k);
     s->v_rows = arena_take(arena, values, rows * keys * s->width_v);
-    s->extra_k_columns = arena_take(arena, extra > 0, dim * s->extra_pitch);
-    s->extra_v_columns = arena_take(arena, extra > 0 && bwd, dim_v * s->extra_pitch);
+    s->extra_k_columns = arena_take(arena, extra > 0, dim * s->extra_pitch + COLUMNS_SLACK);
+    s->extra_v_columns =
+        arena_take(arena, extra > 0 && bwd, dim_v * s->extra_pitch + COLUMNS_SLACK);
     s->extra_k_rows = arena_take(arena, extra > 0 && bwd, extra * s->width_k);
     s->extra_v_rows = arena_take(arena, extra > 0 && fwd, extra * s->width_v);
 }

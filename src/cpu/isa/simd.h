@@ -38,6 +38,18 @@ typedef real vec_anywhere
 
 typedef uint16_t half_anywhere __attribute__((may_alias));
 
+/* Keeps v in a register. The compiler would rather fold its load into every instruction that uses it, which
+ * repeats the load. */
+#if defined(NH_ISA_AVX512)
+#define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+v"(v))
+#elif defined(__x86_64__)
+#define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+x"(v))
+#elif defined(__aarch64__)
+#define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+w"(v))
+#else
+#define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+m"(v))
+#endif
+
 INLINE vec v_load(const real *p) {
     return *(const vec_anywhere *)p;
 }
@@ -66,6 +78,25 @@ INLINE vec v_max(vec a, vec b) {
 #endif
 }
 
+/* a if a < b, else b: NaN as in v_max. */
+INLINE vec v_min(vec a, vec b) {
+    return -v_max(-a, -b);
+}
+
+/* Whether any lane of a comparison's result is true. */
+INLINE bool v_any(vint mask) {
+#if defined(NH_ISA_AVX512)
+    return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(NH_ISA_AVX2)
+    return _mm256_movemask_epi8((__m256i)mask) != 0;
+#else
+    real_bits any = 0;
+    for (int i = 0; i < VL; i++)
+        any |= mask[i];
+    return any != 0;
+#endif
+}
+
 INLINE vec v_select(vint mask, vec yes, vec no) {
     return (vec)(((vint)yes & mask) | ((vint)no & ~mask));
 }
@@ -90,6 +121,36 @@ INLINE vec v_permute(vec v, vint index) {
     return result;
 #endif
 }
+
+#if defined(NH_ISA_AVX512)
+/* Lane i of the result is lane i + n, or index[i], of the 2 VL lanes of low and high; n < 8 is a constant once
+ * inlined. */
+#if NH_REAL == 32
+#define ALIGN_PAIR(low, high, n) (vec) _mm512_alignr_epi32((__m512i)(high), (__m512i)(low), n)
+#else
+#define ALIGN_PAIR(low, high, n) (vec) _mm512_alignr_epi64((__m512i)(high), (__m512i)(low), n)
+#endif
+INLINE vec v_shift_pair(vec low, vec high, int n) {
+    switch (n) {
+    case 1: return ALIGN_PAIR(low, high, 1);
+    case 2: return ALIGN_PAIR(low, high, 2);
+    case 3: return ALIGN_PAIR(low, high, 3);
+    case 4: return ALIGN_PAIR(low, high, 4);
+    case 5: return ALIGN_PAIR(low, high, 5);
+    case 6: return ALIGN_PAIR(low, high, 6);
+    case 7: return ALIGN_PAIR(low, high, 7);
+    default: return low;
+    }
+}
+
+INLINE vec v_permute_pair(vec low, vec high, vint index) {
+#if NH_REAL == 32
+    return (vec)_mm512_permutex2var_ps((__m512)low, (__m512i)index, (__m512)high);
+#else
+    return (vec)_mm512_permutex2var_pd((__m512d)low, (__m512i)index, (__m512d)high);
+#endif
+}
+#endif
 
 INLINE real v_sum(vec v) {
     real part[NH_VECTOR_BYTES / sizeof(real)];
@@ -179,45 +240,6 @@ INLINE void v_store_part(int32_t dtype, void *p, vec v, int count) {
     real buffer[NH_VECTOR_BYTES / sizeof(real)];
     v_store_as(dtype, buffer, v);
     memcpy(p, buffer, (size_t)count * nh_dtype_bytes(dtype));
-}
-
-/* 2^x for |error| <= 2 units in the last place; 0 below the normal range, infinity above, NaN kept.
- * x = n + r with r in [-1/2, 1/2]: adding 1.5 * 2^(mantissa bits) rounds to the integer n and leaves
- * n + bias in the low bits. The polynomial is the Taylor series of 2^r, cut where its remainder is
- * below the rounding error. */
-INLINE vec v_exp2(vec x) {
-#if NH_REAL == 64
-    static const double magic = 0x1.8p52 + 1023;
-    static const double lowest = -1023, highest = 1024;
-    static const double c[] = {1.0,
-                               0x1.62e42fefa39efp-1,
-                               0x1.ebfbdff82c58fp-3,
-                               0x1.c6b08d704a0c0p-5,
-                               0x1.3b2ab6fba4e77p-7,
-                               0x1.5d87fe78a6731p-10,
-                               0x1.430912f86c787p-13,
-                               0x1.ffcbfc588b0c7p-17,
-                               0x1.62c0223a5c824p-20,
-                               0x1.b5253d395e7c4p-24,
-                               0x1.e4cf5158b8ecap-28,
-                               0x1.e8cac7351bb25p-32,
-                               0x1.c3bd650fc2986p-36};
-    enum { DEGREE = 12, MANTISSA = 52 };
-#else
-    static const float magic = 0x1.8p23f + 127;
-    static const float lowest = -127, highest = 128;
-    static const float c[] = {1.0f,           0x1.62e430p-1f,  0x1.ebfbe0p-3f, 0x1.c6b08ep-5f,
-                              0x1.3b2ab6p-7f, 0x1.5d87fep-10f, 0x1.430912p-13f};
-    enum { DEGREE = 6, MANTISSA = 23 };
-#endif
-    x = v_max(v_set(lowest), x);
-    x = -v_max(v_set(-highest), -x);
-    vec shifted = x + magic;
-    vec r = x - (shifted - magic);
-    vec sum = v_set(c[DEGREE]);
-    for (int i = DEGREE - 1; i >= 0; i--)
-        sum = sum * r + c[i];
-    return sum * (vec)((vint)shifted << MANTISSA);
 }
 
 #endif

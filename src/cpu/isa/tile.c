@@ -37,15 +37,6 @@ static void finish(const struct nh_tile_run *run) {
         nh_store_f64(problem->dtype, out, i, (double)((const real *)run->d_bias)[i]);
 }
 
-/* Stops the compiler from folding rounds together. */
-#if defined(NH_ISA_AVX512)
-#define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+v"(v))
-#elif defined(__x86_64__)
-#define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+x"(v))
-#else
-#define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+m"(v))
-#endif
-
 /* Twelve independent chains hide the latency of two multiply-add units; the result is kept alive. */
 static int64_t multiply_add(int64_t rounds) {
     vec sum[12];
