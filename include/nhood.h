@@ -341,6 +341,16 @@ NHOOD_API size_t nhood_plan_workspace_bytes(const nhood_plan *plan);
 /* One line: problem, device, solver, config, expected time, origin of the choice. Lives as long as the plan. */
 NHOOD_API const char *nhood_plan_description(const nhood_plan *plan);
 
+/* The parts of a GPU that may limit a tiled solver: nhood_candidate.limit_ns. */
+enum {
+    NHOOD_LIMIT_TENSOR,      /* products on tensor cores, what masks hide included */
+    NHOOD_LIMIT_EXPONENTIAL, /* one per logit */
+    NHOOD_LIMIT_MASK,        /* one instruction per logit of a masked tile */
+    NHOOD_LIMIT_L2,          /* what all blocks copy from the L2 */
+    NHOOD_LIMIT_MEMORY,      /* every tensor moved once */
+    NHOOD_LIMIT_COUNT
+};
+
 /* One row per solver that was asked: a refusal, or a config and its estimate. Strings are borrowed. */
 typedef struct nhood_candidate {
     size_t struct_size;
@@ -356,7 +366,8 @@ typedef struct nhood_candidate {
     double tiles;         /* pairs of a tile of rows with a tile of columns that are multiplied */
     double masked_tiles;  /* of these, extra tokens aside, pairs in which masks hide something */
     double product_flops; /* of the products, what masks hide included */
-    double compute_ns, memory_ns; /* parts of the estimate: the larger one binds */
+    /* What each part of the device alone would take at its highest rate: the largest binds. */
+    double limit_ns[NHOOD_LIMIT_COUNT];
 } nhood_candidate;
 typedef void (*nhood_candidate_fn)(void *user, const nhood_candidate *candidate);
 

@@ -51,8 +51,8 @@ struct nh_count {
     double tiles, masked_tiles;
     /* of the products, what masks hide included */
     double flops;
-    /* parts of the estimate: the larger one binds */
-    double compute_ns, memory_ns;
+    /* what each part of the device alone would take at its highest rate */
+    double limit_ns[NHOOD_LIMIT_COUNT];
 };
 
 struct nh_solver {

@@ -1,6 +1,9 @@
-/* GPUs known by their published numbers, for planning where there is none. Multiprocessors, shared memory and bandwidth
- * are those of NVIDIA's data sheets and architecture white papers (A100 80GB SXM, H100 SXM, H200 SXM, B200 of the HGX
- * board); clocks are the highest that their drivers offer. No estimate asks for the L2. */
+/* GPUs known by their published numbers, for planning where there is none. A100 80GB SXM, H100 SXM and H200 SXM:
+ * multiprocessors, shared memory and bandwidth by NVIDIA's data sheets and architecture white papers, clocks the highest
+ * that their drivers offer. B200: NVIDIA publishes neither multiprocessors nor clock; 148 multiprocessors and 7680 bits of
+ * memory at 3996 MHz are what its driver reports (pull request 4002 of pytorch/ao), shared memory is that of the Blackwell
+ * tuning guide, and the clock is the one at which 148 multiprocessors, 4096 multiply-adds each, make the 2.25 PFLOPS of the
+ * DGX B200's data sheet (72 PFLOPS of sparse FP8 by eight GPUs). No estimate asks for the size of the L2. */
 #include "cuda.h"
 
 #include <stdio.h>
@@ -44,8 +47,8 @@ static struct {
       .multiprocessors = 148,
       .shared_bytes_per_block = 227 * KIB,
       .shared_bytes_per_multiprocessor = 228 * KIB,
-      .clock_hz = 1.965e9,
-      .memory_bytes_per_s = 8e12}},
+      .clock_hz = 1.856e9,
+      .memory_bytes_per_s = 7.672e12}},
 };
 
 nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,

@@ -6,6 +6,7 @@
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
+#include "load.h"
 #include "tile_count.h"
 
 #include <string.h>
@@ -80,17 +81,12 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
 
 /* Clocks of a multiprocessor for one key tile of one block: products, the matrix loads that feed them, and the
  * instructions of the softmax share it less than perfectly. */
-static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
+static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *value) {
     struct widths w = widths_of(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
-    double products_per_clock = device->arch == 80                       ? 1024
-                                : device->arch > 80 && device->arch < 90 ? 512
-                                                                         : 1300;
-    if (problem->dtype == NHOOD_DTYPE_F32)
-        products_per_clock /= problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 2 : 6;
-    double products = rows * columns * dims / products_per_clock;
+    double products = load->products / load->products_per_clock;
     double loads = (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
     double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
@@ -98,12 +94,17 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     return 1.15 * bound + 0.5 * (softmax + copies);
 }
 
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
-    enum { BLOCK_CLOCKS = 3000, TILE_LATENCY_CLOCKS = 900 };
+/* Nanoseconds. */
+static double model(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_config *config, struct nh_count *work) {
+    enum { BLOCK_CLOCKS = 3000, TILE_LATENCY_CLOCKS = 900, LAUNCH_NS = 4000 };
+    /* medians of measured times over these counts, on an H200; the spread is that of what is left out */
+    const double measured = 2.6;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     struct widths w = widths_of(problem);
+    double rows = (double)rows_of(value), columns = (double)columns_of(value);
+    double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
     double visits = 1, blocks = (double)(problem->batch * problem->heads);
     double tiles = blocks, dense = blocks;
     for (int a = 0; a < NH_AXES; a++) {
@@ -116,12 +117,20 @@ static void count_work(const struct nh_problem *problem, const struct nh_device 
     }
     double extra = (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
     visits += extra;
-    work->tiles = tiles + blocks * extra;
-    work->masked_tiles = tiles - dense;
-    work->flops =
-        work->tiles * 2 * (double)(rows_of(value) * columns_of(value)) * (double)(w.dim + w.dim_v);
+    const struct nh_cuda_load load = {
+        .tiles = tiles + blocks * extra,
+        .masked_tiles = tiles - dense,
+        .scores = rows * columns,
+        .products = rows * columns * (double)(w.dim + w.dim_v),
+        .tile_bytes = columns * row_bytes,
+        .bytes = blocks * rows * row_bytes,
+        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, false),
+    };
+    *work = (struct nh_count){.tiles = 0};
+    nh_cuda_count_load(cuda, &load, work);
+    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     double residents = (double)residents_of(problem, cuda, value);
-    double tile = tile_clocks(problem, cuda, value);
+    double tile = tile_clocks(problem, &load, value);
     double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
     double waves = blocks / cuda->multiprocessors;
     /* a multiprocessor that has several blocks hides the latencies of one behind the others */
@@ -130,19 +139,20 @@ static void count_work(const struct nh_problem *problem, const struct nh_device 
     double throughput = waves * (visits * tile + BLOCK_CLOCKS / residents);
     double least = visits * alone + BLOCK_CLOCKS;
     double clocks = latency > throughput ? latency : throughput;
-    double arithmetic = (clocks > least ? clocks : least) / cuda->clock_hz;
-    /* medians of measured times over these counts, on an H200: 2.6; the spread is that of what is left out */
-    const double measured = 2.6;
-    work->compute_ns = 1e9 * measured * arithmetic;
-    work->memory_ns = 1e9 * nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
+    double busy = measured * nh_cuda_clocks_ns(cuda, clocks > least ? clocks : least);
+    double memory = work->limit_ns[NHOOD_LIMIT_MEMORY];
+    return (busy > memory ? busy : memory) + LAUNCH_NS;
+}
+
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    model(problem, device, config, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
-    enum { LAUNCH_NS = 4000 };
     struct nh_count work;
-    count_work(problem, device, config, &work);
-    return (work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns) + LAUNCH_NS;
+    return model(problem, device, config, &work);
 }
 
 /* ---- candidates ---- */

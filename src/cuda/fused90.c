@@ -2,6 +2,7 @@
  * and the boxes its copy engine moves. */
 #include "cuda_solvers.h"
 #include "fused90_maps.h"
+#include "load.h"
 #include "tiling.h"
 
 #include <string.h>
@@ -35,46 +36,57 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t *value
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
-/* Clocks of one key tile, fitted on an H200: products at nine tenths of the tensor cores' rate, or the softmax where
- * that is slower, and what it costs to turn from one tile to the next: less with three warpgroups, which cover for
- * each other. Queries held in registers spare the products a third of their reads. */
-static double tile_clocks(const struct nh_problem *problem, const int32_t *value) {
-    double keys = (double)value[KX] * value[KY] * value[KZ];
-    double products = keys * (double)(problem->dim + problem->dim_v) / 32 / 0.90;
-    double softmax = 6.2 * keys;
+/* Nanoseconds, fitted on an H200. Products run at nine tenths of the tensor cores' rate, or the softmax where that is
+ * slower; to that come masks, what it costs to turn from one tile to the next (less with three warpgroups, which cover
+ * for each other) and from one item to the next. */
+static double model(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_config *config, struct nh_count *work) {
+    /* Under full load the card runs at its power limit and not at its highest clock. */
+    const double share_of_clock = 0.8, item = 1500, launch_ns = 9000;
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *value = config->value;
+    double keys = (double)value[KX] * value[KY] * value[KZ], rows = 64.0 * value[WARPGROUPS];
+    double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
     double turn = value[WARPGROUPS] == 2 ? 460 : 216;
-    return value[WARPGROUPS] * (products > softmax ? products : softmax) + turn;
+    struct nh_tiling_count count = nh_tiling_count(problem, value + QX, value + KX);
+    double copies = (double)(problem->batch * problem->heads / value[QH]);
+    double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * count.items;
+    double items = copies * count.items;
+    const struct nh_cuda_load load = {
+        .tiles = copies * (count.visited + extra),
+        .masked_tiles = copies * count.partial,
+        .scores = rows * keys,
+        .products = rows * keys * (double)(problem->dim + problem->dim_v),
+        .tile_bytes = keys * row_bytes,
+        .bytes = items * rows * row_bytes,
+        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
+    };
+    *work = (struct nh_count){.tiles = 0};
+    nh_cuda_count_load(cuda, &load, work);
+    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    const double *limit = work->limit_ns;
+    double products = limit[NHOOD_LIMIT_TENSOR] / 0.90,
+           softmax = 1.55 * limit[NHOOD_LIMIT_EXPONENTIAL];
+    double turns =
+        nh_cuda_clocks_ns(cuda, (load.tiles * turn + items * item) / cuda->multiprocessors);
+    double waves = items / cuda->multiprocessors;
+    double filled = waves / (double)(int64_t)(waves + 0.999);
+    double busy =
+        ((products > softmax ? products : softmax) + 1.4 * limit[NHOOD_LIMIT_MASK] + turns) /
+        filled / share_of_clock;
+    double memory = limit[NHOOD_LIMIT_MEMORY] / 0.85;
+    return (busy > memory ? busy : memory) + launch_ns;
 }
 
 static void count_work(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *work) {
-    /* Under full load the card runs at its power limit and not at its highest clock. */
-    const double share_of_clock = 0.8;
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
-    int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
-    struct nh_tiling_count count = nh_tiling_count(problem, value + QX, value + KX);
-    double copies = (double)(problem->batch * problem->heads / value[QH]);
-    double extra = (double)nh_ceil_div(problem->extra_tokens, keys) * count.items;
-    work->tiles = copies * (count.visited + extra);
-    work->masked_tiles = copies * count.partial;
-    work->flops = work->tiles * 2 * 64 * value[WARPGROUPS] * (double)keys *
-                  (double)(problem->dim + problem->dim_v);
-    double clocks = work->tiles * tile_clocks(problem, value) +
-                    work->masked_tiles * value[WARPGROUPS] * 0.7 * (double)keys +
-                    copies * count.items * 1500;
-    double waves = copies * count.items / cuda->multiprocessors;
-    double filled = waves / (double)(int64_t)(waves + 0.999);
-    work->compute_ns =
-        1e9 * clocks / cuda->multiprocessors / filled / (share_of_clock * cuda->clock_hz);
-    work->memory_ns = 1e9 * nh_problem_bytes(problem) / (0.85 * cuda->memory_bytes_per_s);
+    model(problem, device, config, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
     struct nh_count work;
-    count_work(problem, device, config, &work);
-    return (work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns) + 9000;
+    return model(problem, device, config, &work);
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */

@@ -6,6 +6,7 @@
  * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 128. */
 #include "cuda_solvers.h"
 #include "launch.h"
+#include "load.h"
 #include "small_launch.h"
 
 #include <string.h>
@@ -33,48 +34,58 @@ static bool launch_of(const struct nh_problem *problem, enum nh_small_kernel ker
                              &launch->shape);
 }
 
-/* A launch's products, those of all its subtiles; scores are computed in both launches of the backward pass. */
-static void add_products(const struct nh_problem *problem, const struct nh_small_launch *launch,
-                         struct nh_count *work) {
+/* What all subtiles of a launch ask for; scores are computed in both launches of the backward pass. */
+static void count_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                         const struct nh_small_launch *launch, struct nh_count *work) {
     const double dims[] = {(double)(problem->dim + problem->dim_v),
                            (double)(2 * problem->dim + problem->dim_v),
                            (double)(2 * problem->dim + 2 * problem->dim_v)};
     const struct nh_small_shape *shape = &launch->shape;
-    double subtiles = (double)(problem->batch * problem->heads) * shape->subtiles;
-    work->tiles += subtiles;
-    work->masked_tiles += shape->dense ? 0 : subtiles;
-    work->flops += subtiles * 2 * 16 * 8 * (double)shape->blocks * dims[launch->kernel];
+    double copies = (double)(problem->batch * problem->heads),
+           scores = 16 * 8 * (double)shape->blocks;
+    const struct nh_cuda_load load = {
+        .tiles = copies * shape->subtiles,
+        .masked_tiles = shape->dense ? 0 : copies * shape->subtiles,
+        .scores = scores,
+        .products = scores * dims[launch->kernel],
+        .bytes = nh_small_launch_bytes(problem, launch),
+        .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
+    };
+    nh_cuda_count_load(device, &load, work);
 }
 
 static const double launch_overhead_ns = 4000;
 
-/* compute_ns: with the launches. */
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
+/* Nanoseconds. */
+static double model(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_config *config, struct nh_count *work) {
     const double share_of_bandwidth = 0.85;
     const struct nh_cuda_device *cuda = device->backend;
     bool forward = problem->op == NHOOD_OP_FWD;
+    double busy = 0;
     *work = (struct nh_count){.tiles = 0};
     for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
          k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
         struct nh_small_launch launch;
-        if (!launch_of(problem, (enum nh_small_kernel)k, config->value, &launch)) {
-            work->compute_ns = 1e18;
-            return;
-        }
-        work->compute_ns += nh_small_launch_ns(problem, cuda, &launch) + launch_overhead_ns;
-        add_products(problem, &launch, work);
+        if (!launch_of(problem, (enum nh_small_kernel)k, config->value, &launch)) return 1e18;
+        busy += nh_small_launch_ns(problem, cuda, &launch) + launch_overhead_ns;
+        count_launch(problem, cuda, &launch, work);
     }
+    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     /* both launches of the backward pass read their inputs */
-    double bytes = nh_problem_bytes(problem) * (forward ? 1 : 1.6);
-    work->memory_ns = 1e9 * bytes / (share_of_bandwidth * cuda->memory_bytes_per_s);
+    double memory = work->limit_ns[NHOOD_LIMIT_MEMORY] * (forward ? 1 : 1.6) / share_of_bandwidth;
+    return busy > memory ? busy : memory + launch_overhead_ns;
+}
+
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    model(problem, device, config, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
     struct nh_count work;
-    count_work(problem, device, config, &work);
-    return work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns + launch_overhead_ns;
+    return model(problem, device, config, &work);
 }
 
 struct box {

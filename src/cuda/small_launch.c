@@ -94,6 +94,13 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_small
     }
 }
 
+double nh_small_launch_bytes(const struct nh_problem *problem,
+                             const struct nh_small_launch *launch) {
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    double heads = (double)(by_keys ? problem->kv_heads : problem->heads);
+    return (double)problem->batch * heads * launch->shape.items * item_bytes(problem, launch);
+}
+
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
     /* fitted on an H200: bytes that a multiprocessor gets from the L2 per clock; instructions of a warp per 32 copies

@@ -23,6 +23,10 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
 int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                            const struct nh_small_launch *launch);
 
+/* That all blocks copy to shared memory. */
+double nh_small_launch_bytes(const struct nh_problem *problem,
+                             const struct nh_small_launch *launch);
+
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch);
 

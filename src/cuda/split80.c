@@ -6,6 +6,7 @@
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
+#include "load.h"
 #include "tile_count.h"
 
 enum { MOST_DIMS = 384, MOST_LENGTH = 1 << 30, MOST_CANDIDATES = 3, STAGES = 2 };
@@ -83,17 +84,12 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
 /* ---- time ---- */
 
 /* Clocks of a multiprocessor for one tile of columns: three or four products. */
-static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
+static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
     struct widths w = widths_of(problem);
     double rows = (double)volume(side + ROW), columns = (double)volume(side + COLUMN);
     double dims = (double)(w.dim + w.dim_v), sums = (double)(w.dim + (inverse ? w.dim_v : 0));
-    double products_per_clock = device->arch == 80                       ? 1024
-                                : device->arch > 80 && device->arch < 90 ? 512
-                                                                         : 1300;
-    if (problem->dtype == NHOOD_DTYPE_F32)
-        products_per_clock /= problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 2 : 6;
-    double products = rows * columns * (dims + sums) / products_per_clock;
+    double products = load->products / load->products_per_clock;
     double loads =
         (rows / 16 * columns * (dims + sums) + rows * dims) * (double)w.element_bytes / 128;
     double weights = rows * columns * 9 / 128;
@@ -101,7 +97,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     return 1.15 * (products > loads ? products : loads) + 0.5 * (weights + copies);
 }
 
-/* Clocks of one launch; its tiles and products are added to `work`. */
+/* Clocks of one launch; what it asks for is added to `work`. */
 static double launch_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const int32_t *side, bool inverse, struct nh_count *work) {
     enum { BLOCK_CLOCKS = 4000, TILE_LATENCY_CLOCKS = 900 };
@@ -118,12 +114,21 @@ static double launch_clocks(const struct nh_problem *problem, const struct nh_cu
         blocks *= (double)count.tiles;
     }
     struct widths w = widths_of(problem);
+    double rows = (double)volume(side + ROW), columns = (double)volume(side + COLUMN);
     double dims = (double)(2 * w.dim + w.dim_v + (inverse ? w.dim_v : 0));
-    work->tiles += tiles;
-    work->masked_tiles += tiles - dense;
-    work->flops += tiles * 2 * (double)(volume(side + ROW) * volume(side + COLUMN)) * dims;
+    double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
+    const struct nh_cuda_load load = {
+        .tiles = tiles,
+        .masked_tiles = tiles - dense,
+        .scores = rows * columns,
+        .products = rows * columns * dims,
+        .tile_bytes = columns * row_bytes,
+        .bytes = blocks * rows * row_bytes,
+        .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
+    };
+    nh_cuda_count_load(device, &load, work);
     double residents = (double)residents_of(problem, device, side, inverse);
-    double tile = tile_clocks(problem, device, side, inverse);
+    double tile = tile_clocks(problem, &load, side, inverse);
     double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
     double waves = blocks / device->multiprocessors;
     double rounds = waves / residents > 1 ? waves / residents : 1;
@@ -132,23 +137,30 @@ static double launch_clocks(const struct nh_problem *problem, const struct nh_cu
     return latency > throughput ? latency : throughput;
 }
 
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
+/* Nanoseconds. */
+static double model(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_config *config, struct nh_count *work) {
+    enum { LAUNCH_NS = 3000 };
     const struct nh_cuda_device *cuda = device->backend;
     const double measured = 2.2; /* times over these counts, on an H200 */
     *work = (struct nh_count){.tiles = 0};
+    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     double clocks = launch_clocks(problem, cuda, config->value, false, work) +
                     launch_clocks(problem, cuda, config->value + SIDE, true, work);
-    work->compute_ns = 1e9 * measured * clocks / cuda->clock_hz;
-    work->memory_ns = 1e9 * nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
+    double busy = measured * nh_cuda_clocks_ns(cuda, clocks);
+    double memory = work->limit_ns[NHOOD_LIMIT_MEMORY];
+    return (busy > memory ? busy : memory) + 3 * LAUNCH_NS;
+}
+
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    model(problem, device, config, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
-    enum { LAUNCH_NS = 3000 };
     struct nh_count work;
-    count_work(problem, device, config, &work);
-    return (work.compute_ns > work.memory_ns ? work.compute_ns : work.memory_ns) + 3 * LAUNCH_NS;
+    return model(problem, device, config, &work);
 }
 
 /* ---- candidates ---- */

@@ -3,6 +3,7 @@
  * scratch of dQ is kept, and results are bit-equal run to run. */
 #include "backward90.h"
 #include "cuda_solvers.h"
+#include "load.h"
 
 #include <string.h>
 
@@ -67,54 +68,72 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 
 /* ---- estimate ---- */
 
-/* Products of one tile pair at about four fifths of the tensor cores' rate, and a turn from tile to tile. */
-static void add_pass_work(const struct nh_problem *problem, const struct nh_device *device,
-                          const int32_t own[3], const int32_t walk[3], enum pass pass,
-                          struct nh_count *work) {
-    const double share_of_clock = 0.8;
+/* Nanoseconds of a launch, fitted on an H200: products at four fifths of the tensor cores' rate, masks, a turn from tile to
+ * tile and from item to item. */
+static double pass_ns(const struct nh_problem *problem, const struct nh_device *device,
+                      const int32_t own[3], const int32_t walk[3], enum pass pass,
+                      struct nh_count *work) {
+    const double share_of_clock = 0.8, turn = 500, item = 2000;
     const struct nh_cuda_device *cuda = device->backend;
     struct nh_tiling_count count = facts[pass].keys ? nh_tiling_inverse_count(problem, own, walk)
                                                     : nh_tiling_count(problem, own, walk);
-    double rows = (double)nh_backward90_rows(walk);
+    double rows = 64 * WARPGROUPS, columns = (double)nh_backward90_rows(walk);
+    double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
     double dims =
         (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v);
-    double tile = WARPGROUPS * rows * dims / 32 / 0.80 + 500;
-    double copies = (double)(problem->batch * problem->heads);
-    double clocks = copies * (count.visited * tile + count.partial * WARPGROUPS * 0.7 * rows +
-                              count.items * 2000);
-    work->tiles += copies * count.visited;
-    work->masked_tiles += copies * count.partial;
-    work->flops += copies * count.visited * 2 * 64 * WARPGROUPS * rows * dims;
-    work->compute_ns += 1e9 * clocks / cuda->multiprocessors / (share_of_clock * cuda->clock_hz);
+    double copies = (double)(problem->batch * problem->heads), items = copies * count.items;
+    const struct nh_cuda_load load = {
+        .tiles = copies * count.visited,
+        .masked_tiles = copies * count.partial,
+        .scores = rows * columns,
+        .products = rows * columns * dims,
+        .tile_bytes = columns * row_bytes,
+        .bytes = items * rows * row_bytes,
+        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
+    };
+    struct nh_count launch = nh_cuda_count_load(cuda, &load, work);
+    double turns =
+        nh_cuda_clocks_ns(cuda, (load.tiles * turn + items * item) / cuda->multiprocessors);
+    return (launch.limit_ns[NHOOD_LIMIT_TENSOR] / 0.80 + 1.4 * launch.limit_ns[NHOOD_LIMIT_MASK] +
+            turns) /
+           share_of_clock;
 }
 
 /* Of the launches that own queries, or keys. */
-static void add_work(const struct nh_problem *problem, const struct nh_device *device,
-                     const int32_t own[3], const int32_t walk[3], bool keys,
-                     struct nh_count *work) {
+static double passes_ns(const struct nh_problem *problem, const struct nh_device *device,
+                        const int32_t own[3], const int32_t walk[3], bool keys,
+                        struct nh_count *work) {
+    double ns = 0;
     for (enum pass pass = 0; pass < PASSES; pass++)
         if (facts[pass].keys == keys && used(problem, pass))
-            add_pass_work(problem, device, own, walk, pass, work);
+            ns += pass_ns(problem, device, own, walk, pass, work);
+    return ns;
 }
 
 /* Only the launch for the stats waits for memory. */
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
+static double model(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_config *config, struct nh_count *work) {
+    const double launches_ns = 12000;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
+    double stats_bytes =
+        2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
     *work = (struct nh_count){.tiles = 0};
-    work->memory_ns = 1e9 * 2.5 * 2 *
-                      (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v) /
-                      cuda->memory_bytes_per_s;
-    add_work(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work);
-    add_work(problem, device, value + KEY_OWN, value + KEY_WALK, true, work);
+    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    return 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns +
+           passes_ns(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work) +
+           passes_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true, work);
+}
+
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    model(problem, device, config, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
     struct nh_count work;
-    count_work(problem, device, config, &work);
-    return work.memory_ns + 12000 + work.compute_ns;
+    return model(problem, device, config, &work);
 }
 
 /* ---- configs ---- */
@@ -126,8 +145,7 @@ static double work_ns(const struct nh_problem *problem, const struct nh_device *
         if (facts[pass].keys == keys && used(problem, pass) &&
             !fits(problem, device->backend, walk, pass))
             return -1;
-    add_work(problem, device, own, walk, keys, &work);
-    return work.compute_ns;
+    return passes_ns(problem, device, own, walk, keys, &work);
 }
 
 static double query_ns(const struct nh_problem *problem, const struct nh_device *device,

@@ -166,8 +166,7 @@ static void report_count(const struct nh_request *request, const struct nh_solve
     row->tiles = count.tiles;
     row->masked_tiles = count.masked_tiles;
     row->product_flops = count.flops;
-    row->compute_ns = count.compute_ns;
-    row->memory_ns = count.memory_ns;
+    memcpy(row->limit_ns, count.limit_ns, sizeof row->limit_ns);
 }
 
 static void explain_solver(const struct nh_request *request, const struct nh_solver *solver,

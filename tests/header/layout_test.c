@@ -28,9 +28,9 @@ int main(void) {
     OFFSET(nhood_kernel_counts, store_ns, 32);
     SIZE(nhood_plan_options, 32);
     OFFSET(nhood_plan_options, budget_s, 24);
-    SIZE(nhood_candidate, 104);
+    SIZE(nhood_candidate, 128);
     OFFSET(nhood_candidate, measured_ns, 48);
-    OFFSET(nhood_candidate, memory_ns, 96);
+    OFFSET(nhood_candidate, limit_ns, 88);
     CHECK(NHOOD_Q == 0 && NHOOD_D_EXTRA_V == 16 && NHOOD_TENSOR_COUNT == 17,
           "tensor numbers moved");
     CHECK(NHOOD_OP_IN == 5 && NHOOD_DTYPE_BF16 == 4 && NHOOD_ERR_INTERNAL == -7, "constants moved");

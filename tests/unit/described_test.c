@@ -31,11 +31,12 @@ static void check_row(void *user, const nhood_candidate *row) {
           row->solver, row->config, row->masked_tiles, row->tiles);
     CHECK(row->product_flops >= rows->flops * 0.999, "%s %s: %g operations, useful are %g",
           row->solver, row->config, row->product_flops, rows->flops);
-    CHECK(row->compute_ns > 0 && row->memory_ns > 0, "%s %s: %g, %g ns", row->solver, row->config,
-          row->compute_ns, row->memory_ns);
-    CHECK(row->estimate_ns >= row->compute_ns && row->estimate_ns >= row->memory_ns,
-          "%s %s: %g ns of %g and %g", row->solver, row->config, row->estimate_ns, row->compute_ns,
-          row->memory_ns);
+    for (int limit = 0; limit < NHOOD_LIMIT_COUNT; limit++) {
+        CHECK(row->limit_ns[limit] > 0 || (limit == NHOOD_LIMIT_MASK && row->masked_tiles <= 0),
+              "%s %s: limit %d: %g ns", row->solver, row->config, limit, row->limit_ns[limit]);
+        CHECK(row->estimate_ns >= row->limit_ns[limit], "%s %s: %g ns, limit %d alone %g",
+              row->solver, row->config, row->estimate_ns, limit, row->limit_ns[limit]);
+    }
 }
 
 static void check_problem(nhood_context *context, int32_t device, const char *text) {

@@ -43,7 +43,8 @@ static void count_by_config(const struct nh_problem *problem, const struct nh_de
     (void)problem;
     (void)device;
     int32_t size = config->value[0];
-    *count = (struct nh_count){size + 1, size, 100, 7, 3};
+    *count = (struct nh_count){
+        size + 1, size, 100, {[NHOOD_LIMIT_TENSOR] = 7, [NHOOD_LIMIT_MEMORY] = 3}};
 }
 
 static const struct nh_solver refusing = {
@@ -79,7 +80,8 @@ static void count_rows(void *user, const nhood_candidate *row) {
     rows->refused += row->refusal != NULL;
     rows->measured += row->samples > 0 && row->measured_ns > 0;
     rows->counted += row->masked_tiles == row->tiles - 1 && row->product_flops == 100 &&
-                     row->compute_ns == 7 && row->memory_ns == 3;
+                     row->limit_ns[NHOOD_LIMIT_TENSOR] == 7 &&
+                     row->limit_ns[NHOOD_LIMIT_MEMORY] == 3;
     rows->tiles += row->tiles;
     if (!row->chosen) return;
     snprintf(rows->solver, sizeof rows->solver, "%s", row->solver);

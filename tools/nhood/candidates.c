@@ -24,9 +24,8 @@ static void add_row(void *user, const nhood_candidate *given) {
                               .chosen = given->chosen == 1,
                               .tiles = given->tiles,
                               .masked_tiles = given->masked_tiles,
-                              .product_flops = given->product_flops,
-                              .compute_ns = given->compute_ns,
-                              .memory_ns = given->memory_ns};
+                              .product_flops = given->product_flops};
+    memcpy(row->limit_ns, given->limit_ns, sizeof row->limit_ns);
     snprintf(row->solver, sizeof row->solver, "%s", given->solver);
     snprintf(row->config, sizeof row->config, "%s", given->config);
 }

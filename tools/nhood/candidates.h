@@ -17,7 +17,7 @@ struct candidate {
     int64_t samples;
     bool chosen;
     /* as in nhood_candidate: all 0 if the solver does not count tiles */
-    double tiles, masked_tiles, product_flops, compute_ns, memory_ns;
+    double tiles, masked_tiles, product_flops, limit_ns[NHOOD_LIMIT_COUNT];
 };
 
 struct candidates {

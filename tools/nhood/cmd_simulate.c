@@ -63,8 +63,23 @@ static double waste_of(const nhood_problem *problem, const struct candidate *row
     return row->product_flops / useful_flops(problem);
 }
 
+/* As printed, and as members of JSON. */
+static const struct {
+    const char *name, *member;
+} limits[NHOOD_LIMIT_COUNT] = {
+    [NHOOD_LIMIT_TENSOR] = {"tensor", "tensor_ns"},
+    [NHOOD_LIMIT_EXPONENTIAL] = {"exp", "exponential_ns"},
+    [NHOOD_LIMIT_MASK] = {"masks", "mask_ns"},
+    [NHOOD_LIMIT_L2] = {"L2", "l2_ns"},
+    [NHOOD_LIMIT_MEMORY] = {"memory", "memory_ns"},
+};
+
+/* Of the part that binds. */
 static const char *limit_of(const struct candidate *row) {
-    return row->compute_ns >= row->memory_ns ? "products" : "memory";
+    int largest = 0;
+    for (int limit = 1; limit < NHOOD_LIMIT_COUNT; limit++)
+        if (row->limit_ns[limit] > row->limit_ns[largest]) largest = limit;
+    return limits[largest].name;
 }
 
 /* ---- asking ---- */
@@ -126,15 +141,16 @@ static const char *strides_text(const nhood_problem *problem, char text[STRIDES_
 }
 
 static void print_row(const nhood_problem *problem, const struct candidate *row) {
-    char estimate[UNIT_BYTES], compute[UNIT_BYTES], memory[UNIT_BYTES];
+    char time[UNIT_BYTES];
     if (row->refusal) {
         printf("  %-14srefused: %s\n", row->solver, row->refusal);
     } else if (row->tiles <= 0) {
-        printf("  %-14s%-11s%s\n", row->solver, time_text(row->estimate_ns, estimate), row->config);
+        printf("  %-14s%-11s%s\n", row->solver, time_text(row->estimate_ns, time), row->config);
     } else {
-        printf("  %-14s%-11s%-11s%-11s%-9s%-12.0f%-12.0f%-7.2f%s\n", row->solver,
-               time_text(row->estimate_ns, estimate), time_text(row->compute_ns, compute),
-               time_text(row->memory_ns, memory), limit_of(row), row->tiles, row->masked_tiles,
+        printf("  %-14s%-11s", row->solver, time_text(row->estimate_ns, time));
+        for (int limit = 0; limit < NHOOD_LIMIT_COUNT; limit++)
+            printf("%-10s", time_text(row->limit_ns[limit], time));
+        printf("%-8s%-10.0f%-10.0f%-7.2f%s\n", limit_of(row), row->tiles, row->masked_tiles,
                waste_of(problem, row), row->config);
     }
 }
@@ -169,8 +185,8 @@ static void print_simulation(const struct target *target, const struct simulatio
                simulation->dense_ns / best->estimate_ns);
     printf("\n");
     print_unmasked(simulation);
-    printf("solvers:        time       products   memory     limit    tiles       masked      waste"
-           "  config\n");
+    printf("solvers:        time       tensor    exp       masks     L2        memory    limit   "
+           "tiles     masked    waste  config\n");
     for (size_t i = 0; i < candidates->count; i++)
         if (target->verbose || candidates_is_best_of_solver(candidates, i))
             print_row(&simulation->problem, &candidates->row[i]);
@@ -186,8 +202,8 @@ static void print_row_json(const nhood_problem *problem, const struct candidate 
         json_number("estimate_ns", row->estimate_ns);
     }
     if (row->tiles > 0) {
-        json_number("compute_ns", row->compute_ns);
-        json_number("memory_ns", row->memory_ns);
+        for (int limit = 0; limit < NHOOD_LIMIT_COUNT; limit++)
+            json_number(limits[limit].member, row->limit_ns[limit]);
         json_text("limit", limit_of(row));
         json_integer("tiles", (int64_t)row->tiles);
         json_integer("masked_tiles", (int64_t)row->masked_tiles);

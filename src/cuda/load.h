@@ -1,0 +1,32 @@
+/* What tiled launches ask of the parts of a GPU, and how long each part alone would take: what all estimates of tiled
+ * solvers are made of. */
+#ifndef NH_LOAD_H
+#define NH_LOAD_H
+
+#include "cuda.h"
+
+/* Multiply-adds that a multiprocessor's tensor cores make in a clock at most. `warpgroups`: by sm_90's products. */
+double nh_cuda_products_per_clock(const struct nh_problem *problem,
+                                  const struct nh_cuda_device *device, bool warpgroups);
+
+/* Over all blocks of a launch. */
+struct nh_cuda_load {
+    double tiles, masked_tiles;
+    /* logits of a tile, each with an exponential; multiply-adds of a tile */
+    double scores, products;
+    /* that a tile brings to a multiprocessor; and that blocks bring besides */
+    double tile_bytes, bytes;
+    double products_per_clock;
+};
+
+/* Adds a launch to what an operation's launches ask for; returns that launch's own share. */
+struct nh_count nh_cuda_count_load(const struct nh_cuda_device *device,
+                                   const struct nh_cuda_load *load, struct nh_count *count);
+
+/* Every tensor of the problem moved once. */
+double nh_cuda_memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device);
+
+/* The device's time for so many clocks of each of its multiprocessors. */
+double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks);
+
+#endif
