@@ -19,7 +19,7 @@ struct nh_device {
 };
 
 /* A config is a handful of named integers; the solver's names[] says what they mean. */
-#define NH_CONFIG_KNOBS 12
+#define NH_CONFIG_KNOBS 14
 struct nh_config {
     int32_t value[NH_CONFIG_KNOBS];
 };

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MOST_DIM = 256, MOST_LENGTH = 1 << 30, MOST_CANDIDATES = 4 };
+enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 4 };
 enum { Q0, Q1, Q2, K0, K1, K2, WARPS, STAGES, KNOBS };
 static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "warps", "stages", NULL};
 
@@ -22,8 +22,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->dim > MOST_DIM || problem->dim_v > MOST_DIM)
         return "a head dim or value dim is larger than 256";
     for (int a = 0; a < NH_AXES; a++)
-        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
-    if (problem->extra_tokens > MOST_LENGTH) return "more than 2^30 extra tokens";
+        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^29 tokens";
+    if (problem->extra_tokens > MOST_LENGTH) return "more than 2^29 extra tokens";
     return NULL;
 }
 
@@ -52,11 +52,13 @@ static int64_t columns_of(const int32_t *value) {
 static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *value) {
     struct widths w = widths_of(problem);
     int64_t key = w.dim * w.element_bytes + 16, v = w.dim_v * w.element_bytes + 16;
-    int64_t row_tables = columns_of(value) * 20, bias = columns_of(value) * 8, origins = 48;
+    int64_t walk = columns_of(value) * 16 + 64, bias = columns_of(value) * 8;
     int64_t masks = ((int64_t)value[K0] + value[K1] + value[K2] + 3) * 16 +
                     ((int64_t)value[Q0] + value[Q1] + value[Q2]) * 8;
-    return rows_of(value) * nh_max(key, v) + value[STAGES] * columns_of(value) * (key + v) +
-           row_tables + bias + masks + origins;
+    int64_t dense = (int64_t)value[WARPS] * 24;
+    int64_t bytes = rows_of(value) * nh_max(key, v) +
+                    value[STAGES] * columns_of(value) * (key + v) + walk + bias + masks + dense;
+    return nh_ceil_div(bytes, 8) * 8;
 }
 
 /* Accumulators and scores of a thread, and as many again as addresses, operands and the softmax take. */
@@ -222,6 +224,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_WARPS", value[WARPS]);
     nh_kernel_define(&spec, "NH_STAGES", value[STAGES]);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, value));
+    nh_kernel_define(&spec, "NH_EXTRA_TOKENS", problem->extra_tokens > 0);
     nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
     nh_kernel_define(&spec, "NH_PRESCALE", problem->has_bias || !(problem->scale > 0));
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);

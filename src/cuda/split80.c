@@ -1,140 +1,214 @@
-/* cuda.split80: backward on tensor cores for sm_80 and later, in three launches without atomics: delta, then dQ by
- * blocks that own queries, then dK and dV by blocks that own keys: kernels/split80_backward.cu. Scores are computed
- * twice, and nothing but delta is stored in between; results are bit-equal every run.
+/* cuda.split80: backward on tensor cores for sm_80 and later, without atomics: LSE and delta of the queries, then dQ by
+ * blocks that own queries, then dK and dV by blocks that own keys, and the same for extra tokens:
+ * kernels/split80_backward.cu. Scores are computed twice; results are bit-equal every run.
  *
- * No relative bias, no extra tokens, no f64; head dim plus value dim up to 384, which is what registers hold. */
+ * No f64; head dim and value dim up to 256. Where registers do not hold dK and dV at once, each has a launch. */
+#include "split80.h"
+
 #include "cuda_solvers.h"
 #include "dtype.h"
-#include "launch.h"
 #include "load.h"
 #include "tile_count.h"
 
-enum { MOST_DIMS = 384, MOST_LENGTH = 1 << 30, MOST_CANDIDATES = 3, STAGES = 2 };
-/* config values: rows and columns of the launch for dQ, then of that for dK and dV */
-enum { ROW, COLUMN = 3, SIDE = 6 };
-static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "r0",
-                                    "r1", "r2", "c0", "c1", "c2", NULL};
+#include <string.h>
 
-static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    (void)device;
-    if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    if (problem->dtype == NHOOD_DTYPE_F64) return "f64 has no tensor core products";
-    if (problem->has_bias) return "no relative bias";
-    if (problem->extra_tokens) return "no extra tokens";
-    if (problem->dim + problem->dim_v > MOST_DIMS)
-        return "head dim and value dim are together larger than 384";
-    for (int a = 0; a < NH_AXES; a++)
-        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
-    return NULL;
-}
+enum { MOST_DIM = 256, MOST_DIMS_AT_ONCE = 384, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 3 };
+static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "qw", "r0",
+                                    "r1", "r2", "c0", "c1", "c2", "rw", NULL};
 
 /* ---- what one launch needs ---- */
 
-/* Head dims as they lie in shared memory: multiples of one tensor core step, 32 bytes. */
-struct widths {
-    int64_t element_bytes, dim, dim_v;
-};
-
-static struct widths widths_of(const struct nh_problem *problem) {
+struct nh_split80_widths nh_split80_widths(const struct nh_problem *problem) {
     int64_t bytes = (int64_t)nh_dtype_bytes(problem->dtype), step = 32 / bytes;
-    return (struct widths){bytes, nh_ceil_div(problem->dim, step) * step,
-                           nh_ceil_div(problem->dim_v, step) * step};
+    return (struct nh_split80_widths){bytes, nh_ceil_div(problem->dim, step) * step,
+                                      nh_ceil_div(problem->dim_v, step) * step};
 }
 
-static int64_t volume(const int32_t box[NH_AXES]) {
-    return (int64_t)box[0] * box[1] * box[2];
-}
-
-/* A warp owns 16 rows. */
-static int64_t warps_of(const int32_t *side) {
-    return volume(side + ROW) / 16;
+bool nh_split80_apart(const struct nh_problem *problem) {
+    return problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE;
 }
 
 /* struct nh_shared of the kernel, which asserts that this is its size. */
-static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *side) {
-    const int32_t *row = side + ROW, *column = side + COLUMN;
-    struct widths w = widths_of(problem);
+int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t *side,
+                                bool inverse) {
+    const int32_t *row = side + SPLIT80_ROW, *column = side + SPLIT80_COLUMN;
+    struct nh_split80_widths w = nh_split80_widths(problem);
+    int64_t rows = nh_split80_volume(row), columns = nh_split80_volume(column);
     int64_t pair = (w.dim + w.dim_v) * w.element_bytes + 32;
-    int64_t row_tables = volume(column) * 20, scalars = STAGES * volume(column) * 8;
+    int64_t tensors = inverse ? 3 : 2, walk = tensors * (columns + 4) * 8, bias = columns * 8;
+    int64_t stats = SPLIT80_STAGES * columns * 8, dense = (int64_t)side[SPLIT80_WARPS] * 24;
     int64_t masks = ((int64_t)column[0] + column[1] + column[2] + 3) * 16 +
                     ((int64_t)row[0] + row[1] + row[2]) * 8;
-    int64_t bytes = (volume(row) + STAGES * volume(column)) * pair + row_tables + scalars + masks;
+    int64_t bias_tile = problem->has_bias && !inverse ? rows * (columns + 8) * 4 : 8;
+    int64_t bytes =
+        (rows + SPLIT80_STAGES * columns) * pair + walk + bias + stats + masks + dense + bias_tile;
     return nh_ceil_div(bytes, 8) * 8;
 }
 
 /* Gradients, scores and their gradients of a thread, and what addresses and operands take. */
 static int64_t registers_of(const struct nh_problem *problem, const int32_t *side, bool inverse) {
-    struct widths w = widths_of(problem);
-    return (w.dim + (inverse ? w.dim_v : 0)) / 2 + volume(side + COLUMN) + 64;
+    struct nh_split80_widths w = nh_split80_widths(problem);
+    int64_t blocks = nh_split80_volume(side + SPLIT80_ROW) / side[SPLIT80_WARPS] / 16;
+    int64_t sums = !inverse                    ? w.dim
+                   : nh_split80_apart(problem) ? nh_max(w.dim, w.dim_v)
+                                               : w.dim + w.dim_v;
+    return blocks * (sums / 2 + nh_split80_volume(side + SPLIT80_COLUMN)) + 64;
 }
 
-/* Blocks that share a multiprocessor; 0: not even one fits. */
-static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const int32_t *side, bool inverse) {
+int64_t nh_split80_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                             const int32_t *side, bool inverse) {
     enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_REGISTERS = 255, SPILLED = 32 };
-    int64_t shared = shared_bytes_of(problem, side);
+    int64_t shared = nh_split80_shared_bytes(problem, side, inverse);
     int64_t registers = registers_of(problem, side, inverse);
     if (shared > device->shared_bytes_per_block || registers > MOST_REGISTERS + SPILLED) return 0;
     int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
-    int64_t by_registers =
-        REGISTERS / (32 * warps_of(side) * nh_ceil_div(nh_min(registers, 256), 8) * 8);
+    int64_t by_registers = REGISTERS / (32 * (int64_t)side[SPLIT80_WARPS] *
+                                        nh_ceil_div(nh_min(registers, 256), 8) * 8);
     return nh_max(1, nh_min(by_shared, by_registers));
+}
+
+int64_t nh_split80_head_tiles(const struct nh_problem *problem, const int32_t *side) {
+    int64_t tiles = problem->batch;
+    for (int a = 0; a < NH_AXES; a++)
+        tiles *=
+            nh_tile_count(&problem->axis[a], side[SPLIT80_ROW + a], side[SPLIT80_COLUMN + a], false)
+                .tiles;
+    return tiles;
+}
+
+int64_t nh_split80_bias_shares(const struct nh_problem *problem,
+                               const struct nh_cuda_device *device, const int32_t *side) {
+    const int64_t most_table_bytes = (int64_t)256 << 20, rounds = 4;
+    int64_t blocks =
+        rounds * device->multiprocessors * nh_split80_residents(problem, device, side, false);
+    int64_t by_memory = most_table_bytes / (problem->heads * problem->bias_count * 4);
+    int64_t wanted = nh_min(nh_ceil_div(blocks, problem->heads), by_memory);
+    return nh_max(1, nh_min(wanted, nh_split80_head_tiles(problem, side)));
+}
+
+void nh_split80_extra_side(const struct nh_problem *problem, const int32_t *keys,
+                           int32_t side[SPLIT80_SIDE]) {
+    for (int i = 0; i < SPLIT80_SIDE; i++)
+        side[i] = keys[i];
+    int32_t rows = (int32_t)nh_split80_volume(keys + SPLIT80_ROW);
+    for (; side[SPLIT80_WARPS] % 2 == 0 && rows / 2 >= problem->extra_tokens; rows /= 2)
+        side[SPLIT80_WARPS] /= 2;
+    side[SPLIT80_ROW] = side[SPLIT80_ROW + 1] = 1;
+    side[SPLIT80_ROW + 2] = rows;
+}
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    static const int32_t smallest[SPLIT80_SIDE] = {1, 1, 32, 1, 1, 16, 2};
+    if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
+    if (problem->dtype == NHOOD_DTYPE_F64) return "f64 has no tensor core products";
+    if (problem->dim > MOST_DIM || problem->dim_v > MOST_DIM)
+        return "a head dim or value dim is larger than 256";
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^29 tokens";
+    if (problem->extra_tokens > MOST_LENGTH) return "more than 2^29 extra tokens";
+    for (int inverse = 0; inverse < 2; inverse++)
+        if (!nh_split80_residents(problem, device->backend, smallest, inverse))
+            return "not even small tiles of such head dims fit into shared memory";
+    return NULL;
 }
 
 /* ---- time ---- */
 
-/* Clocks of a multiprocessor for one tile of columns: three or four products. */
+/* Elements that the products of one pair of rows run over: scores, their gradients, and what is summed up. */
+static double product_dims(const struct nh_problem *problem, bool inverse) {
+    struct nh_split80_widths w = nh_split80_widths(problem);
+    double dim = (double)w.dim, dim_v = (double)w.dim_v;
+    if (!inverse) return 2 * dim + dim_v;
+    return nh_split80_apart(problem) ? 3 * dim + 2 * dim_v : 2 * (dim + dim_v);
+}
+
+/* Clocks of a multiprocessor for one tile of columns. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
-    struct widths w = widths_of(problem);
-    double rows = (double)volume(side + ROW), columns = (double)volume(side + COLUMN);
-    double dims = (double)(w.dim + w.dim_v), sums = (double)(w.dim + (inverse ? w.dim_v : 0));
+    struct nh_split80_widths w = nh_split80_widths(problem);
+    double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
+    double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
+    double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
     double products = load->products / load->products_per_clock;
-    double loads =
-        (rows / 16 * columns * (dims + sums) + rows * dims) * (double)w.element_bytes / 128;
-    double weights = rows * columns * 9 / 128;
-    double copies = columns * dims * (double)w.element_bytes / 16 * 9 / 128;
+    double by_warps = side[SPLIT80_WARPS] * columns * product_dims(problem, inverse);
+    double loads = (by_warps + rows * dims) * bytes / 128;
+    double weights = load->scores * 9 / 128;
+    if (problem->has_bias) weights += load->scores * (inverse ? 8 : 24) / 128;
+    double copies = columns * dims * bytes / 16 * 9 / 128;
     return 1.15 * (products > loads ? products : loads) + 0.5 * (weights + copies);
+}
+
+/* Blocks of a launch, the tiles that all of them walk, and those of them with masks. */
+struct walks {
+    double blocks, tiles, masked;
+};
+
+static struct walks walks_of(const struct nh_problem *problem, const int32_t *side, bool inverse) {
+    const int32_t *row = side + SPLIT80_ROW, *column = side + SPLIT80_COLUMN;
+    double blocks = (double)(problem->batch * (inverse ? problem->kv_heads : problem->heads));
+    double tiles = (double)(problem->batch * problem->heads), dense = tiles, extra = 0;
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_count count = nh_tile_count(&problem->axis[a], row[a], column[a], inverse);
+        blocks *= (double)count.tiles;
+        tiles *= count.visits;
+        dense *= count.dense;
+    }
+    if (!inverse)
+        extra = blocks * (double)nh_ceil_div(problem->extra_tokens, nh_split80_volume(column));
+    return (struct walks){blocks, tiles + extra, tiles - dense};
+}
+
+/* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
+static struct walks extra_walks(const struct nh_problem *problem, const int32_t *side) {
+    int64_t rows = nh_split80_volume(side + SPLIT80_ROW);
+    double groups = (double)nh_ceil_div(problem->extra_tokens, rows);
+    double tiles = (double)(problem->batch * problem->heads) * groups, dense = tiles;
+    for (int a = 0; a < NH_AXES; a++) {
+        tiles *= (double)nh_ceil_div(problem->axis[a].length, side[SPLIT80_COLUMN + a]);
+        dense *= (double)(problem->axis[a].length / side[SPLIT80_COLUMN + a]);
+    }
+    return (struct walks){(double)(problem->batch * problem->kv_heads) * groups, tiles,
+                          tiles - dense};
 }
 
 /* Clocks of one launch; what it asks for is added to `work`. */
 static double launch_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const int32_t *side, bool inverse, struct nh_count *work) {
+                            const int32_t *side, bool inverse, const struct walks *walks,
+                            struct nh_count *work) {
     enum { BLOCK_CLOCKS = 4000, TILE_LATENCY_CLOCKS = 900 };
-    int64_t group = problem->heads / problem->kv_heads;
-    double visits = inverse ? (double)group : 1;
-    double blocks = (double)(problem->batch * (inverse ? problem->kv_heads : problem->heads));
-    double tiles = (double)(problem->batch * problem->heads), dense = tiles;
-    for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count count =
-            nh_tile_count(&problem->axis[a], side[ROW + a], side[COLUMN + a], inverse);
-        visits *= count.visits / (double)count.tiles;
-        tiles *= count.visits;
-        dense *= count.dense;
-        blocks *= (double)count.tiles;
-    }
-    struct widths w = widths_of(problem);
-    double rows = (double)volume(side + ROW), columns = (double)volume(side + COLUMN);
-    double dims = (double)(2 * w.dim + w.dim_v + (inverse ? w.dim_v : 0));
+    struct nh_split80_widths w = nh_split80_widths(problem);
+    double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
+    double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
     double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
     const struct nh_cuda_load load = {
-        .tiles = tiles,
-        .masked_tiles = tiles - dense,
+        .tiles = walks->tiles,
+        .masked_tiles = walks->masked,
         .scores = rows * columns,
-        .products = rows * columns * dims,
+        .products = rows * columns * product_dims(problem, inverse),
         .tile_bytes = columns * row_bytes,
-        .bytes = blocks * rows * row_bytes,
+        .bytes = walks->blocks * rows * row_bytes,
         .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
     };
     nh_cuda_count_load(device, &load, work);
-    double residents = (double)residents_of(problem, device, side, inverse);
+    double residents = (double)nh_split80_residents(problem, device, side, inverse);
     double tile = tile_clocks(problem, &load, side, inverse);
     double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
-    double waves = blocks / device->multiprocessors;
+    double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
     double rounds = waves / residents > 1 ? waves / residents : 1;
     double latency = rounds * (visits * alone + BLOCK_CLOCKS);
     double throughput = waves * (visits * tile + BLOCK_CLOCKS / residents);
     return latency > throughput ? latency : throughput;
+}
+
+static double side_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const int32_t *side, bool inverse, struct nh_count *work) {
+    struct walks walks = walks_of(problem, side, inverse);
+    double clocks = launch_clocks(problem, device, side, inverse, &walks, work);
+    if (!inverse || !problem->extra_tokens) return clocks;
+    int32_t extra[SPLIT80_SIDE];
+    nh_split80_extra_side(problem, side, extra);
+    walks = extra_walks(problem, extra);
+    return clocks + launch_clocks(problem, device, extra, true, &walks, work);
 }
 
 /* Nanoseconds. */
@@ -143,13 +217,14 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     enum { LAUNCH_NS = 3000 };
     const struct nh_cuda_device *cuda = device->backend;
     const double measured = 2.2; /* times over these counts, on an H200 */
+    int launches = 3 + (problem->has_bias != 0) + (problem->extra_tokens > 0);
     *work = (struct nh_count){.tiles = 0};
     work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    double clocks = launch_clocks(problem, cuda, config->value, false, work) +
-                    launch_clocks(problem, cuda, config->value + SIDE, true, work);
+    double clocks = side_clocks(problem, cuda, config->value, false, work) +
+                    side_clocks(problem, cuda, config->value + SPLIT80_SIDE, true, work);
     double busy = measured * nh_cuda_clocks_ns(cuda, clocks);
     double memory = work->limit_ns[NHOOD_LIMIT_MEMORY];
-    return (busy > memory ? busy : memory) + 3 * LAUNCH_NS;
+    return (busy > memory ? busy : memory) + launches * LAUNCH_NS;
 }
 
 static void count_work(const struct nh_problem *problem, const struct nh_device *device,
@@ -165,120 +240,71 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- candidates ---- */
 
-/* The best boxes of one launch, best first. */
+/* Rows, columns and warps of a launch; the smallest is the last. */
+static const struct variant {
+    int32_t rows, columns, warps;
+} variants[] = {{128, 64, 8}, {128, 32, 4}, {128, 32, 8}, {64, 64, 4}, {64, 64, 2},
+                {64, 32, 4},  {64, 32, 2},  {64, 16, 4},  {32, 16, 2}};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+/* The best boxes of one side, best first. */
 struct ranking {
-    int32_t side[MOST_CANDIDATES][SIDE];
+    int32_t side[MOST_CANDIDATES][SPLIT80_SIDE];
     double clocks[MOST_CANDIDATES];
     int count;
 };
 
-static void rank(struct ranking *ranking, const int32_t side[SIDE], double clocks) {
+static void rank(struct ranking *ranking, const int32_t side[SPLIT80_SIDE], double clocks) {
     if (ranking->count == MOST_CANDIDATES && clocks >= ranking->clocks[MOST_CANDIDATES - 1]) return;
     if (ranking->count < MOST_CANDIDATES) ranking->count++;
     int place = ranking->count - 1;
     for (; place > 0 && clocks < ranking->clocks[place - 1]; place--) {
         ranking->clocks[place] = ranking->clocks[place - 1];
-        for (int i = 0; i < SIDE; i++)
-            ranking->side[place][i] = ranking->side[place - 1][i];
+        memcpy(ranking->side[place], ranking->side[place - 1], sizeof *ranking->side);
     }
     ranking->clocks[place] = clocks;
-    for (int i = 0; i < SIDE; i++)
-        ranking->side[place][i] = side[i];
+    memcpy(ranking->side[place], side, sizeof *ranking->side);
 }
 
 static void rank_boxes(struct ranking *ranking, const struct nh_problem *problem,
-                       const struct nh_cuda_device *device, bool inverse, int32_t rows,
-                       int32_t columns) {
+                       const struct nh_cuda_device *device, bool inverse,
+                       const struct variant *variant) {
     int32_t row[NH_MOST_BOXES][3], column[NH_MOST_BOXES][3];
     struct nh_count work = {.tiles = 0};
-    int row_count = nh_tile_boxes(problem, rows, row);
-    int column_count = nh_tile_boxes(problem, columns, column);
+    int row_count = nh_tile_boxes(problem, variant->rows, row);
+    int column_count = nh_tile_boxes(problem, variant->columns, column);
     for (int i = 0; i < row_count; i++)
         for (int j = 0; j < column_count; j++) {
-            const int32_t side[SIDE] = {row[i][0],    row[i][1],    row[i][2],
-                                        column[j][0], column[j][1], column[j][2]};
-            if (residents_of(problem, device, side, inverse))
-                rank(ranking, side, launch_clocks(problem, device, side, inverse, &work));
+            const int32_t side[SPLIT80_SIDE] = {row[i][0],     row[i][1],    row[i][2],
+                                                column[j][0],  column[j][1], column[j][2],
+                                                variant->warps};
+            if (nh_split80_residents(problem, device, side, inverse))
+                rank(ranking, side, side_clocks(problem, device, side, inverse, &work));
         }
 }
 
 static void rank_all(struct ranking *ranking, const struct nh_problem *problem,
                      const struct nh_cuda_device *device, bool inverse) {
-    static const int32_t sizes[][2] = {{128, 64}, {128, 32}, {64, 64},
-                                       {64, 32},  {64, 16},  {32, 16}};
     ranking->count = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        rank_boxes(ranking, problem, device, inverse, sizes[i][0], sizes[i][1]);
+    for (int i = 0; i < VARIANTS; i++)
+        rank_boxes(ranking, problem, device, inverse, &variants[i]);
 }
 
+/* The best of both sides, and each with the next best of the other. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
+    static const int pair[][2] = {{0, 0}, {1, 0}, {0, 1}, {2, 0}, {0, 2}, {1, 1}};
     struct ranking by_query, by_key;
+    int count = 0;
     rank_all(&by_query, problem, device->backend, false);
     rank_all(&by_key, problem, device->backend, true);
-    int count = (int)nh_min(capacity, nh_min(by_query.count, by_key.count));
-    for (int c = 0; c < count; c++)
-        for (int i = 0; i < SIDE; i++) {
-            config[c].value[i] = by_query.side[c][i];
-            config[c].value[SIDE + i] = by_key.side[c][i];
-        }
+    for (size_t i = 0; i < sizeof pair / sizeof *pair && count < capacity; i++) {
+        if (pair[i][0] >= by_query.count || pair[i][1] >= by_key.count) continue;
+        int32_t *value = config[count++].value;
+        memcpy(value, by_query.side[pair[i][0]], sizeof *by_query.side);
+        memcpy(value + SPLIT80_SIDE, by_key.side[pair[i][1]], sizeof *by_key.side);
+    }
     return count;
-}
-
-/* ---- plan ---- */
-
-/* delta: lanes that between them hold a row of dO in registers. */
-static nhood_status add_delta(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t delta) {
-    enum { THREADS = 128, LANES = 32 };
-    int64_t vector = nh_cuda_vector(problem, 1u << NH_O | 1u << NH_D_O), lanes = 1;
-    while (lanes < LANES && lanes * vector < problem->dim_v)
-        lanes *= 2;
-    struct nh_kernel_spec spec = {.source = "delta.cu"};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_VECTOR", vector);
-    nh_kernel_define(&spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
-    nh_kernel_define(&spec, "NH_GROUP", lanes);
-    nh_kernel_define(&spec, "NH_RESIDENT", 1);
-    nh_kernel_define(&spec, "NH_BIASED", 0);
-    struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_cuda_bind_workspace(&step, problem, NH_DELTA, delta, 1);
-    step.threads = THREADS;
-    int64_t rows = problem->batch * problem->tokens * problem->heads;
-    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), INT32_MAX);
-    return nh_cuda_step_add(operation, &step, &spec);
-}
-
-static nhood_status add_side(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                             const int32_t *side, bool inverse, size_t delta) {
-    static const char *const tile[SIDE] = {"NH_TILE_Q0", "NH_TILE_Q1", "NH_TILE_Q2",
-                                           "NH_TILE_K0", "NH_TILE_K1", "NH_TILE_K2"};
-    struct nh_kernel_spec spec = {.source = "split80_backward.cu"};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_DIM", problem->dim);
-    nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
-    nh_kernel_define(&spec, "NH_WARPS", warps_of(side));
-    nh_kernel_define(&spec, "NH_STAGES", STAGES);
-    nh_kernel_define(&spec, "NH_MIN_BLOCKS",
-                     residents_of(problem, operation->device, side, inverse));
-    nh_kernel_define(&spec, "NH_INVERSE", inverse);
-    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
-    nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, side));
-    for (int i = 0; i < SIDE; i++)
-        nh_kernel_define(&spec, tile[i], side[i]);
-    struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_cuda_bind_workspace(&step, problem, NH_DELTA, delta, 1);
-    step.threads = (int32_t)(32 * warps_of(side));
-    step.shared_bytes = shared_bytes_of(problem, side);
-    step.outputs = inverse ? 1u << NH_D_K | 1u << NH_D_V : 1u << NH_D_Q;
-    step.grid[0] = problem->batch * (inverse ? problem->kv_heads : problem->heads);
-    for (int a = 0; a < NH_AXES; a++)
-        step.grid[0] *=
-            nh_tile_count(&problem->axis[a], side[ROW + a], side[COLUMN + a], inverse).tiles;
-    return nh_cuda_step_add(operation, &step, &spec);
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
@@ -286,11 +312,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     struct nh_cuda_operation *created = NULL;
     nhood_status status = nh_cuda_operation_create(problem, device, &created);
     if (status) return status;
-    size_t delta = nh_cuda_reserve(
-        created, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
-    status = add_delta(created, problem, delta);
-    if (!status) status = add_side(created, problem, config->value, false, delta);
-    if (!status) status = add_side(created, problem, config->value + SIDE, true, delta);
+    status = nh_split80_add_steps(created, problem, config);
     if (status) {
         created->base.destroy(&created->base);
         return status;

@@ -1,5 +1,6 @@
-/* A NaN or infinity in keys and values outside a query's window leaves its output alone, for the CUDA solvers that promise
- * that (docs/numerics.md). On the emulated GPU memory is the host's, so tensors need no copies. */
+/* A NaN or infinity outside a query's window leaves its output alone, and that outside a query's or key's
+ * neighborhood its gradients, for the CUDA solvers that promise it (docs/numerics.md). On the emulated GPU memory is the
+ * host's, so tensors need no copies. */
 #include "nhood.h"
 #include "test.h"
 
@@ -7,7 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { CUDA_DEVICE = 1, TENSORS = NHOOD_O + 1 };
+enum { CUDA_DEVICE = 1 };
 static const uint16_t NAN_BITS = 0x7fc0, INFINITY_BITS = 0x7f80;
 
 static float value_of(uint16_t bits) {
@@ -23,78 +24,126 @@ static uint16_t random_bits(uint64_t *state) {
                       (test_between(state, 0, 1) ? 0x8000 : 0));
 }
 
-/* Runs a forward problem of one head in one dimension; token `poisoned` of K and V is not finite, none if negative. */
-static uint16_t *output_of(nhood_context *context, const char *solver, const char *text,
-                           int64_t poisoned) {
-    nhood_problem problem;
-    nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
-    nhood_plan *plan = NULL;
-    nhood_io io = {.struct_size = sizeof io};
+/* Tensors of a problem of one head in one dimension, all random; LSE far above all scores keeps weights small. */
+static void make_tensors(const nhood_problem *problem, nhood_io *io) {
     uint64_t state = 7;
-    CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
-    for (int tensor = NHOOD_Q; tensor < TENSORS; tensor++) {
+    for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         int64_t elements = 0;
-        nhood_problem_elements(&problem, tensor, &elements);
-        uint16_t *data = malloc(2 * (size_t)elements);
+        nhood_problem_elements(problem, tensor, &elements);
+        if (!elements) continue;
+        size_t bytes = (size_t)elements * (tensor == NHOOD_LSE ? sizeof(float) : sizeof(uint16_t));
+        io->data[tensor] = malloc(bytes);
         for (int64_t i = 0; i < elements; i++)
-            data[i] = random_bits(&state);
-        for (int64_t i = 0; poisoned >= 0 && i < problem.dim; i++)
-            if (tensor == NHOOD_K || tensor == NHOOD_V)
-                data[poisoned * problem.dim + i] = i & 1 ? INFINITY_BITS : NAN_BITS;
-        io.data[tensor] = data;
+            if (tensor == NHOOD_LSE)
+                ((float *)io->data[tensor])[i] = 4;
+            else
+                ((uint16_t *)io->data[tensor])[i] = random_bits(&state);
     }
-    if (nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan)) {
-        CHECK(false, "%s", nhood_last_error());
-    } else {
-        io.workspace_bytes = nhood_plan_workspace_bytes(plan);
-        io.workspace = aligned_alloc(256, (io.workspace_bytes + 256) / 256 * 256);
-        memset(io.workspace, 0xff, io.workspace_bytes);
-        CHECK(!nhood_plan_execute(plan, &io), "%s", nhood_last_error());
-        free(io.workspace);
-        nhood_plan_release(plan);
-    }
-    for (int tensor = NHOOD_Q; tensor < NHOOD_O; tensor++)
-        free(io.data[tensor]);
-    return io.data[NHOOD_O];
+    free(io->data[NHOOD_D_LSE]);
+    io->data[NHOOD_D_LSE] = NULL;
 }
 
+static void free_tensors(nhood_io *io) {
+    for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        free(io->data[tensor]);
+}
+
+/* Runs a problem; the token `poisoned` of the tensors in the mask is not finite, none if negative. */
+static void run(nhood_context *context, const char *solver, const nhood_problem *problem,
+                uint32_t mask, int64_t poisoned, nhood_io *io) {
+    nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
+    nhood_plan *plan = NULL;
+    *io = (nhood_io){.struct_size = sizeof *io};
+    make_tensors(problem, io);
+    for (int tensor = 0; poisoned >= 0 && tensor < NHOOD_TENSOR_COUNT; tensor++)
+        for (int64_t i = 0; (mask >> tensor & 1) && i < problem->dim; i++)
+            ((uint16_t *)io->data[tensor])[poisoned * problem->dim + i] =
+                i & 1 ? INFINITY_BITS : NAN_BITS;
+    if (nhood_plan_create(context, CUDA_DEVICE, problem, &options, &plan)) {
+        CHECK(false, "%s", nhood_last_error());
+        return;
+    }
+    io->workspace_bytes = nhood_plan_workspace_bytes(plan);
+    io->workspace = aligned_alloc(256, (io->workspace_bytes + 256) / 256 * 256);
+    memset(io->workspace, 0xff, io->workspace_bytes);
+    CHECK(!nhood_plan_execute(plan, io), "%s", nhood_last_error());
+    free(io->workspace);
+    nhood_plan_release(plan);
+}
+
+/* Whether a query attends a token. */
+static bool attends(const nhood_axis *axis, int64_t query, int64_t token) {
+    int64_t first = 0, count = 0;
+    nhood_window(axis, query, &first, &count);
+    for (int64_t n = 0; n < count; n++)
+        if (first + n * axis->dilation == token) return true;
+    return false;
+}
+
+/* Of an output, the tokens that have to do with the poisoned one (reached[token]) are not finite, all others as they are
+ * without poison. A row made again may round another way: a unit in the last place, below 1 up to 2^-8. */
+static void check_output(const char *what, const nhood_problem *problem, const bool *reached,
+                         const nhood_io *clean, const nhood_io *dirty, int tensor) {
+    const uint16_t *with = dirty->data[tensor], *without = clean->data[tensor];
+    for (int64_t token = 0; token < problem->axis[0].length; token++) {
+        int64_t good = 0;
+        for (int64_t i = token * problem->dim; i < (token + 1) * problem->dim; i++)
+            good += fabsf(value_of(with[i]) - value_of(without[i])) <= 0x1p-8f;
+        CHECK(reached[token] ? good == 0 : good == problem->dim,
+              "%s: tensor %d, token %lld: %lld elements as without poison", what, tensor,
+              (long long)token, (long long)good);
+    }
+}
+
+/* Forward: K and V of a token. Backward: dO of a query, which is in its own dQ and in dK and dV of its keys. */
 static void nan_stays_outside(nhood_context *context, const char *solver, const char *text,
                               int64_t poisoned) {
-    uint16_t *clean = output_of(context, solver, text, -1);
-    uint16_t *dirty = output_of(context, solver, text, poisoned);
+    enum { MOST_TOKENS = 100 };
+    bool query[MOST_TOKENS] = {false}, key[MOST_TOKENS] = {false};
+    char what[200];
     nhood_problem problem;
-    nhood_problem_parse(text, &problem);
-    const nhood_axis *axis = &problem.axis[0];
-    for (int64_t token = 0; token < axis->length; token++) {
-        int64_t first = 0, count = 0, good = 0;
-        nhood_window(axis, token, &first, &count);
-        bool inside = false;
-        for (int64_t n = 0; n < count; n++)
-            inside = inside || first + n * axis->dilation == poisoned;
-        /* A row made again may round another way: one unit in the last place below 1 is 2^-8. */
-        for (int64_t i = token * problem.dim; i < (token + 1) * problem.dim; i++)
-            good += fabsf(value_of(dirty[i]) - value_of(clean[i])) <= 0x1p-8f;
-        CHECK(inside ? good == 0 : good == problem.dim,
-              "%s, %s: token %lld, poisoned %lld: %lld elements as without", solver, text,
-              (long long)token, (long long)poisoned, (long long)good);
+    nhood_io clean, dirty;
+    snprintf(what, sizeof what, "%s, %s, poisoned %lld", solver, text, (long long)poisoned);
+    CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
+    bool forward = problem.op == NHOOD_OP_FWD;
+    uint32_t mask = forward ? 1u << NHOOD_K | 1u << NHOOD_V : 1u << NHOOD_D_O;
+    run(context, solver, &problem, mask, -1, &clean);
+    run(context, solver, &problem, mask, poisoned, &dirty);
+    for (int64_t token = 0; token < problem.axis[0].length; token++) {
+        query[token] = forward ? attends(problem.axis, token, poisoned) : token == poisoned;
+        key[token] = attends(problem.axis, poisoned, token);
     }
-    free(clean);
-    free(dirty);
+    if (forward) {
+        check_output(what, &problem, query, &clean, &dirty, NHOOD_O);
+    } else {
+        check_output(what, &problem, query, &clean, &dirty, NHOOD_D_Q);
+        check_output(what, &problem, key, &clean, &dirty, NHOOD_D_K);
+        check_output(what, &problem, key, &clean, &dirty, NHOOD_D_V);
+    }
+    free_tensors(&clean);
+    free_tensors(&dirty);
 }
 
 int main(void) {
-    static const char *const solvers[] = {"cuda.small", "cuda.fused80", "cuda.gemm", "cuda.naive"};
+    static const char *const forward[] = {"cuda.small", "cuda.fused80", "cuda.gemm", "cuda.naive"};
+    static const char *const backward[] = {"cuda.split80", "cuda.gemm", "cuda.naive"};
     nhood_context *context = NULL;
     if (nhood_context_create(NULL, &context)) {
         printf("%s\n", nhood_last_error());
         return EXIT_FAILURE;
     }
-    for (size_t i = 0; i < sizeof solvers / sizeof *solvers; i++)
-        for (int64_t poisoned = 0; poisoned < 60; poisoned += 29) {
-            nan_stays_outside(context, solvers[i], "fwd:bf16:b1h1d32:70:w9", poisoned);
-            nan_stays_outside(context, solvers[i], "fwd:bf16:b1h1d32:60:w8:c1", poisoned);
-            nan_stays_outside(context, solvers[i], "fwd:bf16:b1h1d32:60:w6:s4:d3", poisoned);
+    for (int64_t poisoned = 0; poisoned < 60; poisoned += 29) {
+        for (size_t i = 0; i < sizeof forward / sizeof *forward; i++) {
+            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:70:w9", poisoned);
+            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w8:c1", poisoned);
+            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w6:s4:d3", poisoned);
         }
+        for (size_t i = 0; i < sizeof backward / sizeof *backward; i++) {
+            nan_stays_outside(context, backward[i], "bwd:bf16:b1h1d32:70:w9:rpb", poisoned);
+            nan_stays_outside(context, backward[i], "bwd:bf16:b1h1d32:60:w8:c1", poisoned);
+        }
+    }
+    nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", 29);
     nhood_context_destroy(context);
     return test_result();
 }

@@ -2,8 +2,8 @@
  * outside their windows has spoilt (see exact_row.cuh). */
 #pragma once
 
-#include "softmax.cuh"
-#include "tile_mask.cuh"
+#include "query_stats.cuh"
+#include "tile_scores.cuh"
 
 enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 };
 
@@ -28,14 +28,15 @@ NH_DEVICE float nh_warp_sum(float value) {
 
 /* One pair's part of the row's gradients. */
 NH_DEVICE void nh_exact_pair(const struct nh_lane_rows &row, const struct nh_lane_rows &other,
-                             float lse, float delta, float scale, struct nh_lane_rows &gradient) {
+                             const nh_stats &query, float scale, float bias,
+                             struct nh_lane_rows &gradient) {
     float score = 0.f, d_p = 0.f;
     for (int i = 0; i < NH_LANE_DIMS; i++)
         score += row.first[i] * other.first[i];
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
         d_p += row.second[i] * other.second[i];
-    float p = nh_exp2(nh_warp_sum(score) * scale - lse * (float)NH_LOG2E);
-    float d_s = p * (nh_warp_sum(d_p) - delta);
+    float p = nh_exp2(fmaf(nh_warp_sum(score), scale, bias) - query.lse);
+    float d_s = p * (nh_warp_sum(d_p) - query.delta);
     for (int i = 0; i < NH_LANE_DIMS; i++)
         gradient.first[i] += d_s * other.first[i];
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
@@ -50,31 +51,50 @@ NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block
     return offset;
 }
 
-/* Rows and scalars of a query with a key, in the roles that NH_INVERSE gives them. */
+/* A row of the block, a column of its window, in the roles that NH_INVERSE gives them, and the query's head. */
 NH_DEVICE void nh_exact_partner(const nh_cuda_args &args, const struct nh_block &block, int head,
-                                const int query[3], const int other[3],
+                                int tile_row, const int query[3], const int column[3],
                                 const struct nh_lane_rows &row, struct nh_lane_rows &gradient) {
     const nh_cuda_tensor &first = args.tensor[NH_INVERSE ? NH_Q : NH_K];
     const nh_cuda_tensor &second = args.tensor[NH_INVERSE ? NH_D_O : NH_V];
-    const nh_cuda_tensor &lse = args.tensor[NH_LSE], &delta = args.tensor[NH_DELTA];
-    int other_head = NH_INVERSE ? head : block.kv_head;
+    int column_head = NH_INVERSE ? head : block.kv_head;
+    float bias = 0.f;
+    if (NH_BIASED) {
+        const struct nh_cursor cursor = {{column[0], column[1], column[2]}};
+        bias = nh_load(*nh_bias_row(args, block, head, cursor, tile_row)) * (float)NH_LOG2E;
+    }
     struct nh_lane_rows partner;
     nh_lane_rows_load(partner,
-                      (const elem *)first.data + nh_at(args, block, first, other_head, other),
-                      (const elem *)second.data + nh_at(args, block, second, other_head, other));
-    nh_exact_pair(row, partner, ((const float *)lse.data)[nh_at(args, block, lse, head, query)],
-                  ((const float *)delta.data)[nh_at(args, block, delta, head, query)],
-                  (float)(args.scale * NH_LOG2E), gradient);
+                      (const elem *)first.data + nh_at(args, block, first, column_head, column),
+                      (const elem *)second.data + nh_at(args, block, second, column_head, column));
+    nh_exact_pair(row, partner,
+                  nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], head, query)),
+                  (float)(args.scale * NH_LOG2E), bias, gradient);
 }
 
-/* Writes the row's gradients to first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
-static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, int tile_row,
-                                                      elem *first, elem *second) {
+/* The pairs of a query with the extra tokens. */
+NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &block,
+                              const int query[3], const struct nh_lane_rows &row,
+                              struct nh_lane_rows &gradient) {
+    const nh_stats stats =
+        nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], block.head, query));
+    for (long long e = 0; e < args.extra_tokens; e++) {
+        struct nh_lane_rows token;
+        nh_lane_rows_load(token, nh_extra_row(args, block, NH_EXTRA_K, e),
+                          nh_extra_row(args, block, NH_EXTRA_V, e));
+        nh_exact_pair(row, token, stats, (float)(args.scale * NH_LOG2E), 0.f, gradient);
+    }
+}
+
+/* Of a row of the item's block: its gradients to first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
+static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args,
+                                                      unsigned item, int tile_row, elem *first,
+                                                      elem *second) {
     struct nh_block block;
+    nh_block_locate(args, item, NH_INVERSE ? args.kv_heads : args.heads, block);
     struct nh_lane_rows row, gradient = {};
     struct nh_range range[3];
     int position[3], lane = (int)threadIdx.x % 32;
-    nh_block_locate(args, NH_INVERSE ? args.kv_heads : args.heads, block);
     const nh_cuda_tensor &a = args.tensor[NH_INVERSE ? NH_K : NH_Q];
     const nh_cuda_tensor &a2 = args.tensor[NH_INVERSE ? NH_V : NH_D_O];
     for (int axis = 0; axis < 3; axis++) {
@@ -85,17 +105,18 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, 
                       (const elem *)a2.data + nh_at(args, block, a2, block.head, position));
     int group = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
     for (int head = block.head * group; head < block.head * group + group; head++)
-        for (int x = (int)range[0].begin; x < range[0].end; x++)
-            for (int y = (int)range[1].begin; y < range[1].end; y++)
-                for (int z = (int)range[2].begin; z < range[2].end; z++) {
-                    const int other[3] = {x, y, z};
-                    nh_exact_partner(args, block, head, NH_INVERSE ? other : position, other, row,
-                                     gradient);
+        for (int x = range[0].begin; x < range[0].end; x++)
+            for (int y = range[1].begin; y < range[1].end; y++)
+                for (int z = range[2].begin; z < range[2].end; z++) {
+                    const int at[3] = {x, y, z};
+                    nh_exact_partner(args, block, head, tile_row, NH_INVERSE ? at : position, at,
+                                     row, gradient);
                 }
+    if (!NH_INVERSE) nh_exact_extra(args, block, position, row, gradient);
     for (int i = 0; i < NH_LANE_DIMS; i++)
-        if (lane + 32 * i < NH_DIM)
+        if (NH_SUM_FIRST && lane + 32 * i < NH_DIM)
             first[lane + 32 * i] = nh_store(gradient.first[i] * (float)args.scale);
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        if (NH_INVERSE && lane + 32 * i < NH_DIM_V)
+        if (NH_SUM_SECOND && lane + 32 * i < NH_DIM_V)
             second[lane + 32 * i] = nh_store(gradient.second[i]);
 }

@@ -71,7 +71,7 @@ NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &b
 static __device__ __noinline__ float nh_exact_query(const nh_cuda_args &args, int tile_row,
                                                     elem *output) {
     struct nh_block block;
-    nh_block_locate(args, args.heads, block);
+    nh_block_locate(args, blockIdx.x, args.heads, block);
     struct nh_exact_row row;
     int lane = (int)threadIdx.x % 32;
     int position[3];

@@ -1,42 +1,91 @@
-/* The walk over a halo in whole key tiles. It starts at the halo's first key, so that every tile is needed by some
- * query, and extra tokens follow as tiles after the last. */
+/* The walk over a halo in whole tiles of columns. It starts at the halo's first position, so that every tile is needed
+ * by some row. Extra tokens follow as tiles after the last; or, where rows are keys, the halo starts again with the
+ * next query head of the group. */
 #pragma once
 
 #include "tile_copy.cuh"
 #include "tile_mask.cuh"
 #include "tile_note.cuh"
 
-NH_DEVICE void nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
-    cursor.at[2] += NH_TILE_K2;
-    if (cursor.at[2] < halo.end[2]) return;
-    cursor.at[2] = halo.begin[2];
-    cursor.at[1] += NH_TILE_K1;
-    if (cursor.at[1] < halo.end[1]) return;
-    cursor.at[1] = halo.begin[1];
-    cursor.at[0] += NH_TILE_K0;
+/* ---- which tiles ---- */
+
+struct nh_course {
+    struct nh_halo halo;
+    long long extra_tokens;
+    int extra_tiles;
+};
+
+NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo, int axis) {
+    return (halo.end[axis] - halo.begin[axis] + nh_tile_k(axis) - 1) / nh_tile_k(axis);
 }
 
-NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo) {
-    int tiles = 1;
+/* Query heads that a row meets. */
+NH_DEVICE int nh_heads_of_row(const nh_cuda_args &args) {
+    return NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
+}
+
+NH_DEVICE struct nh_course nh_course_of(const nh_cuda_args &args,
+                                        const struct nh_mask_tables &masks) {
+    struct nh_course course = {nh_halo_of(masks), 0, 0};
+    if (NH_EXTRA_TOKENS) {
+        course.extra_tokens = args.extra_tokens;
+        course.extra_tiles = (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
+    }
+    return course;
+}
+
+NH_DEVICE int nh_course_tiles(const nh_cuda_args &args, const struct nh_course &course) {
+    int tiles = nh_heads_of_row(args);
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        tiles *= (halo.end[a] - halo.begin[a] + nh_tile_k(a) - 1) / nh_tile_k(a);
-    return tiles;
+        tiles *= nh_halo_tiles(course.halo, a);
+    return tiles + course.extra_tiles;
 }
 
-/* Whether every row of the warp attends every column of a tile. The warp's rows are a box, as the extents of a query
- * tile are powers of two. Read anew from shared memory for each tile: registers are dearer. */
-NH_DEVICE bool nh_is_dense(const struct nh_mask_tables &tables, int first_row,
-                           const struct nh_cursor &tile) {
-    bool inside = true;
+/* `left`: tiles, that at hand included. */
+NH_DEVICE bool nh_is_extra(const struct nh_course &course, int left) {
+    return NH_EXTRA_TOKENS && left <= course.extra_tiles;
+}
+
+NH_DEVICE long long nh_extra_first(const struct nh_course &course, int left) {
+    return (long long)(course.extra_tiles - left) * NH_COLUMNS;
+}
+
+/* Moves to the next tile of the halo. Of the axes, how many start again: 3 with the last tile. */
+NH_DEVICE int nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
+    int again = 0;
 #pragma unroll
-    for (int a = 0; a < 3; a++) {
+    for (int a = 2; a >= 0; a--) {
+        cursor.at[a] += nh_tile_k(a);
+        if (cursor.at[a] < halo.end[a]) break;
+        cursor.at[a] = halo.begin[a];
+        again++;
+    }
+    return again;
+}
+
+/* ---- what is seen of them ---- */
+
+/* Tiles that lie between these are seen by all rows of a warp: a box, as the extents of tiles are powers of two. */
+struct nh_dense_box {
+    int from[3], to[3];
+};
+
+/* By the whole block, after a barrier; another one must follow. */
+NH_DEVICE void nh_dense_boxes_fill(const struct nh_mask_tables &tables,
+                                   struct nh_dense_box boxes[NH_WARPS]) {
+    for (int i = (int)threadIdx.x; i < 3 * NH_WARPS; i += NH_THREADS) {
+        int warp = i / 3, a = i % 3, first_row = warp * NH_WARP_ROWS;
         int first = nh_rows_before(a) + nh_row_axis(first_row, a);
         int last = nh_rows_before(a) + nh_row_axis(first_row + NH_WARP_ROWS - 1, a);
-        inside = inside && tile.at[a] >= tables.begin[last] &&
-                 tile.at[a] + nh_tile_k(a) <= tables.end[first];
+        boxes[warp].from[a] = tables.begin[last];
+        boxes[warp].to[a] = tables.end[first] - nh_tile_k(a);
     }
-    return inside;
+}
+
+NH_DEVICE bool nh_is_dense(const struct nh_dense_box &box, const struct nh_cursor &tile) {
+    return tile.at[0] >= box.from[0] & tile.at[1] >= box.from[1] & tile.at[2] >= box.from[2] &
+           tile.at[0] <= box.to[0] & tile.at[1] <= box.to[1] & tile.at[2] <= box.to[2];
 }
 
 /* The first `count` columns: the last tile of extra tokens. */
@@ -47,115 +96,23 @@ NH_DEVICE unsigned nh_first_columns(long long count) {
     return (1u << bits) - 1;
 }
 
-/* ---- copies ---- */
-
-/* The rows of one tensor that a block walks over: the row of the dilation group's first position, and the elements
- * from one position to the next on each axis. */
-struct nh_grid_rows {
-    const elem *first;
-    long long step[3];
+/* What a warp's rows attend of a tile: all of it, or what the masks of its rows say. */
+struct nh_view {
+    bool extra, partial;
+    unsigned extra_mask;
 };
 
-NH_DEVICE struct nh_grid_rows nh_grid_rows_of(const nh_cuda_args &args,
-                                              const struct nh_block &block,
-                                              const nh_cuda_tensor &tensor, int head) {
-    struct nh_grid_rows rows;
-    rows.first = (const elem *)tensor.data + block.batch * tensor.batch + head * tensor.head;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        rows.first += block.group[a] * tensor.axis[a];
-        rows.step[a] = args.axis[a].dilation * tensor.axis[a];
-    }
-    return rows;
+NH_DEVICE struct nh_view nh_view_of(const struct nh_dense_box &box, const struct nh_course &course,
+                                    const struct nh_cursor &cursor, int left) {
+    struct nh_view view;
+    view.extra = nh_is_extra(course, left);
+    view.extra_mask =
+        view.extra ? nh_first_columns(course.extra_tokens - nh_extra_first(course, left)) : 0;
+    view.partial = __any_sync(~0u, view.extra ? view.extra_mask != ~0u : !nh_is_dense(box, cursor));
+    return view;
 }
 
-NH_DEVICE const elem *nh_grid_row(const struct nh_grid_rows &rows, const struct nh_cursor &tile) {
-    return rows.first + tile.at[0] * rows.step[0] + tile.at[1] * rows.step[1] +
-           tile.at[2] * rows.step[2];
-}
-
-/* Coordinates of a tile's row, one a byte. */
-NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
-    return (unsigned)(nh_column_axis(column, 0) | nh_column_axis(column, 1) << 8 |
-                      nh_column_axis(column, 2) << 16);
-}
-
-/* Of the two tensors that are walked: bytes from a tile's origin to its rows. And their coordinates, one a byte. */
-struct nh_row_tables {
-    long long first[NH_COLUMNS], second[NH_COLUMNS];
-    unsigned place[NH_COLUMNS];
-};
-
-NH_DEVICE void nh_row_tables_fill(const nh_cuda_args &args, int first, int second,
-                                  struct nh_row_tables &tables) {
-    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
-        tables.first[c] = tables.second[c] = 0;
-        tables.place[c] = nh_place_of_column(c);
-#pragma unroll
-        for (int a = 0; a < 3; a++) {
-            long long at = nh_column_axis(c, a) * args.axis[a].dilation;
-            tables.first[c] += at * args.tensor[first].axis[a] * NH_ELEMENT_BYTES;
-            tables.second[c] += at * args.tensor[second].axis[a] * NH_ELEMENT_BYTES;
-        }
-    }
-}
-
-/* Rows at a coordinate of `count` or more on some axis are past the halo's end. A byte of nh_limits(..) less a
- * coordinate keeps its top bit exactly if the coordinate is below the count: all axes in one subtraction. */
-NH_DEVICE unsigned nh_limits(const struct nh_halo &halo, const struct nh_cursor &tile) {
-    unsigned limits = 0;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        int count = halo.end[a] - tile.at[a];
-        limits |= (unsigned)(127 + (count < 128 ? count : 128)) << 8 * a;
-    }
-    return limits;
-}
-
-NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
-    return ((limits - place) & 0x808080u) == 0x808080u;
-}
-
-/* The tile of columns at `cursor`. Where a row's units divide the threads, a thread keeps to one column and to rows
- * that are a power of two apart, as are the extents of tiles: coordinates then add without carry, and what is added
- * is the same for all threads. */
-template <int WIDTH, int PITCH>
-NH_DEVICE void nh_copy_tile(elem *tile, const struct nh_grid_rows &rows,
-                            const struct nh_cursor &cursor, const long long *offset,
-                            const unsigned *place, unsigned limits) {
-    const int units = WIDTH / NH_UNIT, at_once = NH_THREADS / units;
-    const elem *origin = nh_grid_row(rows, cursor);
-    if (NH_THREADS % units == 0 && (at_once & (at_once - 1)) == 0) {
-        int row = (int)threadIdx.x / units, column = (int)threadIdx.x % units * NH_UNIT;
-        if (row >= NH_COLUMNS) return;
-        const elem *from = (const elem *)((const char *)origin + offset[row]) + column;
-        unsigned room = limits - place[row];
-#pragma unroll
-        for (int r = 0; r < NH_COLUMNS; r += at_once) {
-            long long step = nh_column_axis(r, 0) * rows.step[0] +
-                             nh_column_axis(r, 1) * rows.step[1] +
-                             nh_column_axis(r, 2) * rows.step[2];
-            nh_copy_unit(tile + (row + r) * PITCH + column, from + step,
-                         nh_within(room, nh_place_of_column(r)));
-        }
-    } else {
-#pragma unroll 8
-        for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
-            int row = i / units, column = i % units * NH_UNIT;
-            nh_copy_unit(tile + row * PITCH + column,
-                         (const elem *)((const char *)origin + offset[row]) + column,
-                         nh_within(limits, place[row]));
-        }
-    }
-}
-
-/* `count` rows of extra tokens, `stride` elements apart. */
-template <int WIDTH, int PITCH>
-NH_DEVICE void nh_copy_extra(elem *tile, const elem *global, long long stride, long long count) {
-    const int units = WIDTH / NH_UNIT;
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
-        int row = i / units, column = i % units * NH_UNIT;
-        nh_copy_unit(tile + row * PITCH + column, global + row * stride + column, row < count);
-    }
+NH_DEVICE unsigned nh_view_mask(const struct nh_view &view, const struct nh_mask_tables &masks,
+                                const struct nh_cursor &cursor, int row) {
+    return view.extra ? view.extra_mask : nh_row_mask(masks, cursor, row);
 }

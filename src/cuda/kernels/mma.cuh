@@ -16,10 +16,13 @@ NH_DEVICE unsigned nh_shared_address(const void *shared) {
 
 /* 16 bytes to shared memory, past L1; zeros if not `valid`, and then nothing is read. Both addresses are
  * multiples of 16. */
-NH_DEVICE void nh_copy16(void *shared, const void *global, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(nh_shared_address(shared)),
-                 "l"(global), "r"(valid ? 16 : 0)
+NH_DEVICE void nh_copy16_at(unsigned shared, const void *global, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(valid ? 16 : 0)
                  : "memory");
+}
+NH_DEVICE void nh_copy16(void *shared, const void *global, bool valid) {
+    nh_copy16_at(nh_shared_address(shared), global, valid);
 }
 
 /* 8 bytes, otherwise alike. */

@@ -44,10 +44,12 @@ NH_DEVICE constexpr struct nh_prefix_tables nh_prefixes_of_tile() {
 }
 static __device__ const struct nh_prefix_tables nh_tile_prefixes = nh_prefixes_of_tile();
 
-/* Positions on one axis that a row has to do with: a query's keys, or the queries of a key if NH_INVERSE. */
+/* Positions on one axis that a row has to do with: a query's keys, or the queries of a key if NH_INVERSE; of an extra
+ * token all. */
 NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_block &block,
                                       int axis, int position) {
     const nh_cuda_axis &a = args.axis[axis];
+    if (NH_EXTRA_ROWS) return {0, (NH_POSITION)a.length};
     return NH_INVERSE ? nh_inverse_range(block.length[axis], a.window, a.stride, a.causal, position)
                       : nh_window_range(block.length[axis], a.window, a.stride, a.causal, position);
 }

@@ -15,38 +15,42 @@ NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
     return stride;
 }
 
+/* Entries rise with the key and fall with the query. */
+enum { NH_BIAS_SIGN = NH_INVERSE ? -1 : 1 };
+
 NH_DEVICE long long nh_bias_of_column(const nh_cuda_args &args, int column) {
     long long offset = 0;
     for (int a = 0; a < 3; a++)
         offset += nh_column_axis(column, a) * nh_bias_stride(args, a);
-    return offset;
+    return NH_BIAS_SIGN * offset;
 }
 
-NH_DEVICE long long nh_bias_of_tile(const nh_cuda_args &args, const struct nh_block &block,
-                                    const struct nh_cursor &tile) {
-    long long offset = 0, entries = 1;
+/* Columns' shares of the bias' index; by the whole block. */
+NH_DEVICE void nh_bias_columns_fill(const nh_cuda_args &args, long long column[NH_COLUMNS]) {
+    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS)
+        column[c] = nh_bias_of_column(args, c);
+}
+
+NH_DEVICE long long nh_bias_entries(const nh_cuda_args &args) {
+    return nh_bias_stride(args, 0) * (2 * args.axis[0].window - 1);
+}
+
+/* Of a query head's row against the column at a box's origin. */
+NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_block &block,
+                                   int head, const struct nh_cursor &tile, int row) {
+    long long offset = head * nh_bias_entries(args);
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        entries *= 2 * args.axis[a].window - 1;
-        offset += (tile.at[a] + args.axis[a].window - 1) * nh_bias_stride(args, a);
+        int distance = NH_BIAS_SIGN * (tile.at[a] - nh_row_position(block, row, a));
+        offset += (distance + args.axis[a].window - 1) * nh_bias_stride(args, a);
     }
-    return block.head * entries + offset;
-}
-
-NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_block &block,
-                                   int row) {
-    long long offset = 0;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        offset += nh_row_position(block, row, a) * nh_bias_stride(args, a);
     return offset;
 }
 
-/* The bias of a row against the key at a box's origin; may point outside of the table, unlike what is read. */
-NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const struct nh_block &block,
+/* The bias of a row against the column at a box's origin; may point outside of the table, unlike what is read. */
+NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const struct nh_block &block, int head,
                                   const struct nh_cursor &tile, int row) {
-    return (const elem *)args.tensor[NH_BIAS].data + nh_bias_of_tile(args, block, tile) -
-           nh_bias_of_row(args, block, row);
+    return (const elem *)args.tensor[NH_BIAS].data + nh_bias_of_row(args, block, head, tile, row);
 }
 
 /* Scale, bias and mask of one row (block m, half) of scores. `row_bias` is the bias table at the box's origin for this

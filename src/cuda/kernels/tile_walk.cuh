@@ -1,4 +1,5 @@
 /* Which rows a block owns, and the tiles of columns that they meet: queries and keys, or the other way round.
+ * Rows may also be extra tokens, numbered along the last axis, which meet the queries of the whole grid.
  *
  * Rows of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, columns are met in
  * tiles of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2. As a window is the box of its axes' ranges, and ranges only move
@@ -42,14 +43,21 @@ struct nh_block {
     int group[3], origin[3], length[3];
 };
 
-/* Blocks are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
- * keys in the cache. `heads`: query heads, or key heads if those own the rows. False for a tile beyond the end of a dilation group that is shorter than the first. */
-NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, long long heads, struct nh_block &block) {
-    unsigned index = blockIdx.x;
+/* Positions of a dilation group's rows on one axis. */
+NH_DEVICE int nh_row_count(const nh_cuda_args &args, int axis, int group) {
+    if (NH_EXTRA_ROWS) return axis == 2 ? (int)args.extra_tokens : 1;
+    return (int)nh_axis_group_length(args.axis[axis].length, args.axis[axis].dilation, group);
+}
+
+/* Items of work are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
+ * keys in the cache. `heads`: query heads, or key heads if those own the rows. False for a tile beyond the end of a
+ * dilation group that is shorter than the first. */
+NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, unsigned index, long long heads,
+                               struct nh_block &block) {
     bool inside = true;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        int longest = (int)nh_axis_group_length(args.axis[a].length, args.axis[a].dilation, 0);
+        int longest = nh_row_count(args, a, 0);
         unsigned tiles = (unsigned)(longest + nh_tile_q(a) - 1) / nh_tile_q(a);
         block.origin[a] = (int)(index % tiles) * nh_tile_q(a);
         index /= tiles;
@@ -59,7 +67,7 @@ NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, long long heads, struct
         unsigned dilation = (unsigned)args.axis[a].dilation;
         block.group[a] = (int)(index % dilation);
         index /= dilation;
-        block.length[a] = (int)nh_axis_group_length(args.axis[a].length, dilation, block.group[a]);
+        block.length[a] = nh_row_count(args, a, block.group[a]);
         inside = inside && block.origin[a] < block.length[a];
     }
     block.head = (int)(index % (unsigned)heads);

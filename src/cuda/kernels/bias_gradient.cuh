@@ -1,0 +1,125 @@
+/* Gradient of the relative bias beside dQ, without atomics.
+ *
+ * A block keeps to one head, takes every n-th of its query tiles in turn, and adds up a table of its own in memory.
+ * Per tile of keys the warps lay dS down in shared memory; then each thread owns some of the distances from query to
+ * key that occur in the tile, and adds up the pairs at those. small_bias_sum.cu adds up the blocks' tables. Every order
+ * is fixed: results are bit-equal every run. */
+#pragma once
+
+#include "tile_scores.cuh"
+
+enum {
+    NH_BIAS_GRADIENT = NH_BIASED && !NH_INVERSE,
+    /* two pairs of a row are stored at once by lanes of eight rows: in different banks */
+    NH_BIAS_PITCH = NH_COLUMNS + 8,
+    NH_DISTANCES0 = NH_TILE_Q0 + NH_TILE_K0 - 1,
+    NH_DISTANCES1 = NH_TILE_Q1 + NH_TILE_K1 - 1,
+    NH_DISTANCES2 = NH_TILE_Q2 + NH_TILE_K2 - 1
+};
+
+/* Nearly nothing without a bias. */
+struct nh_bias_tile {
+    float d_s[NH_BIAS_GRADIENT ? NH_ROWS * NH_BIAS_PITCH : 2];
+};
+
+NH_DEVICE bool nh_bias_gradient_wanted(const nh_cuda_args &args) {
+    return NH_BIAS_GRADIENT && args.tensor[NH_D_BIAS].data;
+}
+
+/* ---- which tiles ---- */
+
+/* Blocks of one head, and which of them this one is. */
+NH_DEVICE unsigned nh_bias_shares(const nh_cuda_args &args) {
+    return gridDim.x / (unsigned)args.heads;
+}
+NH_DEVICE unsigned nh_bias_share(const nh_cuda_args &args) {
+    return blockIdx.x / (unsigned)args.heads;
+}
+NH_DEVICE unsigned nh_bias_head(const nh_cuda_args &args) {
+    return blockIdx.x % (unsigned)args.heads;
+}
+
+/* Query tiles of one head over the whole batch. */
+NH_DEVICE unsigned nh_bias_turns(const nh_cuda_args &args) {
+    return (unsigned)args.tiling.items;
+}
+
+/* Number of a head's tile among those of all heads: see nh_block_locate. */
+NH_DEVICE unsigned nh_bias_item(const nh_cuda_args &args, unsigned turn) {
+    unsigned per_entry = nh_bias_turns(args) / (unsigned)args.batch;
+    unsigned entry_head = turn / per_entry * (unsigned)args.heads + nh_bias_head(args);
+    return entry_head * per_entry + turn % per_entry;
+}
+
+/* ---- sums ---- */
+
+NH_DEVICE float *nh_bias_table(const nh_cuda_args &args) {
+    const nh_cuda_tensor &tables = args.tensor[NH_D_S];
+    return (float *)tables.data + nh_bias_head(args) * tables.head +
+           nh_bias_share(args) * nh_bias_entries(args);
+}
+
+NH_DEVICE void nh_bias_table_clear(const nh_cuda_args &args) {
+    if (!nh_bias_gradient_wanted(args)) return;
+    float *table = nh_bias_table(args);
+    for (long long i = threadIdx.x; i < nh_bias_entries(args); i += NH_THREADS)
+        table[i] = 0.f;
+}
+
+NH_DEVICE void nh_bias_tile_store(const nh_scores &d_s, int first_row, struct nh_bias_tile &tile) {
+    int lane = (int)threadIdx.x % 32;
+    float *to = tile.d_s + (first_row + lane / 4) * NH_BIAS_PITCH + 2 * (lane % 4);
+#pragma unroll
+    for (int r = 0; r < 2 * NH_BLOCKS; r++)
+#pragma unroll
+        for (int n = 0; n < NH_COLUMNS / 8; n++)
+            *(float2 *)(to + 8 * r * NH_BIAS_PITCH + 8 * n) =
+                make_float2(d_s[r / 2][n][r % 2 * 2], d_s[r / 2][n][r % 2 * 2 + 1]);
+}
+
+/* Rows whose column at a distance lies in the tile, on one axis; only rows that exist. */
+NH_DEVICE struct nh_range nh_rows_at(const struct nh_block &block, int axis, int distance) {
+    int rows = block.length[axis] - block.origin[axis], last = nh_tile_k(axis) - distance;
+    rows = rows < nh_tile_q(axis) ? rows : nh_tile_q(axis);
+    return {distance < 0 ? -distance : 0, last < rows ? last : rows};
+}
+
+/* Sum over the pairs of a tile at a distance, in columns from the row of the same place. */
+NH_DEVICE float nh_bias_sum(const struct nh_block &block, const int distance[3],
+                            const struct nh_bias_tile &tile) {
+    struct nh_range x = nh_rows_at(block, 0, distance[0]), y = nh_rows_at(block, 1, distance[1]),
+                    z = nh_rows_at(block, 2, distance[2]);
+    int shift = (distance[0] * NH_TILE_K1 + distance[1]) * NH_TILE_K2 + distance[2];
+    float sum = 0.f;
+    for (int i = x.begin; i < x.end; i++)
+        for (int j = y.begin; j < y.end; j++)
+            for (int k = z.begin; k < z.end; k++) {
+                int row = (i * NH_TILE_Q1 + j) * NH_TILE_Q2 + k;
+                int column = (i * NH_TILE_K1 + j) * NH_TILE_K2 + k + shift;
+                sum += tile.d_s[row * NH_BIAS_PITCH + column];
+            }
+    return sum;
+}
+
+/* By the whole block. Another barrier must come before the next store. */
+NH_DEVICE void nh_bias_tile_add(const nh_cuda_args &args, const struct nh_block &block,
+                                const struct nh_cursor &cursor, const struct nh_bias_tile &tile) {
+    float *table = nh_bias_table(args);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < NH_DISTANCES0 * NH_DISTANCES1 * NH_DISTANCES2;
+         i += NH_THREADS) {
+        const int distance[3] = {i / (NH_DISTANCES2 * NH_DISTANCES1) - NH_TILE_Q0 + 1,
+                                 i / NH_DISTANCES2 % NH_DISTANCES1 - NH_TILE_Q1 + 1,
+                                 i % NH_DISTANCES2 - NH_TILE_Q2 + 1};
+        long long entry = 0;
+        bool inside = true;
+#pragma unroll
+        for (int a = 0; a < 3; a++) {
+            long long extent = 2 * args.axis[a].window - 1;
+            long long at = cursor.at[a] - block.origin[a] + distance[a] + args.axis[a].window - 1;
+            inside = inside && at >= 0 && at < extent;
+            entry = entry * extent + at;
+        }
+        if (inside) table[entry] += nh_bias_sum(block, distance, tile);
+    }
+}

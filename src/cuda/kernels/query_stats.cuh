@@ -1,0 +1,24 @@
+/* What the backward knows of a query: LSE and delta, as backward_stats.cu wrote them side by side. Read once if queries
+ * are rows, copied tile by tile if they are columns. */
+#pragma once
+
+#include "walk_copy.cuh"
+
+/* lse: in base 2 */
+struct alignas(8) nh_stats {
+    float lse, delta;
+};
+
+/* One column per thread, of the tile at a walk's pointer. */
+NH_DEVICE void nh_stats_copy(const struct nh_course &course, const struct nh_walk &walk,
+                             const struct nh_walk_tables &tables, nh_stats to[NH_COLUMNS]) {
+    unsigned limits = nh_limits(course.halo, walk.cursor);
+#pragma unroll 1
+    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS)
+        nh_copy8(&to[c], walk.at[NH_WALK_STATS] + tables.row[NH_WALK_STATS][c],
+                 nh_within(limits, nh_place_of_column(c)));
+}
+
+NH_DEVICE nh_stats nh_stats_at(const nh_cuda_args &args, long long offset) {
+    return *(const nh_stats *)((const float *)args.tensor[NH_DELTA].data + offset);
+}

@@ -1,0 +1,196 @@
+/* Copies of the tiles of a walk (key_walk.cuh) to shared memory.
+ *
+ * What is needed from tile to tile is kept so that a step is a few additions: each thread copies the same places of
+ * every tile and has a pointer to them in each tensor, which moves by one of four distances. Nothing is read from
+ * shared memory between copies: the compiler puts three dummy loads between such a load and the next copy. */
+#pragma once
+
+#include "key_walk.cuh"
+
+/* Coordinates of a tile's row, one a byte. */
+NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
+    return (unsigned)(nh_column_axis(column, 0) | nh_column_axis(column, 1) << 8 |
+                      nh_column_axis(column, 2) << 16);
+}
+
+/* Rows at a coordinate of `count` or more on some axis are past the halo's end. A byte of nh_limits(..) less a
+ * coordinate keeps its top bit exactly if the coordinate is below the count: all axes in one subtraction. */
+NH_DEVICE unsigned nh_limits(const struct nh_halo &halo, const struct nh_cursor &tile) {
+    unsigned limits = 0;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        int count = halo.end[a] - tile.at[a];
+        limits |= (unsigned)(127 + (count < 128 ? count : 128)) << 8 * a;
+    }
+    return limits;
+}
+
+NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
+    return ((limits - place) & 0x808080u) == 0x808080u;
+}
+
+/* No row of the tile is past the halo's end. */
+NH_DEVICE bool nh_is_whole(const struct nh_halo &halo, const struct nh_cursor &tile) {
+    return tile.at[0] + NH_TILE_K0 <= halo.end[0] & tile.at[1] + NH_TILE_K1 <= halo.end[1] &
+           tile.at[2] + NH_TILE_K2 <= halo.end[2];
+}
+
+/* The tensors that are walked: two of rows, and what is known of queries if those are the columns. */
+enum { NH_WALK_FIRST, NH_WALK_SECOND, NH_WALK_STATS, NH_WALK_TENSORS = NH_INVERSE ? 3 : 2 };
+
+/* In bytes: from a tile's first row to its others, and from a tile to the next one where so many axes start again;
+ * the last of these leads to the next query head. */
+struct nh_walk_tables {
+    long long row[NH_WALK_TENSORS][NH_COLUMNS];
+    long long step[4][NH_WALK_TENSORS];
+};
+
+/* The first of these, worked out: `column` is the same for all threads. */
+NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int slot, int column, int bytes) {
+    const nh_cuda_tensor &tensor = args.tensor[slot];
+    long long offset = 0;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        offset += nh_column_axis(column, a) * (args.axis[a].dilation * tensor.axis[a]);
+    return offset * bytes;
+}
+
+/* By the whole block, after a barrier; another one must follow. `bytes`: of an element. */
+NH_DEVICE void nh_walk_table_fill(const nh_cuda_args &args, const struct nh_halo &halo, int slot,
+                                  int bytes, int which, struct nh_walk_tables &tables) {
+    const nh_cuda_tensor &tensor = args.tensor[slot];
+    for (int i = (int)threadIdx.x; i < NH_COLUMNS + 4; i += NH_THREADS) {
+        int again = i - NH_COLUMNS;
+        long long offset = again == 3 ? tensor.head : 0;
+#pragma unroll
+        for (int a = 0; a < 3; a++) {
+            int positions = again < 0            ? nh_column_axis(i, a)
+                            : a == 2 - again     ? nh_tile_k(a)
+                            : a < 2 - again      ? 0
+                                                 : (1 - nh_halo_tiles(halo, a)) * nh_tile_k(a);
+            offset += positions * args.axis[a].dilation * tensor.axis[a];
+        }
+        (again < 0 ? tables.row[which][i] : tables.step[again][which]) = offset * bytes;
+    }
+}
+
+/* Where a thread's places in the tile at hand are; of the stats, the tile's first. */
+struct nh_walk {
+    struct nh_cursor cursor;
+    /* how many are left, this one included; which query head */
+    int left, head;
+    const char *at[NH_WALK_TENSORS];
+};
+
+/* How a tensor's rows are shared out. If 16 bytes are copied at a time, as many lanes share a row as are a power of two
+ * that divides its units: what a thread adds to its pointer is then a constant or the same for all. */
+template <int WIDTH> struct nh_share {
+    enum {
+        REGULAR = NH_UNIT * NH_ELEMENT_BYTES == 16,
+        UNITS = WIDTH / NH_UNIT,
+        LANES = (UNITS & -UNITS) < NH_THREADS ? (UNITS & -UNITS) : NH_THREADS,
+        ROWS = NH_THREADS / LANES
+    };
+};
+
+/* Bytes from a tile's first row to the thread's first place. */
+template <int WIDTH> NH_DEVICE long long nh_share_offset(const long long *row) {
+    typedef nh_share<WIDTH> share;
+    if (!share::REGULAR) return 0;
+    return row[(int)threadIdx.x / share::LANES % NH_COLUMNS] +
+           (int)threadIdx.x % share::LANES * (NH_UNIT * NH_ELEMENT_BYTES);
+}
+
+NH_DEVICE struct nh_cursor nh_walk_origin(const struct nh_halo &halo) {
+    return {{halo.begin[0], halo.begin[1], halo.begin[2]}};
+}
+
+NH_DEVICE const char *nh_walk_start(const nh_cuda_args &args, const struct nh_block &block,
+                                    const struct nh_halo &halo, int slot, int head, int bytes) {
+    const nh_cuda_tensor &tensor = args.tensor[slot];
+    long long offset = block.batch * tensor.batch + head * tensor.head;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        offset += nh_position_offset(args, block, tensor, a, halo.begin[a]);
+    return (const char *)tensor.data + offset * bytes;
+}
+
+NH_DEVICE void nh_next(struct nh_walk &walk, const struct nh_course &course,
+                       const struct nh_walk_tables &tables) {
+    int again = nh_advance(walk.cursor, course.halo);
+    walk.left--;
+    if (again == 3) walk.head++;
+#pragma unroll
+    for (int i = 0; i < NH_WALK_TENSORS; i++)
+        walk.at[i] += tables.step[again][i];
+}
+
+/* ---- copies ---- */
+
+/* The tile at a walk's pointer `from`, past the halo's end zeros. */
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, const char *from,
+                            const long long *row_offset, bool whole, unsigned limits) {
+    typedef nh_share<WIDTH> share;
+    if (share::REGULAR) {
+        int row = (int)threadIdx.x / share::LANES, lane = (int)threadIdx.x % share::LANES;
+        if (share::ROWS > NH_COLUMNS && row >= NH_COLUMNS) return;
+        unsigned to = nh_shared_address(tile + row * PITCH + lane * NH_UNIT);
+        unsigned room = whole ? ~0u : limits - nh_place_of_column(row);
+#pragma unroll
+        for (int r = 0; r < NH_COLUMNS; r += share::ROWS) {
+            const char *source = from + nh_column_bytes(args, slot, r, NH_ELEMENT_BYTES);
+            bool valid = whole || nh_within(room, nh_place_of_column(r));
+#pragma unroll
+            for (int u = 0; u < share::UNITS; u += share::LANES)
+                nh_copy16_at(to + (r * PITCH + u * NH_UNIT) * NH_ELEMENT_BYTES,
+                             source + u * (NH_UNIT * NH_ELEMENT_BYTES), valid);
+        }
+    } else {
+#pragma unroll 8
+        for (int i = (int)threadIdx.x; i < NH_COLUMNS * share::UNITS; i += NH_THREADS) {
+            int row = i / share::UNITS, column = i % share::UNITS * NH_UNIT;
+            nh_copy_unit(tile + row * PITCH + column,
+                         (const elem *)(from + row_offset[row]) + column,
+                         nh_within(limits, nh_place_of_column(row)));
+        }
+    }
+}
+
+/* `count` rows of extra tokens, `stride` elements apart. */
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_copy_extra(elem *tile, const elem *global, long long stride, long long count) {
+    const int units = WIDTH / NH_UNIT;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
+        int row = i / units, column = i % units * NH_UNIT;
+        nh_copy_unit(tile + row * PITCH + column, global + row * stride + column, row < count);
+    }
+}
+
+NH_DEVICE const elem *nh_extra_row(const nh_cuda_args &args, const struct nh_block &block, int slot,
+                                   long long token) {
+    const nh_cuda_tensor &extra = args.tensor[slot];
+    return (const elem *)extra.data + block.batch * extra.batch + block.kv_head * extra.head +
+           token * extra.axis[3 - args.rank];
+}
+
+/* Starts the copies of the walk's tile of one tensor: of the halo, or of extra tokens. */
+template <int WIDTH, int PITCH, int TENSOR>
+NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_block &block,
+                            const struct nh_course &course, const struct nh_walk_tables &tables,
+                            const struct nh_walk &walk) {
+    const int slot = TENSOR == NH_WALK_FIRST ? (NH_INVERSE ? NH_Q : NH_K) : (NH_INVERSE ? NH_D_O : NH_V);
+    const int extra_slot = TENSOR == NH_WALK_FIRST ? NH_EXTRA_K : NH_EXTRA_V;
+    if (nh_is_extra(course, walk.left)) {
+        long long first = nh_extra_first(course, walk.left);
+        nh_copy_extra<WIDTH, PITCH>(to, nh_extra_row(args, block, extra_slot, first),
+                                    args.tensor[extra_slot].axis[3 - args.rank],
+                                    course.extra_tokens - first);
+    } else if (nh_share<WIDTH>::REGULAR && nh_is_whole(course.halo, walk.cursor)) {
+        nh_copy_tile<WIDTH, PITCH>(to, args, slot, walk.at[TENSOR], tables.row[TENSOR], true, ~0u);
+    } else {
+        nh_copy_tile<WIDTH, PITCH>(to, args, slot, walk.at[TENSOR], tables.row[TENSOR], false,
+                                   nh_limits(course.halo, walk.cursor));
+    }
+}

@@ -1,0 +1,186 @@
+/* cuda.split80's launches: stats of the queries, dQ, dK and dV, and what bias and extra tokens need. */
+#include "dtype.h"
+#include "split80.h"
+#include "tile_count.h"
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+
+/* Bits of what a launch sums up. */
+enum { FIRST = 1, SECOND = 2 };
+
+struct builder {
+    struct nh_cuda_operation *operation;
+    const struct nh_problem *problem;
+    /* in the workspace: LSE and delta of the queries */
+    size_t stats;
+};
+
+/* ---- launches of the kernel ---- */
+
+static void step_init(const struct builder *builder, const int32_t *side, bool inverse,
+                      struct nh_cuda_step *step) {
+    const struct nh_problem *problem = builder->problem;
+    nh_cuda_step_init(step, problem);
+    nh_cuda_bind_workspace(step, problem, NH_DELTA, builder->stats, 4);
+    step->threads = 32 * side[SPLIT80_WARPS];
+    step->shared_bytes = nh_split80_shared_bytes(problem, side, inverse);
+}
+
+static struct nh_kernel_spec spec_of(const struct builder *builder, const int32_t *side,
+                                     bool inverse, int sums) {
+    static const char *const tile[] = {"NH_TILE_Q0", "NH_TILE_Q1", "NH_TILE_Q2",
+                                       "NH_TILE_K0", "NH_TILE_K1", "NH_TILE_K2"};
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = {.source = "split80_backward.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_DIM", problem->dim);
+    nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
+    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
+    nh_kernel_define(&spec, "NH_WARPS", side[SPLIT80_WARPS]);
+    nh_kernel_define(&spec, "NH_STAGES", SPLIT80_STAGES);
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS",
+                     nh_split80_residents(problem, builder->operation->device, side, inverse));
+    nh_kernel_define(&spec, "NH_INVERSE", inverse);
+    nh_kernel_define(&spec, "NH_SUM_FIRST", (sums & FIRST) != 0);
+    nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0);
+    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_split80_shared_bytes(problem, side, inverse));
+    for (int i = 0; i < 6; i++)
+        nh_kernel_define(&spec, tile[i], side[i]);
+    return spec;
+}
+
+static nhood_status add_kernel(const struct builder *builder, const struct nh_cuda_step *step,
+                               struct nh_kernel_spec *spec, bool extra_rows, bool extra_tokens) {
+    bool biased = builder->problem->has_bias && !extra_rows;
+    nh_kernel_define(spec, "NH_EXTRA_ROWS", extra_rows);
+    nh_kernel_define(spec, "NH_EXTRA_TOKENS", extra_tokens);
+    nh_kernel_define(spec, "NH_BIASED", biased);
+    nh_kernel_define(spec, "NH_PRESCALE", biased || !(builder->problem->scale > 0));
+    return nh_cuda_step_add(builder->operation, step, spec);
+}
+
+/* ---- queries ---- */
+
+static nhood_status add_stats(const struct builder *builder) {
+    enum { THREADS = 128, LANES = 32 };
+    const struct nh_problem *problem = builder->problem;
+    int64_t vector = nh_cuda_vector(problem, BIT(O) | BIT(D_O)), lanes = 1;
+    while (lanes < LANES && lanes * vector < problem->dim_v)
+        lanes *= 2;
+    struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_VECTOR", vector);
+    nh_kernel_define(&spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
+    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_kernel_define(&spec, "NH_RESIDENT", 1);
+    nh_kernel_define(&spec, "NH_BIASED", 0);
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, builder->stats, 4);
+    step.threads = THREADS;
+    int64_t rows = problem->batch * problem->tokens * problem->heads;
+    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), INT32_MAX);
+    return nh_cuda_step_add(builder->operation, &step, &spec);
+}
+
+/* The launch by queries leaves a table per block, this one adds them up. */
+static nhood_status add_bias_sum(const struct builder *builder, struct nh_cuda_step step) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = {.source = "small_bias_sum.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
+    step.outputs = BIT(D_BIAS);
+    step.threads = 512;
+    step.shared_bytes = 0;
+    step.grid[0] = nh_ceil_div(problem->bias_count, 32);
+    step.grid[1] = problem->heads;
+    return nh_cuda_step_add(builder->operation, &step, &spec);
+}
+
+static nhood_status add_queries(const struct builder *builder, const int32_t *side) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_cuda_step step;
+    step_init(builder, side, false, &step);
+    struct nh_kernel_spec spec = spec_of(builder, side, false, FIRST);
+    step.outputs = BIT(D_Q);
+    step.grid[0] = problem->heads * nh_split80_head_tiles(problem, side);
+    if (problem->has_bias) {
+        int64_t shares = nh_split80_bias_shares(problem, builder->operation->device, side);
+        int64_t tables = shares * problem->bias_count;
+        step.args.tiling.items = (int)nh_split80_head_tiles(problem, side);
+        step.args.tensor[NH_D_S].head = tables;
+        step.binding[NH_D_S] = (struct nh_cuda_binding){
+            NH_BIND_WORKSPACE,
+            nh_cuda_reserve(builder->operation, (size_t)(problem->heads * tables) * sizeof(float)),
+            {0, 0}};
+        step.outputs |= BIT(D_BIAS);
+        step.grid[0] = problem->heads * shares;
+    }
+    nhood_status status = add_kernel(builder, &step, &spec, false, problem->extra_tokens > 0);
+    if (!status && problem->has_bias) status = add_bias_sum(builder, step);
+    return status;
+}
+
+/* ---- keys and extra tokens ---- */
+
+static nhood_status add_keys(const struct builder *builder, const int32_t *side, int sums) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_cuda_step step;
+    step_init(builder, side, true, &step);
+    struct nh_kernel_spec spec = spec_of(builder, side, true, sums);
+    step.outputs = (sums & FIRST ? BIT(D_K) : 0) | (sums & SECOND ? BIT(D_V) : 0);
+    step.grid[0] = problem->kv_heads * nh_split80_head_tiles(problem, side);
+    return add_kernel(builder, &step, &spec, false, false);
+}
+
+/* Lets the kernel find extra tokens where it looks for keys, one after the other along the last axis. */
+static void bind_extra(const struct nh_problem *problem, struct nh_cuda_step *step, int slot,
+                       int32_t tensor) {
+    const nhood_strides *strides = &problem->strides[tensor];
+    step->binding[slot].from = tensor;
+    step->args.tensor[slot] = (struct nh_cuda_tensor){
+        NULL, strides->batch, {0, 0, strides->axis[NH_AXES - problem->rank]}, strides->head};
+}
+
+static nhood_status add_extra(const struct builder *builder, const int32_t *keys, int sums) {
+    const struct nh_problem *problem = builder->problem;
+    int32_t side[SPLIT80_SIDE];
+    nh_split80_extra_side(problem, keys, side);
+    struct nh_cuda_step step;
+    step_init(builder, side, true, &step);
+    struct nh_kernel_spec spec = spec_of(builder, side, true, sums);
+    bind_extra(problem, &step, NH_K, NHOOD_EXTRA_K);
+    bind_extra(problem, &step, NH_V, NHOOD_EXTRA_V);
+    bind_extra(problem, &step, NH_D_K, NHOOD_D_EXTRA_K);
+    bind_extra(problem, &step, NH_D_V, NHOOD_D_EXTRA_V);
+    /* their queries are those of the whole grid, in its own order */
+    for (int a = 0; a < NH_AXES; a++)
+        step.args.axis[a].dilation = 1;
+    step.outputs = (sums & FIRST ? BIT(D_EXTRA_K) : 0) | (sums & SECOND ? BIT(D_EXTRA_V) : 0);
+    step.grid[0] = problem->batch * problem->kv_heads *
+                   nh_ceil_div(problem->extra_tokens, nh_split80_volume(side));
+    return add_kernel(builder, &step, &spec, true, false);
+}
+
+/* dK and dV, together or one after the other. */
+static nhood_status add_both(const struct builder *builder, const int32_t *side,
+                             nhood_status (*add)(const struct builder *, const int32_t *, int)) {
+    if (!nh_split80_apart(builder->problem)) return add(builder, side, FIRST | SECOND);
+    nhood_status status = add(builder, side, FIRST);
+    return status ? status : add(builder, side, SECOND);
+}
+
+nhood_status nh_split80_add_steps(struct nh_cuda_operation *operation,
+                                  const struct nh_problem *problem,
+                                  const struct nh_config *config) {
+    int64_t rows = problem->batch * problem->tokens * problem->heads;
+    const int32_t *keys = config->value + SPLIT80_SIDE;
+    struct builder builder = {operation, problem,
+                              nh_cuda_reserve(operation, (size_t)rows * 4 * sizeof(float))};
+    nhood_status status = add_stats(&builder);
+    if (!status) status = add_queries(&builder, config->value);
+    if (!status) status = add_both(&builder, keys, add_keys);
+    if (!status && problem->extra_tokens) status = add_both(&builder, keys, add_extra);
+    return status;
+}
