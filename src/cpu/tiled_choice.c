@@ -97,7 +97,7 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double products = nh_problem_flops(problem) / 2 / lanes / shape.lane_share / 0.75;
     double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
     double packed =
-        units * shape.tiles * dims * (shape.keys * (bwd ? 4 : 1) + shape.queries * group * 2);
+        units * shape.tiles * dims * (shape.keys * (bwd ? 8 : 1) + shape.queries * group * 2);
     double spilled = shape.kept_keys * bytes_per_key(problem) / (512 * 1024);
     double slowdown = spilled > 1 ? 1 + 0.05 * (spilled < 8 ? spilled - 1 : 7) : 1;
     packed *= packing_operations(problem, config);

@@ -112,7 +112,7 @@ static void pack_softmax_state(const struct tile *tile, const struct block *bloc
     const nhood_io *io = tile->run->io;
     const struct nh_vector *vector = block->vector[row];
     int32_t slow = block->slow, middle = block->middle[row];
-    struct rows o = tensor_rows(tile, NHOOD_O, tile->head, slow, middle, tile->problem->dim_v);
+    struct rows o = query_rows(tile, block, row, NHOOD_O, tile->problem->dim_v);
     struct rows lse = tensor_rows(tile, NHOOD_LSE, tile->head, slow, middle, 1), d_lse = lse;
     if (io->data[NHOOD_D_LSE]) d_lse = tensor_rows(tile, NHOOD_D_LSE, tile->head, slow, middle, 1);
     for (int32_t lane = 0; lane < VL; lane++) {
@@ -123,8 +123,10 @@ static void pack_softmax_state(const struct tile *tile, const struct block *bloc
         int32_t place = vector->first + lane;
         const real *d_o = s->d_o_rows + ((int64_t)row * VL + lane) * s->width_v;
         vec sum = {0};
-        for (int32_t c = 0; c < o.dim; c += VL)
+        for (int32_t c = 0; c < o.dim; c += VL) {
+            ask_ahead(&o, row_at(&o, place), c);
             sum += load_row(&o, row_at(&o, place), c) * v_load(d_o + c);
+        }
         *delta = v_sum(sum);
         if (io->data[NHOOD_D_LSE]) *delta -= (real)nh_load_f64(lse.dtype, row_at(&d_lse, place), 0);
         s->lse[row * VL + lane] = (real)(nh_load_f64(lse.dtype, row_at(&lse, place), 0) * log2_e);

@@ -397,7 +397,7 @@ static struct nh_band_list step_bands(const struct tile *tile, const struct nh_v
 /* Key rows whose sources stay in L1 while every query vector of the block takes its share of them. */
 static int32_t rows_in_l1(const struct tile *tile, int64_t width) {
     int64_t keys = tile->geometry->chunk + VL, bytes = keys * width * (int64_t)sizeof(real);
-    return (int32_t)nh_max(1, nh_min(MOST_PARTS, 16384 / bytes));
+    return (int32_t)nh_max(1, nh_min(MOST_PARTS, 32768 / bytes));
 }
 
 /* out[lane] += sum over key rows and slots of score * source row, for all rows of the block.

@@ -24,15 +24,6 @@ INLINE vec key_lanes(const int mode, const real *key, const int n, vint index) {
     return mode == NH_LANES_PERMUTE ? v_permute(lanes, index) : lanes;
 }
 
-#if defined(NH_ISA_AVX512)
-/* The same from the 2 VL floats that start at key. A vector that starts at any float straddles two cache lines,
- * being as long as one, and costs three times an aligned load; shuffles run beside the multiply-adds. */
-INLINE vec key_lanes_of_pair(const int mode, vec low, vec high, const int n, vint index) {
-    return mode == NH_LANES_PERMUTE ? v_permute_pair(low, high, index + n)
-                                    : v_shift_pair(low, high, n);
-}
-#endif
-
 INLINE void dot_kernel(const int R, const int N, const int mode, real *const *score,
                        const real *const *query, const real *key, int64_t pitch, int32_t dim,
                        vint index) {
@@ -53,7 +44,10 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
             if (N > 1) KEEP_IN_REGISTER(value[r]);
         }
 #if defined(NH_ISA_AVX512)
-        const bool pair = mode != NH_LANES_SAME && N > 2;
+        /* A vector that starts at any float straddles two cache lines, being as long as one, and costs three times an
+         * aligned load. Shuffles that cut all keys from two vectors run beside the multiply-adds; permutations of two
+         * vectors take too long for the same. */
+        const bool pair = mode == NH_LANES_SHIFT && N > 2;
         vec low = v_load(key), high = pair ? v_load(key + VL) : low;
         if (pair) KEEP_IN_REGISTER(low);
         if (pair) KEEP_IN_REGISTER(high);
@@ -61,8 +55,7 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) {
 #if defined(NH_ISA_AVX512)
-            vec k = pair ? key_lanes_of_pair(mode, low, high, n, index)
-                         : key_lanes(mode, key, n, index);
+            vec k = pair ? v_shift_pair(low, high, n) : key_lanes(mode, key, n, index);
 #else
             vec k = key_lanes(mode, key, n, index);
 #endif

@@ -91,27 +91,30 @@ static void forward_step(struct tile *tile, const struct block *block, const str
                 s->out);
 }
 
+/* Rows of a query-side tensor at one query vector of the block. */
+static struct rows query_rows(const struct tile *tile, const struct block *block, int32_t row,
+                              int32_t tensor, int64_t dim) {
+    int32_t middle = block->middle[row];
+    struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, middle, dim);
+    rows.ahead = bytes_ahead(tile, tensor, middle, tile->query[1], tile->query_end[1],
+                             tile->problem->heads - 1 - tile->head);
+    return rows;
+}
+
 /* Packs the block's rows of a query-side tensor by channel: [row][channel][VL]. */
 static void pack_query_columns(const struct tile *tile, const struct block *block, int32_t tensor,
                                int64_t dim, real factor, real *columns) {
-    for (int32_t r = 0; r < block->rows; r++) {
-        struct rows rows =
-            tensor_rows(tile, tensor, tile->head, block->slow, block->middle[r], dim);
-        rows.ahead = bytes_ahead(tile, tensor, block->middle[r], tile->query[1], tile->query_end[1],
-                                 tile->problem->heads - 1 - tile->head);
-        columns_from(rows, block->vector[r]->first, block->vector[r]->count, factor,
-                     columns + r * dim * VL, VL);
-    }
+    for (int32_t r = 0; r < block->rows; r++)
+        columns_from(query_rows(tile, block, r, tensor, dim), block->vector[r]->first,
+                     block->vector[r]->count, factor, columns + r * dim * VL, VL);
 }
 
 /* Rounds lane results to a query-side tensor; factor by lane. */
 static void store_queries(const struct tile *tile, const struct block *block, int32_t row,
                           int32_t tensor, int64_t dim, const real *factor, const real *out,
                           int64_t width) {
-    struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[row], dim);
-    for (int32_t lane = 0; lane < block->vector[row]->count; lane++)
-        row_to(rows, block->vector[row]->first + lane, factor ? factor[lane] : 1,
-               out + ((int64_t)row * VL + lane) * width);
+    rows_to(query_rows(tile, block, row, tensor, dim), block->vector[row]->first,
+            block->vector[row]->count, factor, out + (int64_t)row * VL * width, width);
 }
 
 /* ln(sum(exp(score))), of the dtype of `real`. */

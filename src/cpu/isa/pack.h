@@ -10,7 +10,8 @@ struct rows {
     int64_t step;
     const int32_t *token;
     int32_t dtype, dim;
-    int64_t ahead; /* bytes from a row to the one to ask into L2 while it is packed: 0 for none */
+    int64_t
+        ahead; /* bytes from a row to the one asked into L2 while it is read or written; 0: none */
 };
 
 INLINE const char *row_at(const struct rows *rows, int32_t place) {
@@ -107,16 +108,21 @@ INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, rea
     }
 }
 
-/* row(place)[c] = factor * in[c] */
-INLINE void unpack_row(const struct rows *rows, int32_t place, real factor, const real *in) {
-    char *row = (char *)(uintptr_t)row_at(rows, place);
-    for (int32_t c = 0; c < rows->dim; c += VL) {
-        vec v = v_load(in + c) * factor;
-        char *at = row + (size_t)c * nh_dtype_bytes(rows->dtype);
-        if (rows->dim - c >= VL) {
-            v_store_as(rows->dtype, at, v);
-        } else {
-            v_store_part(rows->dtype, at, v, rows->dim - c);
+/* row(first + x)[c] = factor[x] * in[x * width + c]; factor NULL for none. */
+INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, const real *factor,
+                        const real *in, int64_t width) {
+    for (int32_t x = 0; x < count; x++) {
+        char *row = (char *)(uintptr_t)row_at(rows, first + x);
+        vec scale = v_set(factor ? factor[x] : 1);
+        for (int32_t c = 0; c < rows->dim; c += VL) {
+            vec v = v_load(in + x * width + c) * scale;
+            char *at = row + (size_t)c * nh_dtype_bytes(rows->dtype);
+            ask_ahead(rows, row, c);
+            if (rows->dim - c >= VL) {
+                v_store_as(rows->dtype, at, v);
+            } else {
+                v_store_part(rows->dtype, at, v, rows->dim - c);
+            }
         }
     }
 }
@@ -155,8 +161,9 @@ static void rows_from(struct rows rows, int32_t first, int32_t count, real facto
     WITH_DTYPE(rows, pack_rows(&rows, first, count, factor, out, width));
 }
 
-static void row_to(struct rows rows, int32_t place, real factor, const real *in) {
-    WITH_DTYPE(rows, unpack_row(&rows, place, factor, in));
+static void rows_to(struct rows rows, int32_t first, int32_t count, const real *factor,
+                    const real *in, int64_t width) {
+    WITH_DTYPE(rows, unpack_rows(&rows, first, count, factor, in, width));
 }
 
 #endif

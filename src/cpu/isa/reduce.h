@@ -102,8 +102,7 @@ static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_
         sum_span(run, tile, unit, slow, middle, begin, end, target[i].offset, target[i].width);
         struct rows rows =
             tensor_rows(tile, target[i].tensor, tile->kv_head, slow, middle, target[i].dim);
-        for (int32_t x = begin; x < end; x++)
-            row_to(rows, x, 1, tile->scratch.line + (x - begin) * target[i].width);
+        rows_to(rows, begin, end - begin, NULL, tile->scratch.line, target[i].width);
     }
 }
 
@@ -125,8 +124,8 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
                              nh_round_item(run, unit, t) * run->partial_reals + offset +
                              token * width,
                          width);
-            row_to(extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim),
-                   0, 1, tile->scratch.line);
+            rows_to(extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim),
+                    0, 1, NULL, tile->scratch.line, width);
         }
     }
 }

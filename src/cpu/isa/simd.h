@@ -123,8 +123,7 @@ INLINE vec v_permute(vec v, vint index) {
 }
 
 #if defined(NH_ISA_AVX512)
-/* Lane i of the result is lane i + n, or index[i], of the 2 VL lanes of low and high; n < 8 is a constant once
- * inlined. */
+/* Lane i of the result is lane i + n of the 2 VL lanes of low and high; n < 8 is a constant once inlined. */
 #if NH_REAL == 32
 #define ALIGN_PAIR(low, high, n) (vec) _mm512_alignr_epi32((__m512i)(high), (__m512i)(low), n)
 #else
@@ -141,14 +140,6 @@ INLINE vec v_shift_pair(vec low, vec high, int n) {
     case 7: return ALIGN_PAIR(low, high, 7);
     default: return low;
     }
-}
-
-INLINE vec v_permute_pair(vec low, vec high, vint index) {
-#if NH_REAL == 32
-    return (vec)_mm512_permutex2var_ps((__m512)low, (__m512i)index, (__m512)high);
-#else
-    return (vec)_mm512_permutex2var_pd((__m512d)low, (__m512i)index, (__m512d)high);
-#endif
 }
 #endif
 
