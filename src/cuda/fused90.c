@@ -36,18 +36,16 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t *value
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
-/* Nanoseconds, fitted on an H200. Products run at nine tenths of the tensor cores' rate, or the softmax where that is
- * slower; to that come masks, what it costs to turn from one tile to the next (less with three warpgroups, which cover
- * for each other) and from one item to the next. */
+/* Nanoseconds. Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next (less
+ * with three warpgroups, which cover for each other) and from one item to the next. */
 static double model(const struct nh_problem *problem, const struct nh_device *device,
                     const struct nh_config *config, struct nh_count *work) {
-    /* Under full load the card runs at its power limit and not at its highest clock. */
-    const double share_of_clock = 0.8, item = 1500, launch_ns = 9000;
+    const double tensor = 0.925, exponential = 1.03, masks = 6.04, memory = 1.18;
+    const double turn[] = {377, 283}, item = 3350, launch_ns = 8290;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double keys = (double)value[KX] * value[KY] * value[KZ], rows = 64.0 * value[WARPGROUPS];
     double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
-    double turn = value[WARPGROUPS] == 2 ? 460 : 216;
     struct nh_tiling_count count = nh_tiling_count(problem, value + QX, value + KX);
     double copies = (double)(problem->batch * problem->heads / value[QH]);
     double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * count.items;
@@ -65,17 +63,13 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     nh_cuda_count_load(cuda, &load, work);
     work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     const double *limit = work->limit_ns;
-    double products = limit[NHOOD_LIMIT_TENSOR] / 0.90,
-           softmax = 1.55 * limit[NHOOD_LIMIT_EXPONENTIAL];
-    double turns =
-        nh_cuda_clocks_ns(cuda, (load.tiles * turn + items * item) / cuda->multiprocessors);
-    double waves = items / cuda->multiprocessors;
-    double filled = waves / (double)(int64_t)(waves + 0.999);
-    double busy =
-        ((products > softmax ? products : softmax) + 1.4 * limit[NHOOD_LIMIT_MASK] + turns) /
-        filled / share_of_clock;
-    double memory = limit[NHOOD_LIMIT_MEMORY] / 0.85;
-    return (busy > memory ? busy : memory) + launch_ns;
+    double turns = load.tiles * turn[value[WARPGROUPS] > 2] + items * item;
+    double busy = tensor * limit[NHOOD_LIMIT_TENSOR] +
+                  exponential * limit[NHOOD_LIMIT_EXPONENTIAL] + masks * limit[NHOOD_LIMIT_MASK] +
+                  nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
+    busy *= nh_cuda_rounding(items, cuda->multiprocessors);
+    double moving = memory * limit[NHOOD_LIMIT_MEMORY];
+    return (busy > moving ? busy : moving) + launch_ns;
 }
 
 static void count_work(const struct nh_problem *problem, const struct nh_device *device,

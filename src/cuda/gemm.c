@@ -80,13 +80,12 @@ static bool complete(const struct nh_problem *problem, const struct nh_cuda_devi
 
 /* The three products of kernels/gemm_pn.cu and gemm_band.cu, and what they cost a warp: instructions per tile, per
  * chunk, per copy of 16 bytes that a thread makes, and per column of a chunk that holds keys of the warp's rows.
- * Least squares over 68 timings on an H200, every tile shape with 64 and 32 columns on three grids; off by 4 to 13 %
- * (root mean square). */
+ * Least squares over 174 timings on an H200, samples of the paper's problems in all ranks, f16 and f32; off by 14 % (root
+ * mean square). */
 enum { PN, NN, IN };
 struct cost {
     double tile, chunk, copy, column;
 };
-static const struct cost costs[] = {{1300, 430, 76, 8}, {1600, 520, 109, 9}, {300, 500, 103, 21}};
 
 /* Chunks of a tile's box, and how many of them one warp's 16 rows have keys in. */
 struct chunks {
@@ -128,10 +127,15 @@ static double warps_per_scheduler(const struct nh_problem *problem,
     return (double)(blocks * rows) / 64;
 }
 
-/* Seconds of one product. Six warps keep a scheduler busy; fewer issue about as the root of their number. */
+/* Seconds of one product. Six warps keep a scheduler busy; fewer issue nearly in proportion. */
 static double product_seconds(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                               const struct nh_config *config, int64_t dim, int product) {
     enum { SCHEDULERS = 4, BUSY = 6 };
+    const struct cost costs[] = {
+        {702, 1030, 28.2, 10.2},
+        {1030, 314, 28.8, 8.59},
+        {195, 448, 137, 25.2},
+    };
     const struct cost *cost = &costs[product];
     struct chunks chunks = chunks_of(problem, config);
     double columns = config->value[GEMM_COLUMNS], width = (double)nh_gemm_width(dim);
@@ -139,8 +143,8 @@ static double product_seconds(const struct nh_problem *problem, const struct nh_
     double copies = columns * width * (double)nh_dtype_bytes(problem->dtype) / 16 / (2 * rows);
     /* tensor core instructions and what feeds them, beyond what 16-bit rows of 64 were fitted with */
     double f32 = problem->dtype != NHOOD_DTYPE_F32        ? 0
-                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 0.08
-                                                          : 0.2;
+                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 0.4 * 0.57
+                                                          : 0.57;
     double instructions = cost->tile + chunks.all * (cost->chunk + copies * cost->copy) +
                           chunks.own * columns * (cost->column + f32 * width);
     double heads = (double)(product == IN ? problem->kv_heads : problem->heads);
@@ -148,9 +152,9 @@ static double product_seconds(const struct nh_problem *problem, const struct nh_
     double warps =
         (double)problem->batch * heads * (double)nh_gemm_tiles(problem, config) * rows / 16;
     double schedulers = SCHEDULERS * cuda->multiprocessors;
-    double sharing =
-        fmin(warps / schedulers, warps_per_scheduler(problem, cuda, config, dim, product));
-    return warps * instructions / (schedulers * cuda->clock_hz * sqrt(fmin(1, sharing / BUSY)));
+    double rounds = fmax(1, warps / schedulers);
+    double sharing = fmin(rounds, warps_per_scheduler(problem, cuda, config, dim, product));
+    return instructions * rounds / (cuda->clock_hz * pow(fmin(1, sharing / BUSY), 0.829));
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -165,7 +169,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     case NHOOD_OP_FWD:
         seconds = product_seconds(problem, cuda, config, dim, PN) +
                   product_seconds(problem, cuda, config, dim_v, NN);
-        seconds += (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
+        seconds +=
+            1.3 * (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
         launches = 3;
         break;
     case NHOOD_OP_BWD:
@@ -182,7 +187,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     default: seconds = product_seconds(problem, cuda, config, dim_v, IN);
     }
     double memory = traffic / cuda->memory_bytes_per_s;
-    return 1e9 * (seconds > memory ? seconds : memory) + 4000 * launches;
+    return 1e9 * (seconds > memory ? seconds : memory) + 2900 * launches;
 }
 
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {

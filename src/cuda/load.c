@@ -1,5 +1,7 @@
 #include "load.h"
 
+#include <math.h>
+
 /* Per clock of a multiprocessor. Tensor cores: NVIDIA's white papers of GA100, GA102, AD102 and GH100; mma.sync on sm_90
  * reaches 63 % of wgmma's rate (measured on an H200). Exponentials: the throughput table of the CUDA programming guide.
  * A mask is at least one instruction per logit and lane. L2: 5,120 bytes for 108 multiprocessors by GA100's white
@@ -19,6 +21,10 @@ double nh_cuda_products_per_clock(const struct nh_problem *problem,
 
 static double l2_bytes_per_clock(const struct nh_cuda_device *device) {
     return device->arch == 80 ? 5120 / 108.0 : 32;
+}
+
+double nh_cuda_rounding(double items, double places) {
+    return ceil(items / places) * places / items;
 }
 
 double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks) {

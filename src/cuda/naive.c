@@ -146,18 +146,22 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 /* Multiply-adds outside tensor cores: 128 lanes per multiprocessor and clock, of which loads, shuffles and address
- * arithmetic leave a few in a hundred; and what every row costs before its first key. Medians on an H200. */
+ * arithmetic leave a few in a hundred; what every row costs before its first key; and what a key takes that a row has to
+ * wait for, where there are few rows. Fitted on an H200. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
-    enum { ROW_CLOCKS = 150, LAUNCH_NS = 5000 };
+    const double row_clocks = 151, launch_ns = 7330, lanes = 0.0396, backward = 1.76,
+                 key_clocks = 1760;
     (void)config;
     const struct nh_cuda_device *cuda = device->backend;
-    double clocks_per_s = cuda->multiprocessors * cuda->clock_hz;
     double rows = (double)(problem->batch * problem->heads * problem->tokens);
-    double arithmetic =
-        (nh_problem_flops(problem) / (0.045 * 256) + rows * ROW_CLOCKS) / clocks_per_s;
+    double passes = problem->op == NHOOD_OP_BWD ? backward : 1;
+    double clocks =
+        (nh_problem_flops(problem) / (lanes * 256) + rows * row_clocks) / cuda->multiprocessors;
+    double alone = passes * (double)problem->window_count * key_clocks;
+    double busy = (clocks > alone ? clocks : alone) / cuda->clock_hz;
     double memory = nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
-    return 1e9 * (arithmetic > memory ? arithmetic : memory) + LAUNCH_NS;
+    return 1e9 * (busy > memory ? busy : memory) + passes * launch_ns;
 }
 
 const struct nh_solver nh_solver_cuda_naive = {"cuda.naive", NHOOD_DEVICE_CUDA, NULL,  refuse,

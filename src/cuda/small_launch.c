@@ -1,4 +1,7 @@
 #include "small_launch.h"
+#include "load.h"
+
+#include <math.h>
 
 /* Whether a product can mask: see kernels/small_penalty.cuh. A tiny scale would make the penalty a small one. */
 bool nh_small_masks_by_penalty(const struct nh_problem *problem,
@@ -64,22 +67,23 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 
 /* ---- time ---- */
 
-/* Instructions of a warp for one subtile: products with their loads, then masks and exponentials. */
+/* Instructions of a warp for one subtile: products with their loads, then masks and exponentials, whose constants are fitted
+ * with those of nh_small_launch_ns. */
 static double subtile_instructions(const struct nh_problem *problem,
                                    const struct nh_small_launch *launch) {
     double keys = (double)steps_of(problem->dim), values = (double)steps_of(problem->dim_v);
     double bias = problem->has_bias ? 16 : 0, block;
     switch (launch->kernel) {
-    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 18 : 26); break;
+    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 11.1 : 12.2); break;
     case NH_SMALL_BACKWARD_QUERY:
-        block = 2 * (2 * keys + values) + 35;
+        block = 2 * (2 * keys + values) + 16.6;
         /* entries of the table, gathered over 16 rows */
         bias += (double)problem->bias_count * (problem->has_bias ? 2.5 : 0) /
                 (double)launch->shape.blocks;
         break;
-    default: block = 4 * (keys + values) + 50;
+    default: block = 4 * (keys + values) + 28.5;
     }
-    return (double)launch->shape.blocks * (block + bias) + 330;
+    return (double)launch->shape.blocks * (block + bias) + 231;
 }
 
 /* What an item copies to shared memory. */
@@ -103,25 +107,29 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
 
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
-    /* fitted on an H200: bytes that a multiprocessor gets from the L2 per clock; instructions of a warp per 32 copies
-     * and per item; clocks of the card under load over its highest */
-    const double l2_bytes_per_clock = 32, per_copy = 10, per_item = 200, slower = 1.1;
+    /* Fitted on an H200: instructions of a warp per 32 copies and per item; the share of the issue slots that is filled, by
+     * warps that have something to run while others wait; what few blocks do not hide of their copies; clocks of an item
+     * that has the multiprocessor to itself, and of an instruction then. */
+    const double l2_bytes_per_clock = 32, per_copy = 17.2, per_item = 116;
+    const double filled_least = 0.242, filled_per_warp = 0.0116, filled_most = 0.459;
+    const double exposed_least = 0.174, exposed_alone = 0.671;
+    const double alone_item = 1630, alone_instruction = 10.7, slower = 1.27, tail = 0.506;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double items = launch->shape.items / share;
     double residents = (double)nh_small_residents(problem, device, launch);
     double bytes = items * item_bytes(problem, launch);
-    double instructions = launch->shape.subtiles * subtile_instructions(problem, launch) +
-                          bytes / (16 * 32) * per_copy + items * launch->warps * per_item;
-    /* of the issue slots, by what else there is to run while a warp waits */
-    double filled = 0.2 + 0.021 * residents * launch->warps;
-    if (filled > 0.75) filled = 0.75;
+    double subtile = subtile_instructions(problem, launch);
+    double instructions = launch->shape.subtiles * subtile + bytes / (16 * 32) * per_copy +
+                          items * launch->warps * per_item;
+    double filled = fmin(filled_least + filled_per_warp * residents * launch->warps, filled_most);
     double issue = instructions / 4 / filled, copy = bytes / l2_bytes_per_clock;
-    /* few blocks hide less of their copies */
-    double exposed = 0.15 + 0.5 / residents;
-    double clocks = issue > copy ? issue + exposed * copy : copy + exposed * issue;
+    double exposed = exposed_least + exposed_alone / residents;
     double waves = copies * items / residents;
-    double tail = waves > 1 ? 1 + 0.3 / waves : 1 / waves < 4 ? 1 / waves : 4;
-    return 1e9 * slower * copies * clocks * tail / device->clock_hz;
+    double clocks = copies * (fmax(issue, copy) + exposed * fmin(issue, copy)) *
+                    (slower + tail / fmax(waves, 1));
+    double turns = share * (double)nh_ceil_div(launch->shape.item_rows / 16, launch->warps);
+    double alone = ceil(waves) * (alone_item + turns * subtile * alone_instruction);
+    return nh_cuda_clocks_ns(device, fmax(clocks, alone));
 }

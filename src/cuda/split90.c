@@ -68,12 +68,12 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 
 /* ---- estimate ---- */
 
-/* Nanoseconds of a launch, fitted on an H200: products at four fifths of the tensor cores' rate, masks, a turn from tile to
- * tile and from item to item. */
+/* Nanoseconds of a launch, as in cuda.fused90. */
 static double pass_ns(const struct nh_problem *problem, const struct nh_device *device,
                       const int32_t own[3], const int32_t walk[3], enum pass pass,
                       struct nh_count *work) {
-    const double share_of_clock = 0.8, turn = 500, item = 2000;
+    const double tensor = 0.754, exponential = 0.705, masks = 8.53;
+    const double turn = 920, item = 984;
     const struct nh_cuda_device *cuda = device->backend;
     struct nh_tiling_count count = facts[pass].keys ? nh_tiling_inverse_count(problem, own, walk)
                                                     : nh_tiling_count(problem, own, walk);
@@ -92,11 +92,12 @@ static double pass_ns(const struct nh_problem *problem, const struct nh_device *
         .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
     };
     struct nh_count launch = nh_cuda_count_load(cuda, &load, work);
-    double turns =
-        nh_cuda_clocks_ns(cuda, (load.tiles * turn + items * item) / cuda->multiprocessors);
-    return (launch.limit_ns[NHOOD_LIMIT_TENSOR] / 0.80 + 1.4 * launch.limit_ns[NHOOD_LIMIT_MASK] +
-            turns) /
-           share_of_clock;
+    const double *limit = launch.limit_ns;
+    double turns = load.tiles * turn + items * item;
+    double busy = tensor * limit[NHOOD_LIMIT_TENSOR] +
+                  exponential * limit[NHOOD_LIMIT_EXPONENTIAL] + masks * limit[NHOOD_LIMIT_MASK] +
+                  nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
+    return busy * nh_cuda_rounding(items, cuda->multiprocessors);
 }
 
 /* Of the launches that own queries, or keys. */
@@ -113,14 +114,14 @@ static double passes_ns(const struct nh_problem *problem, const struct nh_device
 /* Only the launch for the stats waits for memory. */
 static double model(const struct nh_problem *problem, const struct nh_device *device,
                     const struct nh_config *config, struct nh_count *work) {
-    const double launches_ns = 12000;
+    const double launches_ns = 17000, stats = 4;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double stats_bytes =
         2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
     *work = (struct nh_count){.tiles = 0};
     work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    return 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns +
+    return stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns +
            passes_ns(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work) +
            passes_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true, work);
 }
