@@ -51,6 +51,9 @@ inline float __uint_as_float(unsigned bits) {
 inline float __int_as_float(int bits) {
     return same_bits<float>(bits);
 }
+inline int __float_as_int(float value) {
+    return same_bits<int>(value);
+}
 inline unsigned __float_as_uint(float value) {
     return same_bits<unsigned>(value);
 }

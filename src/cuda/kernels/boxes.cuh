@@ -170,26 +170,38 @@ __device__ __forceinline__ unsigned nh_ones(int n) {
     return (1u << n) - 1u;
 }
 
-/* Bit j: column 8 j + c of the walked tile that starts at `start` is seen by the row. Separable: bits of the z
- * runs (NH_WALK_Z / 8 groups each) times the lines they stand in, cut to the planes. */
+/* A walked tile is lines along z, each of so many groups of 8 columns: its runs. */
+#define NH_RUNS (NH_WALK_Z / 8)
+
+/* What the row sees of a tile that starts at `start`, on one axis and relative to it. */
+__device__ __forceinline__ nh_range nh_seen_of_tile(const nh_sight &sight, int axis, int start) {
+    const int extent[3] = NH_WALK_TILE;
+    nh_range seen = {0, extent[axis]};
+    if (axis < NH_FIRST_AXIS) return seen;
+    seen.begin = nh_min(nh_max(sight.begin[axis] - start, 0), extent[axis]);
+    seen.end = nh_min(nh_max(sight.end[axis] - start, 0), extent[axis]);
+    return seen;
+}
+
+/* Bit i: column 8 i + c of a line is seen by the row. */
+__device__ __forceinline__ unsigned nh_run_bits(const nh_sight &sight, const int start[3], int c) {
+    nh_range z = nh_seen_of_tile(sight, 2, start[2]);
+    return nh_ones((z.end - c + 7) >> 3) & ~nh_ones((z.begin - c + 7) >> 3);
+}
+
+/* Bit j: group j of 8 columns stands in a line that the row sees something of; `run`: of the groups of each line only
+ * these. Separable: lines are cut to a range in every plane, then the planes. */
+__device__ __forceinline__ unsigned nh_line_bits(const nh_sight &sight, const int start[3], unsigned run) {
+    const int plane = NH_WALK_Y * NH_RUNS, all = NH_WALK_ROWS / 8;
+    const unsigned every_run = nh_ones(plane) / nh_ones(NH_RUNS), every_plane = nh_ones(all) / nh_ones(plane);
+    nh_range x = nh_seen_of_tile(sight, 0, start[0]), y = nh_seen_of_tile(sight, 1, start[1]);
+    unsigned lines = nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin) & every_run;
+    return lines * run * every_plane & nh_ones(plane * x.end) & ~nh_ones(plane * x.begin);
+}
+
+/* Bit j: column 8 j + c of the tile is seen by the row. */
 __device__ __forceinline__ unsigned nh_sight_bits(const nh_sight &sight, const int start[3], int c) {
-    const int runs = NH_WALK_Z / 8, plane = NH_WALK_Y * runs, all = NH_WALK_ROWS / 8;
-    const unsigned every_run = nh_ones(plane) / nh_ones(runs), every_plane = nh_ones(all) / nh_ones(plane);
-    int x0 = 0, x1 = NH_WALK_X, y0 = 0, y1 = NH_WALK_Y;
-    int z0 = nh_min(nh_max(sight.begin[2] - start[2], 0), NH_WALK_Z);
-    int z1 = nh_min(nh_max(sight.end[2] - start[2], 0), NH_WALK_Z);
-    if (NH_RANK > 1) {
-        y0 = nh_min(nh_max(sight.begin[1] - start[1], 0), NH_WALK_Y);
-        y1 = nh_min(nh_max(sight.end[1] - start[1], 0), NH_WALK_Y);
-    }
-    if (NH_RANK > 2) {
-        x0 = nh_min(nh_max(sight.begin[0] - start[0], 0), NH_WALK_X);
-        x1 = nh_min(nh_max(sight.end[0] - start[0], 0), NH_WALK_X);
-    }
-    unsigned z = nh_ones((z1 - c + 7) >> 3) & ~nh_ones((z0 - c + 7) >> 3);
-    unsigned y = nh_ones(runs * y1) & ~nh_ones(runs * y0) & every_run;
-    unsigned x = nh_ones(plane * x1) & ~nh_ones(plane * x0);
-    return y * z * every_plane & x;
+    return nh_line_bits(sight, start, nh_run_bits(sight, start, c));
 }
 
 /* Bit j: column 8 j + c is below `count`. */

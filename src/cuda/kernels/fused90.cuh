@@ -126,14 +126,14 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     return both;
 }
 
+/* One word after the other: the compiler then turns seven bits at a time into predicates. */
 __device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
+    const unsigned bits[4] = {a0, a1, b0, b1};
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        score[4 * j + 0] = a0 & 1u << j ? score[4 * j + 0] : NH_MINUS_INFINITY;
-        score[4 * j + 1] = a1 & 1u << j ? score[4 * j + 1] : NH_MINUS_INFINITY;
-        score[4 * j + 2] = b0 & 1u << j ? score[4 * j + 2] : NH_MINUS_INFINITY;
-        score[4 * j + 3] = b1 & 1u << j ? score[4 * j + 3] : NH_MINUS_INFINITY;
-    }
+    for (int part = 0; part < 4; part++)
+#pragma unroll
+        for (int j = 0; j < NH_WALK_ROWS / 8; j++)
+            score[4 * j + part] = bits[part] & 1u << j ? score[4 * j + part] : NH_MINUS_INFINITY;
 }
 
 /* The accumulators of two groups of 8 columns are the A operand of 16: nothing to exchange. */
@@ -258,19 +258,30 @@ __device__ __forceinline__ void walk_again(walk &w) {
     w.tile[0] = w.tile[1] = w.tile[2] = 0;
 }
 
-__device__ __forceinline__ bool seen_whole(const walk &w) {
+/* Every row of the warpgroup sees all of the tile, as far as axes [first, 3) are concerned or, of these, below `end`. */
+__device__ __forceinline__ bool seen_whole(const walk &w, int first = NH_FIRST_AXIS, int end = 3) {
     bool whole = true;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        whole = whole && w.tile[a] >= w.full.begin[a] && w.tile[a] < w.full.end[a];
+        if (a >= first && a < end) whole = whole && w.tile[a] >= w.full.begin[a] && w.tile[a] < w.full.end[a];
     return whole;
 }
 
-__device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
+__device__ __forceinline__ void start_of_tile(const walk &w, int start[3]) {
     const int k_tile[3] = NH_WALK_TILE;
-    int c = 2 * (threadIdx.x & 3), start[3];
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        start[a] = w.tile[a] * k_tile[a];
+}
+
+__device__ __forceinline__ void note_tile(const nh_cuda_args &args, const walk &w) {
     if (NH_NOTED && threadIdx.x % 128 == 0)
         nh_note_tile(args, w.item, w.t, threadIdx.x == 128, w.t < w.window_tiles && !seen_whole(w));
+}
+
+__device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
+    int c = 2 * (threadIdx.x & 3), start[3];
+    note_tile(args, w);
 #if NH_EXTRA
     if (w.t >= w.window_tiles) {
         int count = (int)args.extra_tokens - (w.t - w.window_tiles) * NH_WALK_ROWS;
@@ -281,9 +292,7 @@ __device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &
     }
 #endif
     if (seen_whole(w)) return;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        start[a] = w.tile[a] * k_tile[a];
+    start_of_tile(w, start);
     mask(score, nh_sight_bits(w.sight[0], start, c), nh_sight_bits(w.sight[0], start, c + 1),
          nh_sight_bits(w.sight[1], start, c), nh_sight_bits(w.sight[1], start, c + 1));
 }

@@ -158,47 +158,110 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+/* ---- masks ---- */
+
+/* Where lines are short, masks along z cost four additions and no selection for every score: columns 8 apart share their
+ * place in a line, and what the softmax subtracts is infinite for places that a row does not see. */
+#define SHORT_LINES (NH_RUNS <= 4)
+#define PLACES (SHORT_LINES ? NH_RUNS : 1)
+
+/* Of a thread's two rows and the even and odd columns: bit i is set if run i of every line is seen. */
+struct sighted {
+    unsigned run[2][2];
+};
+
+/* Masks what rows do not see of a tile, but for what is left to the softmax. */
+__device__ __forceinline__ void mask_lines(const nh_cuda_args &args, const walk &w, float *score, sighted &seen) {
+    int c = 2 * (threadIdx.x & 3), start[3];
+    seen.run[0][0] = seen.run[0][1] = seen.run[1][0] = seen.run[1][1] = ~0u;
+    if (!SHORT_LINES || (NH_EXTRA && w.t >= w.window_tiles)) {
+        mask_tile(args, w, score);
+        return;
+    }
+    note_tile(args, w);
+    start_of_tile(w, start);
+    if (!seen_whole(w, 2)) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            seen.run[half][0] = nh_run_bits(w.sight[half], start, c);
+            seen.run[half][1] = nh_run_bits(w.sight[half], start, c + 1);
+        }
+    }
+    if (NH_WALK_ROWS == NH_WALK_Z || seen_whole(w, NH_FIRST_AXIS, 2)) return;
+    unsigned a = nh_line_bits(w.sight[0], start, nh_ones(NH_RUNS));
+    unsigned b = nh_line_bits(w.sight[1], start, nh_ones(NH_RUNS));
+    mask(score, a, a, b, b);
+}
+
+/* ---- softmax ---- */
+
 /* Weights are relative to a score that their row has met, and may exceed it by this many powers of two before the row
  * moves to its largest: after the first tiles hardly any does. Results differ by rounding only, and what a row's are
  * depends on no other row. */
 #define SLACK 8.0f
 
-/* Moves rows whose largest scores, over this lane's columns, leave the slack. The first score a row is relative to is
- * finite, so that a row without a key in its first tiles needs no special case: moving wipes what it gathered. */
-__device__ __forceinline__ void move_rows(rows &r, float a, float b, float scale) {
-    a = quad_max(a);
-    b = quad_max(b);
-    if (!((a - r.base[0]) * scale > SLACK)) a = r.base[0];
-    if (!((b - r.base[1]) * scale > SLACK)) b = r.base[1];
-    r.shrink[0] = exp2_of((r.base[0] - a) * scale);
-    r.shrink[1] = exp2_of((r.base[1] - b) * scale);
-    r.base[0] = a;
-    r.base[1] = b;
-    r.sum[0] *= r.shrink[0];
-    r.sum[1] *= r.shrink[1];
+/* The greatest of three as integers, one instruction: for floats right unless all are negative. A conversion outside of
+ * the statement would be moved between products and their wait, which serialises the products. */
+__device__ __forceinline__ int greatest(int most, float a, float b) {
+    asm("{.reg .b32 x, y; mov.b32 x, %1; mov.b32 y, %2; max.s32 x, x, y; max.s32 %0, %0, x;}"
+        : "+r"(most)
+        : "f"(a), "f"(b));
+    return most;
+}
+
+/* Whether some score of the warp may leave the slack of its row. Scores that no row sees count as well. */
+__device__ __forceinline__ bool leaves_slack(const float *score, const rows &r, float scale) {
+    const int least = (int)0x80000000;
+    int most[2][2] = {{least, least}, {least, least}};
+#pragma unroll
+    for (int j = 0; j < NH_WALK_ROWS / 8; j++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            most[half][j % 2] = greatest(most[half][j % 2], score[4 * j + 2 * half], score[4 * j + 2 * half + 1]);
+    int a = __float_as_int(r.base[0] + SLACK / scale), b = __float_as_int(r.base[1] + SLACK / scale);
+    bool leaves = nh_max(most[0][0], most[0][1]) > a || nh_max(most[1][0], most[1][1]) > b;
+    return __any_sync(~0u, leaves || (a | b) < 0);
+}
+
+/* Moves rows whose largest seen score leaves the slack. The first score a row is relative to is finite, so that a row
+ * without a key in its first tiles needs no special case: moving wipes what it gathered. */
+__device__ __forceinline__ void move_rows(const float *score, const sighted &seen, rows &r, float scale) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float most = r.base[half];
+#pragma unroll
+        for (int j = 0; j < NH_WALK_ROWS / 8; j++)
+#pragma unroll
+            for (int odd = 0; odd < 2; odd++)
+                if (seen.run[half][odd] & 1u << j % PLACES) most = fmaxf(most, score[4 * j + 2 * half + odd]);
+        most = quad_max(most);
+        if (!((most - r.base[half]) * scale > SLACK)) most = r.base[half];
+        r.shrink[half] = exp2_of((r.base[half] - most) * scale);
+        r.base[half] = most;
+        r.sum[half] *= r.shrink[half];
+    }
 }
 
 /* Online softmax: scores become weights, the rows' sums advance. */
-__device__ __forceinline__ void soften(float *score, rows &r, float scale) {
-    float a = r.base[0], b = r.base[1];
+__device__ __forceinline__ void soften(float *score, const sighted &seen, rows &r, float scale) {
+    float shift[2][2][PLACES];
+    r.moved = leaves_slack(score, r, scale);
+    if (r.moved) move_rows(score, seen, r, scale);
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        a = fmaxf(a, fmaxf(score[4 * j], score[4 * j + 1]));
-        b = fmaxf(b, fmaxf(score[4 * j + 2], score[4 * j + 3]));
+    for (int i = 0; i < 4 * PLACES; i++) {
+        int half = i / 2 % 2, odd = i % 2, place = i / 4;
+        shift[half][odd][place] =
+            seen.run[half][odd] & 1u << place ? r.base[half] * -scale : NH_MINUS_INFINITY;
     }
-    r.moved = __any_sync(~0u, (a - r.base[0]) * scale > SLACK || (b - r.base[1]) * scale > SLACK);
-    if (r.moved) move_rows(r, a, b, scale);
-    a = r.base[0] * -scale;
-    b = r.base[1] * -scale;
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, a));
-        score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, a));
-        score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, b));
-        score[4 * j + 3] = exp2_of(fmaf(score[4 * j + 3], scale, b));
-        r.sum[0] += score[4 * j + 0] + score[4 * j + 1];
-        r.sum[1] += score[4 * j + 2] + score[4 * j + 3];
-    }
+    for (int j = 0; j < NH_WALK_ROWS / 8; j++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float *s = score + 4 * j + 2 * half;
+            s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][j % PLACES]));
+            s[1] = exp2_of(fmaf(s[1], scale, shift[half][1][j % PLACES]));
+            r.sum[half] += s[0] + s[1];
+        }
 }
 
 /* The sums of the rows that moved. */
@@ -237,6 +300,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
     float score[SCORES], out[OUTS];
     nh_item item;
     walk w;
+    sighted seen;
     rows r;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
@@ -258,8 +322,8 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         NH_WGMMA_WAIT(0);
         release(s.k_free + 8 * SLOT(n));
         if (!NH_HOLD && w.t == w.last) release(s.q_free);
-        mask_tile(args, w, score);
-        soften(score, r, scale);
+        mask_lines(args, w, score, seen);
+        soften(score, seen, r, scale);
         pack_weights(weight, score);
         n++;
         advance(w, item);
@@ -272,8 +336,8 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             NH_WGMMA_WAIT(1);
             release(s.k_free + 8 * SLOT(n));
             if (!NH_HOLD && w.t == w.last) release(s.q_free);
-            mask_tile(args, w, score);
-            soften(score, r, scale);
+            mask_lines(args, w, score, seen);
+            soften(score, seen, r, scale);
             NH_WGMMA_WAIT(0);
             release(s.v_free + 8 * SLOT(n - 1));
             shrink(out, r);
