@@ -124,24 +124,24 @@ def attentions_in(case: Case, device: str) -> set[tuple]:
     return found
 
 
-def check(way: Way, attentions: set[tuple], dtype: str, device: str) -> None:
-    """Raises Absent unless the way computes these attentions."""
-    generator = torch.Generator(device).manual_seed(1)
-    with going(way):
+def check(way: Way, attentions: set[tuple], case: Case, device: str) -> None:
+    """Raises Absent unless the way computes these attentions, on slices of a packed projection as models have them.
+    One entry of the batch is compared."""
+    generator, dtype = torch.Generator(device).manual_seed(1), DTYPES[case.dtype]
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    with going(way), torch.no_grad():
         for shape, kernel_size, dilation, bias_shape in sorted(attentions, key=str):
-            shapes = [(1, *shape)] * 3 + ([] if bias_shape is None else [bias_shape])
-            tensors = [torch.randn(s, generator=generator, device=device).to(DTYPES[dtype]) for s in shapes]
-            arguments = (*tensors[:3], kernel_size, dilation, tensors[3] if bias_shape else None)
-            exact = (
-                *(t.float() for t in tensors[:3]),
-                kernel_size,
-                dilation,
-                tensors[3].float() if bias_shape else None,
-            )
-            with torch.no_grad():
-                expected, out = gather_attention(*exact), way.attention(*arguments).float()
+            height, width, heads, dim = shape
+            inputs = randn(case.batch, height, width, 3, heads, dim).unbind(3)
+            bias = None if bias_shape is None else randn(*bias_shape)
+            out = way.attention(*inputs, kernel_size, dilation, bias)[:1].float()
+            exact = [tensor[:1].float() for tensor in inputs]
+            expected = gather_attention(*exact, kernel_size, dilation, None if bias is None else bias.float())
             error = ((out - expected).abs().max() / expected.abs().max()).item()
-            if not error <= TOLERANCE[dtype]:
+            if not error <= TOLERANCE[case.dtype]:
                 raise Absent(
                     f"off by {error:.1e} of the largest value on {tuple(shape)} {kernel_size} {dilation}"
                 )
@@ -183,7 +183,7 @@ def measure(case: Case, ways: list[Way], turns: int, seconds: float, device: str
         if way.cuda_only and device == "cpu":
             case.absent[way.name] = "needs CUDA"
         elif way.computes:
-            attempt(case, way, lambda way=way: check(way, attentions, case.dtype, device))
+            attempt(case, way, lambda way=way: check(way, attentions, case, device))
     run = make_run(case, device)
 
     def turn(way: Way) -> None:

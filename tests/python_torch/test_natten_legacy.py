@@ -387,3 +387,60 @@ def test_unknown_versions(version):
     for wrong in ("0.13.0", "newest"):
         with pytest.raises(ValueError, match="version"):
             version(wrong)
+
+
+# Modules of 0.17
+
+
+def test_flex_functions():
+    from natten.flex import can_run_flex_attention, flex_na2d
+
+    query, key, value = qkv((16, 16), dim=16)
+    extra = randn(2, 3, 2, 16), randn(2, 3, 2, 16)
+    out = flex_na2d(query, key, value, (5, 3), 2, (True, False), *extra)
+    expected, _ = plain_torch.neighborhood_attention(
+        query, key, value, (5, 3), 1, 2, (True, False), None, None, *extra
+    )
+    torch.testing.assert_close(out, expected)
+    assert can_run_flex_attention(query.shape) and not can_run_flex_attention((1, 130, 2, 16))
+    for wrong in ((query[:, :15], key[:, :15], value[:, :15]), (query, key[:1], value), (query[0], key[0], value[0])):
+        with pytest.raises(ValueError, match="expected"):
+            flex_na2d(*wrong, 3)
+
+
+def test_compute_delta_of_libnatten():
+    from natten.libnatten import compute_delta
+
+    out, d_out, delta = torch.randn(2, 9, 4), torch.randn(2, 9, 4), torch.empty(2, 9)
+    compute_delta(out, d_out, delta)
+    torch.testing.assert_close(delta, torch.einsum("bnd,bnd->bn", out, d_out))
+
+
+def test_arguments_are_checked_without_a_stride(version):
+    version("0.17.5")
+    from natten.utils import check_all_args
+
+    assert check_all_args(2, 3, (1, 2), True) == ((3, 3), (1, 2), (True, True))
+    version("0.20.1")
+    from natten.utils import check_all_args
+
+    assert check_all_args(1, 3, 2, 4, False) == ((3,), (2,), (4,), (False,))
+
+
+def test_decorators_of_tests():
+    import unittest
+
+    from natten.utils import testing
+
+    on_cuda = ("gemm_is_not_supported", "gemm_does_not_support_double_precision", "fna_is_not_supported")
+    on_cuda += ("triton_is_not_supported", "torch_compile_is_not_supported")
+    anywhere = ("nested_is_not_supported", "experimental_ops_are_not_supported")
+    anywhere += ("torch_flop_count_is_not_supported",)
+    for names, runs in ((on_cuda, torch.cuda.is_available()), (anywhere, True)):
+        for name in names:
+            ran = []
+            decorator = getattr(testing, f"skip_if_{name}")()
+            case = type("Case", (unittest.TestCase,), {"runTest": decorator(lambda self: ran.append(True))})
+            case().run()
+            assert bool(ran) == runs, name
+    assert testing.fna_supports_additional_kv(48)

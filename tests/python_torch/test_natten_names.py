@@ -14,7 +14,14 @@ nhood.compat.natten.install()
 
 import natten  # noqa: E402
 from natten.context import AutotunerContext, MemoryUsagePreference, NattenContext  # noqa: E402
-from natten.token_permute import token_permute_operation, token_unpermute_operation  # noqa: E402
+from natten.token_permute import (  # noqa: E402
+    maybe_pad,
+    maybe_unpad,
+    token_permute,
+    token_permute_operation,
+    token_unpermute,
+    token_unpermute_operation,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -247,6 +254,13 @@ def test_token_permute(shape, tile, dilation, flip):
             assert torch.equal(permuted[b * groups + group, row], x[(b, *token)])
     assert permuted.count_nonzero() == x.numel()
     assert torch.equal(token_unpermute_operation(permuted, shape, tile, dilation, flip_tiled_dims=flip), x)
+    # 0.20 pads by itself, and has the dilation groups among the heads.
+    padded, padding = maybe_pad(x, tile, dilation)
+    older, older_layout, older_tiles = token_permute(padded, tile, dilation, flip)
+    assert torch.equal(older.unflatten(2, (groups, 2)).movedim(2, 1).flatten(0, 1), permuted)
+    assert (older_layout, older_tiles) == (group_layout, tuple(tiles))
+    back = token_unpermute(older, tile, older_layout, older_tiles, dilation, flip)
+    assert torch.equal(back, padded) and torch.equal(maybe_unpad(back, padding), x)
 
 
 def test_token_permute_refused():
@@ -257,6 +271,9 @@ def test_token_permute_refused():
         lambda: token_permute_operation(x, (2, 2), (1,)),
         lambda: token_unpermute_operation(x, (8, 8), (2, 2)),
         lambda: token_unpermute_operation(x[0], (8, 8), (2,)),
+        lambda: token_permute(x, (3, 2)),
+        lambda: token_unpermute(x[0], (2, 2), (4, 4), (2, 2), (2, 2)),
+        lambda: maybe_unpad(x, (1,)),
     ):
         with pytest.raises(ValueError):
             call()

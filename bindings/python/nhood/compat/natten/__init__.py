@@ -10,7 +10,7 @@ versions from 0.14 on are here; docs/migrating-from-natten.md lists them and say
 
 import sys
 
-from . import _eras, backends, context, functional, modules, token_permute, types, utils
+from . import _eras, backends, context, functional, libnatten, modules, token_permute, types, utils
 from ._environment import HAS_LIBNATTEN
 from ._install import install
 from .backends.configs import *  # noqa: F403
@@ -30,6 +30,7 @@ __all__ = [
     "context",
     "functional",
     "install",
+    "libnatten",
     "merge_attentions",
     "modules",
     "token_permute",

@@ -8,13 +8,14 @@ import sys
 from types import ModuleType
 from typing import Dict, Tuple
 
-from . import _v015, _v017, functional, modules, version
+from . import _v015, _v017, functional, modules, utils, version
 
 VERSION_VARIABLE = "NHOOD_NATTEN_VERSION"
 
 _FUSED = ("na1d", "na2d", "na3d")
 _LAYERS = ("NeighborhoodAttention1D", "NeighborhoodAttention2D", "NeighborhoodAttention3D")
 _DEPTH_APART = ("na3d_qk", "na3d_av")
+_CHECKS = ("check_all_args",)
 
 Names = Dict[str, object]
 
@@ -25,9 +26,9 @@ def _of(module: ModuleType, names: Tuple[str, ...]) -> Names:
 
 # From which version on, and which objects the names then stand for. The first is today's.
 _ERAS: Tuple[Tuple[Tuple[int, int], Names], ...] = (
-    ((0, 20), {**_of(functional, _FUSED + _DEPTH_APART), **_of(modules, _LAYERS)}),
-    ((0, 17), {**_of(_v017, _FUSED), **_of(functional, _DEPTH_APART), **_of(_v017, _LAYERS)}),
-    ((0, 14), {**_of(_v017, _FUSED), **_of(_v015, _DEPTH_APART), **_of(_v015, _LAYERS)}),
+    ((0, 20), {**_of(functional, _FUSED + _DEPTH_APART), **_of(modules, _LAYERS), **_of(utils, _CHECKS)}),
+    ((0, 17), {**_of(_v017, _FUSED + _LAYERS + _CHECKS), **_of(functional, _DEPTH_APART)}),
+    ((0, 14), {**_of(_v017, _FUSED + _CHECKS), **_of(_v015, _DEPTH_APART + _LAYERS)}),
 )
 SELECTED_NAMES = _FUSED + _LAYERS
 """Those that natten itself has."""
@@ -48,8 +49,9 @@ def select(wanted: str, package: ModuleType) -> None:
     names = next((names for first, names in _ERAS if number >= first), None)
     if names is None:
         raise ValueError(f"version = {wanted!r}, expected 0.14 or later")
+    homes = {**dict.fromkeys(_LAYERS, modules), **dict.fromkeys(_CHECKS, utils)}
     for name, thing in names.items():
-        setattr(modules if name in _LAYERS else functional, name, thing)
+        setattr(homes.get(name, functional), name, thing)
         if name in SELECTED_NAMES:
             setattr(package, name, thing)
     version.__version__ = wanted

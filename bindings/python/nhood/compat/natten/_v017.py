@@ -1,17 +1,17 @@
 """Where NATTEN 0.17 gave other arguments to the names of today: no stride, so that dilation comes earlier."""
 
-from typing import Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from torch import Tensor
 
 from . import functional
 from ._ranks import renamed
 from .modules import NeighborhoodAttention
-from .types import CausalArgTypeOrDed, DimensionTypeOrDed
+from .types import CausalArgType, CausalArgTypeOrDed, DimensionType, DimensionTypeOrDed
 from .utils import checks
 
 
-def _na(
+def na(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -45,7 +45,14 @@ def _na(
     )
 
 
-na1d, na2d, na3d = (renamed(_na, f"na{rank}d") for rank in (1, 2, 3))
+def check_all_args(
+    na_dim: int, kernel_size: Any, dilation: Any, is_causal: Any
+) -> Tuple[DimensionType, DimensionType, CausalArgType]:
+    kernel_size, _, dilation, is_causal = checks.check_all_args(na_dim, kernel_size, 1, dilation, is_causal)
+    return kernel_size, dilation, is_causal
+
+
+na1d, na2d, na3d = (renamed(na, f"na{rank}d") for rank in (1, 2, 3))
 
 
 class _Layer(NeighborhoodAttention):

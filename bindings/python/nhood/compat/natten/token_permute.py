@@ -1,29 +1,30 @@
 """Tokens reordered so that every tile of a dilation group is contiguous."""
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional, Tuple
 
-import torch
 from torch import Tensor
 
+from ._permute_v020 import (
+    checked_dilation,
+    maybe_pad,
+    maybe_unpad,
+    permutation,
+    rank_of,
+    token_permute,
+    token_unpermute,
+)
 from .types import DimensionType
 from .utils.tuples import ceil_div_tuple, mul_tuple
 
-
-def _checked_dilation(
-    na_dim: int, tile_shape: DimensionType, dilation: Optional[DimensionType]
-) -> DimensionType:
-    spacing: Any = dilation or (1,) * na_dim
-    for name, value in (("tile_shape", tile_shape), ("dilation", spacing)):
-        if len(value) != na_dim:
-            raise ValueError(f"{name} = {value} has {len(value)} entries, expected {na_dim}")
-    return spacing
-
-
-def _permutation(na_dim: int, flip: bool) -> List[int]:
-    """From [B, (tiles, tile, dilation) per axis, H, D] to [B, dilations, tiles, tile, H, D]."""
-    axes = range(na_dim - 1, -1, -1) if flip else range(na_dim)
-    order = [1 + 3 * axis + part for part in (2, 0, 1) for axis in axes]
-    return [0, *order, 3 * na_dim + 1, 3 * na_dim + 2]
+__all__ = [
+    "maybe_pad",
+    "maybe_unpad",
+    "token_permute",
+    "token_permute_operation",
+    "token_unpermute",
+    "token_unpermute_operation",
+]
+_PARTS = (2, 0, 1)  # the dilation groups first
 
 
 def token_permute_operation(
@@ -38,19 +39,14 @@ def token_permute_operation(
     flip_tiled_dims: the first axis runs fastest.  use_torch: it is torch in any case.
     Returns the tokens, the layout X.., and the layout of one dilation group with its padding.
     """
-    if tensor.dim() not in (4, 5, 6):
-        raise ValueError(f"tensor has rank {tensor.dim()}, expected 4, 5 or 6")
-    na_dim = tensor.dim() - 3
-    spacing = _checked_dilation(na_dim, tile_shape, dilation)
+    na_dim = rank_of(tensor)
+    spacing = checked_dilation(na_dim, tile_shape, dilation)
     layout = tuple(tensor.shape[1:-2])
     tiles = ceil_div_tuple(layout, mul_tuple(tile_shape, spacing))
     group_layout = mul_tuple(tiles, tile_shape)
-    padding = [0, 0, 0, 0]
-    for length, padded in zip(reversed(layout), reversed(mul_tuple(group_layout, spacing))):
-        padding += [0, padded - length]
     split = [extent for axis in zip(tiles, tile_shape, spacing) for extent in axis]
-    padded = torch.nn.functional.pad(tensor, padding).reshape(tensor.shape[0], *split, *tensor.shape[-2:])
-    permuted = padded.permute(_permutation(na_dim, flip_tiled_dims)).flatten(0, na_dim)
+    padded = maybe_pad(tensor, tile_shape, dilation)[0].reshape(tensor.shape[0], *split, *tensor.shape[-2:])
+    permuted = padded.permute(permutation(na_dim, flip_tiled_dims, _PARTS)).flatten(0, na_dim)
     return permuted.flatten(1, -3).contiguous(), layout, group_layout  # type: ignore[return-value]
 
 
@@ -66,11 +62,11 @@ def token_unpermute_operation(
     if tensor.dim() != 4:
         raise ValueError(f"tensor has rank {tensor.dim()}, expected 4")
     na_dim = len(token_layout_shape)
-    spacing = _checked_dilation(na_dim, tile_shape, dilation)
+    spacing = checked_dilation(na_dim, tile_shape, dilation)
     tiles = ceil_div_tuple(token_layout_shape, mul_tuple(tile_shape, spacing))
     flip = slice(None, None, -1) if flip_tiled_dims else slice(None)
     split: Any = (-1, *spacing[flip], *tiles[flip], *tile_shape[flip], *tensor.shape[-2:])
-    inverse = sorted(range(3 * na_dim + 3), key=_permutation(na_dim, flip_tiled_dims).__getitem__)
+    inverse = sorted(range(3 * na_dim + 3), key=permutation(na_dim, flip_tiled_dims, _PARTS).__getitem__)
     padded = tensor.reshape(split).permute(inverse)
     whole = padded.reshape(-1, *mul_tuple(mul_tuple(tiles, tile_shape), spacing), *tensor.shape[-2:])
     return whole[(slice(None), *(slice(length) for length in token_layout_shape))].contiguous()
