@@ -184,6 +184,9 @@ class CpuStudy:
                 found = self.dense(texts) if name == "dense" else self.tool.bench(texts, f"cpu.{name}")
                 yield from ((text, name, result) for text, result in found.items())
 
+    def close(self) -> None:
+        pass
+
 
 def schedule(suites: list[list[str]], dtypes: list[str]) -> Iterator[tuple[str, str]]:
     """Ranks and dtypes in turns, so that an end at any time leaves about as many of each."""
@@ -238,11 +241,12 @@ def find_where(tool: Tool) -> Where:
     return Where(device["description"], driver, commit)
 
 
-def open_study(tool: Tool, dense_gflop: Optional[float]) -> Any:
+def open_study(tool: Tool, turns: int, dense_gflop: Optional[float]) -> Any:
     if tool.device != "cpu":
         from study_cuda import Workers
 
-        return Workers(tool.threads or max(1, (os.cpu_count() or 1) - 2), tool.device, dense_gflop or math.inf, tool.tune)
+        processes = tool.threads or max(1, (os.cpu_count() or 1) - 2)
+        return Workers(processes, tool.device, turns, dense_gflop or math.inf, tool.tune)
     try:
         import torch
     except ImportError:
@@ -265,6 +269,7 @@ def main() -> None:
     parser.add_argument("--most-gflop", type=float, help="leave out problems with more operations")
     parser.add_argument("--dense-gflop", type=float, help="leave out dense attention with more (CPU: 20; GPU: no limit)")
     parser.add_argument("--min-time", type=float, default=0.1, help="CPU: seconds of timing per result (0.1)")
+    parser.add_argument("--turns", type=int, default=3, help="GPU: turns that all contenders of a problem take (3)")
     parser.add_argument("--tune", type=float, default=0, help="seconds of tuning per result of nhood (0: estimates choose)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
@@ -274,7 +279,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     records = Records(options.output / "study.jsonl", find_where(tool))
     work = list(schedule(suites, options.dtypes))
-    study = open_study(tool, options.dense_gflop)
+    study = open_study(tool, options.turns, options.dense_gflop)
     study.contenders = {
         name: [op for op in ops if not options.forward or op in FORWARD]
         for name, ops in study.contenders.items()
@@ -286,6 +291,7 @@ def main() -> None:
         measure_all(records, work, study, at_once, options.budget, command)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
+    study.close()
     write_report(records.lines, records.where, options.output)
     print(f"{options.output / 'study.md'}: {len(records.lines)} results")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import multiprocessing
 import warnings
 from collections import defaultdict
@@ -22,7 +23,6 @@ from peers import Clock, Contender, race
 from study_report import Problem, Result
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-TURNS = 3
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 NUMBERS = {"f16": c.DTYPE_F16, "bf16": c.DTYPE_BF16, "f32": c.DTYPE_F32}
 DENSE = {
@@ -106,10 +106,16 @@ class CudaStudy:
     contenders = CONTENDERS
 
     def __init__(
-        self, device: torch.device, number: int, dense_gflop: float, tune_s: float, alone: Any = None
+        self,
+        device: torch.device,
+        number: int,
+        turns: int = 3,
+        dense_gflop: float = math.inf,
+        tune_s: float = 0,
+        alone: Any = None,
     ) -> None:
         """alone: a lock, held while the clock runs"""
-        self.device, self.number = device, number
+        self.device, self.number, self.turns = device, number, turns
         self.dense_gflop, self.tune_s = dense_gflop, tune_s
         self.alone = alone or contextlib.nullcontext()
         self.clock = Clock(device)
@@ -126,7 +132,7 @@ class CudaStudy:
         for problem, pairs in by_problem(asked).items():
             plans = {pair: self.plans(*pair) for pair in pairs if pair[1] not in DENSE}
             try:
-                yield from self.measure_problem(pairs, plans, self.plan(f"fwd:{problem}", None))
+                yield from self.measure_problem(problem, pairs, plans)
             except torch.OutOfMemoryError:
                 yield from ((*pair, {"absent": "not enough memory"}) for pair in pairs)
             torch.cuda.empty_cache()
@@ -148,11 +154,15 @@ class CudaStudy:
         return sum((plans for plans in each if isinstance(plans, list)), []) or each[0]
 
     def measure_problem(
-        self, pairs: list[tuple[str, str]], plans: dict[tuple[str, str], list[Plan] | Result], forward: Plan
+        self, problem: str, pairs: list[tuple[str, str]], plans: dict[tuple[str, str], list[Plan] | Result]
     ) -> Iterator[tuple[str, str, Result]]:
-        sizes = [plan.workspace_bytes for made in plans.values() if isinstance(made, list) for plan in made]
-        memory = Memory(Problem.parse(pairs[0][0]), max([forward.workspace_bytes, *sizes]), self.device)
-        forward.call(memory)()  # the backward passes read its O and LSE
+        backward = any(text.startswith("bwd:") for text, _ in pairs)
+        forward = [self.plan(f"fwd:{problem}", None)] if backward else []  # backward passes read its O and LSE
+        used = forward + [plan for made in plans.values() if isinstance(made, list) for plan in made]
+        workspace = max((plan.workspace_bytes for plan in used), default=0)
+        memory = Memory(Problem.parse(pairs[0][0]), workspace, self.device)
+        for plan in forward:
+            plan.call(memory)()
         for text in dict.fromkeys(text for text, _ in pairs):
             racing = []
             for name in (name for each, name in pairs if each == text):
@@ -162,7 +172,7 @@ class CudaStudy:
                 else:
                     racing.append((name, entered))
             with self.alone:
-                race([each for _, entered in racing for each in entered], self.clock, TURNS)
+                race([each for _, entered in racing for each in entered], self.clock, self.turns)
             for name, entered in racing:
                 yield text, name, self.result(text, min(entered, key=lambda each: each.ms))
 
@@ -215,10 +225,10 @@ class Workers:
 
     contenders = CONTENDERS
 
-    def __init__(self, count: int, device: str, dense_gflop: float, tune_s: float) -> None:
+    def __init__(self, count: int, device: str, *options: Any) -> None:
+        """options: of CudaStudy, but for the lock"""
         context = multiprocessing.get_context("spawn")
-        options = (device, dense_gflop, tune_s, context.Lock())
-        self.pool = ProcessPoolExecutor(count, context, _begin, options)
+        self.pool = ProcessPoolExecutor(count, context, _begin, (device, *options, context.Lock()))
 
     def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
         made = [self.pool.submit(_measure, pairs) for pairs in by_problem(asked).values()]
@@ -228,3 +238,9 @@ class Workers:
         finally:
             for one in made:
                 one.cancel()
+
+    def close(self) -> None:
+        """Ends what is under way, too."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()

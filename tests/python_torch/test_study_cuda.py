@@ -44,7 +44,7 @@ def test_a_small_study(monkeypatch):
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")  # the emulator computes in host memory
     if device.type == "cpu":
         monkeypatch.setattr(study_cuda.CudaStudy, "measure_ceilings", lambda self, dtype: {})
-    study = study_cuda.CudaStudy(device, GPUS[0], math.inf, 0)
+    study = study_cuda.CudaStudy(device, GPUS[0], turns=1)
     texts = (TEXT, TEXT.replace("fwd", "bwd"))
     asked = [(text, name) for text in texts for name in ("fused", "naive", "gemm", "dense flash", "dense cuDNN")]
     found = {(text, name): result for text, name, result in study.measure(asked)}
@@ -56,7 +56,7 @@ def test_a_small_study(monkeypatch):
             assert solver == name or name == "fused" and solver in study_cuda.FUSED
             assert result["median_ns"] > 0 and result["flops_per_s"] > 0 and result["bytes_per_s"] > 0
     assert "median_ns" in found[TEXT, "dense flash"]
-    study = study_cuda.CudaStudy(device, GPUS[0], 1e-9, 0, Lock())
+    study = study_cuda.CudaStudy(device, GPUS[0], dense_gflop=1e-9, alone=Lock())
     (one,) = study.measure([(TEXT, "dense flash")])
     assert one == (TEXT, "dense flash", {"absent": "above 1e-09 GFLOP"})
 
@@ -77,7 +77,7 @@ def begin(*options):
 
 def test_workers_measure_everything_once(monkeypatch):
     monkeypatch.setattr(study_cuda, "_begin", begin)
-    workers = study_cuda.Workers(2, "cuda:0", math.inf, 0)
+    workers = study_cuda.Workers(2, "cuda:0", 1, math.inf, 0)
     asked = [(f"{op}:f16:b{batch}h1d32:64:w7", "fused") for batch in range(1, 6) for op in ("fwd", "bwd")]
     found = list(workers.measure(asked))
     assert sorted((text, name) for text, name, _ in found) == sorted(asked)
@@ -85,4 +85,4 @@ def test_workers_measure_everything_once(monkeypatch):
     next(stopped)
     stopped.close()
     assert len(list(workers.measure(asked[:2]))) == 2
-    workers.pool.shutdown()
+    workers.close()
