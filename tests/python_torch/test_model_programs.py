@@ -51,6 +51,6 @@ def test_benchmark_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     case = bench.Case("nat_mini", "f32", True, False, 1)
     attentions = bench.attentions_in(case, "cpu")
     assert len(attentions) == 4  # one per level
-    bench.check(bench.WAYS["unfused"], attentions, "f32", "cpu")
+    bench.check(bench.WAYS["unfused"], attentions, case, "cpu")
     with pytest.raises(bench.Absent, match="of the largest value"):
-        bench.check(bench.WAYS["none"], attentions, "f32", "cpu")
+        bench.check(bench.WAYS["none"], attentions, case, "cpu")
