@@ -234,13 +234,10 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     return spec;
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
     const int32_t *value = config->value;
-    struct nh_cuda_operation *created = NULL;
-    nhood_status status = nh_cuda_operation_create(problem, device, &created);
-    if (status) return status;
-    struct nh_kernel_spec spec = spec_of(problem, device->backend, value);
+    struct nh_kernel_spec spec = spec_of(problem, operation->device, value);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     step.threads = 32 * value[WARPS];
@@ -248,13 +245,12 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     step.grid[0] = problem->batch * problem->heads;
     for (int a = 0; a < NH_AXES; a++)
         step.grid[0] *= nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a], false).tiles;
-    status = nh_cuda_step_add(created, &step, &spec);
-    if (status) {
-        created->base.destroy(&created->base);
-        return status;
-    }
-    *operation = &created->base;
-    return NHOOD_OK;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
 const struct nh_solver nh_solver_cuda_fused80 = {

@@ -182,13 +182,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    const struct nh_cuda_device *cuda = device->backend;
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
     const int32_t *value = config->value;
     int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
-    struct nh_cuda_operation *created = NULL;
     struct nh_cuda_step step;
     nh_fused90_define(&spec, problem, value + QX, value + KX, value[WARPGROUPS], value[STAGES]);
     nh_kernel_define(&spec, "NH_OWN_HEADS", value[QH]);
@@ -199,7 +197,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     if (status) return status;
     step.args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
     step.threads = 128 * (value[WARPGROUPS] + 1);
-    step.grid[0] = nh_min(step.args.tiling.items, cuda->multiprocessors);
+    step.grid[0] = nh_min(step.args.tiling.items, operation->device->multiprocessors);
     step.shared_bytes = shared_bytes(problem, value);
     step.map[step.maps++] = nh_fused90_map(problem, NHOOD_Q, value + QX, value[QH]);
     step.map[step.maps++] = nh_fused90_map(problem, NHOOD_K, value + KX, 1);
@@ -208,14 +206,12 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
         step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, keys);
         step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, keys);
     }
-    if ((status = nh_cuda_operation_create(problem, device, &created))) return status;
-    status = nh_cuda_step_add(created, &step, &spec);
-    if (status) {
-        created->base.destroy(&created->base);
-        return status;
-    }
-    *operation = &created->base;
-    return NHOOD_OK;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
 const struct nh_solver nh_solver_cuda_fused90 = {

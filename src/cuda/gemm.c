@@ -256,16 +256,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    struct nh_cuda_operation *created = NULL;
-    nhood_status status = nh_cuda_operation_create(problem, device, &created);
-    if (status) return status;
-    status = nh_gemm_add_steps(created, problem, config);
-    if (status) {
-        created->base.destroy(&created->base);
-        return status;
-    }
-    *operation = &created->base;
-    return NHOOD_OK;
+    return nh_cuda_build(problem, device, config, nh_gemm_add_steps, operation);
 }
 
 static const char *const knobs[] = {"t0", "t1", "t2", "columns", NULL};

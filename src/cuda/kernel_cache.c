@@ -350,3 +350,17 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
     nh_cuda_leave(device, &scope);
     return status;
 }
+
+bool nh_kernel_in_memory(struct nh_cuda_device *device, const struct nh_kernel_spec *spec) {
+    struct nh_kernel_cache *cache = device->cuda->kernels;
+    const struct entry *entry = NULL;
+    char key[KEY_BYTES];
+    pthread_mutex_lock(&cache->lock);
+    if (cache->first) { /* then the compiler, a part of the key, is known */
+        kernel_key(cache, spec, device->arch, key);
+        entry = find(cache, key);
+    }
+    bool ready = entry && entry->state == READY;
+    pthread_mutex_unlock(&cache->lock);
+    return ready;
+}

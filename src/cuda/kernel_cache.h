@@ -39,6 +39,9 @@ void nh_kernel_cache_note(struct nh_kernel_cache *cache, char *note, size_t capa
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, struct nh_kernel *kernel);
 
+/* Whether the kernel need not be loaded or made any more. */
+bool nh_kernel_in_memory(struct nh_cuda_device *device, const struct nh_kernel_spec *spec);
+
 /* Fills in all but struct_size. */
 void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *counts);
 

@@ -2,6 +2,7 @@
 #include "launch.h"
 
 #include "dtype.h"
+#include "kernel_loading.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -112,9 +113,8 @@ static void destroy(struct nh_operation *base) {
     if (operation) nh_release(operation->host, operation);
 }
 
-nhood_status nh_cuda_operation_create(const struct nh_problem *problem,
-                                      const struct nh_device *device,
-                                      struct nh_cuda_operation **operation) {
+static nhood_status create(const struct nh_problem *problem, const struct nh_device *device,
+                           struct nh_cuda_operation **operation) {
     struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
     created->base = (struct nh_operation){.run = run, .destroy = destroy};
@@ -125,6 +125,22 @@ nhood_status nh_cuda_operation_create(const struct nh_problem *problem,
             nh_problem_role(problem, t) != NH_UNUSED)
             created->aligned |= 1u << t;
     *operation = created;
+    return NHOOD_OK;
+}
+
+nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_device *device,
+                           const struct nh_config *config, nh_cuda_steps *add_steps,
+                           struct nh_operation **operation) {
+    struct nh_cuda_operation *created = NULL;
+    nhood_status status = create(problem, device, &created);
+    if (status) return status;
+    status = add_steps(created, problem, config);
+    if (!status) status = nh_cuda_load_kernels(created);
+    if (status) {
+        destroy(&created->base);
+        return status;
+    }
+    *operation = &created->base;
     return NHOOD_OK;
 }
 
@@ -203,14 +219,12 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
                             spec->source, i, (long long)step->grid[i], (long long)limit[i]);
     if (operation->count == NH_CUDA_STEPS)
         return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
-    struct nh_cuda_step *added = &operation->step[operation->count];
-    struct nh_kernel_spec noting = *spec;
-    *added = *step;
-    if (operation->device->noted_tiles) note_tiles(operation, added, &noting);
-    nhood_status status =
-        nh_kernel_get(operation->device, &noting, step->shared_bytes, &added->kernel);
-    if (!status) operation->count++;
-    return status;
+    int32_t index = operation->count++;
+    operation->step[index] = *step;
+    operation->spec[index] = *spec;
+    if (operation->device->noted_tiles)
+        note_tiles(operation, &operation->step[index], &operation->spec[index]);
+    return NHOOD_OK;
 }
 
 /* Bits of every stride that an index of the tensor may be multiplied with. */

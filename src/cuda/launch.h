@@ -53,11 +53,19 @@ struct nh_cuda_operation {
     int64_t slabs[2];
     int32_t count;
     struct nh_cuda_step step[NH_CUDA_STEPS];
+    /* what the steps' kernels are made from; not needed once they are loaded */
+    struct nh_kernel_spec spec[NH_CUDA_STEPS];
 };
 
-nhood_status nh_cuda_operation_create(const struct nh_problem *problem,
-                                      const struct nh_device *device,
-                                      struct nh_cuda_operation **operation);
+/* Adds a solver's launches to an operation. */
+typedef nhood_status nh_cuda_steps(struct nh_cuda_operation *operation,
+                                   const struct nh_problem *problem,
+                                   const struct nh_config *config);
+
+/* What the build() of every CUDA solver does: an operation of these launches, with their kernels. */
+nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_device *device,
+                           const struct nh_config *config, nh_cuda_steps *add_steps,
+                           struct nh_operation **operation);
 
 /* Reserves workspace; returns its offset, a multiple of 256. */
 size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);
@@ -72,8 +80,7 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
 /* Work items of a launch: those of its tiling or, without one, its blocks. */
 int64_t nh_cuda_step_items(const struct nh_cuda_step *step);
 
-/* Gets the step's kernel and appends the step. ARGUMENT-free: COMPILE, DEVICE, MEMORY, or UNSUPPORTED if the grid
- * exceeds what the hardware takes. */
+/* Appends the step. UNSUPPORTED if the grid exceeds what the hardware takes. */
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
                               const struct nh_kernel_spec *spec);
 

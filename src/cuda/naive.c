@@ -97,8 +97,9 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
     return status;
 }
 
-static nhood_status add_steps(struct nh_cuda_operation *operation,
-                              const struct nh_problem *problem) {
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    (void)config;
     struct layout layout = layout_of(problem);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
@@ -117,17 +118,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation,
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    (void)config;
-    struct nh_cuda_operation *created = NULL;
-    nhood_status status = nh_cuda_operation_create(problem, device, &created);
-    if (status) return status;
-    status = add_steps(created, problem);
-    if (status) {
-        created->base.destroy(&created->base);
-        return status;
-    }
-    *operation = &created->base;
-    return NHOOD_OK;
+    return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {

@@ -336,8 +336,9 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
     return status ? status : nh_cuda_step_add(operation, step, &spec);
 }
 
-static nhood_status add_launches(struct nh_cuda_operation *operation,
-                                 const struct nh_problem *problem, const int32_t *value) {
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const int32_t *value = config->value;
     struct nh_cuda_step step;
     struct nh_kernel_spec spec;
     nh_cuda_step_init(&step, problem);
@@ -348,16 +349,7 @@ static nhood_status add_launches(struct nh_cuda_operation *operation,
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    struct nh_cuda_operation *created = NULL;
-    nhood_status status = nh_cuda_operation_create(problem, device, &created);
-    if (status) return status;
-    status = add_launches(created, problem, config->value);
-    if (status) {
-        created->base.destroy(&created->base);
-        return status;
-    }
-    *operation = &created->base;
-    return NHOOD_OK;
+    return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
 const struct nh_solver nh_solver_cuda_small = {"cuda.small", NHOOD_DEVICE_CUDA, knobs, refuse,

@@ -204,7 +204,8 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              const int32_t *value) {
+                              const struct nh_config *config) {
+    const int32_t *value = config->value;
     size_t stats = nh_backward90_reserve_stats(operation, problem);
     nhood_status status = add_stats(operation, problem, stats);
     for (enum pass pass = 0; !status && pass < PASSES; pass++) {
@@ -218,16 +219,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    struct nh_cuda_operation *created = NULL;
-    nhood_status status = nh_cuda_operation_create(problem, device, &created);
-    if (status) return status;
-    status = add_steps(created, problem, config->value);
-    if (status) {
-        created->base.destroy(&created->base);
-        return status;
-    }
-    *operation = &created->base;
-    return NHOOD_OK;
+    return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
 const struct nh_solver nh_solver_cuda_split90 = {
