@@ -56,31 +56,38 @@ NH_DEVICE unsigned nh_pack(float low, float high) {
 }
 #endif
 
-/* a: the warp's first row, b: the first column; both of DEPTH elements. */
+/* a: the warp's first row, b: the first column; both of DEPTH elements. Operands are loaded one turn ahead of the
+ * products that take them: left to itself the compiler loads most of them right before. */
 template <int DEPTH, int PITCH_A, int PITCH_B>
 NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_rows) {
+    const int turns = NH_COLUMNS / 16;
     int lane = (int)threadIdx.x % 32;
     a_rows += lane % 16 * PITCH_A + lane / 16 * NH_QUARTER;
     b_rows += (lane % 8 + lane / 16 * 8) * PITCH_B + lane / 8 % 2 * NH_QUARTER;
+    unsigned a[2][NH_BLOCKS][4], b[2][4];
 #pragma unroll
-    for (int m = 0; m < NH_BLOCKS; m++)
+    for (int m = 0; m < NH_BLOCKS; m++) {
+        nh_load_matrices(a[0][m], a_rows + m * 16 * PITCH_A);
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 2; i++)
             scores[m][i / 4][i % 4] = 0.f;
+    }
+    nh_load_matrices(b[0], b_rows);
 #pragma unroll
     for (int d = 0; d < DEPTH; d += NH_STEP) {
-        unsigned a[NH_BLOCKS][4];
+        const int now = d / NH_STEP % 2;
 #pragma unroll
-        for (int m = 0; m < NH_BLOCKS; m++)
-            nh_load_matrices(a[m], a_rows + m * 16 * PITCH_A + d);
-#pragma unroll
-        for (int n = 0; n < NH_COLUMNS / 16; n++) {
-            unsigned b[4];
-            nh_load_matrices(b, b_rows + n * 16 * PITCH_B + d);
+        for (int n = 0; n < turns; n++) {
+            const int turn = d / NH_STEP * turns + n, next_n = (n + 1) % turns;
+            const int next_d = next_n ? d : d + NH_STEP;
+            if (next_d < DEPTH)
+                nh_load_matrices(b[(turn + 1) % 2], b_rows + next_n * 16 * PITCH_B + next_d);
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++) {
-                nh_product(scores[m][2 * n], a[m], b);
-                nh_product(scores[m][2 * n + 1], a[m], b + 2);
+                if (n == turns / 2 && d + NH_STEP < DEPTH)
+                    nh_load_matrices(a[1 - now][m], a_rows + m * 16 * PITCH_A + d + NH_STEP);
+                nh_product(scores[m][2 * n], a[now][m], b[turn % 2]);
+                nh_product(scores[m][2 * n + 1], a[now][m], b[turn % 2] + 2);
             }
         }
     }
@@ -121,8 +128,11 @@ NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMN
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
                              const elem *values) {
+    const int turns = WIDTH / 16;
     int lane = (int)threadIdx.x % 32;
     values += lane % 16 * PITCH + lane / 16 * NH_QUARTER;
+    unsigned b[2][4];
+    nh_load_matrices_transposed(b[0], values);
 #pragma unroll
     for (int k = 0; k < NH_COLUMNS / 16; k++) {
         unsigned a[NH_BLOCKS][4];
@@ -130,13 +140,15 @@ NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_
         for (int m = 0; m < NH_BLOCKS; m++)
             nh_weight_operand(a[m], weights[m], k);
 #pragma unroll
-        for (int n = 0; n < WIDTH / 16; n++) {
-            unsigned b[4];
-            nh_load_matrices_transposed(b, values + k * 16 * PITCH + n * 16);
+        for (int n = 0; n < turns; n++) {
+            const int turn = k * turns + n, next_n = (n + 1) % turns, next_k = next_n ? k : k + 1;
+            if (next_k < NH_COLUMNS / 16)
+                nh_load_matrices_transposed(b[(turn + 1) % 2],
+                                            values + next_k * 16 * PITCH + next_n * 16);
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++) {
-                nh_product(output[m][2 * n], a[m], b);
-                nh_product(output[m][2 * n + 1], a[m], b + 2);
+                nh_product(output[m][2 * n], a[m], b[turn % 2]);
+                nh_product(output[m][2 * n + 1], a[m], b[turn % 2] + 2);
             }
         }
     }
