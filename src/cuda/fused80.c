@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 4 };
+enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 6 };
 enum { Q0, Q1, Q2, K0, K1, K2, WARPS, STAGES, KNOBS };
 static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "warps", "stages", NULL};
 
@@ -162,8 +162,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 /* Rows of a query tile, columns of a key tile, and the warps and stages that go with them. */
 static const struct variant {
     int32_t rows, columns, warps, stages;
-} variants[] = {{128, 64, 4, 2}, {128, 64, 4, 1}, {64, 64, 4, 2}, {64, 64, 4, 1},
-                {128, 64, 8, 1}, {64, 32, 4, 1},  {32, 32, 2, 1}};
+} variants[] = {{128, 64, 4, 2}, {128, 64, 4, 1}, {128, 128, 4, 2}, {64, 64, 2, 2}, {64, 64, 4, 2},
+                {64, 64, 4, 1},  {128, 64, 8, 1}, {64, 32, 4, 1},   {32, 32, 2, 1}};
 
 struct ranking {
     const struct nh_problem *problem;
@@ -186,17 +186,26 @@ static void rank(struct ranking *ranking, const struct nh_config *config) {
     ranking->config[place] = *config;
 }
 
+/* The best boxes of a variant: more would leave no place to others, whose estimates err in another way. */
 static void rank_variant(struct ranking *ranking, const struct variant *variant) {
+    enum { MOST_OF_VARIANT = 2 };
+    struct nh_config config[MOST_OF_VARIANT];
+    struct ranking boxes = {.problem = ranking->problem,
+                            .device = ranking->device,
+                            .config = config,
+                            .capacity = MOST_OF_VARIANT};
     int32_t q[NH_MOST_BOXES][3], k[NH_MOST_BOXES][3];
     int q_count = nh_tile_boxes(ranking->problem, variant->rows, q);
     int k_count = nh_tile_boxes(ranking->problem, variant->columns, k);
     for (int i = 0; i < q_count; i++)
         for (int j = 0; j < k_count; j++) {
-            struct nh_config config = {{q[i][0], q[i][1], q[i][2], k[j][0], k[j][1], k[j][2],
-                                        variant->warps, variant->stages}};
-            if (residents_of(ranking->problem, ranking->device->backend, config.value))
-                rank(ranking, &config);
+            struct nh_config box = {{q[i][0], q[i][1], q[i][2], k[j][0], k[j][1], k[j][2],
+                                     variant->warps, variant->stages}};
+            if (residents_of(ranking->problem, ranking->device->backend, box.value))
+                rank(&boxes, &box);
         }
+    for (int i = 0; i < boxes.count; i++)
+        rank(ranking, &config[i]);
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,

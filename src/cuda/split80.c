@@ -243,21 +243,21 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 /* Rows, columns and warps of a launch; the smallest is the last. */
 static const struct variant {
     int32_t rows, columns, warps;
-} variants[] = {{128, 64, 8}, {128, 32, 4}, {128, 32, 8}, {64, 64, 4}, {64, 64, 2},
-                {64, 32, 4},  {64, 32, 2},  {64, 16, 4},  {32, 16, 2}};
+} variants[] = {{128, 64, 8}, {128, 64, 4}, {128, 32, 4}, {128, 32, 8}, {64, 128, 4}, {64, 64, 4},
+                {64, 64, 2},  {64, 32, 4},  {64, 32, 2},  {64, 16, 4},  {32, 16, 2}};
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
 /* The best boxes of one side, best first. */
 struct ranking {
     int32_t side[MOST_CANDIDATES][SPLIT80_SIDE];
     double clocks[MOST_CANDIDATES];
-    int count;
+    int count, capacity;
 };
 
 static void rank(struct ranking *ranking, const int32_t side[SPLIT80_SIDE], double clocks) {
-    if (ranking->count == MOST_CANDIDATES && clocks >= ranking->clocks[MOST_CANDIDATES - 1]) return;
-    if (ranking->count < MOST_CANDIDATES) ranking->count++;
     int place = ranking->count - 1;
+    if (ranking->count == ranking->capacity && clocks >= ranking->clocks[place]) return;
+    if (ranking->count < ranking->capacity) place = ranking->count++;
     for (; place > 0 && clocks < ranking->clocks[place - 1]; place--) {
         ranking->clocks[place] = ranking->clocks[place - 1];
         memcpy(ranking->side[place], ranking->side[place - 1], sizeof *ranking->side);
@@ -266,9 +266,11 @@ static void rank(struct ranking *ranking, const int32_t side[SPLIT80_SIDE], doub
     memcpy(ranking->side[place], side, sizeof *ranking->side);
 }
 
-static void rank_boxes(struct ranking *ranking, const struct nh_problem *problem,
-                       const struct nh_cuda_device *device, bool inverse,
-                       const struct variant *variant) {
+/* The best boxes of a variant: more would leave no place to others, whose estimates err in another way. */
+static void rank_variant(struct ranking *ranking, const struct nh_problem *problem,
+                         const struct nh_cuda_device *device, bool inverse,
+                         const struct variant *variant) {
+    struct ranking boxes = {.capacity = 2};
     int32_t row[NH_MOST_BOXES][3], column[NH_MOST_BOXES][3];
     struct nh_count work = {.tiles = 0};
     int row_count = nh_tile_boxes(problem, variant->rows, row);
@@ -279,15 +281,17 @@ static void rank_boxes(struct ranking *ranking, const struct nh_problem *problem
                                                 column[j][0],  column[j][1], column[j][2],
                                                 variant->warps};
             if (nh_split80_residents(problem, device, side, inverse))
-                rank(ranking, side, side_clocks(problem, device, side, inverse, &work));
+                rank(&boxes, side, side_clocks(problem, device, side, inverse, &work));
         }
+    for (int i = 0; i < boxes.count; i++)
+        rank(ranking, boxes.side[i], boxes.clocks[i]);
 }
 
 static void rank_all(struct ranking *ranking, const struct nh_problem *problem,
                      const struct nh_cuda_device *device, bool inverse) {
-    ranking->count = 0;
+    *ranking = (struct ranking){.capacity = MOST_CANDIDATES};
     for (int i = 0; i < VARIANTS; i++)
-        rank_boxes(ranking, problem, device, inverse, &variants[i]);
+        rank_variant(ranking, problem, device, inverse, &variants[i]);
 }
 
 /* The best of both sides, and each with the next best of the other. */
