@@ -114,12 +114,16 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- time ---- */
 
-/* Elements that the products of one pair of rows run over: scores, their gradients, and what is summed up. */
+static int launches_of(const struct nh_problem *problem, bool inverse) {
+    return inverse && nh_split80_apart(problem) ? 2 : 1;
+}
+
+/* Elements that the products of one pair of rows run over, per launch: scores, their gradients, and what is summed up. */
 static double product_dims(const struct nh_problem *problem, bool inverse) {
     struct nh_split80_widths w = nh_split80_widths(problem);
     double dim = (double)w.dim, dim_v = (double)w.dim_v;
     if (!inverse) return 2 * dim + dim_v;
-    return nh_split80_apart(problem) ? 3 * dim + 2 * dim_v : 2 * (dim + dim_v);
+    return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
 /* Clocks of a multiprocessor for one tile of columns. */
@@ -138,15 +142,17 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     return 1.15 * (products > loads ? products : loads) + 0.5 * (weights + copies);
 }
 
-/* Blocks of a launch, the tiles that all of them walk, and those of them with masks. */
+/* Blocks of a side's launches, the tiles that all of them walk, and those of them with masks. */
 struct walks {
     double blocks, tiles, masked;
 };
 
 static struct walks walks_of(const struct nh_problem *problem, const int32_t *side, bool inverse) {
     const int32_t *row = side + SPLIT80_ROW, *column = side + SPLIT80_COLUMN;
-    double blocks = (double)(problem->batch * (inverse ? problem->kv_heads : problem->heads));
-    double tiles = (double)(problem->batch * problem->heads), dense = tiles, extra = 0;
+    int64_t heads = inverse ? problem->kv_heads : problem->heads;
+    double passes = (double)(problem->batch * launches_of(problem, inverse));
+    double blocks = passes * (double)heads, tiles = passes * (double)problem->heads;
+    double dense = tiles, extra = 0;
     for (int a = 0; a < NH_AXES; a++) {
         struct nh_tile_count count = nh_tile_count(&problem->axis[a], row[a], column[a], inverse);
         blocks *= (double)count.tiles;
@@ -161,20 +167,20 @@ static struct walks walks_of(const struct nh_problem *problem, const int32_t *si
 /* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
 static struct walks extra_walks(const struct nh_problem *problem, const int32_t *side) {
     int64_t rows = nh_split80_volume(side + SPLIT80_ROW);
-    double groups = (double)nh_ceil_div(problem->extra_tokens, rows);
-    double tiles = (double)(problem->batch * problem->heads) * groups, dense = tiles;
+    double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
+                             launches_of(problem, true));
+    double tiles = (double)problem->heads * groups, dense = tiles;
     for (int a = 0; a < NH_AXES; a++) {
         tiles *= (double)nh_ceil_div(problem->axis[a].length, side[SPLIT80_COLUMN + a]);
         dense *= (double)(problem->axis[a].length / side[SPLIT80_COLUMN + a]);
     }
-    return (struct walks){(double)(problem->batch * problem->kv_heads) * groups, tiles,
-                          tiles - dense};
+    return (struct walks){(double)problem->kv_heads * groups, tiles, tiles - dense};
 }
 
-/* Clocks of one launch; what it asks for is added to `work`. */
-static double launch_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const int32_t *side, bool inverse, const struct walks *walks,
-                            struct nh_count *work) {
+/* Clocks of a side's launches; what they ask for is added to `work`. */
+static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const int32_t *side, bool inverse, const struct walks *walks,
+                          struct nh_count *work) {
     enum { BLOCK_CLOCKS = 4000, TILE_LATENCY_CLOCKS = 900 };
     struct nh_split80_widths w = nh_split80_widths(problem);
     double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
@@ -203,12 +209,12 @@ static double launch_clocks(const struct nh_problem *problem, const struct nh_cu
 static double side_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const int32_t *side, bool inverse, struct nh_count *work) {
     struct walks walks = walks_of(problem, side, inverse);
-    double clocks = launch_clocks(problem, device, side, inverse, &walks, work);
+    double clocks = walk_clocks(problem, device, side, inverse, &walks, work);
     if (!inverse || !problem->extra_tokens) return clocks;
     int32_t extra[SPLIT80_SIDE];
     nh_split80_extra_side(problem, side, extra);
     walks = extra_walks(problem, extra);
-    return clocks + launch_clocks(problem, device, extra, true, &walks, work);
+    return clocks + walk_clocks(problem, device, extra, true, &walks, work);
 }
 
 /* Nanoseconds. */
@@ -217,7 +223,8 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     enum { LAUNCH_NS = 3000 };
     const struct nh_cuda_device *cuda = device->backend;
     const double measured = 2.2; /* times over these counts, on an H200 */
-    int launches = 3 + (problem->has_bias != 0) + (problem->extra_tokens > 0);
+    int launches =
+        2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
     *work = (struct nh_count){.tiles = 0};
     work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     double clocks = side_clocks(problem, cuda, config->value, false, work) +

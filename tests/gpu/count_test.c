@@ -32,6 +32,8 @@ static const char *const problems[] = {
     "bwd:bf16:b1h1d32:20x21:w7x5:c10",
     "bwd:bf16:b1h1d32:6x10x10:w3x5x4:d1x2x1",
     "bwd:f32:b1h1d32:15x13:w5x7:s2x1",
+    "bwd:bf16:b2h4k2d32:11x19:w5x7:x70",
+    "bwd:f16:b1h1d200v256:50:w9:x20",
 };
 
 struct noted {
