@@ -94,6 +94,33 @@ def test_attention_of_packed_sequences(causal, dtype):
     assert_agree(results, expected, ours, exact, dtype)
 
 
+@pytest.mark.parametrize("backend", ("aot_eager", "inductor"))
+def test_packed_sequences_compiled_do_not_wait(backend):
+    """In a compiled graph their places are not read from the device."""
+    starts = torch.tensor([0, 40, 43, 64], dtype=torch.int32, device="cuda")
+    tables = dict(cumulative_seqlen_Q=starts, cumulative_seqlen_KV=starts, max_seqlen_Q=40, max_seqlen_KV=40)
+    inputs, _ = on_cuda(*(randn(1, 64, 4, 64) for _ in "qkv"), dtype=torch.bfloat16)
+
+    def attend(query, key, value):
+        return natten.attention(query, key, value, is_causal=True, return_lse=True, **tables)
+
+    torch.compiler.reset()
+    compiled = torch.compile(attend, fullgraph=True, backend=backend)
+    weights = [torch.randn_like(r) for r in compiled(*inputs)]  # plans and compiles
+    torch.autograd.grad(compiled(*inputs), inputs, weights)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results = compiled(*inputs)
+        gradients = torch.autograd.grad(results, inputs, weights)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = attend(*inputs)
+    for got, wanted in zip(
+        (*results, *gradients), (*expected, *torch.autograd.grad(expected, inputs, weights))
+    ):
+        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+
+
 @DTYPES
 def test_merge_attentions(dtype):
     ours, exact = on_cuda(*(randn(2, 24, 2, 32) for _ in range(5)), dtype=dtype)

@@ -21,7 +21,7 @@ from .attn_merge import merge_attentions
 from .context import *  # noqa: F403  where 0.15 had its switches
 from .types import CausalArgTypeOrDed, DimensionType, DimensionTypeOrDed, KernelSchedule
 from .utils import checks
-from .varlen_attention import packed_attention
+from .varlen_attention import Sequences, packed_attention
 
 Result = Union[Tensor, Tuple[Tensor, Tensor]]
 
@@ -58,7 +58,7 @@ def attention(
     Returns out [B, N, H, Dv]; with return_lse, the log-sum-exp [B, N, H] too.
     """
     checks.fmha_tensor_checks(query, key, value)
-    starts_q, starts_kv, _, _ = checks.varlen_tensor_checks(
+    sequences = checks.varlen_tensor_checks(
         query,
         key,
         value,
@@ -73,7 +73,7 @@ def attention(
         backend,
         FMHA_BACKENDS,
         (query, key, value),
-        Call(is_causal, starts_q is not None, torch_compile),
+        Call(is_causal, sequences[0] is not None, torch_compile),
         Tuning(
             q_tile_size,
             kv_tile_size,
@@ -83,8 +83,8 @@ def attention(
         ),
     )
     scale = scale or query.shape[-1] ** -0.5
-    if starts_q is not None and starts_kv is not None:
-        out, lse = packed_attention(query, key, value, starts_q, starts_kv, is_causal, scale)
+    if sequences[0] is not None:
+        out, lse = packed_attention(query, key, value, Sequences(*sequences), is_causal, scale)
         return (out, lse) if return_lse else out
     return nhood.torch.attention(query, key, value, is_causal=is_causal, scale=scale, return_lse=return_lse)
 
