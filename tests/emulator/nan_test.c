@@ -95,23 +95,25 @@ static void check_output(const char *what, const nhood_problem *problem, const b
     }
 }
 
-/* Forward: K and V of a token. Backward: dO of a query, which is in its own dQ and in dK and dV of its keys. */
+/* Poisoned are K and V of a key, which are in O or dQ of the queries that attend it and in its own dK and dV, or Q and dO of
+ * a query, which are in its own dQ and in dK and dV of its keys. */
 static void nan_stays_outside(nhood_context *context, const char *solver, const char *text,
-                              int64_t poisoned) {
+                              bool of_key, int64_t poisoned) {
     enum { MOST_TOKENS = 100 };
     bool query[MOST_TOKENS] = {false}, key[MOST_TOKENS] = {false};
     char what[200];
     nhood_problem problem;
     nhood_io clean, dirty;
-    snprintf(what, sizeof what, "%s, %s, poisoned %lld", solver, text, (long long)poisoned);
+    snprintf(what, sizeof what, "%s, %s, poisoned %s %lld", solver, text, of_key ? "key" : "query",
+             (long long)poisoned);
     CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
     bool forward = problem.op == NHOOD_OP_FWD;
-    uint32_t mask = forward ? 1u << NHOOD_K | 1u << NHOOD_V : 1u << NHOOD_D_O;
+    uint32_t mask = of_key ? 1u << NHOOD_K | 1u << NHOOD_V : 1u << NHOOD_Q | 1u << NHOOD_D_O;
     run(context, solver, &problem, mask, -1, &clean);
     run(context, solver, &problem, mask, poisoned, &dirty);
     for (int64_t token = 0; token < problem.axis[0].length; token++) {
-        query[token] = forward ? attends(problem.axis, token, poisoned) : token == poisoned;
-        key[token] = attends(problem.axis, poisoned, token);
+        query[token] = of_key ? attends(problem.axis, token, poisoned) : token == poisoned;
+        key[token] = of_key ? token == poisoned : attends(problem.axis, poisoned, token);
     }
     if (forward) {
         check_output(what, &problem, query, &clean, &dirty, NHOOD_O);
@@ -125,8 +127,10 @@ static void nan_stays_outside(nhood_context *context, const char *solver, const 
 }
 
 int main(void) {
-    static const char *const forward[] = {"cuda.small", "cuda.fused80", "cuda.gemm", "cuda.naive"};
-    static const char *const backward[] = {"cuda.split80", "cuda.gemm", "cuda.naive"};
+    static const char *const forward[] = {"cuda.small", "cuda.fused80", "cuda.fused90", "cuda.gemm",
+                                          "cuda.naive"};
+    static const char *const backward[] = {"cuda.split80", "cuda.split90", "cuda.gemm",
+                                           "cuda.naive"};
     nhood_context *context = NULL;
     if (nhood_context_create(NULL, &context)) {
         printf("%s\n", nhood_last_error());
@@ -134,16 +138,21 @@ int main(void) {
     }
     for (int64_t poisoned = 0; poisoned < 60; poisoned += 29) {
         for (size_t i = 0; i < sizeof forward / sizeof *forward; i++) {
-            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:70:w9", poisoned);
-            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w8:c1", poisoned);
-            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w6:s4:d3", poisoned);
+            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:70:w9:rpb", true, poisoned);
+            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w8:c1", true, poisoned);
+            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w6:s4:d2", true, poisoned);
         }
-        for (size_t i = 0; i < sizeof backward / sizeof *backward; i++) {
-            nan_stays_outside(context, backward[i], "bwd:bf16:b1h1d32:70:w9:rpb", poisoned);
-            nan_stays_outside(context, backward[i], "bwd:bf16:b1h1d32:60:w8:c1", poisoned);
+        for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
+            const char *solver = backward[i / 2];
+            bool biased = strcmp(solver, "cuda.split90"), of_key = i % 2;
+            nan_stays_outside(context, solver,
+                              biased ? "bwd:bf16:b1h1d32:70:w9:rpb" : "bwd:bf16:b1h1d32:70:w9",
+                              of_key, poisoned);
+            nan_stays_outside(context, solver, "bwd:bf16:b1h1d32:60:w8:c1", of_key, poisoned);
         }
     }
-    nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", 29);
+    nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
+    nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:60:w6:s4:d2:x20", false, 29);
     nhood_context_destroy(context);
     return test_result();
 }

@@ -253,3 +253,36 @@ def test_second_device():
     out.sum().backward()
     expected.sum().backward()
     torch.testing.assert_close(there[0].grad.cpu(), arrays[0].grad.cpu())
+
+
+POISONED = {
+    # axes, window, head dim, dtype
+    "tiles": ((24, 24), 9, 128, "bfloat16"),
+    "long": ((40, 40), 24, 64, "float16"),
+    "line": ((300,), 150, 128, "bfloat16"),
+    "exact": ((40,), 7, 24, "float32"),
+}
+
+
+@pytest.mark.parametrize("poisoned", ["key", "value", "d_out"])
+@pytest.mark.parametrize("name", POISONED)
+def test_nan_stays_in_its_windows(name, poisoned):
+    """A NaN reaches exactly the elements that it reaches on the CPU, where nothing outside a window is read."""
+    axes, window, dim, dtype = POISONED[name]
+    generator = torch.Generator().manual_seed(1)
+    arrays = {
+        tensor: torch.randn(1, *axes, 2, dim, generator=generator).to(DTYPES[dtype])
+        for tensor in ("query", "key", "value", "d_out")
+    }
+    arrays[poisoned][(0, *(length // 2 for length in axes), 1, 3)] = float("nan")
+
+    def results(device, dtype):
+        moved = {tensor: array.to(device, dtype) for tensor, array in arrays.items()}
+        d_out = moved.pop("d_out")
+        inputs = [moved[tensor].requires_grad_() for tensor in ("query", "key", "value")]
+        out = nt.neighborhood_attention(*inputs, (window,) * len(axes))
+        return [out.detach(), *torch.autograd.grad(out, inputs, d_out)]
+
+    for got, expected in zip(results("cuda", DTYPES[dtype]), results("cpu", torch.float64)):
+        assert torch.equal(got.double().cpu().isnan(), expected.isnan())
+        near(got.nan_to_num(), expected.nan_to_num(), 64, dtype)

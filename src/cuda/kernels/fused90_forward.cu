@@ -11,7 +11,8 @@
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X.., NH_WARPGROUPS, NH_STAGES,
  * NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
-#include "fused90.cuh"
+#include "fused90_again.cuh"
+#include "naive_forward.cuh"
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 #define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
@@ -287,6 +288,10 @@ __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_it
         *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = base * (float)args.scale + logf(sum);
 }
 
+__device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_query &query) {
+    return is_spoilt<NH_DIM_V>(args, NH_O, query);
+}
+
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
 #define V_TILE_AT(n)                                                                               \
     nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V))
@@ -297,7 +302,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned n = 0, items = 0, weight[SCORES / 2];
-    float score[SCORES], out[OUTS];
+    float score[SCORES], out[OUTS], zero = 0;
     nh_item item;
     walk w;
     sighted seen;
@@ -352,7 +357,9 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         release(s.v_free + 8 * SLOT(n - 1));
         finish_row(args, item, row, out, 0, r.base[0], r.sum[0]);
         finish_row(args, item, row + 8, out, 1, r.base[1], r.sum[1]);
+        zero += doubt<OUTS>(out);
     }
+    if (__any_sync(~0u, zero != 0)) make_again<o_spoilt, nh_attend>(args, row & ~15);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -11,6 +11,11 @@
 #define NH_LANE_ELEMENTS (NH_VECTORS * NH_VECTOR)
 #define NH_THREADS 128
 
+/* 0: there are no extra tokens */
+#ifndef NH_EXTRA
+#define NH_EXTRA 1
+#endif
+
 struct nh_query {
     long long batch, head, at[3];
 };

@@ -1,77 +1,9 @@
-/* dK = scale * dS^T Q and dV = P^T dO: one group per key walks the queries of its inverse neighborhood, so nothing
- * is added atomically and results are bit-equal run to run. */
-#include "naive.cuh"
-
-struct key_rows {
-    nh_operand k, v;
-    real scale, d_k[NH_LANE_ELEMENTS], d_v[NH_LANE_ELEMENTS];
-};
-
-__device__ __forceinline__ void take(const nh_cuda_args &args, key_rows &r, const elem *q, const elem *d_o,
-                                     real lse, real delta, real bias) {
-    real score = r.scale * nh_group_sum(nh_product_part(r.k, q)) + bias;
-    real d_p = nh_group_sum(nh_product_part(r.v, d_o));
-    real p = nh_exp(score - lse), row[NH_LANE_ELEMENTS];
-    nh_load_row(q, nh_chunk_first(), (int)args.dim, row);
-    nh_add_scaled(r.d_k, r.scale * (p * (d_p - delta)), row);
-    nh_load_row(d_o, nh_chunk_first(), (int)args.dim_v, row);
-    nh_add_scaled(r.d_v, p, row);
-}
-
-/* Entry of the bias table for the key seen from one query of its box. */
-__device__ __forceinline__ real bias_of(const nh_cuda_args &args, const nh_box &box, const long long key[3],
-                                        long long head, int x, int y, int z) {
-    if (!NH_BIASED) return 0;
-    const int at[3] = {x, y, z};
-    long long entry = head;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        const nh_cuda_axis &axis = args.axis[a];
-        entry = entry * (2 * axis.window - 1) + key[a] / axis.dilation - (box.position[a] + at[a]) +
-                axis.window - 1;
-    }
-    return nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]);
-}
-
-__device__ __forceinline__ void walk_head(const nh_cuda_args &args, key_rows &r, const nh_query &key,
-                                          const nh_box &box, long long head) {
-    const nh_cuda_tensor &lse = args.tensor[NH_LSE], &delta = args.tensor[NH_DELTA];
-    nh_walk q = nh_walk_of(args.tensor[NH_Q], box, key.batch, head);
-    nh_walk d_o = nh_walk_of(args.tensor[NH_D_O], box, key.batch, head);
-    const real *lse_base = nh_scalar(lse, key.batch, box.first, head);
-    const real *delta_base = nh_scalar(delta, key.batch, box.first, head);
-    for (int x = 0; x < box.count[0]; x++)
-        for (int y = 0; y < box.count[1]; y++)
-            for (int z = 0; z < box.count[2]; z++)
-                take(args, r, q.base + x * q.step[0] + y * q.step[1] + z * q.step[2],
-                     d_o.base + x * d_o.step[0] + y * d_o.step[1] + z * d_o.step[2],
-                     lse_base[nh_offset(lse, box, x, y, z)],
-                     delta_base[nh_offset(delta, box, x, y, z)],
-                     bias_of(args, box, key.at, head, x, y, z));
-}
-
-__device__ __forceinline__ void differentiate(const nh_cuda_args &args, const nh_query &key) {
-    long long share = args.heads / args.kv_heads;
-    key_rows r;
-    nh_operand_set(r.k, nh_row(args.tensor[NH_K], key.batch, key.at, key.head), args.dim);
-    nh_operand_set(r.v, nh_row(args.tensor[NH_V], key.batch, key.at, key.head), args.dim_v);
-    r.scale = (real)args.scale;
-    nh_clear(r.d_k);
-    nh_clear(r.d_v);
-    nh_box box = nh_inverse_box(args, key.at);
-    for (long long head = key.head * share; head < (key.head + 1) * share; head++)
-        walk_head(args, r, key, box, head);
-    const nh_cuda_tensor &d_k = args.tensor[NH_D_K], &d_v = args.tensor[NH_D_V];
-    if (d_k.data)
-        nh_store_row(nh_row(d_k, key.batch, key.at, key.head), nh_chunk_first(), (int)args.dim, r.d_k);
-    if (d_v.data)
-        nh_store_row(nh_row(d_v, key.batch, key.at, key.head), nh_chunk_first(), (int)args.dim_v,
-                     r.d_v);
-}
+/* dK and dV, one group per key, so that nothing is added atomically and results are bit-equal run to run. */
+#include "naive_backward_key.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_backward_key(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.kv_heads * nh_token_count(args);
     for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        differentiate(args, nh_query_of(args, row, args.kv_heads));
+        nh_differentiate_key(args, nh_query_of(args, row, args.kv_heads));
 }

@@ -1,20 +1,5 @@
-/* delta = rowsum(dO * O) - dLSE, kept for the other gradients, and dQ = scale * dS K, one group per query. */
-#include "naive.cuh"
-
-struct query_rows {
-    nh_operand q, d_o;
-    real lse, delta, scale;
-};
-
-__device__ __forceinline__ void take(const query_rows &r, const elem *k, const elem *v, const elem *bias,
-                                     int dim, real d_q[NH_LANE_ELEMENTS]) {
-    real score = r.scale * nh_group_sum(nh_product_part(r.q, k));
-    real d_p = nh_group_sum(nh_product_part(r.d_o, v));
-    if (bias) score += nh_load(*bias);
-    real d_s = nh_exp(score - r.lse) * (d_p - r.delta), row[NH_LANE_ELEMENTS];
-    nh_load_row(k, nh_chunk_first(), dim, row);
-    nh_add_scaled(d_q, r.scale * d_s, row);
-}
+/* delta = rowsum(dO * O) - dLSE, kept for the other gradients, and dQ, one group per query. */
+#include "naive_backward_query.cuh"
 
 __device__ __forceinline__ real delta_of(const nh_cuda_args &args, const nh_query &query,
                                          const nh_operand &d_o) {
@@ -27,43 +12,14 @@ __device__ __forceinline__ real delta_of(const nh_cuda_args &args, const nh_quer
     return delta;
 }
 
-__device__ __forceinline__ void differentiate(const nh_cuda_args &args, const nh_query &query) {
-    long long kv_head = query.head / (args.heads / args.kv_heads);
-    query_rows r;
-    nh_operand_set(r.d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
-    r.delta = delta_of(args, query, r.d_o);
-    if (!args.tensor[NH_D_Q].data) return;
-    nh_operand_set(r.q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
-    r.lse = *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head);
-    r.scale = (real)args.scale;
-    real d_q[NH_LANE_ELEMENTS];
-    nh_clear(d_q);
-    nh_box box = nh_window_box(args, query.at);
-    nh_walk k = nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head);
-    nh_walk v = nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head);
-    nh_bias bias = nh_bias_of(args, query, box);
-    for (int x = 0; x < box.count[0]; x++)
-        for (int y = 0; y < box.count[1]; y++)
-            for (int z = 0; z < box.count[2]; z++)
-                take(r, k.base + x * k.step[0] + y * k.step[1] + z * k.step[2],
-                     v.base + x * v.step[0] + y * v.step[1] + z * v.step[2],
-                     NH_BIASED ? bias.base + x * bias.step[0] + y * bias.step[1] + z : 0,
-                     (int)args.dim, d_q);
-    const nh_cuda_tensor &ek = args.tensor[NH_EXTRA_K], &ev = args.tensor[NH_EXTRA_V];
-    for (long long m = 0; m < args.extra_tokens; m++)
-        take(r,
-             (const elem *)ek.data + query.batch * ek.batch + kv_head * ek.head +
-                 m * ek.axis[3 - args.rank],
-             (const elem *)ev.data + query.batch * ev.batch + kv_head * ev.head +
-                 m * ev.axis[3 - args.rank],
-             0, (int)args.dim, d_q);
-    nh_store_row(nh_row(args.tensor[NH_D_Q], query.batch, query.at, query.head), nh_chunk_first(),
-                 (int)args.dim, d_q);
-}
-
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_backward_query(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        differentiate(args, nh_query_of(args, row, args.heads));
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
+        nh_query query = nh_query_of(args, row, args.heads);
+        nh_operand d_o;
+        nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
+        real delta = delta_of(args, query, d_o);
+        if (args.tensor[NH_D_Q].data) nh_differentiate_query(args, query, d_o, delta);
+    }
 }

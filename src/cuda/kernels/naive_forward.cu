@@ -1,88 +1,9 @@
-/* O = softmax(scale Q K^T + bias) V, one group of lanes per query, keys four at a time with a running maximum. */
-#include "naive.cuh"
-
-#define KEYS 4 /* enough independent products to hide their latency */
-
-struct state {
-    real largest, sum, out[NH_LANE_ELEMENTS];
-};
-
-/* Takes in up to KEYS keys of one line; those beyond count have a score of minus infinity. */
-__device__ __forceinline__ void take(state &s, const nh_operand &q, const elem *k, long long k_step,
-                                     const elem *v, long long v_step, const elem *bias, int count,
-                                     real scale, int dim_v) {
-    real score[KEYS], largest = s.largest;
-#pragma unroll
-    for (int i = 0; i < KEYS; i++)
-        score[i] = i < count ? nh_product_part(q, k + i * k_step) : 0;
-#pragma unroll
-    for (int i = 0; i < KEYS; i++) {
-        score[i] = scale * nh_group_sum(score[i]);
-        if (bias && i < count) score[i] += nh_load(bias[i]);
-        if (i >= count) score[i] = NH_MINUS_INFINITY;
-        largest = fmax(largest, score[i]);
-    }
-    real shift = largest == NH_MINUS_INFINITY ? 0 : largest;
-    real shrink = nh_exp(s.largest - shift);
-    s.sum *= shrink;
-#pragma unroll
-    for (int e = 0; e < NH_LANE_ELEMENTS; e++)
-        s.out[e] *= shrink;
-#pragma unroll
-    for (int i = 0; i < KEYS; i++) {
-        if (i >= count) continue;
-        real weight = nh_exp(score[i] - shift), row[NH_LANE_ELEMENTS];
-        s.sum += weight;
-        nh_load_row(v + i * v_step, nh_chunk_first(), dim_v, row);
-        nh_add_scaled(s.out, nh_round(weight), row);
-    }
-    s.largest = largest;
-}
-
-__device__ __forceinline__ void attend(const nh_cuda_args &args, const nh_query &query) {
-    long long kv_head = query.head / (args.heads / args.kv_heads);
-    real scale = (real)args.scale;
-    nh_operand q;
-    nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
-    state s;
-    s.largest = NH_MINUS_INFINITY;
-    s.sum = 0;
-    nh_clear(s.out);
-    nh_box box = nh_window_box(args, query.at);
-    nh_walk k = nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head);
-    nh_walk v = nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head);
-    nh_bias bias = nh_bias_of(args, query, box);
-    for (int x = 0; x < box.count[0]; x++)
-        for (int y = 0; y < box.count[1]; y++) {
-            const elem *k_line = k.base + x * k.step[0] + y * k.step[1];
-            const elem *v_line = v.base + x * v.step[0] + y * v.step[1];
-            const elem *b = NH_BIASED ? bias.base + x * bias.step[0] + y * bias.step[1] : 0;
-            for (int z = 0; z < box.count[2]; z += KEYS)
-                take(s, q, k_line + z * k.step[2], k.step[2], v_line + z * v.step[2], v.step[2],
-                     NH_BIASED ? b + z : 0, box.count[2] - z, scale, (int)args.dim_v);
-        }
-    const nh_cuda_tensor &ek = args.tensor[NH_EXTRA_K], &ev = args.tensor[NH_EXTRA_V];
-    const elem *k_extra = (const elem *)ek.data + query.batch * ek.batch + kv_head * ek.head;
-    const elem *v_extra = (const elem *)ev.data + query.batch * ev.batch + kv_head * ev.head;
-    long long ek_step = ek.axis[3 - args.rank], ev_step = ev.axis[3 - args.rank];
-    for (long long m = 0; m < args.extra_tokens; m += KEYS)
-        take(s, q, k_extra + m * ek_step, ek_step, v_extra + m * ev_step, ev_step, 0,
-             (int)(args.extra_tokens - m < KEYS ? args.extra_tokens - m : KEYS), scale,
-             (int)args.dim_v);
-    real inverse = 1 / s.sum;
-#pragma unroll
-    for (int e = 0; e < NH_LANE_ELEMENTS; e++)
-        s.out[e] *= inverse;
-    nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head), nh_chunk_first(),
-                 (int)args.dim_v, s.out);
-    if (args.tensor[NH_LSE].data && nh_lane() == 0 && blockIdx.y == 0)
-        *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head) =
-            s.largest + nh_log(s.sum);
-}
+/* O, one group of lanes per query. */
+#include "naive_forward.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_forward(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
     for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        attend(args, nh_query_of(args, row, args.heads));
+        nh_attend(args, nh_query_of(args, row, args.heads));
 }

@@ -1,10 +1,17 @@
 /* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold the
  * sums of both there is a launch for each. */
+#include "fused90_again.cuh"
 #include "fused90_key.cuh"
+#include "naive_backward_key.cuh"
 
 struct maps {
     nh_tensor_map map[5];
 };
+
+__device__ __forceinline__ bool spoilt(const nh_cuda_args &args, const nh_query &key) {
+    return (NH_SUM_D_K && is_spoilt<NH_DIM>(args, NH_D_K, key)) ||
+           (NH_SUM_D_V && is_spoilt<NH_DIM_V>(args, NH_D_V, key));
+}
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
@@ -13,7 +20,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layo
     unsigned long long k = nh_descriptor(s.k + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned long long v = nh_descriptor(s.v + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
     unsigned n = 0, items = 0, weight[SCORES / 2], d_s[SCORES / 2];
-    float score[SCORES], d_p[SCORES], d_k[NH_DIM / 2], d_v[NH_DIM_V / 2];
+    float score[SCORES], d_p[SCORES], d_k[NH_DIM / 2], d_v[NH_DIM_V / 2], zero = 0;
     nh_item item;
     walk w;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
@@ -58,7 +65,9 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layo
         }
         if (NH_SUM_D_K) finish_rows<NH_DIM>(args, item, NH_D_K, row, d_k, (float)args.scale);
         if (NH_SUM_D_V) finish_rows<NH_DIM_V>(args, item, NH_D_V, row, d_v, 1);
+        zero += doubt<NH_DIM / 2>(d_k) + doubt<NH_DIM_V / 2>(d_v);
     }
+    if (__any_sync(~0u, zero != 0)) make_again<spoilt, nh_differentiate_key>(args, row & ~15);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -3,7 +3,8 @@
  * with Q, dO, K and V in shared memory and dS in registers. Nothing is added atomically.
  *
  * Knobs: as fused90_forward.cu, without heads sharing a tile; NH_D_O_MAP. Stats: see backward_stats.cu. */
-#include "fused90.cuh"
+#include "fused90_again.cuh"
+#include "naive_backward_query.cuh"
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
@@ -87,13 +88,24 @@ __device__ __forceinline__ float2 stats_of(const nh_cuda_args &args, const nh_it
                              token[1] * t.axis[1] + token[2] * t.axis[2]);
 }
 
+__device__ __forceinline__ bool d_q_spoilt(const nh_cuda_args &args, const nh_query &query) {
+    return is_spoilt<NH_DIM>(args, NH_D_Q, query);
+}
+
+__device__ __forceinline__ void d_q_again(const nh_cuda_args &args, const nh_query &query) {
+    nh_operand d_o;
+    nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), NH_DIM_V);
+    nh_differentiate_query(args, query, d_o,
+                           nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[NH_DELTA_AT]);
+}
+
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)(args.scale * 1.4426950408889634);
     unsigned long long q = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned long long d_o = nh_descriptor(s.d_o + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
     unsigned n = 0, items = 0, packed[SCORES / 2];
-    float score[SCORES], d_p[SCORES], d_q[NH_DIM / 2];
+    float score[SCORES], d_p[SCORES], d_q[NH_DIM / 2], zero = 0;
     nh_item item;
     walk w;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
@@ -138,7 +150,9 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             advance(w, item);
         }
         finish_rows<NH_DIM>(args, item, NH_D_Q, row, d_q, (float)args.scale);
+        zero += doubt<NH_DIM / 2>(d_q);
     }
+    if (__any_sync(~0u, zero != 0)) make_again<d_q_spoilt, d_q_again>(args, row & ~15);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

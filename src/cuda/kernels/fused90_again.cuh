@@ -1,0 +1,48 @@
+/* Rows that something not finite outside their windows has spoilt, made again.
+ *
+ * The products take masked pairs along with a weight of zero, and zero times NaN or infinity is NaN. So a warp that has
+ * stored a sum which is not finite goes over the rows of all its items once more when these are done, out of the way of
+ * the products, and makes those that are not finite again as cuda.naive does: from what they attend and nothing else. */
+#pragma once
+#define NH_GROUP 32
+#define NH_VECTOR 8
+#define NH_VECTORS 1
+#define NH_RESIDENT 1
+#define NH_BIASED 0
+#define NH_DELTA_AT 1 /* of stats */
+#include "fused90.cuh"
+#include "naive.cuh"
+
+/* Zero, or NaN if one of this thread's sums is not finite. */
+template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
+    float zero = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        zero = fmaf(0, sum[i], zero);
+    return zero;
+}
+
+/* Whether a row that this warp has stored is spoilt; not if nobody wants the tensor. */
+template <int DIM>
+__device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, const nh_query &at) {
+    const nh_cuda_tensor &t = args.tensor[slot];
+    float part[NH_LANE_ELEMENTS];
+    if (!t.data) return false;
+    nh_load_row(nh_row(t, at.batch, at.at, at.head), 0, DIM, part);
+    return __any_sync(~0u, doubt<NH_LANE_ELEMENTS>(part) != 0);
+}
+
+/* By a whole warp, whose rows of a tile are first_row and the 15 after it. */
+template <bool (*spoilt)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
+__device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_row) {
+    nh_item item;
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+        nh_item_at(args, index, item);
+        for (int row = first_row; row < first_row + 16; row++) {
+            nh_query at;
+            at.batch = item.batch;
+            at.head = item.head + row % NH_OWN_HEADS;
+            if (row_token(args, item, row, at.at) && spoilt(args, at)) make(args, at);
+        }
+    }
+}

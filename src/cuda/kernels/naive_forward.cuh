@@ -1,0 +1,82 @@
+/* O = softmax(scale Q K^T + bias) V of one query by a group of lanes, keys four at a time with a running maximum. */
+#pragma once
+#include "naive.cuh"
+
+#define NH_KEYS 4 /* enough independent products to hide their latency */
+
+struct nh_sums {
+    real largest, sum, out[NH_LANE_ELEMENTS];
+};
+
+/* Takes in up to NH_KEYS keys of one line; those beyond count have a score of minus infinity. */
+__device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, const elem *k, long long k_step,
+                                     const elem *v, long long v_step, const elem *bias, int count,
+                                     real scale, int dim_v) {
+    real score[NH_KEYS], largest = s.largest;
+#pragma unroll
+    for (int i = 0; i < NH_KEYS; i++)
+        score[i] = i < count ? nh_product_part(q, k + i * k_step) : 0;
+#pragma unroll
+    for (int i = 0; i < NH_KEYS; i++) {
+        score[i] = scale * nh_group_sum(score[i]);
+        if (bias && i < count) score[i] += nh_load(bias[i]);
+        if (i >= count) score[i] = NH_MINUS_INFINITY;
+        largest = fmax(largest, score[i]);
+    }
+    real shift = largest == NH_MINUS_INFINITY ? 0 : largest;
+    real shrink = nh_exp(s.largest - shift);
+    s.sum *= shrink;
+#pragma unroll
+    for (int e = 0; e < NH_LANE_ELEMENTS; e++)
+        s.out[e] *= shrink;
+#pragma unroll
+    for (int i = 0; i < NH_KEYS; i++) {
+        if (i >= count) continue;
+        real weight = nh_exp(score[i] - shift), row[NH_LANE_ELEMENTS];
+        s.sum += weight;
+        nh_load_row(v + i * v_step, nh_chunk_first(), dim_v, row);
+        nh_add_scaled(s.out, nh_round(weight), row);
+    }
+    s.largest = largest;
+}
+
+__device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_query &query) {
+    long long kv_head = query.head / (args.heads / args.kv_heads);
+    real scale = (real)args.scale;
+    nh_operand q;
+    nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
+    nh_sums s;
+    s.largest = NH_MINUS_INFINITY;
+    s.sum = 0;
+    nh_clear(s.out);
+    nh_box box = nh_window_box(args, query.at);
+    nh_walk k = nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head);
+    nh_walk v = nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head);
+    nh_bias bias = nh_bias_of(args, query, box);
+    for (int x = 0; x < box.count[0]; x++)
+        for (int y = 0; y < box.count[1]; y++) {
+            const elem *k_line = k.base + x * k.step[0] + y * k.step[1];
+            const elem *v_line = v.base + x * v.step[0] + y * v.step[1];
+            const elem *b = NH_BIASED ? bias.base + x * bias.step[0] + y * bias.step[1] : 0;
+            for (int z = 0; z < box.count[2]; z += NH_KEYS)
+                nh_take_keys(s, q, k_line + z * k.step[2], k.step[2], v_line + z * v.step[2], v.step[2],
+                     NH_BIASED ? b + z : 0, box.count[2] - z, scale, (int)args.dim_v);
+        }
+    const nh_cuda_tensor &ek = args.tensor[NH_EXTRA_K], &ev = args.tensor[NH_EXTRA_V];
+    const elem *k_extra = (const elem *)ek.data + query.batch * ek.batch + kv_head * ek.head;
+    const elem *v_extra = (const elem *)ev.data + query.batch * ev.batch + kv_head * ev.head;
+    long long ek_step = ek.axis[3 - args.rank], ev_step = ev.axis[3 - args.rank];
+    for (long long m = 0; NH_EXTRA && m < args.extra_tokens; m += NH_KEYS)
+        nh_take_keys(s, q, k_extra + m * ek_step, ek_step, v_extra + m * ev_step, ev_step, 0,
+             (int)(args.extra_tokens - m < NH_KEYS ? args.extra_tokens - m : NH_KEYS), scale,
+             (int)args.dim_v);
+    real inverse = 1 / s.sum;
+#pragma unroll
+    for (int e = 0; e < NH_LANE_ELEMENTS; e++)
+        s.out[e] *= inverse;
+    nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head), nh_chunk_first(),
+                 (int)args.dim_v, s.out);
+    if (args.tensor[NH_LSE].data && nh_lane() == 0 && blockIdx.y == 0)
+        *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head) =
+            s.largest + nh_log(s.sum);
+}
