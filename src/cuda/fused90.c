@@ -21,10 +21,19 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- configs ---- */
 
+/* Of a table's box for one pair of tiles: see kernels/fused90_bias.cuh. */
+static int64_t bias_bytes(const int32_t *value) {
+    int64_t entries = 1;
+    for (int a = 0; a < NH_AXES; a++)
+        entries *= value[QX + a] + value[KX + a] - 1;
+    return nh_ceil_div(4 * entries, 16) * 16;
+}
+
 static int64_t shared_bytes(const struct nh_problem *problem, const int32_t *value) {
     int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
     int64_t stage =
         keys * (nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v));
+    if (problem->has_bias) stage += bias_bytes(value);
     return 64 * value[WARPGROUPS] * nh_fused90_row_bytes(problem->dim) + value[STAGES] * stage +
            1024 + 256;
 }
@@ -172,7 +181,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     kept.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
         if (!of_rank(q_shapes[i], problem->rank)) continue;
-        for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)
+        for (int32_t heads = 1; heads <= (problem->has_bias ? 1 : 16) && sharing % heads == 0;
+             heads *= 2)
             if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
                 try_queries(&kept, q_shapes[i], heads);
     }

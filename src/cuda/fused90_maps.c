@@ -58,7 +58,7 @@ const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_
     if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
         return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
                                : "head dims must be multiples of 16 from 32 to 128";
-    if (problem->has_bias) return "no relative bias";
+    if (problem->bias_count > INT32_MAX) return "a bias table of 2^31 entries or more";
     if (!(problem->scale > 0)) return "the scale is not positive";
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
     if (problem->extra_tokens > INT32_MAX) return "2^31 extra tokens or more";
@@ -176,6 +176,7 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
     nh_kernel_define(spec, "NH_WALK_N", rows);
     nh_kernel_define(spec, "NH_WALK_N16", rows / 16);
     nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
+    nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
     nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));

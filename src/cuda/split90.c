@@ -17,6 +17,7 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
     if (problem->extra_tokens) return "no extra tokens";
+    if (problem->has_bias) return "no relative bias";
     return nh_fused90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
                              BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
 }

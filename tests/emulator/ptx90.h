@@ -161,6 +161,14 @@ inline void ptx_st_shared_v4_f32(const char *, unsigned address, float a, float 
     to[0] = a, to[1] = b, to[2] = c, to[3] = d;
 }
 
+inline void ptx_st_shared_f32(const char *, unsigned address, float value) {
+    *(float *)emulator::shared(address, 4, 4) = value;
+}
+
+inline void ptx_ld_shared_f32(const char *, float &value, unsigned address) {
+    value = *(const float *)emulator::shared(address, 4, 4);
+}
+
 inline void ptx_ld_shared_v2_f32(const char *, float &x, float &y, unsigned address) {
     const float *pair = (const float *)emulator::shared(address, 8, 8);
     x = pair[0];

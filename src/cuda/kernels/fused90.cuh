@@ -331,8 +331,9 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
 }
 
 /* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, produce (one
- * thread of each of PRODUCERS warps) and consume (the warpgroups that multiply). */
-template <class Layout, int PRODUCERS = 1, class Maps>
+ * thread of each of PRODUCERS warps), help (with HELPERS, the other warps beside them) and consume (the warpgroups that
+ * multiply). */
+template <class Layout, int PRODUCERS = 1, bool HELPERS = false, class Maps>
 __device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];
     Layout s;
@@ -348,6 +349,8 @@ __device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &
     if (warpgroup < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (threadIdx.x % 32 == 0 && threadIdx.x / 32 < PRODUCERS) produce(args, maps, s);
+        if constexpr (HELPERS)
+            if (threadIdx.x / 32 >= PRODUCERS) help(args, s);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         consume(args, s, warpgroup);

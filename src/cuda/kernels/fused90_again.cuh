@@ -8,7 +8,6 @@
 #define NH_VECTOR 8
 #define NH_VECTORS 1
 #define NH_RESIDENT 1
-#define NH_BIASED 0
 #define NH_DELTA_AT 1 /* of stats */
 #include "fused90.cuh"
 #include "naive.cuh"

@@ -10,8 +10,14 @@
  * under an if: ptxas would serialise all of them, so the walk has a head, a steady state and a tail.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X.., NH_WARPGROUPS, NH_STAGES,
- * NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
+ * NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
+#if NH_BIASED && NH_WARPGROUPS == 2
+/* The warps beside the producer have more to do. */
+#define PRODUCER_REGISTERS 40
+#define CONSUMER_REGISTERS 232
+#endif
 #include "fused90_again.cuh"
+#include "fused90_bias.cuh"
 #include "naive_forward.cuh"
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
@@ -32,25 +38,29 @@ struct maps {
 };
 
 struct shared_layout {
-    unsigned q, k, v, q_full, q_free, k_full, k_free, v_full, v_free;
+    unsigned q, k, v, bias, q_full, q_free, k_full, k_free, v_full, v_free, bias_full, bias_free;
 };
 
 __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.q = base;
     s.k = s.q + Q_BYTES;
     s.v = s.k + NH_STAGES * K_BYTES;
-    s.q_full = s.v + NH_STAGES * V_BYTES;
+    s.bias = s.v + NH_STAGES * V_BYTES;
+    s.q_full = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
     s.q_free = s.q_full + 8;
     s.k_full = s.q_free + 8;
     s.k_free = s.k_full + 8 * NH_STAGES;
     s.v_full = s.k_free + 8 * NH_STAGES;
     s.v_free = s.v_full + 8 * NH_STAGES;
+    s.bias_full = s.v_free + 8 * NH_STAGES;
+    s.bias_free = s.bias_full + 8 * NH_STAGES;
 }
 
 __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     init_ring(s.q_full, s.q_free, 1);
     init_ring(s.k_full, s.k_free, NH_STAGES);
     init_ring(s.v_full, s.v_free, NH_STAGES);
+    if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
 }
 
 /* ---- producer ---- */
@@ -88,6 +98,10 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         }
 #endif
     }
+}
+
+__device__ __forceinline__ void help(const nh_cuda_args &args, const shared_layout &s) {
+    lay_biases(args, s.bias, s.bias_full, s.bias_free);
 }
 
 /* ---- consumers ---- */
@@ -285,11 +299,29 @@ __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_it
     sum = quad_sum(sum);
     store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, 1.0f / sum);
     if (args.tensor[NH_LSE].data && inside && (threadIdx.x & 3) == 0)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = base * (float)args.scale + logf(sum);
+        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) =
+            (NH_BIASED ? base : base * (float)args.scale) + logf(sum);
 }
 
 __device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_query &query) {
     return is_spoilt<NH_DIM_V>(args, NH_O, query);
+}
+
+/* With a bias the products of tile n are scaled and it is added. */
+__device__ __forceinline__ void bias_scores(const nh_cuda_args &args, const shared_layout &s, const walk &w,
+                                            unsigned n, const unsigned bias_place[2], float *score) {
+#if NH_BIASED
+    unsigned box = s.bias + SLOT(n) * BIAS_BYTES;
+    nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
+    if (w.t < w.window_tiles) {
+        add_bias(score, (float)args.scale, box + bias_place[0], box + bias_place[1]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < SCORES; i++)
+            score[i] *= (float)args.scale;
+    }
+    release_warp(s.bias_free + 8 * SLOT(n));
+#endif
 }
 
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
@@ -298,7 +330,8 @@ __device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_quer
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    float scale = (float)(args.scale * 1.4426950408889634);
+    float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
+    const unsigned bias_place[2] = {bias_place_of(row), bias_place_of(row + 8)};
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned n = 0, items = 0, weight[SCORES / 2];
@@ -327,6 +360,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         NH_WGMMA_WAIT(0);
         release(s.k_free + 8 * SLOT(n));
         if (!NH_HOLD && w.t == w.last) release(s.q_free);
+        bias_scores(args, s, w, n, bias_place, score);
         mask_lines(args, w, score, seen);
         soften(score, seen, r, scale);
         pack_weights(weight, score);
@@ -341,6 +375,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             NH_WGMMA_WAIT(1);
             release(s.k_free + 8 * SLOT(n));
             if (!NH_HOLD && w.t == w.last) release(s.q_free);
+            bias_scores(args, s, w, n, bias_place, score);
             mask_lines(args, w, score, seen);
             soften(score, seen, r, scale);
             NH_WGMMA_WAIT(0);
@@ -364,5 +399,5 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused90_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    run_block<shared_layout>(args, maps);
+    run_block<shared_layout, 1, NH_BIASED>(args, maps);
 }

@@ -1,0 +1,96 @@
+/* Relative bias of scores. A pair of tiles needs no more than a small box of its head's table: an entry for every distance
+ * between an owned row and a walked one. The warps that fetch nothing lay that box down in shared memory as f32, a slot
+ * of a ring for each walked tile; an owned row and a walked column find their entry there at the place of the column
+ * minus that of the row, of which the former is known when the kernel is compiled. */
+#pragma once
+#include "fused90.cuh"
+
+#define BIAS_X (NH_OWN_X + NH_WALK_X - 1)
+#define BIAS_Y (NH_OWN_Y + NH_WALK_Y - 1)
+#define BIAS_Z (NH_OWN_Z + NH_WALK_Z - 1)
+#define BIAS_ENTRIES (BIAS_X * BIAS_Y * BIAS_Z)
+#define BIAS_BYTES ((4 * BIAS_ENTRIES + 15) / 16 * 16)
+#define BIAS_WARPS 3
+#if NH_BIASED && NH_OWN_HEADS > 1
+#error "heads that share a tile have tables of their own"
+#endif
+
+__device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
+    for (int i = 0; i < NH_STAGES; i++) {
+        nh_barrier_init(full + 8 * i, BIAS_WARPS);
+        nh_barrier_init(free + 8 * i, 4 * NH_WARPGROUPS);
+    }
+}
+
+/* The box of a tile pair; entries that the table lacks belong to pairs that are masked. By BIAS_WARPS warps, from the
+ * second of the block on. */
+__device__ __forceinline__ void lay_bias(const nh_cuda_args &args, const nh_item &item, const int tile[3],
+                                         const elem *table, unsigned box) {
+    const int own[3] = NH_OWN_TILE, extent[3] = NH_WALK_TILE;
+    int first[3], entries[3];
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        entries[a] = 2 * (int)args.axis[a].window - 1;
+        first[a] = item.walk[a] + tile[a] * extent[a] - (item.own[a] + own[a] - 1) + (int)args.axis[a].window - 1;
+    }
+    for (int i = (int)threadIdx.x - 32; i < BIAS_ENTRIES; i += 32 * BIAS_WARPS) {
+        const int at[3] = {i / (BIAS_Z * BIAS_Y), i / BIAS_Z % BIAS_Y, i % BIAS_Z};
+        bool inside = true;
+        int entry = 0;
+#pragma unroll
+        for (int a = NH_FIRST_AXIS; a < 3; a++) {
+            inside = inside && (unsigned)(first[a] + at[a]) < (unsigned)entries[a];
+            entry = entry * entries[a] + first[a] + at[a];
+        }
+        float bias = inside ? nh_load(table[entry]) : 0;
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(box + 4 * i), "f"(bias) : "memory");
+    }
+}
+
+/* All boxes of this block's items, in the order in which they are walked. */
+__device__ __forceinline__ void lay_biases(const nh_cuda_args &args, unsigned ring, unsigned full, unsigned free) {
+    unsigned n = 0;
+    nh_item item;
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+        nh_item_at(args, index, item);
+        const elem *table = (const elem *)args.tensor[NH_BIAS].data;
+        long long entries = item.head;
+#pragma unroll
+        for (int a = 0; a < 3; a++)
+            entries *= 2 * args.axis[a].window - 1;
+        int tile[3] = {0, 0, 0}, window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
+        for (int t = 0; t < window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0); t++, n++) {
+            nh_barrier_wait(free + 8 * SLOT(n), PHASE(n) ^ 1);
+            if (t < window_tiles) lay_bias(args, item, tile, table + entries, ring + SLOT(n) * BIAS_BYTES);
+            release_warp(full + 8 * SLOT(n));
+            next_tile(item, tile);
+        }
+    }
+}
+
+/* Where in a box the entry of a row is for this thread's first column, in bytes. */
+__device__ __forceinline__ unsigned bias_place_of(int row) {
+    int at[3];
+    nh_row_position(row, at);
+    int entry = ((NH_OWN_X - 1 - at[0]) * BIAS_Y + NH_OWN_Y - 1 - at[1]) * BIAS_Z + NH_OWN_Z - 1 - at[2];
+    return 4 * (entry + 2 * (threadIdx.x & 3));
+}
+
+__device__ __forceinline__ float bias_at(unsigned address) {
+    float bias;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(bias) : "r"(address));
+    return bias;
+}
+
+/* Products become scores. first, second: addresses of the entries of this thread's two rows for its first column. */
+__device__ __forceinline__ void add_bias(float *score, float scale, unsigned first, unsigned second) {
+#pragma unroll
+    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+        const int line = 8 * j / NH_WALK_Z, z = 8 * j % NH_WALK_Z;
+        const unsigned column = 4 * ((line / NH_WALK_Y * BIAS_Y + line % NH_WALK_Y) * BIAS_Z + z);
+        score[4 * j + 0] = fmaf(score[4 * j + 0], scale, bias_at(first + column));
+        score[4 * j + 1] = fmaf(score[4 * j + 1], scale, bias_at(first + column + 4));
+        score[4 * j + 2] = fmaf(score[4 * j + 2], scale, bias_at(second + column));
+        score[4 * j + 3] = fmaf(score[4 * j + 3], scale, bias_at(second + column + 4));
+    }
+}
