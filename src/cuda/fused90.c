@@ -49,7 +49,8 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t *value
  * with three warpgroups, which cover for each other) and from one item to the next. */
 static double model(const struct nh_problem *problem, const struct nh_device *device,
                     const struct nh_config *config, struct nh_count *work) {
-    const double tensor = 0.925, exponential = 1.03, masks = 6.04, memory = 1.18;
+    const double tensor = 0.925, exponential = problem->has_bias ? 2.38 : 1.03, masks = 6.04,
+                 memory = 1.18;
     const double turn[] = {377, 283}, item = 3350, launch_ns = 8290;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;

@@ -1,7 +1,8 @@
 /* cuda.split90: the backward pass on sm_90: stats of the queries, dQ by the blocks that own queries, dK and dV by the
- * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added atomically, no
- * scratch of dQ is kept, and results are bit-equal run to run. */
-#include "backward90.h"
+ * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added
+ * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
+#include "split90.h"
+
 #include "cuda_solvers.h"
 #include "load.h"
 
@@ -16,14 +17,11 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    if (problem->extra_tokens) return "no extra tokens";
     if (problem->has_bias) return "no relative bias";
-    return nh_fused90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
+    return nh_fused90_refuse(problem, device,
+                             BIT(Q) | BIT(K) | BIT(V) | BIT(D_O) | BIT(EXTRA_K) | BIT(EXTRA_V),
                              BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
 }
-
-/* What a launch makes. */
-enum pass { PASS_D_Q, PASS_D_K_AND_V, PASS_D_K, PASS_D_V, PASSES };
 
 struct pass_facts {
     /* owns keys and walks queries */
@@ -35,33 +33,32 @@ struct pass_facts {
     int registers;
 };
 
-static const struct pass_facts facts[PASSES] = {
-    [PASS_D_Q] = {false, BIT(D_Q), 2, 1, 1, 0, 4},
-    [PASS_D_K_AND_V] = {true, BIT(D_K) | BIT(D_V), 2, 2, 1, 1, 5},
-    [PASS_D_K] = {true, BIT(D_K), 2, 1, 1, 0, 4},
-    [PASS_D_V] = {true, BIT(D_V), 1, 1, 0, 1, 3},
+static const struct pass_facts facts[NH_SPLIT90_PASSES] = {
+    [NH_SPLIT90_D_Q] = {false, BIT(D_Q), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_K_AND_V] = {true, BIT(D_K) | BIT(D_V), 2, 2, 1, 1, 5},
+    [NH_SPLIT90_D_K] = {true, BIT(D_K), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_V] = {true, BIT(D_V), 1, 1, 0, 1, 3},
 };
 
-/* Registers hold both sums of keys up to some width. */
-static bool used(const struct nh_problem *problem, enum pass pass) {
+bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass) {
     enum { MOST_TOGETHER = 288 };
     if (!facts[pass].keys) return true;
-    return (pass == PASS_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
+    return (pass == NH_SPLIT90_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
 }
 
 /* dV alone needs no V. */
-static int64_t own_bytes(const struct nh_problem *problem, enum pass pass) {
-    return pass == PASS_D_V ? -64 * WARPGROUPS * nh_fused90_row_bytes(problem->dim_v) : 0;
+static int64_t own_bytes(const struct nh_problem *problem, enum nh_split90_pass pass) {
+    return pass == NH_SPLIT90_D_V ? -64 * WARPGROUPS * nh_fused90_row_bytes(problem->dim_v) : 0;
 }
 
 static int32_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const int32_t walk[3], enum pass pass) {
+                         const int32_t walk[3], enum nh_split90_pass pass) {
     return nh_backward90_stages(problem, cuda, walk, facts[pass].keys, own_bytes(problem, pass));
 }
 
-/* Two stages, and registers for sums and a tile, of what setmaxnreg leaves beside addresses and masks. */
-static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 const int32_t walk[3], enum pass pass) {
+/* Registers: of what setmaxnreg leaves beside addresses and masks. */
+bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int32_t walk[3], enum nh_split90_pass pass) {
     int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
     return sums / 2 + nh_backward90_rows(walk) * facts[pass].registers / 4 <= 208 &&
            stages_of(problem, cuda, walk, pass) >= 2;
@@ -71,7 +68,7 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 
 /* Nanoseconds of a launch, as in cuda.fused90. */
 static double pass_ns(const struct nh_problem *problem, const struct nh_device *device,
-                      const int32_t own[3], const int32_t walk[3], enum pass pass,
+                      const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass,
                       struct nh_count *work) {
     const double tensor = 0.754, exponential = 0.705, masks = 8.53;
     const double turn = 920, item = 984;
@@ -83,8 +80,13 @@ static double pass_ns(const struct nh_problem *problem, const struct nh_device *
     double dims =
         (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v);
     double copies = (double)(problem->batch * problem->heads), items = copies * count.items;
+    double extra_tiles =
+        facts[pass].keys
+            ? (double)(nh_ceil_div(problem->extra_tokens, 64 * WARPGROUPS) * problem->tokens) /
+                  columns
+            : (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count.items;
     const struct nh_cuda_load load = {
-        .tiles = copies * count.visited,
+        .tiles = copies * (count.visited + extra_tiles),
         .masked_tiles = copies * count.partial,
         .scores = rows * columns,
         .products = rows * columns * dims,
@@ -106,8 +108,8 @@ static double passes_ns(const struct nh_problem *problem, const struct nh_device
                         const int32_t own[3], const int32_t walk[3], bool keys,
                         struct nh_count *work) {
     double ns = 0;
-    for (enum pass pass = 0; pass < PASSES; pass++)
-        if (facts[pass].keys == keys && used(problem, pass))
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
+        if (facts[pass].keys == keys && nh_split90_used(problem, pass))
             ns += pass_ns(problem, device, own, walk, pass, work);
     return ns;
 }
@@ -143,9 +145,9 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 static double work_ns(const struct nh_problem *problem, const struct nh_device *device,
                       const int32_t own[3], const int32_t walk[3], bool keys) {
     struct nh_count work = {.tiles = 0};
-    for (enum pass pass = 0; pass < PASSES; pass++)
-        if (facts[pass].keys == keys && used(problem, pass) &&
-            !fits(problem, device->backend, walk, pass))
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
+        if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
+            !nh_split90_fits(problem, device->backend, walk, pass))
             return -1;
     return passes_ns(problem, device, own, walk, keys, &work);
 }
@@ -187,20 +189,39 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     return nh_backward90_add_stats(operation, &step, problem);
 }
 
+nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             enum nh_split90_pass pass, struct nh_cuda_step *step,
+                             struct nh_kernel_spec *spec) {
+    nhood_status status = nh_backward90_step(problem, cuda, stats, own, walk, facts[pass].keys,
+                                             stages_of(problem, cuda, walk, pass), step, spec);
+    if (status) return status;
+    if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_K", facts[pass].sums);
+    if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
+    step->shared_bytes += own_bytes(problem, pass);
+    step->outputs = facts[pass].outputs;
+    return NHOOD_OK;
+}
+
+/* dQ has the extra tokens among its keys. */
+static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *problem,
+                           const int32_t walk[3]) {
+    int64_t rows = nh_backward90_rows(walk);
+    step->args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
+    step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, rows);
+    step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, rows);
+}
+
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                              size_t stats, const int32_t own[3], const int32_t walk[3],
-                             enum pass pass) {
-    const struct nh_cuda_device *cuda = operation->device;
-    bool keys = facts[pass].keys;
-    struct nh_kernel_spec spec = {.source = keys ? "split90_key.cu" : "split90_query.cu"};
+                             enum nh_split90_pass pass) {
+    const char *source = facts[pass].keys ? "split90_key.cu" : "split90_query.cu";
+    struct nh_kernel_spec spec = {.source = source};
     struct nh_cuda_step step;
-    nhood_status status = nh_backward90_step(problem, cuda, stats, own, walk, keys,
-                                             stages_of(problem, cuda, walk, pass), &step, &spec);
+    nhood_status status =
+        nh_split90_step(problem, operation->device, stats, own, walk, pass, &step, &spec);
     if (status) return status;
-    if (keys) nh_kernel_define(&spec, "NH_SUM_D_K", facts[pass].sums);
-    if (keys) nh_kernel_define(&spec, "NH_SUM_D_V", facts[pass].sums_v);
-    step.shared_bytes += own_bytes(problem, pass);
-    step.outputs = facts[pass].outputs;
+    if (!facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
@@ -209,13 +230,14 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     const int32_t *value = config->value;
     size_t stats = nh_backward90_reserve_stats(operation, problem);
     nhood_status status = add_stats(operation, problem, stats);
-    for (enum pass pass = 0; !status && pass < PASSES; pass++) {
+    for (enum nh_split90_pass pass = 0; !status && pass < NH_SPLIT90_PASSES; pass++) {
         bool keys = facts[pass].keys;
-        if (used(problem, pass))
+        if (nh_split90_used(problem, pass))
             status = add_pass(operation, problem, stats, value + (keys ? KEY_OWN : QUERY_OWN),
                               value + (keys ? KEY_WALK : QUERY_WALK), pass);
     }
-    return status;
+    if (status || !problem->extra_tokens) return status;
+    return nh_split90_add_extra(operation, problem, stats);
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,

@@ -53,10 +53,25 @@ __device__ __forceinline__ void init_barriers(const key_layout &s) {
 #define STAGE_AT(n) (s.stage + SLOT(n) * STAGE_BYTES)
 #define STATS_AT(n) (s.stats + SLOT(n) * STATS_BYTES)
 
+/* Fetches tile n of the walks of this block: Q, dO and stats at a token. */
+template <class Maps>
+__device__ __forceinline__ void fetch_queries(const nh_cuda_args &args, const Maps &maps, const key_layout &s,
+                                              unsigned n, int head, const int token[3], int batch) {
+    int heads = (int)args.heads, stats[5];
+    unsigned full = s.full + 8 * SLOT(n);
+    nh_barrier_wait(s.free + 8 * SLOT(n), PHASE(n) ^ 1);
+    nh_barrier_expect(full, Q_BYTES + D_O_BYTES + STATS_BYTES);
+    fetch_more<NH_Q_MAP>(STAGE_AT(n), &maps.map[MAP_Q], full, NH_WALK_ROWS, NH_DIM, head, heads, token, batch);
+    fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, &maps.map[MAP_D_O], full, NH_WALK_ROWS, NH_DIM_V, head, heads, token,
+                           batch);
+    place<3>(stats, 0, head, heads, 4, token, batch);
+    nh_copy_box(STATS_AT(n), &maps.map[MAP_STATS], full, stats);
+}
+
 template <class Maps>
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const Maps &maps, const key_layout &s) {
     unsigned n = 0, items = 0;
-    int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads, token[3];
+    int kv_heads = (int)args.kv_heads, share = (int)args.heads / kv_heads, token[3];
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
@@ -72,16 +87,8 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const Maps &ma
         for (int head = item.head * share; head < (item.head + 1) * share; head++) {
             int tile[3] = {0, 0, 0};
             for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
-                int stats[5];
                 walk_token(args, item, tile, token);
-                nh_barrier_wait(s.free + 8 * SLOT(n), PHASE(n) ^ 1);
-                nh_barrier_expect(s.full + 8 * SLOT(n), Q_BYTES + D_O_BYTES + STATS_BYTES);
-                fetch_more<NH_Q_MAP>(STAGE_AT(n), &maps.map[MAP_Q], s.full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM, head,
-                                     heads, token, item.batch);
-                fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, &maps.map[MAP_D_O], s.full + 8 * SLOT(n), NH_WALK_ROWS,
-                                       NH_DIM_V, head, heads, token, item.batch);
-                place<3>(stats, 0, head, heads, 4, token, item.batch);
-                nh_copy_box(STATS_AT(n), &maps.map[MAP_STATS], s.full + 8 * SLOT(n), stats);
+                fetch_queries(args, maps, s, n, head, token, item.batch);
                 next_tile(item, tile);
             }
         }
@@ -132,4 +139,56 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, 
         packed[2 * j + 1] =
             pack(weight[4 * j + 2] * (d_p[4 * j + 2] - even), weight[4 * j + 3] * (d_p[4 * j + 3] - odd));
     }
+}
+
+/* This warpgroup's 64 keys: what their products are made of, and sums. */
+struct key_rows {
+    unsigned long long k, v;
+    float d_k[NH_DIM / 2], d_v[NH_DIM_V / 2];
+};
+
+__device__ __forceinline__ void key_rows_set(key_rows &r, const key_layout &s, int warpgroup) {
+    r.k = nh_descriptor(s.k + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
+    r.v = nh_descriptor(s.v + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
+}
+
+__device__ __forceinline__ void key_rows_clear(key_rows &r) {
+#pragma unroll
+    for (int i = 0; i < NH_DIM / 2; i++)
+        r.d_k[i] = 0;
+#pragma unroll
+    for (int i = 0; i < NH_DIM_V / 2; i++)
+        r.d_v[i] = 0;
+}
+
+/* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. mask(score): minus
+ * infinity for pairs that do not exist. */
+template <class Mask>
+__device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, unsigned n, bool last, float scale,
+                                             Mask mask) {
+    unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = STATS_AT(n);
+    unsigned weight[SCORES / 2], d_s[SCORES / 2];
+    float score[SCORES], d_p[SCORES];
+    nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
+    NH_WGMMA_FENCE();
+    ISSUE_ROWS(NH_DIM, score, r.k, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), 16));
+#if NH_SUM_D_K
+    ISSUE_ROWS(NH_DIM_V, d_p, r.v, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), 16));
+#endif
+    NH_WGMMA_WAIT(NH_SUM_D_K);
+    mask(score);
+    weigh(score, stats, scale);
+    if (NH_SUM_D_V) pack_weights(weight, score);
+    NH_WGMMA_WAIT(0);
+    if (last) release(s.own_free);
+    if (NH_SUM_D_K) pack_d_s(d_s, score, d_p, stats);
+    NH_WGMMA_FENCE();
+#if NH_SUM_D_V
+    issue_d_v(r.d_v, weight, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V)));
+#endif
+#if NH_SUM_D_K
+    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
+#endif
+    NH_WGMMA_WAIT(0);
+    release_warp(s.free + 8 * SLOT(n));
 }

@@ -8,17 +8,18 @@
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
-#define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
-#define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
 #define SCORES (NH_WALK_ROWS / 2)
 
 #define MAP_Q 0
 #define MAP_D_O 1
 #define MAP_K 2
 #define MAP_V 3
+#define MAP_EXTRA_K 4
+
+#include "fused90_keys.cuh"
 
 struct maps {
-    nh_tensor_map map[4];
+    nh_tensor_map map[NH_EXTRA ? 6 : 4];
 };
 
 struct shared_layout {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
 
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, items = 0;
-    int heads = (int)args.heads, kv_heads = (int)args.kv_heads, token[3];
+    int heads = (int)args.heads, token[3];
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
@@ -57,17 +58,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         fetch_more<NH_Q_MAP>(s.q, &maps.map[MAP_Q], s.own_full, OWN_ROWS, NH_DIM, item.head, heads, token, item.batch);
         fetch_more<NH_D_O_MAP>(s.d_o, &maps.map[MAP_D_O], s.own_full, OWN_ROWS, NH_DIM_V, item.head, heads, token,
                                item.batch);
-        int tile[3] = {0, 0, 0};
-        for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
-            walk_token(args, item, tile, token);
-            nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
-            fetch<NH_K_MAP>(s.k + SLOT(n) * K_BYTES, &maps.map[MAP_K], s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM,
-                            item.kv_head, kv_heads, token, item.batch);
-            nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
-            fetch<NH_V_MAP>(s.v + SLOT(n) * V_BYTES, &maps.map[MAP_V], s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V,
-                            item.kv_head, kv_heads, token, item.batch);
-            next_tile(item, tile);
-        }
+        fetch_walk(args, s, maps, item, n);
     }
 }
 

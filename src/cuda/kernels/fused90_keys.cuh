@@ -1,0 +1,40 @@
+/* Keys and values as the kernels walk them whose blocks own queries: rings of K and of V, tiles of the window first and
+ * then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full and v_free; MAP_K and MAP_V are
+ * the maps of K and V, and those of the extra tokens come in the same order from MAP_EXTRA_K on. */
+#pragma once
+#include "fused90.cuh"
+
+#define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
+#define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
+
+/* Fetches tile n of the walks of this block: K and V at a token. */
+template <int K_LAYOUT, int V_LAYOUT, class Layout>
+__device__ __forceinline__ void fetch_pair(const nh_cuda_args &args, const Layout &s, const nh_tensor_map *k,
+                                           const nh_tensor_map *v, const nh_item &item, const int token[3],
+                                           unsigned n) {
+    int heads = (int)args.kv_heads;
+    nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
+    fetch<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM, item.kv_head, heads, token,
+                    item.batch);
+    nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
+    fetch<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V, item.kv_head, heads,
+                    token, item.batch);
+}
+
+/* Fetches the walk of an item; n counts the tiles of all walks. */
+template <class Layout, class Maps>
+__device__ __forceinline__ void fetch_walk(const nh_cuda_args &args, const Layout &s, const Maps &maps,
+                                           const nh_item &item, unsigned &n) {
+    int tile[3] = {0, 0, 0}, token[3];
+    for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
+        walk_token(args, item, tile, token);
+        fetch_pair<NH_K_MAP, NH_V_MAP>(args, s, &maps.map[MAP_K], &maps.map[MAP_V], item, token, n);
+        next_tile(item, tile);
+    }
+#if NH_EXTRA
+    for (int e = 0; e < args.tiling.extra_tiles; e++, n++) {
+        int first[3] = {0, 0, e * NH_WALK_ROWS};
+        fetch_pair<0, 0>(args, s, &maps.map[MAP_EXTRA_K], &maps.map[MAP_EXTRA_K + 1], item, first, n);
+    }
+#endif
+}

@@ -1,0 +1,106 @@
+/* Gradients of the extra tokens for sm_90: blocks own tiles of extra tokens and walk a share of the queries, all of which
+ * attend them: fused90_key.cuh's products without masks or windows. What a box has outside the grid are zeros in Q, dO and
+ * the stats, so that it adds nothing. Sums of a share go to the workspace; split90_extra_sum.cu adds the shares up.
+ *
+ * NH_P and NH_D_S hold the sums of dK and of dV, f32, [share, batch, head, token, dim]: strides axis[0], batch, head,
+ * axis[2]. tiling: tiles of the grid per axis, extra_tiles, and items, one per share of a tile of extra tokens. */
+#include "fused90_key.cuh"
+
+struct maps {
+    nh_tensor_map map[5];
+};
+
+/* Tells the walks below from those of windows. */
+struct extra_layout : key_layout {};
+
+struct extra_item {
+    int batch, head, row, share;
+    long long first, end; /* of the walk over the tiles of the grid, for one query head after the other */
+};
+
+__device__ __forceinline__ int grid_tiles(const nh_cuda_args &args) {
+    return args.tiling.tiles[0] * args.tiling.tiles[1] * args.tiling.tiles[2];
+}
+
+__device__ __forceinline__ extra_item extra_item_at(const nh_cuda_args &args, int index) {
+    int kv_heads = (int)args.kv_heads, tiles = args.tiling.extra_tiles;
+    int shares = args.tiling.items / ((int)args.batch * kv_heads * tiles);
+    long long steps = (long long)grid_tiles(args) * (int)(args.heads / args.kv_heads);
+    unsigned rest = (unsigned)index;
+    extra_item item;
+    item.row = nh_digit(&rest, tiles) * OWN_ROWS;
+    item.share = nh_digit(&rest, shares);
+    item.head = nh_digit(&rest, kv_heads);
+    item.batch = (int)rest;
+    item.first = steps * item.share / shares;
+    item.end = steps * (item.share + 1) / shares;
+    return item;
+}
+
+/* Token of a step of the walk; returns its query head. */
+__device__ __forceinline__ int step_token(const nh_cuda_args &args, const extra_item &item, long long step,
+                                          int token[3]) {
+    const int extent[3] = NH_WALK_TILE;
+    int tiles = grid_tiles(args), head = (int)(step / tiles);
+    unsigned rest = (unsigned)(step - (long long)head * tiles);
+#pragma unroll
+    for (int a = 2; a >= 0; a--)
+        token[a] = nh_digit(&rest, args.tiling.tiles[a]) * extent[a];
+    return item.head * (int)(args.heads / args.kv_heads) + head;
+}
+
+__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const extra_layout &s) {
+    unsigned n = 0, items = 0;
+    for (int index = blockIdx.x; index < args.tiling.items; index += gridDim.x, items++) {
+        extra_item item = extra_item_at(args, index);
+        const int own[3] = {0, 0, item.row};
+        if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
+        nh_barrier_expect(s.own_full, K_BYTES + V_BYTES);
+        fetch_more<0>(s.k, &maps.map[MAP_K], s.own_full, OWN_ROWS, NH_DIM, item.head, 0, own, item.batch);
+        if (NH_SUM_D_K)
+            fetch_more<0>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, item.head, 0, own, item.batch);
+        for (long long step = item.first; step < item.end; step++, n++) {
+            int token[3], head = step_token(args, item, step, token);
+            fetch_queries(args, maps, s, n, head, token, item.batch);
+        }
+    }
+}
+
+/* This thread's two rows of a share's sums. */
+template <int DIM>
+__device__ __forceinline__ void store_share(const nh_cuda_args &args, const extra_item &item, int slot, int row,
+                                            const float *sum) {
+    const nh_cuda_tensor &t = args.tensor[slot];
+    float *to = (float *)t.data + item.share * t.axis[0] + item.batch * t.batch + item.head * t.head +
+                2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int token = item.row + row + 8 * half;
+        if (token >= args.extra_tokens) continue;
+#pragma unroll
+        for (int j = 0; j < DIM / 8; j++)
+            *(float2 *)(to + token * t.axis[2] + 8 * j) = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+    }
+}
+
+__device__ __forceinline__ void consume(const nh_cuda_args &args, const extra_layout &s, int warpgroup) {
+    int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
+    float scale = (float)(args.scale * 1.4426950408889634);
+    unsigned n = 0, items = 0;
+    key_rows r;
+    key_rows_set(r, s, warpgroup);
+    for (int index = blockIdx.x; index < args.tiling.items; index += gridDim.x, items++) {
+        extra_item item = extra_item_at(args, index);
+        key_rows_clear(r);
+        nh_barrier_wait(s.own_full, items & 1);
+        for (long long step = item.first; step < item.end; step++, n++)
+            take_queries(r, s, n, step + 1 == item.end, scale, [](float *) {});
+        if (NH_SUM_D_K) store_share<NH_DIM>(args, item, NH_P, row, r.d_k);
+        if (NH_SUM_D_V) store_share<NH_DIM_V>(args, item, NH_D_S, row, r.d_v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    split90_extra(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    run_block<extra_layout>(args, maps);
+}
