@@ -265,6 +265,7 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--sample", type=int, default=200, help="problems of each rank (200)")
+    parser.add_argument("--skip", type=int, default=0, help="of these, leave out so many, that another run measures (0)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--most-gflop", type=float, help="leave out problems with more operations")
     parser.add_argument("--dense-gflop", type=float, help="leave out dense attention with more (CPU: 20; GPU: no limit)")
@@ -275,7 +276,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
     options = parser.parse_args()
     tool = Tool(options.nhood, options.device, options.threads, options.min_time, options.tune)
-    suites = [tool.suite(rank, options.sample, options.most_gflop) for rank in options.ranks]
+    suites = [tool.suite(rank, options.sample, options.most_gflop)[options.skip :] for rank in options.ranks]
     options.output.mkdir(parents=True, exist_ok=True)
     records = Records(options.output / "study.jsonl", find_where(tool))
     work = list(schedule(suites, options.dtypes))
