@@ -9,6 +9,7 @@
 #include "load.h"
 #include "tile_count.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 6 };
@@ -81,10 +82,11 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
 
 /* ---- time ---- */
 
-/* Clocks of a multiprocessor for one key tile of one block: products, the matrix loads that feed them, and the
- * instructions of the softmax share it less than perfectly. */
+/* Clocks of a multiprocessor for one key tile of one block: products or the matrix loads that feed them, and the
+ * instructions of softmax, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *value) {
+    const double loading = 1.02, softening = 0.728, copying = 6.85, masking = 12.9;
     struct widths w = widths_of(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
@@ -92,16 +94,16 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double loads = (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
     double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
-    double bound = products > loads ? products : loads;
-    return 1.15 * bound + 0.5 * (softmax + copies);
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 2.23 : 1;
+    return loading * f32 * (products > loads ? products : loads) + softening * softmax +
+           copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
 }
 
 /* Nanoseconds. */
 static double model(const struct nh_problem *problem, const struct nh_device *device,
                     const struct nh_config *config, struct nh_count *work) {
-    enum { BLOCK_CLOCKS = 3000, TILE_LATENCY_CLOCKS = 900, LAUNCH_NS = 4000 };
-    /* medians of measured times over these counts, on an H200; the spread is that of what is left out */
-    const double measured = 2.6;
+    const double block_clocks = 8010, tile_latency = 1120, launch_ns = 10200, alone = 1.83,
+                 memory = 1.2;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     struct widths w = widths_of(problem);
@@ -132,18 +134,14 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     nh_cuda_count_load(cuda, &load, work);
     work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     double residents = (double)residents_of(problem, cuda, value);
-    double tile = tile_clocks(problem, &load, value);
-    double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
-    double waves = blocks / cuda->multiprocessors;
+    double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
+    double rounds = ceil(waves / residents);
     /* a multiprocessor that has several blocks hides the latencies of one behind the others */
-    double shared_waves = waves / (residents < waves ? residents : waves > 1 ? waves : 1);
-    double latency = shared_waves * (visits * alone + BLOCK_CLOCKS);
-    double throughput = waves * (visits * tile + BLOCK_CLOCKS / residents);
-    double least = visits * alone + BLOCK_CLOCKS;
-    double clocks = latency > throughput ? latency : throughput;
-    double busy = measured * nh_cuda_clocks_ns(cuda, clocks > least ? clocks : least);
-    double memory = work->limit_ns[NHOOD_LIMIT_MEMORY];
-    return (busy > memory ? busy : memory) + LAUNCH_NS;
+    double latency = rounds * (visits * (tile_latency + alone * tile) + block_clocks);
+    double throughput = waves * (visits * tile + block_clocks / residents);
+    double busy = nh_cuda_clocks_ns(cuda, latency > throughput ? latency : throughput);
+    double moving = memory * work->limit_ns[NHOOD_LIMIT_MEMORY];
+    return (busy > moving ? busy : moving) + launch_ns;
 }
 
 static void count_work(const struct nh_problem *problem, const struct nh_device *device,

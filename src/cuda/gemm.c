@@ -80,7 +80,7 @@ static bool complete(const struct nh_problem *problem, const struct nh_cuda_devi
 
 /* The three products of kernels/gemm_pn.cu and gemm_band.cu, and what they cost a warp: instructions per tile, per
  * chunk, per copy of 16 bytes that a thread makes, and per column of a chunk that holds keys of the warp's rows.
- * Least squares over 174 timings on an H200, samples of the paper's problems in all ranks, f16 and f32; off by 14 % (root
+ * Least squares over 234 timings on an H200, samples of the paper's problems in all ranks, f16 and f32; off by 15 % (root
  * mean square). */
 enum { PN, NN, IN };
 struct cost {
@@ -132,9 +132,9 @@ static double product_seconds(const struct nh_problem *problem, const struct nh_
                               const struct nh_config *config, int64_t dim, int product) {
     enum { SCHEDULERS = 4, BUSY = 6 };
     const struct cost costs[] = {
-        {702, 1030, 28.2, 10.2},
-        {1030, 314, 28.8, 8.59},
-        {195, 448, 137, 25.2},
+        {762, 1390, 30.5, 8.52},
+        {865, 248, 24.7, 6.01},
+        {213, 394, 100, 25.7},
     };
     const struct cost *cost = &costs[product];
     struct chunks chunks = chunks_of(problem, config);
@@ -143,8 +143,8 @@ static double product_seconds(const struct nh_problem *problem, const struct nh_
     double copies = columns * width * (double)nh_dtype_bytes(problem->dtype) / 16 / (2 * rows);
     /* tensor core instructions and what feeds them, beyond what 16-bit rows of 64 were fitted with */
     double f32 = problem->dtype != NHOOD_DTYPE_F32        ? 0
-                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 0.4 * 0.57
-                                                          : 0.57;
+                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 0.4 * 0.562
+                                                          : 0.562;
     double instructions = cost->tile + chunks.all * (cost->chunk + copies * cost->copy) +
                           chunks.own * columns * (cost->column + f32 * width);
     double heads = (double)(product == IN ? problem->kv_heads : problem->heads);
@@ -154,7 +154,7 @@ static double product_seconds(const struct nh_problem *problem, const struct nh_
     double schedulers = SCHEDULERS * cuda->multiprocessors;
     double rounds = fmax(1, warps / schedulers);
     double sharing = fmin(rounds, warps_per_scheduler(problem, cuda, config, dim, product));
-    return instructions * rounds / (cuda->clock_hz * pow(fmin(1, sharing / BUSY), 0.829));
+    return instructions * rounds / (cuda->clock_hz * pow(fmin(1, sharing / BUSY), 0.808));
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -170,7 +170,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
         seconds = product_seconds(problem, cuda, config, dim, PN) +
                   product_seconds(problem, cuda, config, dim_v, NN);
         seconds +=
-            1.3 * (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
+            1.24 * (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
         launches = 3;
         break;
     case NHOOD_OP_BWD:
@@ -187,7 +187,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     default: seconds = product_seconds(problem, cuda, config, dim_v, IN);
     }
     double memory = traffic / cuda->memory_bytes_per_s;
-    return 1e9 * (seconds > memory ? seconds : memory) + 2900 * launches;
+    return 1e9 * (seconds > memory ? seconds : memory) + 3050 * launches;
 }
 
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {

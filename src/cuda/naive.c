@@ -141,8 +141,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
  * wait for, where there are few rows. Fitted on an H200. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
-    const double row_clocks = 151, launch_ns = 7330, lanes = 0.0396, backward = 1.76,
-                 key_clocks = 1760;
+    const double row_clocks = 145, launch_ns = 7750, lanes = 0.0396, backward = 1.98,
+                 key_clocks = 1380;
     (void)config;
     const struct nh_cuda_device *cuda = device->backend;
     double rows = (double)(problem->batch * problem->heads * problem->tokens);

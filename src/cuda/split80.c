@@ -10,6 +10,7 @@
 #include "load.h"
 #include "tile_count.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_DIM = 256, MOST_DIMS_AT_ONCE = 384, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 3 };
@@ -126,9 +127,11 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
     return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
-/* Clocks of a multiprocessor for one tile of columns. */
+/* Clocks of a multiprocessor for one tile of columns: products or the matrix loads that feed them, and the instructions of
+ * weights, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
+    const double loading = 0.538, weighing = 0.357, copying = 0.727, masking = 0.833;
     struct nh_split80_widths w = nh_split80_widths(problem);
     double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
     double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
@@ -139,7 +142,9 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double weights = load->scores * 9 / 128;
     if (problem->has_bias) weights += load->scores * (inverse ? 8 : 24) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
-    return 1.15 * (products > loads ? products : loads) + 0.5 * (weights + copies);
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 8.99 : 1;
+    return loading * f32 * (products > loads ? products : loads) + weighing * weights +
+           copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
 }
 
 /* Blocks of a side's launches, the tiles that all of them walk, and those of them with masks. */
@@ -181,7 +186,7 @@ static struct walks extra_walks(const struct nh_problem *problem, const int32_t 
 static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const int32_t *side, bool inverse, const struct walks *walks,
                           struct nh_count *work) {
-    enum { BLOCK_CLOCKS = 4000, TILE_LATENCY_CLOCKS = 900 };
+    const double block_clocks = 8110, tile_latency = 4170, alone = 1.31;
     struct nh_split80_widths w = nh_split80_widths(problem);
     double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
     double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
@@ -198,11 +203,10 @@ static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda
     nh_cuda_count_load(device, &load, work);
     double residents = (double)nh_split80_residents(problem, device, side, inverse);
     double tile = tile_clocks(problem, &load, side, inverse);
-    double alone = TILE_LATENCY_CLOCKS > tile ? TILE_LATENCY_CLOCKS : tile;
     double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
-    double rounds = waves / residents > 1 ? waves / residents : 1;
-    double latency = rounds * (visits * alone + BLOCK_CLOCKS);
-    double throughput = waves * (visits * tile + BLOCK_CLOCKS / residents);
+    double latency =
+        ceil(waves / residents) * (visits * (tile_latency + alone * tile) + block_clocks);
+    double throughput = waves * (visits * tile + block_clocks / residents);
     return latency > throughput ? latency : throughput;
 }
 
@@ -220,18 +224,17 @@ static double side_clocks(const struct nh_problem *problem, const struct nh_cuda
 /* Nanoseconds. */
 static double model(const struct nh_problem *problem, const struct nh_device *device,
                     const struct nh_config *config, struct nh_count *work) {
-    enum { LAUNCH_NS = 3000 };
+    const double launch_ns = 6730;
     const struct nh_cuda_device *cuda = device->backend;
-    const double measured = 2.2; /* times over these counts, on an H200 */
     int launches =
         2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
     *work = (struct nh_count){.tiles = 0};
     work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     double clocks = side_clocks(problem, cuda, config->value, false, work) +
                     side_clocks(problem, cuda, config->value + SPLIT80_SIDE, true, work);
-    double busy = measured * nh_cuda_clocks_ns(cuda, clocks);
+    double busy = nh_cuda_clocks_ns(cuda, clocks);
     double memory = work->limit_ns[NHOOD_LIMIT_MEMORY];
-    return (busy > memory ? busy : memory) + launches * LAUNCH_NS;
+    return (busy > memory ? busy : memory) + launches * launch_ns;
 }
 
 static void count_work(const struct nh_problem *problem, const struct nh_device *device,
