@@ -106,31 +106,39 @@ static void pack_query_rows(const struct tile *tile, const struct block *block, 
     }
 }
 
-/* delta = rowsum(dO * O) - dLSE, and LSE in base 2. O's rows pass through the result rows of the block. */
+/* One number per query of the vector from a tensor of LSE's shape, which has the dtype of `real`. */
+static vec load_lanes(const struct tile *tile, const struct block *block, int32_t row,
+                      int32_t tensor) {
+    const struct nh_vector *vector = block->vector[row];
+    struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[row], 1);
+    real lanes[NH_LANES];
+    for (int32_t lane = 0; lane < VL; lane++) {
+        int32_t used = lane < vector->count ? lane : vector->count - 1;
+        memcpy(&lanes[lane], row_at(&rows, vector->first + used), sizeof(real));
+    }
+    return v_load(lanes);
+}
+
+/* delta = rowsum(dO * O) - dLSE, and LSE in base 2. */
 static void pack_softmax_state(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
-    const nhood_io *io = tile->run->io;
     const struct nh_vector *vector = block->vector[row];
-    int32_t slow = block->slow, middle = block->middle[row];
     struct rows o = query_rows(tile, block, row, NHOOD_O, tile->problem->dim_v);
-    struct rows lse = tensor_rows(tile, NHOOD_LSE, tile->head, slow, middle, 1), d_lse = lse;
-    if (io->data[NHOOD_D_LSE]) d_lse = tensor_rows(tile, NHOOD_D_LSE, tile->head, slow, middle, 1);
-    for (int32_t lane = 0; lane < VL; lane++) {
-        real *delta = &s->delta[row * VL + lane];
-        *delta = 0;
-        s->lse[row * VL + lane] = 0;
-        if (lane >= vector->count) continue;
-        int32_t place = vector->first + lane;
+    vec product[NH_LANES] = {{0}}, delta = {0};
+    for (int32_t lane = 0; lane < vector->count; lane++) {
+        const char *at = row_at(&o, vector->first + lane);
         const real *d_o = s->d_o_rows + ((int64_t)row * VL + lane) * s->width_v;
-        vec sum = {0};
         for (int32_t c = 0; c < o.dim; c += VL) {
-            ask_ahead(&o, row_at(&o, place), c);
-            sum += load_row(&o, row_at(&o, place), c) * v_load(d_o + c);
+            ask_ahead(&o, at + (size_t)c * nh_dtype_bytes(o.dtype));
+            product[lane] += load_row(&o, at, c) * v_load(d_o + c);
         }
-        *delta = v_sum(sum);
-        if (io->data[NHOOD_D_LSE]) *delta -= (real)nh_load_f64(lse.dtype, row_at(&d_lse, place), 0);
-        s->lse[row * VL + lane] = (real)(nh_load_f64(lse.dtype, row_at(&lse, place), 0) * log2_e);
     }
+    transpose(product);
+    for (int i = 0; i < NH_LANES; i++)
+        delta += product[i];
+    if (tile->run->io->data[NHOOD_D_LSE]) delta -= load_lanes(tile, block, row, NHOOD_D_LSE);
+    v_store(s->delta + row * VL, delta);
+    v_store(s->lse + row * VL, load_lanes(tile, block, row, NHOOD_LSE) * (real)log2_e);
 }
 
 static void backward_block(struct tile *tile, const struct block *block) {
@@ -144,7 +152,7 @@ static void backward_block(struct tile *tile, const struct block *block) {
     pack_query_rows(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_rows, s->width_v);
     for (int32_t r = 0; r < block->rows; r++)
         pack_softmax_state(tile, block, r);
-    memset(s->d_q, 0, (size_t)(block->rows * VL * s->width_k) * sizeof(real));
+    clear_lanes(block, s->d_q, s->width_k);
     each_step(tile, block, backward_step);
     if (!tile->run->io->data[NHOOD_D_Q]) return;
     for (int32_t r = 0; r < block->rows; r++)
@@ -154,11 +162,10 @@ static void backward_block(struct tile *tile, const struct block *block) {
 static void backward_tile(struct tile *tile) {
     const struct nh_problem *problem = tile->problem;
     const struct partial at = partial_layout(tile->geometry);
-    int64_t group = problem->heads / problem->kv_heads;
     memset(tile->partial, 0, (size_t)at.reals * sizeof(real));
     tile_pack(tile, (real)problem->scale);
-    for (int64_t i = 0; i < group; i++) {
-        tile->head = tile->kv_head * group + i;
+    for (int64_t i = 0; i < tile->group; i++) {
+        tile->head = tile->box.kv_head * tile->group + i;
         real *lanes = tile->scratch.bias_lanes;
         if (lanes) memset(lanes, 0, (size_t)(problem->bias_count * VL) * sizeof(real));
         each_block(tile, backward_block);

@@ -1,4 +1,4 @@
-/* A tile, its blocks and their steps: the walk that every pass shares.
+/* The blocks of a tile and their steps: the walk that every pass shares.
  *
  * A block is up to MOST_ROWS query vectors that share keys: consecutive places of the middle axis at the
  * same vector of the lane axis, or, where the middle axis is short, consecutive vectors. A step is a box of
@@ -9,23 +9,7 @@
 
 #include "band.h"
 #include "dot.h"
-#include "kernels.h"
-#include "pack.h"
-#include "scratch.h"
-
-struct tile {
-    const struct nh_tile_run *run;
-    const struct nh_geometry *geometry;
-    const struct nh_problem *problem;
-    struct scratch scratch;
-    int64_t batch, kv_head, head;
-    int32_t index[NH_AXES];                     /* of the tile */
-    int32_t query[NH_AXES], query_end[NH_AXES]; /* places */
-    int32_t key[NH_AXES], keys[NH_AXES];        /* halo: first place, count */
-    real k_factor;                              /* goes onto k_rows */
-    int32_t packed_end; /* key rows before this place of the middle axis are packed */
-    real *partial;      /* this tile's partial gradients, or NULL */
-};
+#include "tile_rows.h"
 
 struct block {
     int32_t rows, slow; /* query vectors; place on the slowest axis */
@@ -59,71 +43,13 @@ static real *row_scores(const struct tile *tile, real *score, int32_t row) {
 }
 
 static int64_t halo_row(const struct tile *tile, int32_t slow, int32_t middle) {
-    return (int64_t)(slow - tile->key[0]) * tile->keys[1] + (middle - tile->key[1]);
+    return (int64_t)(slow - tile->box.key[0]) * tile->box.keys[1] + (middle - tile->box.key[1]);
 }
 
 /* Where the packed forms of a key row are: rolling tiles keep the rows last packed. */
 static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
     int32_t rows = tile->geometry->packed_rows;
-    return (int64_t)(slow - tile->key[0]) * rows + (middle - tile->key[1]) % rows;
-}
-
-/* Rows of a tensor at one place of the two outer axes, for kernels that walk the lane axis. */
-static struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t head, int32_t slow,
-                               int32_t middle, int64_t dim) {
-    const struct nh_geometry *geometry = tile->geometry;
-    const nhood_strides *strides = &tile->problem->strides[tensor];
-    int32_t dtype = nh_tensor_dtype(tile->problem, tensor);
-    int64_t element = tile->batch * strides->batch + head * strides->head +
-                      geometry->order[0].token[slow] * strides->axis[0] +
-                      geometry->order[1].token[middle] * strides->axis[1];
-    const char *data = tile->run->io->data[tensor];
-    return (struct rows){data + element * (int64_t)nh_dtype_bytes(dtype),
-                         strides->axis[2],
-                         geometry->order[2].token,
-                         dtype,
-                         (int32_t)dim,
-                         0};
-}
-
-/* Bytes from a row at place `middle` to the one that this worker packs one block later: MOST_ROWS places on, and
- * behind the last place the first rows of the next head. */
-static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t begin,
-                           int32_t end, int64_t heads_left) {
-    const nhood_strides *strides = &tile->problem->strides[tensor];
-    const int32_t *token = tile->geometry->order[1].token;
-    int64_t next = middle + MOST_ROWS, bytes = (int64_t)nh_dtype_bytes(tile->problem->dtype);
-    if (next < end) return (token[next] - token[middle]) * strides->axis[1] * bytes;
-    next += begin - end;
-    if (!heads_left || next >= end) return 0;
-    return ((token[next] - token[middle]) * strides->axis[1] + strides->head) * bytes;
-}
-
-static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker,
-                     struct tile *tile) {
-    const struct nh_geometry *geometry = run->geometry;
-    memset(tile, 0, sizeof *tile);
-    tile->run = run;
-    tile->geometry = geometry;
-    tile->problem = &geometry->problem;
-    int64_t heads = nh_round_heads(run), rest = item / heads;
-    int64_t unit = run->first_unit + rest / geometry->tiles * heads + item % heads;
-    rest %= geometry->tiles;
-    tile->batch = unit / geometry->problem.kv_heads;
-    tile->kv_head = unit % geometry->problem.kv_heads;
-    for (int a = NH_AXES - 1; a >= 0; a--) {
-        const struct nh_order *order = &geometry->order[a];
-        int64_t index = rest % geometry->tile[a].count;
-        rest /= geometry->tile[a].count;
-        tile->index[a] = (int32_t)index;
-        tile->query[a] = nh_tile_first(geometry, a, index);
-        tile->query_end[a] = nh_tile_end(geometry, a, index);
-        tile->key[a] = order->begin[tile->query[a]];
-        tile->keys[a] = order->end[tile->query_end[a] - 1] - tile->key[a];
-    }
-    tile->packed_end = tile->key[1];
-    scratch_layout(geometry, (real *)run->scratch + worker * run->scratch_reals, &tile->scratch);
-    if (run->partial_reals) tile->partial = (real *)run->partial + item * run->partial_reals;
+    return (int64_t)(slow - tile->box.key[0]) * rows + (middle - tile->box.key[1]) % rows;
 }
 
 /* Fills the packed forms of K and V that the pass asked scratch for, of one key row. */
@@ -131,30 +57,28 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
     const struct scratch *s = &tile->scratch;
     int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v,
             row = packed_row(tile, slow, middle);
-    int32_t first = tile->key[2], count = tile->keys[2];
+    int32_t first = tile->box.key[2], count = tile->box.keys[2];
     struct rows k = {0}, v = {0};
-    if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->kv_head, slow, middle, dim);
+    if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->box.kv_head, slow, middle, dim);
     if (s->v_columns || s->v_rows)
-        v = tensor_rows(tile, NHOOD_V, tile->kv_head, slow, middle, dim_v);
-    int64_t heads_left = tile->problem->kv_heads - 1 - tile->kv_head;
-    int32_t end = tile->key[1] + tile->keys[1];
-    k.ahead = bytes_ahead(tile, NHOOD_K, middle, tile->key[1], end, heads_left);
-    v.ahead = bytes_ahead(tile, NHOOD_V, middle, tile->key[1], end, heads_left);
+        v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, dim_v);
+    k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
+    v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
     if (s->k_columns)
         columns_from(k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
     if (s->v_columns)
         columns_from(v, first, count, 1, s->v_columns + row * dim_v * s->key_pitch, s->key_pitch);
     if (s->k_rows)
-        rows_from(k, first, count, tile->k_factor, s->k_rows + row * tile->keys[2] * s->width_k,
+        rows_from(k, first, count, tile->k_factor, s->k_rows + row * tile->box.keys[2] * s->width_k,
                   s->width_k);
     if (s->v_rows)
-        rows_from(v, first, count, 1, s->v_rows + row * tile->keys[2] * s->width_v, s->width_v);
+        rows_from(v, first, count, 1, s->v_rows + row * tile->box.keys[2] * s->width_v, s->width_v);
 }
 
 /* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on. */
 static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
     if (begin < tile->packed_end) begin = tile->packed_end;
-    for (int32_t slow = tile->key[0]; slow < tile->key[0] + tile->keys[0]; slow++)
+    for (int32_t slow = tile->box.key[0]; slow < tile->box.key[0] + tile->box.keys[0]; slow++)
         for (int32_t middle = begin; middle < end; middle++)
             pack_key_row(tile, slow, middle);
     if (end > tile->packed_end) tile->packed_end = end;
@@ -165,8 +89,8 @@ static struct rows extra_rows(const struct tile *tile, int32_t tensor, int32_t t
     static const int32_t first[1] = {0};
     const nhood_strides *strides = &tile->problem->strides[tensor];
     const char *data = tile->run->io->data[tensor];
-    int64_t element =
-        tile->batch * strides->batch + tile->kv_head * strides->head + token * strides->axis[0];
+    int64_t element = tile->box.batch * strides->batch + tile->box.kv_head * strides->head +
+                      token * strides->axis[0];
     int32_t dtype = tile->problem->dtype;
     return (struct rows){
         data + element * (int64_t)nh_dtype_bytes(dtype), 0, first, dtype, (int32_t)dim, 0};
@@ -201,7 +125,8 @@ static void pack_extra(const struct tile *tile) {
 /* Everything that a tile needs before its blocks; the keys too, unless the walk packs them as it goes. */
 static void tile_pack(struct tile *tile, real k_factor) {
     tile->k_factor = k_factor;
-    if (!tile->geometry->rolling) pack_keys(tile, tile->key[1], tile->key[1] + tile->keys[1]);
+    if (!tile->geometry->rolling)
+        pack_keys(tile, tile->box.key[1], tile->box.key[1] + tile->box.keys[1]);
     pack_extra(tile);
 }
 
@@ -226,13 +151,14 @@ static int32_t vectors_together(const struct nh_vector *vector, int32_t count) {
 
 static void each_block(struct tile *tile, block_fn *visit) {
     const struct nh_geometry *geometry = tile->geometry;
-    const struct nh_vector *vector = geometry->vector + geometry->tile_vector[tile->index[2]];
+    const struct nh_vector *vector = geometry->vector + geometry->tile_vector[tile->box.index[2]];
     int32_t vectors =
-        geometry->tile_vector[tile->index[2] + 1] - geometry->tile_vector[tile->index[2]];
-    bool across = tile->query_end[1] - tile->query[1] == 1;
-    for (int32_t slow = tile->query[0]; slow < tile->query_end[0]; slow++)
-        for (int32_t middle = tile->query[1]; middle < tile->query_end[1]; middle += MOST_ROWS) {
-            int32_t middles = (int32_t)nh_min(MOST_ROWS, tile->query_end[1] - middle);
+        geometry->tile_vector[tile->box.index[2] + 1] - geometry->tile_vector[tile->box.index[2]];
+    bool across = tile->box.query_end[1] - tile->box.query[1] == 1;
+    for (int32_t slow = tile->box.query[0]; slow < tile->box.query_end[0]; slow++)
+        for (int32_t middle = tile->box.query[1]; middle < tile->box.query_end[1];
+             middle += MOST_ROWS) {
+            int32_t middles = (int32_t)nh_min(MOST_ROWS, tile->box.query_end[1] - middle);
             if (geometry->rolling)
                 pack_keys(tile, geometry->order[1].begin[middle],
                           geometry->order[1].end[middle + middles - 1]);
@@ -364,7 +290,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
             if (first < last)
                 dot_row(block, step, first, last, at, query, dim,
                         columns + packed_row(tile, slow, middle) * dim * s->key_pitch, s->key_pitch,
-                        tile->key[2]);
+                        tile->box.key[2]);
         }
 }
 
@@ -426,12 +352,12 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                 int32_t end =
                     (int32_t)nh_min(middle + at_once, step->row_begin[r] + step->row_count[r]);
                 const real *weights = row_scores(tile, score, r);
-                const int64_t key = block->vector[r]->start - tile->key[2];
+                const int64_t key = block->vector[r]->start - tile->box.key[2];
                 product.parts = 0;
                 for (; begin < end; begin++, product.parts++) {
                     weight[product.parts] = weights + step_part(step, r, slow, begin) * part_scores;
                     sources[product.parts] =
-                        source + (packed_row(tile, slow, begin) * tile->keys[2] + key) * width;
+                        source + (packed_row(tile, slow, begin) * tile->box.keys[2] + key) * width;
                 }
                 product.out = out + (int64_t)r * VL * width;
                 if (product.parts) band_run(&product, &list[r], vectors, most);
@@ -465,8 +391,8 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
                 }
                 real *row = extra_out + step->slot * width;
                 if (!step->extra)
-                    row = out + (halo_row(tile, slow, middle) * tile->keys[2] + vector->start -
-                                 tile->key[2]) *
+                    row = out + (halo_row(tile, slow, middle) * tile->box.keys[2] + vector->start -
+                                 tile->box.key[2]) *
                                     width;
                 struct band_product product = {weights, sources, parts, width, row, width};
                 if (parts) band_run(&product, &list, vectors, tile->geometry->band_vectors);

@@ -7,14 +7,18 @@
 #include "geometry.h"
 #include "simd.h"
 
-/* R and the most N for it, by registers: R * N sums, R queries, one key; with AVX-512 also the pair of vectors
- * that keys are cut from. */
+/* R and the most N for it, by registers: R * N sums, R queries, one key.
+ *
+ * A vector that starts at any float straddles two cache lines if it is as long as one, and then costs up to three
+ * times an aligned load. Where few rows share it, all N keys are cut from two vectors by shuffles instead. */
 #if defined(NH_ISA_AVX512)
 #define MOST_ROWS 4
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
+#define CUT_KEYS(R) ((R) <= 2)
 #else
 #define MOST_ROWS 3
 #define MOST_KEYS(R) ((R) == 3 ? 4 : (R) == 2 ? 5 : 8)
+#define CUT_KEYS(R) false
 #endif
 
 /* Key n as each lane meets it. */
@@ -43,22 +47,17 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
             value[r] = v_load(q[r] + c * VL);
             if (N > 1) KEEP_IN_REGISTER(value[r]);
         }
-#if defined(NH_ISA_AVX512)
-        /* A vector that starts at any float straddles two cache lines, being as long as one, and costs three times an
-         * aligned load. Shuffles that cut all keys from two vectors run beside the multiply-adds; permutations of two
-         * vectors take too long for the same. */
-        const bool pair = mode == NH_LANES_SHIFT && N > 2;
-        vec low = v_load(key), high = pair ? v_load(key + VL) : low;
-        if (pair) KEEP_IN_REGISTER(low);
-        if (pair) KEEP_IN_REGISTER(high);
-#endif
+        const bool cut = CUT_KEYS(R) && mode == NH_LANES_SHIFT && N > 2;
+        vec low = {0}, high = {0};
+        if (cut) {
+            low = v_load(key);
+            high = v_load(key + VL);
+            KEEP_IN_REGISTER(low);
+            KEEP_IN_REGISTER(high);
+        }
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) {
-#if defined(NH_ISA_AVX512)
-            vec k = pair ? v_shift_pair(low, high, n) : key_lanes(mode, key, n, index);
-#else
-            vec k = key_lanes(mode, key, n, index);
-#endif
+            vec k = cut ? v_shift_pair(low, high, n) : key_lanes(mode, key, n, index);
             if (R > 1) KEEP_IN_REGISTER(k);
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++)

@@ -96,8 +96,7 @@ static struct rows query_rows(const struct tile *tile, const struct block *block
                               int32_t tensor, int64_t dim) {
     int32_t middle = block->middle[row];
     struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, middle, dim);
-    rows.ahead = bytes_ahead(tile, tensor, middle, tile->query[1], tile->query_end[1],
-                             tile->problem->heads - 1 - tile->head);
+    rows.ahead = query_bytes_ahead(tile, tensor, middle);
     return rows;
 }
 
@@ -122,10 +121,17 @@ static void store_lse(const struct tile *tile, const struct block *block, int32_
     const struct scratch *s = &tile->scratch;
     const struct nh_vector *vector = block->vector[row];
     struct rows lse = tensor_rows(tile, NHOOD_LSE, tile->head, block->slow, block->middle[row], 1);
-    vec value = (v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL))) * (real)ln_2;
+    real value[NH_LANES];
+    v_store(value,
+            (v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL))) * (real)ln_2);
     for (int32_t lane = 0; lane < vector->count; lane++)
-        memcpy((void *)(uintptr_t)row_at(&lse, vector->first + lane), (real *)&value + lane,
-               sizeof(real));
+        memcpy((void *)(uintptr_t)row_at(&lse, vector->first + lane), &value[lane], sizeof(real));
+}
+
+/* The results of the lanes that hold a query, [row][VL][width], before the first step. */
+static void clear_lanes(const struct block *block, real *out, int64_t width) {
+    for (int32_t r = 0; r < block->rows; r++)
+        memset(out + r * VL * width, 0, (size_t)(block->vector[r]->count * width) * sizeof(real));
 }
 
 static void forward_block(struct tile *tile, const struct block *block) {
@@ -137,7 +143,7 @@ static void forward_block(struct tile *tile, const struct block *block) {
         s->largest[i] = LOWEST;
         s->sum[i] = 0;
     }
-    memset(s->out, 0, (size_t)(block->rows * VL * s->width_v) * sizeof(real));
+    clear_lanes(block, s->out, s->width_v);
     each_step(tile, block, forward_step);
     for (int32_t r = 0; r < block->rows; r++) {
         real factor[NH_MOST_LANES];
@@ -149,9 +155,8 @@ static void forward_block(struct tile *tile, const struct block *block) {
 
 static void forward_tile(struct tile *tile) {
     tile_pack(tile, 1);
-    int64_t group = tile->problem->heads / tile->problem->kv_heads;
-    for (int64_t i = 0; i < group; i++) {
-        tile->head = tile->kv_head * group + i;
+    for (int64_t i = 0; i < tile->group; i++) {
+        tile->head = tile->box.kv_head * tile->group + i;
         each_block(tile, forward_block);
     }
 }

@@ -68,32 +68,54 @@ INLINE void transpose(vec v[NH_LANES]) {
 #endif
 }
 
-INLINE void ask_ahead(const struct rows *rows, const char *row, int32_t c) {
-    __builtin_prefetch(row + (size_t)c * nh_dtype_bytes(rows->dtype) + rows->ahead, 0, 2);
+/* Asks into L2 what lies at `at` in the row ahead, which may be beyond the tensor. */
+INLINE void ask_ahead(const struct rows *rows, const char *at) {
+    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)rows->ahead), 0, 2);
 }
 
-/* out[c * pitch + x] = factor * row(first + x)[c] for x in [0, count); the last row again up to whole vectors. */
+/* VL channels from c on, or the last few of a row, of `used` rows, VL or half as many; these are then repeated, which
+ * the compiler does not compute twice. */
+INLINE void pack_square(const struct rows *rows, const char *const *row, const int used, int32_t c,
+                        const bool last, vec factor, real *out, int64_t pitch) {
+    vec v[NH_LANES];
+    UNROLL
+    for (int i = 0; i < NH_LANES; i++) {
+        if (i >= used) {
+            v[i] = v[i - used];
+            continue;
+        }
+        const char *at = row[i] + (size_t)c * nh_dtype_bytes(rows->dtype);
+        ask_ahead(rows, at);
+        v[i] = factor *
+               (last ? v_load_part(rows->dtype, at, rows->dim - c) : v_load_as(rows->dtype, at));
+    }
+    transpose(v);
+    UNROLL
+    for (int i = 0; i < NH_LANES; i++)
+        if (!last || c + i < rows->dim) v_store(out + (c + i) * pitch, v[i]);
+}
+
+/* All channels of `used` rows from place `first` on; the last of `count` repeated. */
+INLINE void pack_strip(const struct rows *rows, int32_t first, int32_t count, const int used,
+                       vec factor, real *out, int64_t pitch) {
+    const char *row[NH_LANES];
+    UNROLL
+    for (int i = 0; i < used; i++)
+        row[i] = row_at(rows, first + (i < count ? i : count - 1));
+    int32_t c = 0;
+    for (; c + VL <= rows->dim; c += VL)
+        pack_square(rows, row, used, c, false, factor, out, pitch);
+    if (c < rows->dim) pack_square(rows, row, used, c, true, factor, out, pitch);
+}
+
+/* out[c * pitch + x] = factor * row(first + x)[c] for x in [0, count); up to whole vectors, keys of the last few rows
+ * again. */
 INLINE void pack_columns(const struct rows *rows, int32_t first, int32_t count, real factor,
                          real *out, int64_t pitch) {
-    for (int32_t x = 0; x < count; x += VL) {
-        const char *row[NH_LANES];
-        UNROLL
-        for (int i = 0; i < NH_LANES; i++)
-            row[i] = row_at(rows, first + (x + i < count ? x + i : count - 1));
-        for (int32_t c = 0; c < rows->dim; c += VL) {
-            vec v[NH_LANES];
-            UNROLL
-            for (int i = 0; i < NH_LANES; i++) {
-                ask_ahead(rows, row[i], c);
-                v[i] = load_row(rows, row[i], c) * factor;
-            }
-            transpose(v);
-            int32_t used = rows->dim - c;
-            UNROLL
-            for (int i = 0; i < NH_LANES; i++)
-                if (i < used) v_store(out + (c + i) * pitch + x, v[i]);
-        }
-    }
+    int32_t x = 0;
+    for (; count - x > VL / 2; x += VL)
+        pack_strip(rows, first + x, count - x, VL, v_set(factor), out + x, pitch);
+    if (x < count) pack_strip(rows, first + x, count - x, VL / 2, v_set(factor), out + x, pitch);
 }
 
 /* out[x * width + c] = factor * row(first + x)[c], zero beyond the row's end; width is whole vectors. */
@@ -102,7 +124,7 @@ INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, rea
     for (int32_t x = 0; x < count; x++) {
         const char *row = row_at(rows, first + x);
         for (int32_t c = 0; c < width; c += VL) {
-            ask_ahead(rows, row, c);
+            ask_ahead(rows, row + (size_t)c * nh_dtype_bytes(rows->dtype));
             v_store(out + x * width + c, load_row(rows, row, c) * factor);
         }
     }
@@ -117,7 +139,7 @@ INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, c
         for (int32_t c = 0; c < rows->dim; c += VL) {
             vec v = v_load(in + x * width + c) * scale;
             char *at = row + (size_t)c * nh_dtype_bytes(rows->dtype);
-            ask_ahead(rows, row, c);
+            ask_ahead(rows, at);
             if (rows->dim - c >= VL) {
                 v_store_as(rows->dtype, at, v);
             } else {

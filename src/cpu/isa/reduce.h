@@ -62,19 +62,20 @@ static void sum_span(const struct nh_tile_run *run, struct tile *tile, int64_t u
                 const int32_t index[NH_AXES] = {t0, t1, t2};
                 for (int a = 0; a < NH_AXES; a++) {
                     const struct nh_order *order = &geometry->order[a];
-                    tile->key[a] = order->begin[nh_tile_first(geometry, a, index[a])];
-                    tile->keys[a] =
-                        order->end[nh_tile_end(geometry, a, index[a]) - 1] - tile->key[a];
+                    tile->box.key[a] = order->begin[nh_tile_first(geometry, a, index[a])];
+                    tile->box.keys[a] =
+                        order->end[nh_tile_end(geometry, a, index[a]) - 1] - tile->box.key[a];
                 }
                 int64_t item = nh_round_item(
                     run, unit, (t0 * geometry->tile[1].count + t1) * geometry->tile[2].count + t2);
-                int32_t from = begin > tile->key[2] ? begin : tile->key[2];
-                int32_t to = tile->key[2] + tile->keys[2];
+                int32_t from = begin > tile->box.key[2] ? begin : tile->box.key[2];
+                int32_t to = tile->box.key[2] + tile->box.keys[2];
                 if (to > end) to = end;
                 if (from >= to) continue;
                 const real *part =
                     (const real *)run->partial + item * run->partial_reals + offset +
-                    (halo_row(tile, slow, middle) * tile->keys[2] + from - tile->key[2]) * width;
+                    (halo_row(tile, slow, middle) * tile->box.keys[2] + from - tile->box.key[2]) *
+                        width;
                 add_rows(line + (from - begin) * width, part, (to - from) * width);
             }
 }
@@ -90,8 +91,8 @@ static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_
     job /= geometry->order[1].length;
     int32_t slow = (int32_t)(job % geometry->order[0].length);
     int64_t unit = job / geometry->order[0].length;
-    tile->batch = (run->first_unit + unit) / tile->problem->kv_heads;
-    tile->kv_head = (run->first_unit + unit) % tile->problem->kv_heads;
+    tile->box.batch = (run->first_unit + unit) / tile->problem->kv_heads;
+    tile->box.kv_head = (run->first_unit + unit) % tile->problem->kv_heads;
     const struct {
         int32_t tensor;
         int64_t offset, width, dim;
@@ -101,7 +102,7 @@ static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_
         if (!run->io->data[target[i].tensor]) continue;
         sum_span(run, tile, unit, slow, middle, begin, end, target[i].offset, target[i].width);
         struct rows rows =
-            tensor_rows(tile, target[i].tensor, tile->kv_head, slow, middle, target[i].dim);
+            tensor_rows(tile, target[i].tensor, tile->box.kv_head, slow, middle, target[i].dim);
         rows_to(rows, begin, end - begin, NULL, tile->scratch.line, target[i].width);
     }
 }
@@ -109,8 +110,8 @@ static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_
 static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64_t unit) {
     const struct nh_geometry *geometry = run->geometry;
     const struct partial at = partial_layout(geometry);
-    tile->batch = (run->first_unit + unit) / tile->problem->kv_heads;
-    tile->kv_head = (run->first_unit + unit) % tile->problem->kv_heads;
+    tile->box.batch = (run->first_unit + unit) / tile->problem->kv_heads;
+    tile->box.kv_head = (run->first_unit + unit) % tile->problem->kv_heads;
     for (int i = 0; i < 2; i++) {
         int32_t tensor = i ? NHOOD_D_EXTRA_V : NHOOD_D_EXTRA_K;
         int64_t width = i ? tile->scratch.width_v : tile->scratch.width_k;

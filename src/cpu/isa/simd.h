@@ -122,14 +122,15 @@ INLINE vec v_permute(vec v, vint index) {
 #endif
 }
 
-#if defined(NH_ISA_AVX512)
-/* Lane i of the result is lane i + n of the 2 VL lanes of low and high; n < 8 is a constant once inlined. */
-#if NH_REAL == 32
+#if defined(NH_ISA_AVX512) && NH_REAL == 32
 #define ALIGN_PAIR(low, high, n) (vec) _mm512_alignr_epi32((__m512i)(high), (__m512i)(low), n)
-#else
+#elif defined(NH_ISA_AVX512)
 #define ALIGN_PAIR(low, high, n) (vec) _mm512_alignr_epi64((__m512i)(high), (__m512i)(low), n)
 #endif
+
+/* Lane i of the result is lane i + n of the 2 VL lanes of low and high; n < 8 is a constant once inlined. */
 INLINE vec v_shift_pair(vec low, vec high, int n) {
+#if defined(NH_ISA_AVX512)
     switch (n) {
     case 1: return ALIGN_PAIR(low, high, 1);
     case 2: return ALIGN_PAIR(low, high, 2);
@@ -140,8 +141,13 @@ INLINE vec v_shift_pair(vec low, vec high, int n) {
     case 7: return ALIGN_PAIR(low, high, 7);
     default: return low;
     }
-}
+#else
+    real lanes[2 * NH_VECTOR_BYTES / sizeof(real)];
+    v_store(lanes, low);
+    v_store(lanes + VL, high);
+    return v_load(lanes + n);
 #endif
+}
 
 INLINE real v_sum(vec v) {
     real part[NH_VECTOR_BYTES / sizeof(real)];

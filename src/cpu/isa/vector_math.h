@@ -4,6 +4,8 @@
 
 #include "simd.h"
 
+#include <math.h>
+
 #if NH_REAL == 64
 enum { MANTISSA_BITS = 52 };
 #else
@@ -71,7 +73,7 @@ INLINE vec v_log2(vec x) {
         sum = sum * square + (real)(1.0 / (2 * i + 1));
     vec log = __builtin_convertvector(exponent, vec) +
               s * sum * (real)2.88539008177792681472; /* 2 / ln(2) */
-    return v_select((vint)(x > (vec){0}), log, -one / x);
+    return v_select((vint)(x > (vec){0}), log, x - v_set((real)INFINITY));
 }
 
 #endif

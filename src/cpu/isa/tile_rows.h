@@ -1,0 +1,118 @@
+/* A tile: what one work item covers, where the rows of its tensors are, and which will be wanted next. */
+#ifndef NH_TILE_ROWS_H
+#define NH_TILE_ROWS_H
+
+#include "kernels.h"
+#include "pack.h"
+#include "scratch.h"
+
+struct tile_box {
+    int64_t batch, kv_head;
+    int32_t index[NH_AXES];                     /* of the tile */
+    int32_t query[NH_AXES], query_end[NH_AXES]; /* places */
+    int32_t key[NH_AXES], keys[NH_AXES];        /* halo: first place, count */
+};
+
+struct tile {
+    const struct nh_tile_run *run;
+    const struct nh_geometry *geometry;
+    const struct nh_problem *problem;
+    struct scratch scratch;
+    struct tile_box box, next; /* next: of the item after this one, which most likely follows */
+    bool last;                 /* no item follows */
+    int64_t group, head;       /* query heads per key head; the one at work */
+    real k_factor;             /* goes onto k_rows */
+    int32_t packed_end;        /* key rows before this place of the middle axis are packed */
+    real *partial;             /* this tile's partial gradients, or NULL */
+};
+
+/* Rows of a tensor at one place of the two outer axes, for kernels that walk the lane axis. */
+static struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t head, int32_t slow,
+                               int32_t middle, int64_t dim) {
+    const struct nh_geometry *geometry = tile->geometry;
+    const nhood_strides *strides = &tile->problem->strides[tensor];
+    int32_t dtype = nh_tensor_dtype(tile->problem, tensor);
+    int64_t element = tile->box.batch * strides->batch + head * strides->head +
+                      geometry->order[0].token[slow] * strides->axis[0] +
+                      geometry->order[1].token[middle] * strides->axis[1];
+    const char *data = tile->run->io->data[tensor];
+    return (struct rows){.base = data + element * (int64_t)nh_dtype_bytes(dtype),
+                         .step = strides->axis[2],
+                         .token = geometry->order[2].token,
+                         .dtype = dtype,
+                         .dim = (int32_t)dim};
+}
+
+/* Elements from place `from` to place `to` of an axis. */
+static int64_t axis_distance(const struct tile *tile, int32_t tensor, int axis, int64_t from,
+                             int64_t to) {
+    const int32_t *token = tile->geometry->order[axis].token;
+    return (int64_t)(token[to] - token[from]) * tile->problem->strides[tensor].axis[axis];
+}
+
+/* Bytes from a row at place `middle` of [begin, begin + count) to the one wanted a block later: MOST_ROWS places
+ * on, and behind the last place that of the next item, which begins at `next` where this one begins at `first`. */
+static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t end,
+                           const int32_t first[NH_AXES], const int32_t next[NH_AXES],
+                           int64_t heads) {
+    const nhood_strides *strides = &tile->problem->strides[tensor];
+    int64_t bytes = (int64_t)nh_dtype_bytes(tile->problem->dtype), place = middle + MOST_ROWS;
+    if (place < end) return axis_distance(tile, tensor, 1, middle, place) * bytes;
+    if (tile->last) return 0;
+    place = nh_min(next[1] + place - end, tile->next.query_end[1] - 1);
+    int64_t elements =
+        (tile->next.batch - tile->box.batch) * strides->batch + heads * strides->head;
+    elements += axis_distance(tile, tensor, 0, first[0], next[0]);
+    elements += axis_distance(tile, tensor, 1, middle, place);
+    elements += axis_distance(tile, tensor, 2, first[2], next[2]);
+    return elements * bytes;
+}
+
+static int64_t key_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle) {
+    return bytes_ahead(tile, tensor, middle, tile->box.key[1] + tile->box.keys[1], tile->box.key,
+                       tile->next.key, tile->next.kv_head - tile->box.kv_head);
+}
+
+static int64_t query_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle) {
+    return bytes_ahead(tile, tensor, middle, tile->box.query_end[1], tile->box.query,
+                       tile->next.query, tile->next.kv_head * tile->group - tile->head);
+}
+
+static struct tile_box item_box(const struct nh_tile_run *run, int64_t item) {
+    const struct nh_geometry *geometry = run->geometry;
+    struct tile_box box;
+    int64_t heads = nh_round_heads(run), rest = item / heads;
+    int64_t unit = run->first_unit + rest / geometry->tiles * heads + item % heads;
+    rest %= geometry->tiles;
+    box.batch = unit / geometry->problem.kv_heads;
+    box.kv_head = unit % geometry->problem.kv_heads;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        const struct nh_order *order = &geometry->order[a];
+        int64_t index = rest % geometry->tile[a].count;
+        rest /= geometry->tile[a].count;
+        box.index[a] = (int32_t)index;
+        box.query[a] = nh_tile_first(geometry, a, index);
+        box.query_end[a] = nh_tile_end(geometry, a, index);
+        box.key[a] = order->begin[box.query[a]];
+        box.keys[a] = order->end[box.query_end[a] - 1] - box.key[a];
+    }
+    return box;
+}
+
+static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker,
+                     struct tile *tile) {
+    const struct nh_problem *problem = &run->geometry->problem;
+    tile->run = run;
+    tile->geometry = run->geometry;
+    tile->problem = problem;
+    tile->group = problem->heads / problem->kv_heads;
+    tile->box = item_box(run, item);
+    tile->last = item + 1 == run->units * run->geometry->tiles;
+    if (!tile->last) tile->next = item_box(run, item + 1);
+    tile->packed_end = tile->box.key[1];
+    scratch_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals,
+                   &tile->scratch);
+    tile->partial = run->partial_reals ? (real *)run->partial + item * run->partial_reals : NULL;
+}
+
+#endif
