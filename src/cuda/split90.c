@@ -66,31 +66,40 @@ bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_devi
 
 /* ---- estimate ---- */
 
+/* Per batch entry and head. */
+struct walks {
+    double items, tiles, masked;
+    /* rows of a walked tile */
+    double columns;
+};
+
+static struct walks walks_of(const struct nh_problem *problem, const int32_t own[3],
+                             const int32_t walk[3], bool keys) {
+    double columns = (double)nh_backward90_rows(walk);
+    struct nh_tiling_count count =
+        keys ? nh_tiling_inverse_count(problem, own, walk) : nh_tiling_count(problem, own, walk);
+    struct walks walks = {count.items, count.visited, count.partial, columns};
+    if (!keys)
+        walks.tiles += (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count.items;
+    return walks;
+}
+
 /* Nanoseconds of a launch, as in cuda.fused90. */
-static double pass_ns(const struct nh_problem *problem, const struct nh_device *device,
-                      const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass,
-                      struct nh_count *work) {
+static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct walks *walks, enum nh_split90_pass pass,
+                        struct nh_count *work) {
     const double tensor = 0.754, exponential = 0.705, masks = 8.53;
     const double turn = 920, item = 984;
-    const struct nh_cuda_device *cuda = device->backend;
-    struct nh_tiling_count count = facts[pass].keys ? nh_tiling_inverse_count(problem, own, walk)
-                                                    : nh_tiling_count(problem, own, walk);
-    double rows = 64 * WARPGROUPS, columns = (double)nh_backward90_rows(walk);
-    double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
+    double rows = 64 * WARPGROUPS, row_bytes = (double)(problem->dim + problem->dim_v) * 2;
     double dims =
         (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v);
-    double copies = (double)(problem->batch * problem->heads), items = copies * count.items;
-    double extra_tiles =
-        facts[pass].keys
-            ? (double)(nh_ceil_div(problem->extra_tokens, 64 * WARPGROUPS) * problem->tokens) /
-                  columns
-            : (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count.items;
+    double copies = (double)(problem->batch * problem->heads), items = copies * walks->items;
     const struct nh_cuda_load load = {
-        .tiles = copies * (count.visited + extra_tiles),
-        .masked_tiles = copies * count.partial,
-        .scores = rows * columns,
-        .products = rows * columns * dims,
-        .tile_bytes = columns * row_bytes,
+        .tiles = copies * walks->tiles,
+        .masked_tiles = copies * walks->masked,
+        .scores = rows * walks->columns,
+        .products = rows * walks->columns * dims,
+        .tile_bytes = walks->columns * row_bytes,
         .bytes = items * rows * row_bytes,
         .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
     };
@@ -103,14 +112,35 @@ static double pass_ns(const struct nh_problem *problem, const struct nh_device *
     return busy * nh_cuda_rounding(items, cuda->multiprocessors);
 }
 
+/* Extra tokens' gradients: blocks that own them share the queries out evenly. */
+static struct walks extra_walks(const struct nh_problem *problem,
+                                const struct nh_cuda_device *cuda) {
+    struct walks walks = {.items = (double)cuda->multiprocessors /
+                                   (double)(problem->batch * problem->heads)};
+    const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
+    walks.columns = (double)nh_backward90_rows(walk);
+    return walks;
+}
+
 /* Of the launches that own queries, or keys. */
 static double passes_ns(const struct nh_problem *problem, const struct nh_device *device,
                         const int32_t own[3], const int32_t walk[3], bool keys,
                         struct nh_count *work) {
+    const struct walks walks = walks_of(problem, own, walk, keys);
     double ns = 0;
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (facts[pass].keys == keys && nh_split90_used(problem, pass))
-            ns += pass_ns(problem, device, own, walk, pass, work);
+            ns += launch_ns(problem, device->backend, &walks, pass, work);
+    return ns;
+}
+
+static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       struct nh_count *work) {
+    if (!problem->extra_tokens) return 0;
+    const struct walks walks = extra_walks(problem, cuda);
+    double ns = 0;
+    for (enum nh_split90_pass pass = NH_SPLIT90_D_K_AND_V; pass < NH_SPLIT90_PASSES; pass++)
+        if (nh_split90_used(problem, pass)) ns += launch_ns(problem, cuda, &walks, pass, work);
     return ns;
 }
 
@@ -126,7 +156,8 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     return stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns +
            passes_ns(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work) +
-           passes_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true, work);
+           passes_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true, work) +
+           extra_ns(problem, cuda, work);
 }
 
 static void count_work(const struct nh_problem *problem, const struct nh_device *device,

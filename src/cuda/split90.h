@@ -26,6 +26,11 @@ nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_c
                              enum nh_split90_pass pass, struct nh_cuda_step *step,
                              struct nh_kernel_spec *spec);
 
+/* The tile of queries that blocks which own extra tokens walk, and how many such tiles all of them meet, per batch entry
+ * and head. */
+const int32_t *nh_split90_extra_walk(const struct nh_problem *problem,
+                                     const struct nh_cuda_device *cuda, double *tiles);
+
 /* Appends the launches that make the gradients of the extra tokens. */
 nhood_status nh_split90_add_extra(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem, size_t stats);

@@ -47,6 +47,14 @@ static const int32_t *walk_of(const struct nh_problem *problem, const struct nh_
     return best;
 }
 
+const int32_t *nh_split90_extra_walk(const struct nh_problem *problem,
+                                     const struct nh_cuda_device *cuda, double *tiles) {
+    const struct nh_problem dense = without_windows(problem);
+    const int32_t *walk = walk_of(&dense, cuda);
+    *tiles = (double)(nh_ceil_div(problem->extra_tokens, ROWS) * grid_tiles(&dense, walk));
+    return walk;
+}
+
 /* f32 sums of all shares, [share, batch, head, token, dim]. */
 static void bind_shares(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                         int64_t dim, size_t offset) {

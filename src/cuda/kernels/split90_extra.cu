@@ -93,8 +93,10 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const extra_la
         extra_item item = extra_item_at(args, index);
         key_rows_clear(r);
         nh_barrier_wait(s.own_full, items & 1);
-        for (long long step = item.first; step < item.end; step++, n++)
+        for (long long step = item.first; step < item.end; step++, n++) {
+            if (NH_NOTED && threadIdx.x == 128) nh_note_tile(args, index, (int)(step - item.first), true, false);
             take_queries(r, s, n, step + 1 == item.end, scale, [](float *) {});
+        }
         if (NH_SUM_D_K) store_share<NH_DIM>(args, item, NH_P, row, r.d_k);
         if (NH_SUM_D_V) store_share<NH_DIM_V>(args, item, NH_D_S, row, r.d_v);
     }
