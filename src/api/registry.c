@@ -12,6 +12,7 @@ const struct nh_solver *const nh_registry_solvers[] = {
     &nh_solver_cpu_unfused,
     &nh_solver_reference,
     &nh_solver_cuda_fused90,
+    &nh_solver_cuda_joint90,
     &nh_solver_cuda_split90,
     &nh_solver_cuda_small,
     &nh_solver_cuda_fused80,

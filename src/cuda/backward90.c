@@ -1,6 +1,8 @@
 /* The backward on sm_90: what its solvers share. */
 #include "backward90.h"
 
+#include "load.h"
+
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -49,6 +51,45 @@ int nh_backward90_best(const struct nh_problem *problem, const struct nh_device 
     return count;
 }
 
+struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *problem,
+                                                  const int32_t own[3], const int32_t walk[3],
+                                                  bool keys) {
+    double columns = (double)nh_backward90_rows(walk);
+    struct nh_tiling_count count =
+        keys ? nh_tiling_inverse_count(problem, own, walk) : nh_tiling_count(problem, own, walk);
+    struct nh_backward90_walks walks = {count.items, count.visited, count.partial, columns};
+    if (keys) {
+        walks.items *= (double)problem->kv_heads / (double)problem->heads;
+    } else {
+        walks.tiles += (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count.items;
+    }
+    return walks;
+}
+
+double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct nh_backward90_walks *walks,
+                        const struct nh_backward90_load *load, struct nh_count *work) {
+    double rows = 64 * WARPGROUPS, row_bytes = (double)(problem->dim + problem->dim_v) * 2;
+    double copies = (double)(problem->batch * problem->heads), items = copies * walks->items;
+    const struct nh_cuda_load asked = {
+        .tiles = copies * walks->tiles,
+        .masked_tiles = copies * walks->masked,
+        .scores = rows * walks->columns,
+        .products = rows * walks->columns * load->products,
+        .tile_bytes = walks->columns * load->column_bytes,
+        .bytes = items * rows * row_bytes,
+        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
+    };
+    struct nh_count launch = nh_cuda_count_load(cuda, &asked, work);
+    const double *limit = launch.limit_ns;
+    double turns = asked.tiles * load->turn + items * load->item;
+    double busy = load->tensor * limit[NHOOD_LIMIT_TENSOR] +
+                  load->exponential * limit[NHOOD_LIMIT_EXPONENTIAL] +
+                  load->masks * limit[NHOOD_LIMIT_MASK] +
+                  nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
+    return busy * nh_cuda_rounding(items, cuda->multiprocessors);
+}
+
 /* ---- shared memory ---- */
 
 int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],
@@ -91,7 +132,7 @@ void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem
 }
 
 nhood_status nh_backward90_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
-                                     const struct nh_problem *problem) {
+                                     const struct nh_problem *problem, int64_t sum_columns) {
     enum { THREADS = 128, LANES = 32 };
     struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
     int64_t vector = nh_cuda_vector(problem, BIT(O) | BIT(D_O)), group = 1;
@@ -103,6 +144,7 @@ nhood_status nh_backward90_add_stats(struct nh_cuda_operation *operation, struct
     nh_kernel_define(&spec, "NH_GROUP", group);
     nh_kernel_define(&spec, "NH_RESIDENT", 1);
     nh_kernel_define(&spec, "NH_BIASED", 0);
+    nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
     int64_t rows = problem->batch * problem->heads * problem->tokens;
     step->threads = THREADS;
     step->grid[0] = nh_min(nh_ceil_div(rows, THREADS / group), (int64_t)1 << 30);

@@ -7,7 +7,7 @@
 #include "solver.h"
 #include "tiling.h"
 
-enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_MOST_DIM = 128, NH_BACKWARD90_KEPT = 3 };
+enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_KEPT = 3 };
 
 /* A tile that blocks own and one that they walk, and what they cost. */
 struct nh_backward90_pair {
@@ -23,6 +23,31 @@ typedef double nh_backward90_cost(const struct nh_problem *problem, const struct
 int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device,
                        nh_backward90_cost *cost,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
+
+/* The blocks of a launch, per batch entry and query head. */
+struct nh_backward90_walks {
+    double items, tiles, masked;
+    /* rows of a walked tile */
+    double columns;
+};
+
+/* Extra tokens are walked by blocks that own queries, at the end. */
+struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *problem,
+                                                  const int32_t own[3], const int32_t walk[3],
+                                                  bool keys);
+
+/* What a launch asks for, and how it was seen to run on an H200. */
+struct nh_backward90_load {
+    /* multiply-adds of a pair of rows; bytes that move for a row walked */
+    double products, column_bytes;
+    /* of the least times of these parts; clocks from tile to tile and from item to item */
+    double tensor, exponential, masks, turn, item;
+};
+
+/* Nanoseconds of a launch; what it asks for is added to `work`. */
+double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct nh_backward90_walks *walks,
+                        const struct nh_backward90_load *load, struct nh_count *work);
 
 int64_t nh_backward90_rows(const int32_t tile[3]);
 
@@ -41,9 +66,9 @@ size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
 void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
                               size_t stats);
 
-/* Appends the launch that makes the stats, of a step that has them bound. */
+/* Appends the launch that makes the stats, of a step that has them bound, and zeroes sums of dQ of so many columns. */
 nhood_status nh_backward90_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
-                                     const struct nh_problem *problem);
+                                     const struct nh_problem *problem, int64_t sum_columns);
 
 /* Sets up the launch of a kernel that owns keys, or queries; its source, its outputs and what it has of its own are
  * left to the caller. UNSUPPORTED if there are too many tiles. */

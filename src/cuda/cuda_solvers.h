@@ -7,6 +7,7 @@
 extern const struct nh_solver nh_solver_cuda_small;
 extern const struct nh_solver nh_solver_cuda_fused80;
 extern const struct nh_solver nh_solver_cuda_fused90;
+extern const struct nh_solver nh_solver_cuda_joint90;
 extern const struct nh_solver nh_solver_cuda_split90;
 extern const struct nh_solver nh_solver_cuda_split80;
 extern const struct nh_solver nh_solver_cuda_naive;

@@ -161,6 +161,24 @@ struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const 
     return map;
 }
 
+struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
+                                       const int64_t extent[NH_AXES], int64_t columns,
+                                       const int32_t tile[3]) {
+    enum { CHUNK = 32 };
+    struct nh_cuda_map map = {.slot = NH_D_Q_SUMS,
+                              .rank = 5,
+                              .type = NH_CU_TENSOR_FLOAT32,
+                              .swizzle = NH_CU_TENSOR_SWIZZLE_128B};
+    int64_t stride_bytes = columns * (int64_t)sizeof(float);
+    set_axis(&map, 0, columns, 0, CHUNK, 1);
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        set_axis(&map, NH_AXES - a, extent[a], stride_bytes, tile[a], 1);
+        stride_bytes *= extent[a];
+    }
+    set_axis(&map, 4, problem->batch * problem->heads, stride_bytes, 1, 1);
+    return map;
+}
+
 void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                        const int32_t own[3], const int32_t walk[3], int32_t warpgroups,
                        int32_t stages) {

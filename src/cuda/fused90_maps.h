@@ -40,6 +40,11 @@ struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_
 /* Of the rows of four numbers that kernels/backward_stats.cu leaves in the workspace. */
 struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const int32_t tile[3]);
 
+/* Of the f32 sums of dQ that kernels/joint90.cu adds to, of so many positions per axis and columns. */
+struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
+                                       const int64_t extent[NH_AXES], int64_t columns,
+                                       const int32_t tile[3]);
+
 /* The macros that every kernel of the family is compiled with. own, walk: extents of its tiles. */
 void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                        const int32_t own[3], const int32_t walk[3], int32_t warpgroups,

@@ -28,6 +28,8 @@ enum nh_slot {
     /* attention weights and their gradient, as A */
     NH_P,
     NH_D_S,
+    /* dQ in f32 while it is summed, see joint90.cu */
+    NH_D_Q_SUMS,
     /* 32-bit words per item, of the counting build alone: kernels/tile_note.cuh */
     NH_NOTES,
     NH_CUDA_TENSORS

@@ -75,6 +75,7 @@ static nhood_status add_stats(const struct builder *builder) {
     nh_kernel_define(&spec, "NH_GROUP", lanes);
     nh_kernel_define(&spec, "NH_RESIDENT", 1);
     nh_kernel_define(&spec, "NH_BIASED", 0);
+    nh_kernel_define(&spec, "NH_SUM_COLUMNS", 0);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     nh_cuda_bind_workspace(&step, problem, NH_DELTA, builder->stats, 4);

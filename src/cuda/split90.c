@@ -66,57 +66,28 @@ bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_devi
 
 /* ---- estimate ---- */
 
-/* Per batch entry and head. */
-struct walks {
-    double items, tiles, masked;
-    /* rows of a walked tile */
-    double columns;
-};
-
-static struct walks walks_of(const struct nh_problem *problem, const int32_t own[3],
-                             const int32_t walk[3], bool keys) {
-    double columns = (double)nh_backward90_rows(walk);
-    struct nh_tiling_count count =
-        keys ? nh_tiling_inverse_count(problem, own, walk) : nh_tiling_count(problem, own, walk);
-    struct walks walks = {count.items, count.visited, count.partial, columns};
-    if (!keys)
-        walks.tiles += (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count.items;
-    return walks;
-}
-
-/* Nanoseconds of a launch, as in cuda.fused90. */
+/* Fitted as in cuda.fused90. */
 static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct walks *walks, enum nh_split90_pass pass,
+                        const struct nh_backward90_walks *walks, enum nh_split90_pass pass,
                         struct nh_count *work) {
-    const double tensor = 0.754, exponential = 0.705, masks = 8.53;
-    const double turn = 920, item = 984;
-    double rows = 64 * WARPGROUPS, row_bytes = (double)(problem->dim + problem->dim_v) * 2;
-    double dims =
-        (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v);
-    double copies = (double)(problem->batch * problem->heads), items = copies * walks->items;
-    const struct nh_cuda_load load = {
-        .tiles = copies * walks->tiles,
-        .masked_tiles = copies * walks->masked,
-        .scores = rows * walks->columns,
-        .products = rows * walks->columns * dims,
-        .tile_bytes = walks->columns * row_bytes,
-        .bytes = items * rows * row_bytes,
-        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
+    const struct nh_backward90_load load = {
+        .products =
+            (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v),
+        .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
+        .tensor = 0.754,
+        .exponential = 0.705,
+        .masks = 8.53,
+        .turn = 920,
+        .item = 984,
     };
-    struct nh_count launch = nh_cuda_count_load(cuda, &load, work);
-    const double *limit = launch.limit_ns;
-    double turns = load.tiles * turn + items * item;
-    double busy = tensor * limit[NHOOD_LIMIT_TENSOR] +
-                  exponential * limit[NHOOD_LIMIT_EXPONENTIAL] + masks * limit[NHOOD_LIMIT_MASK] +
-                  nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
-    return busy * nh_cuda_rounding(items, cuda->multiprocessors);
+    return nh_backward90_ns(problem, cuda, walks, &load, work);
 }
 
 /* Extra tokens' gradients: blocks that own them share the queries out evenly. */
-static struct walks extra_walks(const struct nh_problem *problem,
-                                const struct nh_cuda_device *cuda) {
-    struct walks walks = {.items = (double)cuda->multiprocessors /
-                                   (double)(problem->batch * problem->heads)};
+static struct nh_backward90_walks extra_walks(const struct nh_problem *problem,
+                                              const struct nh_cuda_device *cuda) {
+    struct nh_backward90_walks walks = {.items = (double)cuda->multiprocessors /
+                                                 (double)(problem->batch * problem->heads)};
     const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
     walks.columns = (double)nh_backward90_rows(walk);
     return walks;
@@ -126,7 +97,7 @@ static struct walks extra_walks(const struct nh_problem *problem,
 static double passes_ns(const struct nh_problem *problem, const struct nh_device *device,
                         const int32_t own[3], const int32_t walk[3], bool keys,
                         struct nh_count *work) {
-    const struct walks walks = walks_of(problem, own, walk, keys);
+    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
     double ns = 0;
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (facts[pass].keys == keys && nh_split90_used(problem, pass))
@@ -137,7 +108,7 @@ static double passes_ns(const struct nh_problem *problem, const struct nh_device
 static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        struct nh_count *work) {
     if (!problem->extra_tokens) return 0;
-    const struct walks walks = extra_walks(problem, cuda);
+    const struct nh_backward90_walks walks = extra_walks(problem, cuda);
     double ns = 0;
     for (enum nh_split90_pass pass = NH_SPLIT90_D_K_AND_V; pass < NH_SPLIT90_PASSES; pass++)
         if (nh_split90_used(problem, pass)) ns += launch_ns(problem, cuda, &walks, pass, work);
@@ -217,7 +188,7 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     nh_backward90_bind_stats(&step, problem, stats);
-    return nh_backward90_add_stats(operation, &step, problem);
+    return nh_backward90_add_stats(operation, &step, problem, 0);
 }
 
 nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

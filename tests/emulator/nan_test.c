@@ -129,8 +129,8 @@ static void nan_stays_outside(nhood_context *context, const char *solver, const 
 int main(void) {
     static const char *const forward[] = {"cuda.small", "cuda.fused80", "cuda.fused90", "cuda.gemm",
                                           "cuda.naive"};
-    static const char *const backward[] = {"cuda.split80", "cuda.split90", "cuda.gemm",
-                                           "cuda.naive"};
+    static const char *const backward[] = {"cuda.split80", "cuda.split90", "cuda.joint90",
+                                           "cuda.gemm", "cuda.naive"};
     nhood_context *context = NULL;
     if (nhood_context_create(NULL, &context)) {
         printf("%s\n", nhood_last_error());
@@ -144,7 +144,8 @@ int main(void) {
         }
         for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
             const char *solver = backward[i / 2];
-            bool biased = strcmp(solver, "cuda.split90"), of_key = i % 2;
+            bool biased = strcmp(solver, "cuda.split90") && strcmp(solver, "cuda.joint90"),
+                 of_key = i % 2;
             nan_stays_outside(context, solver,
                               biased ? "bwd:bf16:b1h1d32:70:w9:rpb" : "bwd:bf16:b1h1d32:70:w9",
                               of_key, poisoned);
@@ -153,6 +154,7 @@ int main(void) {
     }
     nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
     nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:60:w6:s4:d2:x20", false, 29);
+    nan_stays_outside(context, "cuda.joint90", "bwd:bf16:b1h1d32:60:w6:s4:d2", true, 29);
     nhood_context_destroy(context);
     return test_result();
 }

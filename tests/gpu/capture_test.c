@@ -10,11 +10,13 @@
 
 enum { CUDA_DEVICE = 1, THREADS = 4, ROUNDS = 25 };
 
+/* The last is for a solver that refuses "det", and fits one of its tiles: there is one order to add that up. */
 static const char *const problems[] = {
     "fwd:f16:b2h4k2d64:33x30:w7x7:det", "fwd:bf16:b1h2d128:9x12x14:w3x5x5:s1x2x2:det",
     "fwd:f32:b2h2d32:500:w31:c1:det",   "bwd:f16:b2h4k2d64:33x30:w7x7:det",
     "bwd:f32:b1h2d32:300:w31:rpb:det",  "pn:f16:b2h2d64:33x30:w5x5:det",
-    "nn:f16:b2h2d64:33x30:w5x5:det",    "in:f16:b2h2d64:33x30:w5x5:det"};
+    "nn:f16:b2h2d64:33x30:w5x5:det",    "in:f16:b2h2d64:33x30:w5x5:det",
+    "bwd:bf16:b2h4d64:100:w31"};
 
 /* One execute's tensors and workspace on the device. */
 struct execution {

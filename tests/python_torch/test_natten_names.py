@@ -9,6 +9,9 @@ from pathlib import Path
 import nhood.compat.natten
 import pytest
 import torch
+from nhood import _library as c
+from nhood import _operations, _plans
+from nhood.torch import _tensors
 
 nhood.compat.natten.install()
 
@@ -72,6 +75,14 @@ def test_determinism_and_parallelism_over_keys():
     natten.use_deterministic_algorithms(False)
     natten.use_kv_parallelism_in_fused_na()
     assert natten.is_kv_parallelism_in_fused_na_enabled()
+
+
+def test_determinism_reaches_the_plans():
+    request = _plans.Request(_operations.FORWARD, (3,), (1,), (1,), (False,), None, 0, (True, False))
+    tensor = torch.zeros(1)
+    assert not _tensors._settings(request, tensor, 0).flags & c.FLAG_DETERMINISTIC
+    natten.use_deterministic_algorithms()
+    assert _tensors._settings(request, tensor, 0).flags & c.FLAG_DETERMINISTIC
 
 
 def test_deterministic_mode_of_torch():

@@ -20,7 +20,7 @@ class FakePlan:
     chosen = "cuda.small"
 
     def __init__(self, device, text, solver, tune_s):
-        if solver in ("cuda.split90", "cuda.split80"):
+        if solver in ("cuda.joint90", "cuda.split90", "cuda.split80"):
             raise NotImplementedError("no solver takes it: only the backward pass")
         self.solver = solver or self.chosen
 

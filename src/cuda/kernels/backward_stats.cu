@@ -1,6 +1,7 @@
 /* What the fused backward needs to know of a query, four numbers in a row so that the copy engine can move them:
- * LSE in powers of two, delta = rowsum(dO * O) - dLSE, and two zeros. Laid out [B, H, X, Y, Z, 4], f32. */
-#include "naive.cuh"
+ * LSE in powers of two, delta = rowsum(dO * O) - dLSE, and two zeros. Laid out [B, H, X, Y, Z, 4], f32. Where dQ will be
+ * summed in memory, in rows of NH_SUM_COLUMNS (0: nowhere), its row is set to zero. */
+#include "query_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     backward_stats(const __grid_constant__ nh_cuda_args args) {
@@ -10,6 +11,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         nh_query query = nh_query_of(args, row, args.heads);
         nh_operand d_o;
         nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
+        for (int column = 4 * nh_lane(); column < NH_SUM_COLUMNS; column += 4 * NH_GROUP)
+            *(float4 *)(nh_sums_row(args, query) + column) = make_float4(0, 0, 0, 0);
         real delta = nh_group_sum(
             nh_product_part(d_o, nh_row(args.tensor[NH_O], query.batch, query.at, query.head)));
         if (d_lse.data) delta -= *nh_scalar(d_lse, query.batch, query.at, query.head);

@@ -1,17 +1,10 @@
 /* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold the
  * sums of both there is a launch for each. */
-#include "fused90_again.cuh"
-#include "fused90_key.cuh"
-#include "naive_backward_key.cuh"
+#include "fused90_key_end.cuh"
 
 struct maps {
     nh_tensor_map map[5];
 };
-
-__device__ __forceinline__ bool spoilt(const nh_cuda_args &args, const nh_query &key) {
-    return (NH_SUM_D_K && is_spoilt<NH_DIM>(args, NH_D_K, key)) ||
-           (NH_SUM_D_V && is_spoilt<NH_DIM_V>(args, NH_D_V, key));
-}
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
@@ -34,11 +27,9 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layo
             advance(w, item);
             if (w.t > w.last) walk_again(w);
         }
-        if (NH_SUM_D_K) finish_rows<NH_DIM>(args, item, NH_D_K, row, r.d_k, (float)args.scale);
-        if (NH_SUM_D_V) finish_rows<NH_DIM_V>(args, item, NH_D_V, row, r.d_v, 1);
-        zero += doubt<NH_DIM / 2>(r.d_k) + doubt<NH_DIM_V / 2>(r.d_v);
+        zero += finish_keys(args, item, row, r);
     }
-    if (__any_sync(~0u, zero != 0)) make_again<spoilt, nh_differentiate_key>(args, row & ~15);
+    make_keys_again(args, row, zero);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -80,10 +80,14 @@ def tf32_allowed() -> bool:
         return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
+deterministic_switches = [torch.are_deterministic_algorithms_enabled]
+"""any of them asks for results that are equal run to run"""
+
+
 def _settings(request: Request, first: Tensor, low_bits: int) -> Request:
     """Torch's global settings apply, as they do to torch's own operations; so does where the tensors start."""
     flags = request.flags
-    if torch.are_deterministic_algorithms_enabled():
+    if any(switch() for switch in deterministic_switches):
         flags |= c.FLAG_DETERMINISTIC
     if first.is_cuda:
         if low_bits % _plans.CUDA_ALIGNMENT:

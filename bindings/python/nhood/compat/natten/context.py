@@ -1,15 +1,16 @@
 """Settings of the process, under NATTEN's names.
 
 They are kept, checked and reported as NATTEN does, and hardly anything depends on them: nhood plans each
-problem by itself, is deterministic, and needs no guard around compiled attention. What does depend:
-use_fused_na (attention dropout is left out where it is on) and the guards of backend="flex-fna" with
-torch_compile=True.
+problem by itself and needs no guard around compiled attention. What does depend: use_deterministic_algorithms
+(as torch's own switch, only solvers whose results are equal run to run), use_fused_na (attention dropout is left
+out where it is on) and the guards of backend="flex-fna" with torch_compile=True.
 """
 
 from enum import Enum
 from typing import Any, Optional
 
 import torch
+from nhood.torch import _tensors
 
 from .utils import device, log
 
@@ -111,6 +112,9 @@ def use_deterministic_algorithms(mode: bool = True) -> None:
 
 def are_deterministic_algorithms_enabled() -> bool:
     return NattenContext.is_deterministic_mode_enabled
+
+
+_tensors.deterministic_switches.append(are_deterministic_algorithms_enabled)
 
 
 def use_kv_parallelism_in_fused_na(mode: bool = True) -> None:

@@ -1,0 +1,208 @@
+/* cuda.joint90: the backward pass on sm_90 with five products (kernels/joint90.cu): stats of the queries, which also
+ * zero f32 sums for dQ; then blocks that own keys, from which the copy engine adds each walked tile's dQ to the sums;
+ * then dQ in the tensors' type. Sums are added in whatever order blocks come to them: not deterministic. */
+#include "backward90.h"
+#include "cuda_solvers.h"
+#include "load.h"
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+enum { OWN = 0, WALK = 3 };
+static const char *const knobs[] = {"ox", "oy", "oz", "wx", "wy", "wz", NULL};
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128 };
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
+    if (problem->extra_tokens) return "no extra tokens";
+    if (problem->has_bias) return "no relative bias";
+    if (problem->flags & NHOOD_FLAG_DETERMINISTIC)
+        return "dQ is summed in whatever order blocks come, which differs from run to run";
+    return nh_fused90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
+                             BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+}
+
+/* ---- tiles ---- */
+
+/* Columns of dQ's sums: whole chunks of shared memory. */
+static int64_t sum_columns(const struct nh_problem *problem) {
+    return nh_fused90_row_bytes(problem->dim) / 2;
+}
+
+/* dS, twice, and dQ. */
+static int64_t own_bytes(const struct nh_problem *problem, const int32_t walk[3]) {
+    int64_t rows = nh_backward90_rows(walk);
+    return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(problem));
+}
+
+/* Queries split between the warpgroups; sums, scores, their gradients and what is packed of them. */
+static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                 const int32_t walk[3]) {
+    int64_t rows = nh_backward90_rows(walk);
+    return rows % 64 == 0 && (problem->dim + problem->dim_v) / 2 + rows * 5 / 4 <= 208 &&
+           nh_backward90_stages(problem, cuda, walk, true, own_bytes(problem, walk)) >= 2;
+}
+
+/* ---- estimate ---- */
+
+/* Fitted to 13 problems on an H200, within 15 %. */
+static double kernel_ns(const struct nh_problem *problem, const struct nh_device *device,
+                        const int32_t own[3], const int32_t walk[3], struct nh_count *work) {
+    const struct nh_backward90_load load = {
+        .products = (double)(3 * problem->dim + 2 * problem->dim_v),
+        .column_bytes =
+            (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem),
+        .tensor = 1.41,
+        .masks = 8.87,
+        .turn = 925,
+        .item = 5350,
+    };
+    struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, true);
+    return nh_backward90_ns(problem, device->backend, &walks, &load, work);
+}
+
+/* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
+static double model(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_config *config, struct nh_count *work) {
+    const double launches_ns = 20000, sums = 2.14;
+    const struct nh_cuda_device *cuda = device->backend;
+    double rows = (double)(problem->batch * problem->tokens * problem->heads);
+    double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
+    *work = (struct nh_count){.tiles = 0};
+    double ns = kernel_ns(problem, device, config->value + OWN, config->value + WALK, work);
+    double sums_ns = 1e9 * rows * bytes / cuda->memory_bytes_per_s;
+    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda) + sums_ns;
+    return ns + sums * sums_ns + launches_ns;
+}
+
+static void count_work(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *work) {
+    model(problem, device, config, work);
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config) {
+    struct nh_count work;
+    return model(problem, device, config, &work);
+}
+
+static double cost(const struct nh_problem *problem, const struct nh_device *device,
+                   const int32_t own[3], const int32_t walk[3]) {
+    struct nh_count work = {.tiles = 0};
+    if (!fits(problem, device->backend, walk)) return -1;
+    return kernel_ns(problem, device, own, walk, &work);
+}
+
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      struct nh_config *config, int capacity) {
+    struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
+    int count = nh_backward90_best(problem, device, cost, best);
+    if (count > capacity) count = capacity;
+    for (int i = 0; i < count; i++)
+        for (int a = 0; a < NH_AXES; a++) {
+            config[i].value[OWN + a] = best[i].own[a];
+            config[i].value[WALK + a] = best[i].walk[a];
+        }
+    return count;
+}
+
+/* ---- building ---- */
+
+/* dQ's sums: [B, H, X', Y', Z', columns], see kernels/joint90.cu. */
+struct sums {
+    size_t offset, bytes;
+    int64_t extent[NH_AXES], columns;
+};
+
+static struct sums sums_of(const struct nh_problem *problem) {
+    struct sums sums = {.columns = sum_columns(problem)};
+    int64_t rows = problem->batch * problem->heads;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        sums.extent[a] = axis->dilation * nh_ceil_div(axis->length, axis->dilation);
+        rows *= sums.extent[a];
+    }
+    sums.bytes = (size_t)(rows * sums.columns) * sizeof(float);
+    return sums;
+}
+
+static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem,
+                      const struct sums *sums) {
+    struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
+    step->binding[NH_D_Q_SUMS] =
+        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset};
+    int64_t stride = sums->columns;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        t->axis[a] = stride;
+        stride *= sums->extent[a];
+    }
+    t->head = stride;
+    t->batch = stride * problem->heads;
+}
+
+static nhood_status add_stats(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              size_t stats, const struct sums *sums) {
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_backward90_bind_stats(&step, problem, stats);
+    bind_sums(&step, problem, sums);
+    return nh_backward90_add_stats(operation, &step, problem, sums->columns);
+}
+
+static nhood_status add_kernel(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, size_t stats,
+                               const struct sums *sums, const int32_t own[3],
+                               const int32_t walk[3]) {
+    const struct nh_cuda_device *cuda = operation->device;
+    struct nh_kernel_spec spec = {.source = "joint90.cu"};
+    struct nh_cuda_step step;
+    int64_t beside = own_bytes(problem, walk);
+    nhood_status status =
+        nh_backward90_step(problem, cuda, stats, own, walk, true,
+                           nh_backward90_stages(problem, cuda, walk, true, beside), &step, &spec);
+    if (status) return status;
+    int64_t columns = sums->columns * nh_backward90_rows(walk) / (64 * WARPGROUPS);
+    nh_kernel_define(&spec, "NH_D_Q_N", columns);
+    nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
+    bind_sums(&step, problem, sums);
+    step.map[step.maps++] = nh_fused90_sums_map(problem, sums->extent, sums->columns, walk);
+    step.shared_bytes += beside;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_convert(struct nh_cuda_operation *operation,
+                                const struct nh_problem *problem, size_t stats,
+                                const struct sums *sums) {
+    enum { THREADS = 128, COLUMNS = 16 };
+    struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
+    struct nh_cuda_step step;
+    int64_t rows = problem->batch * problem->heads * problem->tokens;
+    int64_t lanes = sums->columns / COLUMNS;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_cuda_step_init(&step, problem);
+    nh_backward90_bind_stats(&step, problem, stats);
+    bind_sums(&step, problem, sums);
+    step.threads = THREADS;
+    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+    step.outputs = BIT(D_Q);
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const int32_t *value = config->value;
+    size_t stats = nh_backward90_reserve_stats(operation, problem);
+    struct sums sums = sums_of(problem);
+    sums.offset = nh_cuda_reserve(operation, sums.bytes);
+    nhood_status status = add_stats(operation, problem, stats, &sums);
+    if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + WALK);
+    if (!status) status = add_convert(operation, problem, stats, &sums);
+    return status;
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, add_steps, operation);
+}
+
+const struct nh_solver nh_solver_cuda_joint90 = {
+    "cuda.joint90", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};

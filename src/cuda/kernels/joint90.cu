@@ -1,0 +1,226 @@
+/* dQ, dK and dV of the backward for sm_90 with five products: fused90_key.cuh, and from the same dS
+ *     dQ += dS K
+ * for the walked queries. Each warpgroup lays dS of its keys down in shared memory; the tile's dQ, a sum over the keys
+ * of both, is split between them. It leaves through shared memory and the copy engine, which adds it to f32 sums of all
+ * blocks: in whatever order they come, so results differ in rounding run to run.
+ *
+ * Sums: [B H, X', Y', Z', columns] where an axis holds one dilation group after the other, each as long as the longest,
+ * so that a walked tile is a box; it may run into the next group, to which it adds zeros. Columns of a row are permuted
+ * (store_d_q): see joint90_convert.cu.
+ *
+ * Knobs: those of fused90_key.cuh; NH_D_Q_N and NH_D_Q_N16, columns of dQ per warpgroup. */
+/* A key outside has no key in shared memory but zeros, and no weight: zero times infinity would be NaN in dQ. */
+#define NH_OUTSIDE_SEES 0
+/* Two producers at work need more than one. */
+#define PRODUCER_REGISTERS 40
+#define CONSUMER_REGISTERS 232
+#include "fused90_key_end.cuh"
+
+/* Columns of dQ that are computed, and how many parts they are cut into: two warpgroups share 64 queries, or have 64
+ * each. */
+#define D_Q_COLUMNS (CHUNK(NH_DIM) * CHUNKS(NH_DIM))
+#define D_Q_PARTS (128 / NH_WALK_ROWS)
+#if NH_WARPGROUPS != 2 || NH_WALK_ROWS % 64 || D_Q_COLUMNS != NH_D_Q_N * D_Q_PARTS
+#error "64 or 128 queries between two warpgroups"
+#endif
+
+/* dS: rows are queries, chunks the 64 keys of one warpgroup. Two of them in turn: one is read while the next is
+ * written. */
+#define D_S_CHUNK (NH_WALK_ROWS * 128)
+#define D_S_BYTES (NH_WARPGROUPS * D_S_CHUNK)
+#define D_S_AT(n) (s.d_s + (n) % 2 * D_S_BYTES)
+#define D_S_FULL(n) (s.d_s_full + (n) % 2 * 8)
+#define D_S_PHASE(n) ((n) / 2 & 1)
+/* dQ: rows are queries, chunks 32 columns. */
+#define D_Q_CHUNK (NH_WALK_ROWS * 128)
+#define D_Q_CHUNKS (D_Q_COLUMNS / 32)
+
+#define MAP_D_Q 5
+
+struct maps {
+    nh_tensor_map map[6];
+};
+
+struct joint_layout : key_layout {
+    unsigned d_s, d_q, d_s_full, d_q_full, d_q_free;
+};
+
+__device__ __forceinline__ void lay_out(joint_layout &s, unsigned base) {
+    s.d_s = base;
+    s.d_q = s.d_s + 2 * D_S_BYTES;
+    s.d_s_full = lay_out((key_layout &)s, s.d_q + D_Q_CHUNKS * D_Q_CHUNK);
+    s.d_q_full = s.d_s_full + 16;
+    s.d_q_free = s.d_q_full + 8;
+}
+
+__device__ __forceinline__ void init_barriers(const joint_layout &s) {
+    init_barriers((const key_layout &)s);
+    nh_barrier_init(D_S_FULL(0), 4 * NH_WARPGROUPS);
+    nh_barrier_init(D_S_FULL(1), 4 * NH_WARPGROUPS);
+    nh_barrier_init(s.d_q_full, 4 * NH_WARPGROUPS);
+    nh_barrier_init(s.d_q_free, 1);
+}
+
+/* ---- the thread that adds dQ to the sums ---- */
+
+/* Where on an axis of the sums the walk starts. */
+__device__ __forceinline__ int sums_start(const nh_cuda_args &args, const nh_item &item, int a) {
+    const nh_cuda_axis &axis = args.axis[a];
+    if (a < NH_FIRST_AXIS) return 0;
+    return item.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + item.walk[a];
+}
+
+__device__ __forceinline__ void write_out(const nh_cuda_args &args, const maps &maps, const joint_layout &s) {
+    const int extent[3] = NH_WALK_TILE;
+    int share = (int)(args.heads / args.kv_heads);
+    unsigned n = 0;
+    nh_item item;
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+        nh_item_at(args, index, item);
+        int x = sums_start(args, item, 0), y = sums_start(args, item, 1), z = sums_start(args, item, 2);
+        int head = (item.batch * (int)args.kv_heads + item.head) * share, tile[3] = {0, 0, 0};
+#pragma unroll 1
+        for (int left = share * item.tiles[0] * item.tiles[1] * item.tiles[2]; left > 0; left--, n++) {
+            nh_barrier_wait(s.d_q_full, n & 1);
+#pragma unroll
+            for (int chunk = 0; chunk < D_Q_CHUNKS; chunk++) {
+                const int at[5] = {32 * chunk, z + tile[2] * extent[2], y + tile[1] * extent[1],
+                                   x + tile[0] * extent[0], head};
+                nh_add_box(&maps.map[MAP_D_Q], s.d_q + chunk * D_Q_CHUNK, at);
+            }
+            nh_add_boxes_done();
+            nh_barrier_arrive(s.d_q_free);
+            next_tile(item, tile);
+            if (tile[0] < item.tiles[0]) continue;
+            tile[0] = 0;
+            head++;
+        }
+    }
+}
+
+__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const joint_layout &s) {
+    if (threadIdx.x == 0) {
+        produce(args, maps, (const key_layout &)s);
+    } else {
+        write_out(args, maps, s);
+    }
+}
+
+/* ---- consumers ---- */
+
+/* dS of this warp's 16 keys, transposed: lane l names row l % 8 of the 8x8 matrix l / 8. */
+__device__ __forceinline__ void store_d_s(unsigned to, unsigned *d_s) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
+    int query = lane / 16 * 8 + lane % 8, unit = 2 * warp + lane / 8 % 2;
+    to += query * 128 + ((unit ^ (query & 7)) << 4);
+#pragma unroll
+    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
+        nh_store_matrices_across(to + i * 16 * 128, d_s + 4 * i);
+}
+
+/* dQ = dS K: 64 x NH_D_Q_N. */
+__device__ __forceinline__ void issue_d_q(float *d_q, unsigned long long d_s, unsigned long long k) {
+#pragma unroll
+    for (int i = 0; i < OWN_ROWS / 16; i++) {
+        unsigned long long a = d_s + i / 4 * (D_S_CHUNK >> 4) + i % 4 * 2, b = k + i * (16 * ROW_BYTES(NH_DIM) >> 4);
+        if (i == 0) {
+            NH_WGMMA_SHARED(NH_D_Q_N16, NH_D_Q_N, d_q, a, b, 0, 1);
+        } else {
+            NH_WGMMA_SHARED(NH_D_Q_N16, NH_D_Q_N, d_q, a, b, 1, 1);
+        }
+    }
+    NH_WGMMA_COMMIT();
+}
+
+/* 16 columns, of which lane t of four holds 2t, 2t + 1, 2t + 8 and 2t + 9, go to every other of 8 units of 16 bytes:
+ * its four to unit 2t, or 2t + 1 of the next 16 columns. */
+__device__ __forceinline__ void store_d_q(unsigned to, const float *d_q, int warpgroup) {
+    int row = 64 * (warpgroup / D_Q_PARTS) + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
+    int part = warpgroup % D_Q_PARTS, t = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < NH_D_Q_N / 16; i++) {
+        int run = part * (NH_D_Q_N / 16) + i;
+        unsigned at = to + run / 2 * D_Q_CHUNK + row * 128 + (((2 * t + run % 2) ^ (row & 7)) << 4);
+        nh_store_shared(at, d_q[8 * i], d_q[8 * i + 1], d_q[8 * i + 4], d_q[8 * i + 5]);
+        nh_store_shared(at + 8 * 128, d_q[8 * i + 2], d_q[8 * i + 3], d_q[8 * i + 6], d_q[8 * i + 7]);
+    }
+}
+
+/* Hands the n-th tile's dQ to the thread that adds it to the sums. */
+__device__ __forceinline__ void pass_on_d_q(const joint_layout &s, const float *d_q, int warpgroup, unsigned n) {
+    nh_barrier_wait(s.d_q_free, n & 1 ^ 1);
+    store_d_q(s.d_q, d_q, warpgroup);
+    nh_show_shared();
+    release_warp(s.d_q_full);
+}
+
+/* K's columns that are this warpgroup's part of dQ. */
+__device__ __forceinline__ unsigned long long keys_across(const joint_layout &s, int warpgroup) {
+    int column = warpgroup % D_Q_PARTS * NH_D_Q_N, chunk = CHUNK(NH_DIM);
+    unsigned at = s.k + column / chunk * (OWN_ROWS * ROW_BYTES(NH_DIM)) + column % chunk * 2;
+    return nh_descriptor(at, ROW_BYTES(NH_DIM), OWN_ROWS * ROW_BYTES(NH_DIM));
+}
+
+/* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. */
+__device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_layout &s, const walk &w, unsigned n,
+                                          bool last, int warpgroup, float scale, unsigned long long k_across,
+                                          key_rows &r) {
+    unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = STATS_AT(n);
+    unsigned weight[SCORES / 2], d_s[SCORES / 2];
+    float score[SCORES], d_p[SCORES], d_q[NH_D_Q_N / 2];
+    nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
+    NH_WGMMA_FENCE();
+    ISSUE_ROWS(NH_DIM, score, r.k, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), 16));
+    ISSUE_ROWS(NH_DIM_V, d_p, r.v, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), 16));
+    NH_WGMMA_WAIT(1);
+    mask_tile(args, w, score);
+    weigh(score, stats, scale);
+    pack_weights(weight, score);
+    NH_WGMMA_WAIT(0);
+    pack_d_s(d_s, score, d_p, stats);
+    store_d_s(D_S_AT(n) + warpgroup * D_S_CHUNK, d_s);
+    nh_show_shared();
+    release_warp(D_S_FULL(n));
+    NH_WGMMA_FENCE();
+    issue_d_v(r.d_v, weight, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V)));
+    nh_barrier_wait(D_S_FULL(n), D_S_PHASE(n));
+    NH_WGMMA_FENCE();
+    issue_d_q(d_q, nh_descriptor(D_S_AT(n) + warpgroup / D_Q_PARTS * 64 * 128, 128, 16), k_across);
+    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
+    NH_WGMMA_WAIT(1);
+    if (last) release(s.own_free);
+    pass_on_d_q(s, d_q, warpgroup, n);
+    NH_WGMMA_WAIT(0);
+    release_warp(s.free + 8 * SLOT(n));
+}
+
+__device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_layout &s, int warpgroup) {
+    int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
+    int walks = (int)(args.heads / args.kv_heads);
+    float scale = (float)(args.scale * 1.4426950408889634), zero = 0;
+    unsigned long long k_across = keys_across(s, warpgroup);
+    unsigned n = 0, items = 0;
+    nh_item item;
+    walk w;
+    key_rows r;
+    key_rows_set(r, s, warpgroup);
+    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+        nh_item_at(args, index, item);
+        walk_begin(args, item, warpgroup, row, w);
+        key_rows_clear(r);
+        nh_barrier_wait(s.own_full, items & 1);
+        items++;
+        for (int left = walks * (w.last + 1); left > 0; left--, n++) {
+            take_tile(args, s, w, n, left == 1, warpgroup, scale, k_across, r);
+            advance(w, item);
+            if (w.t > w.last) walk_again(w);
+        }
+        zero += finish_keys(args, item, row, r);
+    }
+    make_keys_again(args, row, zero);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    joint90(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    run_block<joint_layout, 2>(args, maps);
+}

@@ -1,0 +1,43 @@
+/* dQ = scale * its f32 sums, whose columns are put in order: of each 16, lane t of joint90.cu's four held 2t, 2t + 1, 2t + 8
+ * and 2t + 9, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q there). A thread
+ * makes 16 columns, the threads of a row together dQ again where a sum is not finite: see fused90_again.cuh. */
+#define NH_VECTOR 8
+#define NH_VECTORS 2
+#define NH_RESIDENT 0
+#define NH_BIASED 0
+#define NH_EXTRA 0
+#include "naive_backward_query.cuh"
+#include "query_sums.cuh"
+
+__device__ __forceinline__ void make_again(const nh_cuda_args &args, const nh_query &query) {
+    nh_operand d_o;
+    nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
+    real delta = nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[1]; /* of stats */
+    nh_differentiate_query(args, query, d_o, delta);
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_convert(const __grid_constant__ nh_cuda_args args) {
+    long long rows = args.batch * args.heads * nh_token_count(args);
+    int run = nh_lane();
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
+        nh_query query = nh_query_of(args, row, args.heads);
+        const float4 *from = (const float4 *)nh_sums_row(args, query) + run / 2 * 8 + run % 2;
+        elem *to = nh_row(args.tensor[NH_D_Q], query.batch, query.at, query.head) + 16 * run;
+        real column[16], zero = 0;
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            float4 four = from[2 * t];
+            column[2 * t] = four.x * (float)args.scale;
+            column[2 * t + 1] = four.y * (float)args.scale;
+            column[2 * t + 8] = four.z * (float)args.scale;
+            column[2 * t + 9] = four.w * (float)args.scale;
+            zero = fmaf(0, four.x, fmaf(0, four.y, fmaf(0, four.z, fmaf(0, four.w, zero))));
+        }
+        bool own = 16 * run < args.dim; /* what fills up a row may be anything */
+        if (own) {
+            nh_store_vector<8>(to, column);
+            nh_store_vector<8>(to + 8, column + 8);
+        }
+        if (nh_group_sum(own ? zero : 0) != 0) make_again(args, query);
+    }
+}
