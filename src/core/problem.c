@@ -19,11 +19,6 @@ const char *nh_op_name(int32_t op) {
     return op >= NHOOD_OP_FWD && op <= NHOOD_OP_IN ? op_names[op - NHOOD_OP_FWD] : "?";
 }
 
-int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t tensor) {
-    if (tensor != NHOOD_LSE && tensor != NHOOD_D_LSE) return problem->dtype;
-    return problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32;
-}
-
 enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor) {
     bool bwd = problem->op == NHOOD_OP_BWD;
     bool softmax = bwd || problem->op == NHOOD_OP_FWD;

@@ -38,7 +38,10 @@ const char *nh_tensor_name(int32_t tensor);
 const char *nh_op_name(int32_t op);
 
 /* Bytes of one element; LSE and D_LSE are f32 (f64 for f64) whatever the dtype. */
-int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t tensor);
+static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t tensor) {
+    bool lse = tensor == NHOOD_LSE || tensor == NHOOD_D_LSE;
+    return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
+}
 
 /* Elements of the packed tensor, 0 if unused. */
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor);

@@ -326,8 +326,16 @@ static int32_t rows_in_l1(const struct tile *tile, int64_t width) {
     return (int32_t)nh_max(1, nh_min(MOST_PARTS, 32768 / bytes));
 }
 
+/* The halo's first key of a key row as a row of reals: packed, or in V. */
+static const real *source_row(const struct tile *tile, const real *packed, int32_t slow,
+                              int32_t middle, int64_t width) {
+    if (packed) return packed + packed_row(tile, slow, middle) * tile->box.keys[2] * width;
+    struct rows v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, width);
+    return (const real *)(const void *)row_at(&v, tile->box.key[2]);
+}
+
 /* out[lane] += sum over key rows and slots of score * source row, for all rows of the block.
- * source: packed rows of the halo, [halo row][key][width]; extra likewise; out: [row][VL][width]. */
+ * source: packed rows of the halo, [packed row][key][width], or NULL for V in place; extra likewise; out: [row][VL][width]. */
 static void gather_rows(const struct tile *tile, const struct block *block, const struct step *step,
                         real *score, const real *source, const real *extra, int32_t vectors,
                         real *out) {
@@ -357,7 +365,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                 for (; begin < end; begin++, product.parts++) {
                     weight[product.parts] = weights + step_part(step, r, slow, begin) * part_scores;
                     sources[product.parts] =
-                        source + (packed_row(tile, slow, begin) * tile->box.keys[2] + key) * width;
+                        source_row(tile, source, slow, begin, width) + key * width;
                 }
                 product.out = out + (int64_t)r * VL * width;
                 if (product.parts) band_run(&product, &list[r], vectors, most);

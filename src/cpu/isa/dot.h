@@ -106,9 +106,11 @@ static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *
                      const real *const *query, const real *key, int64_t pitch, int32_t dim,
                      vint index) {
     real *at[MOST_ROWS];
-    int32_t pieces = (count + MOST_KEYS(rows) - 1) / MOST_KEYS(rows), done = 0;
-    for (int32_t piece = 0; piece < pieces; piece++) {
-        int32_t size = (count - done + pieces - piece - 1) / (pieces - piece);
+    int32_t pieces = 1, done = 0;
+    while (pieces * MOST_KEYS(rows) < count)
+        pieces++;
+    for (; pieces > 0; pieces--) {
+        int32_t left = count - done, size = pieces == 1 ? left : (left + pieces - 1) / pieces;
         for (int32_t r = 0; r < rows; r++)
             at[r] = score[r] + done * VL;
         dot_table[rows - 1][size - 1][mode](at, query, key + done, pitch, dim, index);

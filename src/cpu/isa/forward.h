@@ -92,7 +92,7 @@ static void forward_step(struct tile *tile, const struct block *block, const str
 }
 
 /* Rows of a query-side tensor at one query vector of the block. */
-static struct rows query_rows(const struct tile *tile, const struct block *block, int32_t row,
+INLINE struct rows query_rows(const struct tile *tile, const struct block *block, int32_t row,
                               int32_t tensor, int64_t dim) {
     int32_t middle = block->middle[row];
     struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, middle, dim);

@@ -70,7 +70,8 @@ INLINE void transpose(vec v[NH_LANES]) {
 
 /* Asks into L2 what lies at `at` in the row ahead, which may be beyond the tensor. */
 INLINE void ask_ahead(const struct rows *rows, const char *at) {
-    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)rows->ahead), 0, 2);
+    if (rows->ahead)
+        __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)rows->ahead), 0, 2);
 }
 
 /* VL channels from c on, or the last few of a row, of `used` rows, VL or half as many; these are then repeated, which

@@ -11,7 +11,7 @@ struct scratch {
     int64_t extra_pitch;         /* the same for the extra tokens */
     int64_t width_k, width_v;    /* reals of a packed row of D, Dv: whole vectors */
     real *k_columns, *v_columns; /* [packed row][channel][key_pitch] */
-    real *k_rows, *v_rows;       /* [packed row][key][width] */
+    real *k_rows, *v_rows;       /* [packed row][key][width]; v_rows NULL where V itself is so */
     real *extra_k_columns, *extra_v_columns, *extra_k_rows, *extra_v_rows;
     real *q_columns, *d_o_columns; /* [row][channel][VL] */
     real *q_rows, *d_o_rows;       /* [row][VL][width] */
@@ -50,13 +50,22 @@ static int64_t padded_places(int64_t count) {
  * no lane. */
 #define COLUMNS_SLACK (2 * VL)
 
+/* Whether V's rows are read where they are: they lie there as they would be packed, reals of whole vectors, token
+ * after token, and so few query rows meet a key row that packing does not pay. */
+static bool values_in_place(const struct nh_problem *problem) {
+    return problem->dtype == (NH_REAL == 64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32) &&
+           problem->dim_v % VL == 0 && problem->axis[2].dilation == 1 &&
+           problem->strides[NHOOD_V].axis[2] == problem->dim_v &&
+           problem->axis[0].window * problem->axis[1].window <= 4;
+}
+
 static void scratch_windows(const struct nh_geometry *geometry, struct scratch *s,
                             struct arena *arena) {
     const struct nh_problem *problem = &geometry->problem;
     int64_t dim = problem->dim, dim_v = problem->dim_v, extra = problem->extra_tokens;
     bool fwd = problem->op == NHOOD_OP_FWD, bwd = problem->op == NHOOD_OP_BWD;
     bool dots = fwd || bwd || problem->op == NHOOD_OP_PN;
-    bool values = fwd || problem->op == NHOOD_OP_NN;
+    bool values = (fwd || problem->op == NHOOD_OP_NN) && !values_in_place(problem);
     int64_t keys = geometry->tile[2].most_keys;
     int64_t rows = (int64_t)geometry->tile[0].most_keys * geometry->packed_rows;
     s->key_pitch = padded_places(keys);

@@ -27,7 +27,7 @@ struct tile {
 };
 
 /* Rows of a tensor at one place of the two outer axes, for kernels that walk the lane axis. */
-static struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t head, int32_t slow,
+INLINE struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t head, int32_t slow,
                                int32_t middle, int64_t dim) {
     const struct nh_geometry *geometry = tile->geometry;
     const nhood_strides *strides = &tile->problem->strides[tensor];
