@@ -217,6 +217,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
         step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, keys);
         step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, keys);
     }
+    nh_fused90_add_twins(&step, problem);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

@@ -31,6 +31,10 @@ enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t te
     return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_NONE;
 }
 
+bool nh_fused90_folds(const struct nh_problem *problem) {
+    return problem->rank == 1 && problem->axis[2].dilation > 2;
+}
+
 /* Positive multiples of 16 bytes, where the axis has more than one entry. */
 static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     const nhood_strides *s = &problem->strides[tensor];
@@ -42,7 +46,8 @@ static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
     for (int i = 0; i < 5; i++)
         if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % 8 || stride[i] >> 38)) return false;
-    return true;
+    return !nh_fused90_folds(problem) ||
+           stride[4] <= ((int64_t)1 << 38) / problem->axis[2].dilation;
 }
 
 static bool dim_fits(int64_t dim, int64_t most) {
@@ -64,7 +69,8 @@ const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_
     if (problem->extra_tokens > INT32_MAX) return "2^31 extra tokens or more";
     for (int a = 0; a < NH_AXES; a++) {
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
-        if (problem->axis[a].dilation > MOST_ELEMENT_STRIDE) return "a dilation above 8";
+        if (problem->axis[a].dilation > MOST_ELEMENT_STRIDE && !nh_fused90_folds(problem))
+            return "a dilation above 8 in more than one dimension";
     }
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         if (!(fetched >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
@@ -89,7 +95,8 @@ bool nh_fused90_splits(const int32_t tile[3], int32_t heads) {
 
 bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++)
-        if (tile[a] * problem->axis[a].dilation > MOST_BOX) return false;
+        if (tile[a] * (nh_fused90_folds(problem) ? 1 : problem->axis[a].dilation) > MOST_BOX)
+            return false;
     return true;
 }
 
@@ -115,6 +122,34 @@ static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t ten
     return map;
 }
 
+/* The one axis of a problem as two, positions and dilation groups: of the groups that are a token longer than the others,
+ * or of the others. */
+static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool longer) {
+    const struct nh_axis *axis = &problem->axis[2];
+    bool stats = map->slot == NH_DELTA;
+    int at = stats ? 1 : 2;
+    int64_t stride_bytes =
+        stats ? STATS * (int64_t)sizeof(float) : 2 * problem->strides[map->slot].axis[2];
+    int64_t positions = axis->length / axis->dilation,
+            longer_groups = axis->length % axis->dilation;
+    int64_t tile = map->box[at] / map->element_stride[at];
+    int64_t groups = longer ? nh_max(1, longer_groups) : axis->dilation - longer_groups;
+    set_axis(map, at, positions + (longer && longer_groups), axis->dilation * stride_bytes, tile,
+             1);
+    set_axis(map, at + 1, groups, stride_bytes, 1, 1);
+    map->offset_bytes = longer ? 0 : longer_groups * stride_bytes;
+}
+
+void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem) {
+    if (!nh_fused90_folds(problem)) return;
+    int32_t count = step->maps;
+    for (int32_t i = 0; i < count; i++) {
+        struct nh_cuda_map *twin = &step->map[step->maps++];
+        *twin = step->map[i];
+        if (!extra_token(twin->slot)) fold(twin, problem, false);
+    }
+}
+
 struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
                                   const int32_t tile[3], int32_t tile_heads) {
     const nhood_strides *s = &problem->strides[tensor];
@@ -127,6 +162,7 @@ struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tens
     for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
         set_axis(&map, next++, problem->axis[a].length, 2 * s->axis[a], tile[a],
                  problem->axis[a].dilation);
+    if (nh_fused90_folds(problem)) fold(&map, problem, true);
     if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
         set_axis(&map, next++, problem->batch, 2 * s->batch, 1, 1);
     if (layout == NH_MAP_HEADS_IN_BATCH)
@@ -158,6 +194,7 @@ struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const 
         stride_bytes *= problem->axis[a].length;
     }
     set_axis(&map, 4, problem->batch * problem->heads, stride_bytes, 1, 1);
+    if (nh_fused90_folds(problem)) fold(&map, problem, true);
     return map;
 }
 
@@ -195,6 +232,7 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
     nh_kernel_define(spec, "NH_WALK_N16", rows / 16);
     nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
+    nh_kernel_define(spec, "NH_FOLDED", nh_fused90_folds(problem));
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
     nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));

@@ -21,6 +21,12 @@ enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t te
 const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
                               uint32_t fetched, uint32_t stored, int64_t most_dim);
 
+/* Whether positions and dilation groups are axes of their own in the maps: in one dimension an axis is to spare. */
+bool nh_fused90_folds(const struct nh_problem *problem);
+
+/* Once all maps of a step are there: if they fold, those of the dilation groups that have a token fewer. */
+void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem);
+
 /* Bytes of one row of a tile in shared memory. */
 int64_t nh_fused90_row_bytes(int64_t dim);
 

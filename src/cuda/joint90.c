@@ -163,6 +163,7 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
     bind_sums(&step, problem, sums);
+    nh_fused90_add_twins(&step, problem);
     step.map[step.maps++] = nh_fused90_sums_map(problem, sums->extent, sums->columns, walk);
     step.shared_bytes += beside;
     return nh_cuda_step_add(operation, &step, &spec);

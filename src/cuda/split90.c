@@ -224,6 +224,7 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
         nh_split90_step(problem, operation->device, stats, own, walk, pass, &step, &spec);
     if (status) return status;
     if (!facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
+    nh_fused90_add_twins(&step, problem);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

@@ -140,7 +140,7 @@ int main(void) {
         for (size_t i = 0; i < sizeof forward / sizeof *forward; i++) {
             nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:70:w9:rpb", true, poisoned);
             nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w8:c1", true, poisoned);
-            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w6:s4:d2", true, poisoned);
+            nan_stays_outside(context, forward[i], "fwd:bf16:b1h1d32:60:w6:s4:d3", true, poisoned);
         }
         for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
             const char *solver = backward[i / 2];
@@ -153,8 +153,8 @@ int main(void) {
         }
     }
     nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
-    nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:60:w6:s4:d2:x20", false, 29);
-    nan_stays_outside(context, "cuda.joint90", "bwd:bf16:b1h1d32:60:w6:s4:d2", true, 29);
+    nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
+    nan_stays_outside(context, "cuda.joint90", "bwd:bf16:b1h1d32:60:w6:s4:d3", true, 29);
     nhood_context_destroy(context);
     return test_result();
 }

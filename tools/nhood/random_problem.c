@@ -21,6 +21,7 @@ static void draw_axis(struct random *random, int32_t rank, nhood_axis *axis) {
     static const int64_t longest_rest[] = {0, 200, 24, 9};
     axis->window = random_once_in(random, 8) ? 1 : random_integer(random, 1, longest_window[rank]);
     axis->dilation = random_once_in(random, 3) ? random_integer(random, 2, 4) : 1;
+    if (rank == 1 && random_once_in(random, 8)) axis->dilation = random_integer(random, 5, 20);
     axis->stride = random_once_in(random, 3) ? random_integer(random, 1, axis->window) : 1;
     axis->length = axis->window * axis->dilation;
     if (!random_once_in(random, 5)) axis->length += random_integer(random, 1, longest_rest[rank]);

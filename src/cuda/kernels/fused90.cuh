@@ -61,12 +61,36 @@ __device__ __forceinline__ void fetch(unsigned to, const nh_tensor_map *map, uns
     fetch_more<LAYOUT>(to, map, barrier, rows, dim, head, heads, token, batch);
 }
 
-/* Token of a position of the item's dilation groups. */
+/* Dilated axes are read with steps of elements where the copy engine can make them. In one dimension, with NH_FOLDED, any
+ * dilation is possible: the axis that would be y counts the dilation groups, z their positions. The first groups may be a
+ * token longer than the others, which have maps of their own behind those of the first. */
+#ifndef NH_FOLDED
+#define NH_FOLDED 0
+#endif
+
+__device__ __forceinline__ int longer_groups(const nh_cuda_args &args) {
+    return (int)(args.axis[2].length % args.axis[2].dilation);
+}
+
+/* The item's maps, of `count`. */
+__device__ __forceinline__ const nh_tensor_map *maps_of(const nh_cuda_args &args, const nh_item &item,
+                                                        const nh_tensor_map *map, int count) {
+    return map + (NH_FOLDED && item.group[2] >= longer_groups(args) ? count : 0);
+}
+
+/* Where a position of the item's dilation groups is in the maps: its token. */
 __device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item &item, const int position[3],
                                          int token[3]) {
+#if NH_FOLDED
+    int longer = longer_groups(args);
+    token[0] = 0;
+    token[1] = item.group[2] - (item.group[2] >= longer ? longer : 0);
+    token[2] = position[2];
+#else
 #pragma unroll
     for (int a = 0; a < 3; a++)
         token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * (int)args.axis[a].dilation + item.group[a];
+#endif
 }
 
 /* Position and token at which a tile of the item's walk starts. */

@@ -29,11 +29,12 @@
 #define MAP_K 1
 #define MAP_V 2
 #define MAP_EXTRA_K 3
+#define MAPS (NH_EXTRA ? 5 : 3)
 
 #include "fused90_keys.cuh"
 
 struct maps {
-    nh_tensor_map map[NH_EXTRA ? 5 : 3];
+    nh_tensor_map map[MAPS * (NH_FOLDED + 1)];
 };
 
 struct shared_layout {
@@ -73,9 +74,9 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         if (items) nh_barrier_wait(s.q_free, (items - 1) & 1);
         items++;
         token_of(args, item, item.own, token);
-        fetch<NH_Q_MAP>(s.q, &maps.map[MAP_Q], s.q_full, OWN_ROWS, NH_DIM, item.head, (int)args.heads, token,
-                        item.batch);
-        fetch_walk(args, s, maps, item, n);
+        const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
+        fetch<NH_Q_MAP>(s.q, map + MAP_Q, s.q_full, OWN_ROWS, NH_DIM, item.head, (int)args.heads, token, item.batch);
+        fetch_walk(args, s, map, item, n);
     }
 }
 

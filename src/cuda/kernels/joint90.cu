@@ -35,10 +35,10 @@
 #define D_Q_CHUNK (NH_WALK_ROWS * 128)
 #define D_Q_CHUNKS (D_Q_COLUMNS / 32)
 
-#define MAP_D_Q 5
+#define MAP_D_Q (KEY_MAPS * (NH_FOLDED + 1))
 
 struct maps {
-    nh_tensor_map map[6];
+    nh_tensor_map map[MAP_D_Q + 1];
 };
 
 struct joint_layout : key_layout {

@@ -3,7 +3,7 @@
 #include "fused90_key_end.cuh"
 
 struct maps {
-    nh_tensor_map map[5];
+    nh_tensor_map map[KEY_MAPS * (NH_FOLDED + 1)];
 };
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layout &s, int warpgroup) {

@@ -15,11 +15,12 @@
 #define MAP_K 2
 #define MAP_V 3
 #define MAP_EXTRA_K 4
+#define MAPS (NH_EXTRA ? 6 : 4)
 
 #include "fused90_keys.cuh"
 
 struct maps {
-    nh_tensor_map map[NH_EXTRA ? 6 : 4];
+    nh_tensor_map map[MAPS * (NH_FOLDED + 1)];
 };
 
 struct shared_layout {
@@ -55,10 +56,11 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         items++;
         token_of(args, item, item.own, token);
         nh_barrier_expect(s.own_full, Q_BYTES + D_O_BYTES);
-        fetch_more<NH_Q_MAP>(s.q, &maps.map[MAP_Q], s.own_full, OWN_ROWS, NH_DIM, item.head, heads, token, item.batch);
-        fetch_more<NH_D_O_MAP>(s.d_o, &maps.map[MAP_D_O], s.own_full, OWN_ROWS, NH_DIM_V, item.head, heads, token,
+        const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
+        fetch_more<NH_Q_MAP>(s.q, map + MAP_Q, s.own_full, OWN_ROWS, NH_DIM, item.head, heads, token, item.batch);
+        fetch_more<NH_D_O_MAP>(s.d_o, map + MAP_D_O, s.own_full, OWN_ROWS, NH_DIM_V, item.head, heads, token,
                                item.batch);
-        fetch_walk(args, s, maps, item, n);
+        fetch_walk(args, s, map, item, n);
     }
 }
 
