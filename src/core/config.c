@@ -1,4 +1,4 @@
-/* Text form of a solver's config. */
+/* Configs: their text form, and solvers that have but one. */
 #include "solver.h"
 
 #include <stdio.h>
@@ -31,4 +31,19 @@ bool nh_config_parse(const struct nh_solver *solver, const char *text, struct nh
         text = end;
     }
     return *text == '\0';
+}
+
+const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device) {
+    (void)problem;
+    (void)device;
+    return NULL;
+}
+
+int nh_one_config(const struct nh_problem *problem, const struct nh_device *device,
+                  struct nh_config *config, int capacity) {
+    (void)problem;
+    (void)device;
+    (void)capacity;
+    memset(config, 0, sizeof *config);
+    return 1;
 }

@@ -74,6 +74,11 @@ struct nh_solver {
                   const struct nh_config *config, struct nh_count *count);
 };
 
+/* `refuse` and `candidates` of a solver that takes everything and has no knobs. */
+const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device);
+int nh_one_config(const struct nh_problem *problem, const struct nh_device *device,
+                  struct nh_config *config, int capacity);
+
 /* Room for the text of any config. */
 enum { NH_CONFIG_BYTES = 256 };
 

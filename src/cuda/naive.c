@@ -3,7 +3,6 @@
 #include "dtype.h"
 #include "launch.h"
 
-#include <string.h>
 
 enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -121,21 +120,6 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    (void)problem;
-    (void)device;
-    return NULL;
-}
-
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
-    (void)problem;
-    (void)device;
-    (void)capacity;
-    memset(config, 0, sizeof *config);
-    return 1;
-}
-
 /* Multiply-adds outside tensor cores: 128 lanes per multiprocessor and clock, of which loads, shuffles and address
  * arithmetic leave a few in a hundred; what every row costs before its first key; and what a key takes that a row has to
  * wait for, where there are few rows. Fitted on an H200. */
@@ -155,5 +139,5 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     return 1e9 * (busy > memory ? busy : memory) + passes * launch_ns;
 }
 
-const struct nh_solver nh_solver_cuda_naive = {"cuda.naive", NHOOD_DEVICE_CUDA, NULL,  refuse,
-                                               candidates,   estimate,          build, NULL};
+const struct nh_solver nh_solver_cuda_naive = {
+    "cuda.naive", NHOOD_DEVICE_CUDA, NULL, nh_refuse_nothing, nh_one_config, estimate, build, NULL};

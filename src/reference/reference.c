@@ -260,21 +260,6 @@ static nhood_status reference_run(const struct nh_operation *operation, const nh
     return NHOOD_OK;
 }
 
-static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    (void)problem;
-    (void)device;
-    return NULL;
-}
-
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
-    (void)problem;
-    (void)device;
-    (void)capacity;
-    memset(config, 0, sizeof *config);
-    return 1;
-}
-
 /* About 4 ns per multiply-add: a scalar load, conversion and f64 arithmetic through function calls. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config) {
@@ -311,5 +296,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return NHOOD_OK;
 }
 
-const struct nh_solver nh_solver_reference = {"reference", NHOOD_DEVICE_CPU, NULL,  refuse,
-                                              candidates,  estimate,         build, NULL};
+const struct nh_solver nh_solver_reference = {
+    "reference", NHOOD_DEVICE_CPU, NULL, nh_refuse_nothing, nh_one_config, estimate, build, NULL};

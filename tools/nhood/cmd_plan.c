@@ -137,8 +137,14 @@ static void print_plan_json(const struct target *target, const struct candidates
     json_end();
 }
 
-static int plan_problem(const struct target *target, const char *text,
-                        const nhood_plan_options *options, bool json) {
+struct request {
+    nhood_plan_options options;
+    bool json;
+};
+
+static int plan_problem(const struct target *target, const char *text, const void *arg) {
+    const struct request *request = arg;
+    const nhood_plan_options *options = &request->options;
     struct candidates candidates;
     struct built built;
     nhood_problem problem;
@@ -161,7 +167,7 @@ static int plan_problem(const struct target *target, const char *text,
     } else {
         built.description = nhood_plan_description(plan);
         built.workspace_bytes = (double)nhood_plan_workspace_bytes(plan);
-        (json ? print_plan_json : print_plan)(target, &candidates, &built);
+        (request->json ? print_plan_json : print_plan)(target, &candidates, &built);
     }
     nhood_plan_release(plan);
     candidates_free(&candidates);
@@ -170,15 +176,14 @@ static int plan_problem(const struct target *target, const char *text,
 
 int cmd_plan(int argc, char **argv) {
     struct target target;
-    nhood_plan_options chosen = {.struct_size = sizeof chosen};
-    bool json = false;
+    struct request request = {.options = {.struct_size = sizeof request.options}};
     target_init(&target);
     const struct option options[] = {
         {.name = "solver",
-         .text = &chosen.solver,
+         .text = &request.options.solver,
          .argument = "NAME",
          .help = "consider only this solver"},
-        {.name = "json", .flag = &json, .help = "print one object per problem"},
+        {.name = "json", .flag = &request.json, .help = "print one object per problem"},
         {.name = NULL}};
     const struct usage usage = {
         "plan", "[options] <problem>...",
@@ -188,18 +193,13 @@ int cmd_plan(int argc, char **argv) {
         "the\n"
         "text of a problem.",
         options, target.options};
-    int status, count = options_parse(&usage, argc, argv, &status);
+    int status, count = options_parse_problems(&usage, argc, argv, &status);
     if (count < 0) return status;
-    if (count == 0) return complain(EXIT_USAGE, "plan: no problem given; see 'nhood plan --help'");
     status = target_open(&target);
-    if (!status && chosen.solver && target_find_solver(&target, chosen.solver) < 0)
-        status = EXIT_USAGE;
+    const char *solver = request.options.solver;
+    if (!status && solver && target_find_solver(&target, solver) < 0) status = EXIT_USAGE;
     if (!status)
-        for (int i = 0; i < count; i++) {
-            if (i && !json) printf("\n");
-            int failed = plan_problem(&target, argv[i], &chosen, json);
-            if (failed) status = failed;
-        }
+        status = target_each_problem(&target, argv, count, request.json, plan_problem, &request);
     target_close(&target);
     return status;
 }

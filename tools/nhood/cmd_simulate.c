@@ -241,8 +241,13 @@ static void print_simulation_json(const struct target *target,
 
 /* ---- the command ---- */
 
-static int simulate_problem(const struct target *target, const char *text, bool json,
-                            const char *svg) {
+struct request {
+    const char *svg;
+    bool json;
+};
+
+static int simulate_problem(const struct target *target, const char *text, const void *arg) {
+    const struct request *request = arg;
     struct simulation simulation = {.best = NULL};
     nhood_status status = nhood_problem_parse(text, &simulation.problem);
     if (!status)
@@ -252,10 +257,10 @@ static int simulate_problem(const struct target *target, const char *text, bool 
     if (status) {
         result = complain_library(status, text);
     } else {
-        (json ? print_simulation_json : print_simulation)(target, &simulation);
+        (request->json ? print_simulation_json : print_simulation)(target, &simulation);
         const struct plot plot = {target, simulation.text, &simulation.problem,
                                   &simulation.candidates, simulation.dense_ns};
-        if (svg) result = plot_write(&plot, svg);
+        if (request->svg) result = plot_write(&plot, request->svg);
     }
     candidates_free(&simulation.candidates);
     return result;
@@ -263,8 +268,7 @@ static int simulate_problem(const struct target *target, const char *text, bool 
 
 int cmd_simulate(int argc, char **argv) {
     struct target target;
-    const char *svg = NULL;
-    bool json = false;
+    struct request request = {.svg = NULL};
     target_init(&target);
     target.device_name = NULL;
     target.describe = "h200";
@@ -274,10 +278,10 @@ int cmd_simulate(int argc, char **argv) {
          .argument = "NAME",
          .help = "a100, h100, h200 or b200, by their published numbers (h200)"},
         {.name = "svg",
-         .text = &svg,
+         .text = &request.svg,
          .argument = "FILE",
          .help = "write a picture, of one problem: tiles of two axes, time over stride"},
-        {.name = "json", .flag = &json, .help = "print one object per problem"},
+        {.name = "json", .flag = &request.json, .help = "print one object per problem"},
         {.name = NULL}};
     const struct usage usage = {
         "simulate", "[options] <problem>...",
@@ -290,19 +294,14 @@ int cmd_simulate(int argc, char **argv) {
         "--device,\n"
         "of a device that is here; with --verbose, of every config.",
         options, target.options};
-    int status, count = options_parse(&usage, argc, argv, &status);
+    int status, count = options_parse_problems(&usage, argc, argv, &status);
     if (count < 0) return status;
-    if (count == 0)
-        return complain(EXIT_USAGE, "simulate: no problem given; see 'nhood simulate --help'");
-    if (svg && count > 1) return complain(EXIT_USAGE, "simulate: --svg takes one problem");
+    if (request.svg && count > 1) return complain(EXIT_USAGE, "simulate: --svg takes one problem");
     if (!target.device_name) target.device_name = target.describe;
     status = target_open(&target);
     if (!status)
-        for (int i = 0; i < count; i++) {
-            if (i && !json) printf("\n");
-            int failed = simulate_problem(&target, argv[i], json, svg);
-            if (failed) status = failed;
-        }
+        status =
+            target_each_problem(&target, argv, count, request.json, simulate_problem, &request);
     target_close(&target);
     return status;
 }

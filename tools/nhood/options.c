@@ -106,3 +106,11 @@ int options_parse(const struct usage *usage, int argc, char **argv, int *exit_st
     }
     return count;
 }
+
+int options_parse_problems(const struct usage *usage, int argc, char **argv, int *exit_status) {
+    int count = options_parse(usage, argc, argv, exit_status);
+    if (count) return count;
+    *exit_status = complain(EXIT_USAGE, "%s: no problem given; see 'nhood %s --help'",
+                            usage->command, usage->command);
+    return -1;
+}

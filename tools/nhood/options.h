@@ -32,4 +32,7 @@ struct usage {
  * *exit_status is what the program shall return. */
 int options_parse(const struct usage *usage, int argc, char **argv, int *exit_status);
 
+/* The same for commands that need a problem: without one the line is wrong. */
+int options_parse_problems(const struct usage *usage, int argc, char **argv, int *exit_status);
+
 #endif

@@ -94,3 +94,14 @@ int32_t target_find_solver(const struct target *target, const char *name) {
              target->info.name, known);
     return -1;
 }
+
+int target_each_problem(const struct target *target, char *const *text, int count, bool json,
+                        problem_fn *visit, const void *arg) {
+    int status = 0;
+    for (int i = 0; i < count; i++) {
+        if (i && !json) printf("\n");
+        int failed = visit(target, text[i], arg);
+        if (failed) status = failed;
+    }
+    return status;
+}

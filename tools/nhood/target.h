@@ -27,6 +27,14 @@ void target_init(struct target *target);
 int target_open(struct target *target);
 void target_close(struct target *target);
 
+/* What a command does with one problem; returns the exit status. */
+typedef int problem_fn(const struct target *target, const char *text, const void *arg);
+
+/* Calls visit for every problem; what it prints is set apart by blank lines, but not as JSON. Returns 0 or the exit
+ * status of the last that failed. */
+int target_each_problem(const struct target *target, char *const *text, int count, bool json,
+                        problem_fn *visit, const void *arg);
+
 /* Index in the solver table of a solver for the target's device; -1 after a message. */
 int32_t target_find_solver(const struct target *target, const char *name);
 
