@@ -159,6 +159,15 @@ def test_repeated_calls_keep_no_memory():
     assert _plans.find_plan.cache_info().currsize == plans
 
 
+def test_clearing_the_cache_lets_go_of_plans():
+    query = torch.randn(1, 9, 2, 16)
+    nt.na1d(query, query, query, 5)
+    assert _tensors._prepare.cache_info().currsize > 0
+    nhood.clear_cache()
+    assert _tensors._prepare.cache_info().currsize == _plans.find_plan.cache_info().currsize == 0
+    nt.na1d(query, query, query, 5)
+
+
 # Settings and errors
 
 
