@@ -2,7 +2,6 @@
 #pragma once
 #include "ptx.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -19,12 +18,6 @@ inline void ptx_setmaxnreg_dec_sync_aligned_u32(const char *, int) {
 inline void ptx_setmaxnreg_inc_sync_aligned_u32(const char *, int) {
 }
 inline void ptx_wgmma_fence_sync_aligned(const char *) {
-}
-
-// A greatest of three, two of them moved from float registers without a conversion.
-inline void ptx_mov_b32(const char *text, int &most, float a, float b) {
-    if (!strstr(text, "max.s32")) emulator::fail("not understood: %s", text);
-    most = std::max({most, __float_as_int(a), __float_as_int(b)});
 }
 
 // ---- barriers ----

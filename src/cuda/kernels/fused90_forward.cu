@@ -4,7 +4,7 @@
  * copy engine, straight from the caller's tensors; NH_WARPGROUPS warpgroups of 64 queries each multiply. Boxes may
  * start anywhere, so that the walk over keys starts exactly where the window does; what lies outside the grid arrives
  * as zeros and is masked like everything else outside the window. Only key tiles that some query of a warpgroup does
- * not see as a whole are masked, by bits.
+ * not see as a whole are masked.
  *
  * Inside a warpgroup the scores of tile t + 1 are multiplied while the softmax of tile t runs. No product is issued
  * under an if: ptxas would serialise all of them, so the walk has a head, a steady state and a tail.
@@ -86,11 +86,11 @@ __device__ __forceinline__ void help(const nh_cuda_args &args, const shared_layo
 
 /* ---- consumers ---- */
 
-/* Of a thread's two rows: the score that weights are relative to, their sum, and what both sums shrank by in the last
- * tile, if some row of the warp moved. */
+/* Of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums shrank by in
+ * the last tile, if some row of the warp moved. */
 struct rows {
-    float base[2], sum[2], shrink[2];
-    bool moved;
+    float shift[2], sum[2], shrink[2];
+    bool set, moved; /* set: all rows of the warp have seen keys */
 };
 
 /* Q's rows of this warpgroup: in shared memory, or also held in registers. */
@@ -183,70 +183,73 @@ __device__ __forceinline__ void mask_lines(const nh_cuda_args &args, const walk 
         }
     }
     if (NH_WALK_ROWS == NH_WALK_Z || seen_whole(w, NH_FIRST_AXIS, 2)) return;
-    unsigned a = nh_line_bits(w.sight[0], start, nh_ones(NH_RUNS));
-    unsigned b = nh_line_bits(w.sight[1], start, nh_ones(NH_RUNS));
-    mask(score, a, a, b, b);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        unsigned lines = nh_line_bits(w.sight[half], start, nh_ones(NH_RUNS));
+#pragma unroll
+        for (int j = 0; j < NH_WALK_ROWS / 8; j++)
+#pragma unroll
+            for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; i++)
+                score[i] = lines & 1u << j ? score[i] : NH_MINUS_INFINITY;
+    }
 }
 
 /* ---- softmax ---- */
 
-/* Weights are relative to a score that their row has met, and may exceed it by this many powers of two before the row
- * moves to its largest: after the first tiles hardly any does. Results differ by rounding only, and what a row's are
- * depends on no other row. */
-#define SLACK 8.0f
+/* Weights are 2^(scale score + shift). A row's shift makes the largest score of the first tile in which it sees a key
+ * weigh 1; only when a tile's weights sum to more than MOST, in one lane, is the row shifted again, by a whole number, so
+ * that no tile but the first asks for the largest score. Results differ by rounding only, and what a row's are depends on
+ * no other row. A row whose scores grow by more than f32 holds, 2^120 or so in weight, comes out as not finite. */
+#define MOST 256.0f
+/* The shift of a row that has seen no key: the weights of what it does not see are zero even so. */
+#define UNSET 3e38f
 
-/* The greatest of three as integers, one instruction: for floats right unless all are negative. A conversion outside of
- * the statement would be moved between products and their wait, which serialises the products. */
-__device__ __forceinline__ int greatest(int most, float a, float b) {
-    asm("{.reg .b32 x, y; mov.b32 x, %1; mov.b32 y, %2; max.s32 x, x, y; max.s32 %0, %0, x;}"
-        : "+r"(most)
-        : "f"(a), "f"(b));
-    return most;
-}
-
-/* Whether some score of the warp may leave the slack of its row. Scores that no row sees count as well. */
-__device__ __forceinline__ bool leaves_slack(const float *score, const rows &r, float scale) {
-    const int least = (int)0x80000000;
-    int most[2][2] = {{least, least}, {least, least}};
-#pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            most[half][j % 2] = greatest(most[half][j % 2], score[4 * j + 2 * half], score[4 * j + 2 * half + 1]);
-    int a = __float_as_int(r.base[0] + SLACK / scale), b = __float_as_int(r.base[1] + SLACK / scale);
-    bool leaves = nh_max(most[0][0], most[0][1]) > a || nh_max(most[1][0], most[1][1]) > b;
-    return __any_sync(~0u, leaves || (a | b) < 0);
-}
-
-/* Moves rows whose largest seen score leaves the slack. The first score a row is relative to is finite, so that a row
- * without a key in its first tiles needs no special case: moving wipes what it gathered. */
-__device__ __forceinline__ void move_rows(const float *score, const sighted &seen, rows &r, float scale) {
+/* Sets the shifts of rows that see their first keys in this tile. */
+__device__ __forceinline__ void set_rows(const float *score, const sighted &seen, rows &r, float scale) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float most = r.base[half];
+        float most = NH_MINUS_INFINITY;
 #pragma unroll
         for (int j = 0; j < NH_WALK_ROWS / 8; j++)
 #pragma unroll
             for (int odd = 0; odd < 2; odd++)
                 if (seen.run[half][odd] & 1u << j % PLACES) most = fmaxf(most, score[4 * j + 2 * half + odd]);
         most = quad_max(most);
-        if (!((most - r.base[half]) * scale > SLACK)) most = r.base[half];
-        r.shrink[half] = exp2_of((r.base[half] - most) * scale);
-        r.base[half] = most;
-        r.sum[half] *= r.shrink[half];
+        if (r.shift[half] == UNSET && most > NH_MINUS_INFINITY) r.shift[half] = -scale * most;
+    }
+    r.set = !__any_sync(~0u, r.shift[0] == UNSET || r.shift[1] == UNSET);
+}
+
+/* Shifts rows whose weights of a tile, summed by some lane, exceed MOST: weights, sums, and by `shrink` what the row has
+ * gathered. The tile's sum is made again, since weights may be finite where their sum is not. */
+__device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float largest = quad_max(sum[half]);
+        int power = largest > MOST ? nh_min((__float_as_int(largest) >> 23) - 127, 126) : 0;
+        float factor = __int_as_float((127 - power) << 23);
+        r.shrink[half] = factor;
+        r.shift[half] -= (float)power;
+        r.sum[half] *= factor;
+        sum[half] = 0;
+#pragma unroll
+        for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+            float *w = weight + 4 * j + 2 * half;
+            w[0] *= factor;
+            w[1] *= factor;
+            sum[half] += w[0] + w[1];
+        }
     }
 }
 
 /* Online softmax: scores become weights, the rows' sums advance. */
 __device__ __forceinline__ void soften(float *score, const sighted &seen, rows &r, float scale) {
-    float shift[2][2][PLACES];
-    r.moved = leaves_slack(score, r, scale);
-    if (r.moved) move_rows(score, seen, r, scale);
+    float shift[2][2][PLACES], sum[2] = {0, 0};
+    if (!r.set) set_rows(score, seen, r, scale);
 #pragma unroll
     for (int i = 0; i < 4 * PLACES; i++) {
         int half = i / 2 % 2, odd = i % 2, place = i / 4;
-        shift[half][odd][place] =
-            seen.run[half][odd] & 1u << place ? r.base[half] * -scale : NH_MINUS_INFINITY;
+        shift[half][odd][place] = seen.run[half][odd] & 1u << place ? r.shift[half] : NH_MINUS_INFINITY;
     }
 #pragma unroll
     for (int j = 0; j < NH_WALK_ROWS / 8; j++)
@@ -255,8 +258,12 @@ __device__ __forceinline__ void soften(float *score, const sighted &seen, rows &
             float *s = score + 4 * j + 2 * half;
             s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][j % PLACES]));
             s[1] = exp2_of(fmaf(s[1], scale, shift[half][1][j % PLACES]));
-            r.sum[half] += s[0] + s[1];
+            sum[half] += s[0] + s[1];
         }
+    r.moved = __any_sync(~0u, !(sum[0] <= MOST && sum[1] <= MOST));
+    if (r.moved) shift_rows(score, sum, r);
+    r.sum[0] += sum[0];
+    r.sum[1] += sum[1];
 }
 
 /* The sums of the rows that moved. */
@@ -272,15 +279,14 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
 }
 
 __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_item &item, int row,
-                                           const float *out, int half, float base, float sum) {
+                                           const float *out, int half, float shift, float sum) {
     long long token[3];
     bool inside = row_token(args, item, row, token);
     int head = item.head + row % NH_OWN_HEADS;
     sum = quad_sum(sum);
     store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, 1.0f / sum);
     if (args.tensor[NH_LSE].data && inside && (threadIdx.x & 3) == 0)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) =
-            (NH_BIASED ? base : base * (float)args.scale) + logf(sum);
+        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * 0.6931471805599453f;
 }
 
 __device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_query &query) {
@@ -326,7 +332,8 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
             out[i] = 0;
-        r.base[0] = r.base[1] = -1e30f;
+        r.shift[0] = r.shift[1] = UNSET;
+        r.set = false;
         r.sum[0] = r.sum[1] = 0;
         nh_barrier_wait(s.q_full, items & 1);
         items++;
@@ -370,8 +377,8 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         issue_values(out, weight, V_TILE_AT(n - 1));
         NH_WGMMA_WAIT(0);
         release(s.v_free + 8 * SLOT(n - 1));
-        finish_row(args, item, row, out, 0, r.base[0], r.sum[0]);
-        finish_row(args, item, row + 8, out, 1, r.base[1], r.sum[1]);
+        finish_row(args, item, row, out, 0, r.shift[0], r.sum[0]);
+        finish_row(args, item, row + 8, out, 1, r.shift[1], r.sum[1]);
         zero += doubt<OUTS>(out);
     }
     if (__any_sync(~0u, zero != 0)) make_again<o_spoilt, nh_attend>(args, row & ~15);
