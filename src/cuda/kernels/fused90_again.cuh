@@ -34,6 +34,9 @@ __device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, co
 /* By a whole warp, whose rows of a tile are first_row and the 15 after it. */
 template <bool (*spoilt)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
 __device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_row) {
+    /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over tiles,
+     * too, out of the uniform registers. */
+    first_row = __shfl_sync(~0u, first_row, 0);
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
