@@ -61,7 +61,8 @@ struct nh_solver {
     const char *const *knob; /* NULL-terminated names of config values; NULL: no knobs */
     /* NULL, or one fixed sentence saying why not. */
     const char *(*refuse)(const struct nh_problem *problem, const struct nh_device *device);
-    /* Writes up to capacity configs worth trying, best guess first; returns how many (>= 1). */
+    /* Writes up to capacity configs worth trying, best guess first; returns how many (>= 1). Values beyond the
+     * solver's knobs are left as they are given: 0. */
     int (*candidates)(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity);
     /* Predicted nanoseconds. */

@@ -17,10 +17,17 @@ static void join(char *text, size_t capacity, const char *name, const char *reas
     snprintf(text + used, capacity - used, "%s%s: %s", used ? "; " : "", name, reason);
 }
 
+/* What a solver has no knobs for is 0, so that configs can be compared as a whole. */
+static int candidates_of(const struct nh_request *request, const struct nh_solver *solver,
+                         struct nh_config config[MOST_CANDIDATES]) {
+    memset(config, 0, MOST_CANDIDATES * sizeof *config);
+    return solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+}
+
 static struct nh_choice best_of(const struct nh_request *request, const struct nh_solver *solver) {
     struct nh_config config[MOST_CANDIDATES];
     struct nh_choice best = {.solver = NULL};
-    int count = solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+    int count = candidates_of(request, solver, config);
     for (int i = 0; i < count; i++) {
         double ns = solver->estimate(request->problem, request->device, &config[i]);
         if (best.solver && ns >= best.estimate_ns) continue;
@@ -50,7 +57,7 @@ struct wise_search {
 static bool proposed(const struct nh_request *request, const struct nh_solver *solver,
                      const struct nh_config *config) {
     struct nh_config candidate[MOST_CANDIDATES];
-    int count = solver->candidates(request->problem, request->device, candidate, MOST_CANDIDATES);
+    int count = candidates_of(request, solver, candidate);
     for (int i = 0; i < count; i++)
         if (!memcmp(&candidate[i], config, sizeof *config)) return true;
     return false;
@@ -140,8 +147,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         const struct nh_solver *solver = request->table[i];
         if (!asked(request, solver) || solver->refuse(request->problem, request->device)) continue;
         struct nh_config config[MOST_CANDIDATES];
-        int configs =
-            solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+        int configs = candidates_of(request, solver, config);
         for (int c = 0; c < configs; c++) {
             double ns = solver->estimate(request->problem, request->device, &config[c]);
             int at = count;
@@ -180,7 +186,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     struct nh_wisdom_key key;
     struct nh_config config[MOST_CANDIDATES];
     bool reported = false; /* two candidates may have the same config */
-    int count = solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+    int count = candidates_of(request, solver, config);
     nh_wisdom_key(request->device, request->problem, &key);
     for (int i = 0; i < count; i++) {
         char text[NH_CONFIG_BYTES];

@@ -27,10 +27,8 @@ static inline int fake_candidates(const struct nh_problem *problem, const struct
                                   struct nh_config *config, int capacity) {
     (void)problem;
     (void)device;
-    for (int i = 0; i < FAKE_CONFIGS && i < capacity; i++) {
-        memset(&config[i], 0, sizeof config[i]);
+    for (int i = 0; i < FAKE_CONFIGS && i < capacity; i++)
         config[i].value[0] = i;
-    }
     return FAKE_CONFIGS;
 }
 
