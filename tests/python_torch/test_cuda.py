@@ -214,6 +214,30 @@ def test_compile(options):
             torch.testing.assert_close(got, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("dim", [20, 33, 136])
+def test_compile_at_odd_head_dims(dim):
+    """What the compiler hands over may lie in padded memory or start anywhere."""
+
+    def step(qkv, bias):
+        query, key, value = (2 * qkv).unbind(3)
+        return nt.na2d(query, key, value + 1, 5, bias=bias.cos())
+
+    torch.manual_seed(0)
+    arrays = [
+        torch.randn(*shape, device="cuda", dtype=torch.float16, requires_grad=True)
+        for shape in ((2, 9, 10, 3, 2, dim), (2, 9, 9))
+    ]
+    exact = [t.detach().double().cpu().requires_grad_() for t in arrays]
+    torch.compiler.reset()
+    got, expected = torch.compile(step, fullgraph=True)(*arrays), step(*exact)
+    d_out = torch.randn_like(got)
+    near(got, expected, 64, "float16")
+    for one, other in zip(
+        torch.autograd.grad(got, arrays, d_out), torch.autograd.grad(expected, exact, d_out.double().cpu())
+    ):
+        near(one, other, 128, "float16")
+
+
 def test_opcheck():
     query, key, value = small()
     axes = ((5, 5), (1, 1), (1, 1), (False, False))

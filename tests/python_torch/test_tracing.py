@@ -77,6 +77,19 @@ def test_compile(backend, dynamic):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dim", [5, 33, 136])
+def test_compile_at_odd_head_dims(dim):
+    def step(qkv):
+        query, key, value = (2 * qkv).unbind(2)
+        return nt.na1d(query, key, value + 1, 5)
+
+    qkv = torch.randn(2, 11, 3, 2, dim, requires_grad=True)
+    got, expected = torch.compile(step, fullgraph=True)(qkv), step(qkv)
+    d_out = torch.randn_like(expected)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(out, qkv, d_out)[0] for out in (got, expected)))
+
+
 def test_compile_takes_every_argument():
     def call(query, key, value, extra_keys, extra_values):
         return nt.neighborhood_attention(
