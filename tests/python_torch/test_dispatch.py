@@ -5,6 +5,7 @@ import pytest
 import torch
 from nhood.torch import _dispatch, _ops
 from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 AXES = ((3, 3), (1, 1), (1, 1), (False, False))
@@ -60,6 +61,19 @@ def test_modes_see_the_operators(query):
     seen = [operator for operator in mode.operators if operator.namespace == "nhood"]
     operators = torch.ops.nhood
     assert seen == [operators.na.default] * 2 + [operators.na_backward.default, operators.na_qk.default]
+
+
+def test_function_modes_see_the_operators(query):
+    seen = []
+
+    class Noting(TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), named=None):
+            seen.append(function)
+            return function(*arguments, **(named or {}))
+
+    with Noting():
+        nt.na2d(query, query, query, 3)
+    assert torch.ops.nhood.na.default in seen
 
 
 def test_the_profiler_sees_the_operators(query):

@@ -26,7 +26,7 @@ def _plain_tensors(backend: str) -> set[int]:
 # (fake, meta, subclass, lazily negated ..).
 try:
     _thread_keys, _tensor_keys = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_keys
-    _profiling = torch._C._autograd._profiler_enabled
+    _profiling, _function_modes = torch._C._autograd._profiler_enabled, torch._C._len_torch_function_stack
     _PLAIN_THREADS = {_keys("BackendSelect"), _keys("BackendSelect", "ADInplaceOrView")}
     _PLAIN_TENSORS = _plain_tensors("CPU") | _plain_tensors("CUDA")
 except AttributeError:  # a torch that does not tell: always through the dispatcher
@@ -37,7 +37,7 @@ def only_implementation(tensors: Sequence[Optional[Tensor]]) -> bool:
     """Whether nothing but the implementation would take notice of a call with these tensors."""
     if torch.compiler.is_compiling() or not _PLAIN_THREADS:
         return False
-    if _profiling() or _thread_keys().raw_repr() not in _PLAIN_THREADS:
+    if _profiling() or _function_modes() or _thread_keys().raw_repr() not in _PLAIN_THREADS:
         return False
     for tensor in tensors:
         if tensor is not None and _tensor_keys(tensor).raw_repr() not in _PLAIN_TENSORS:
