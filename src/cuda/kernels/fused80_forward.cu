@@ -19,41 +19,15 @@
 #define NH_POSITION int
 #include "tile_output.cuh"
 #include "tile_scores.cuh"
-#include "walk_copy.cuh"
 
 struct nh_shared {
     elem queries[NH_ROWS * NH_PITCH_Q];
     elem keys[NH_STAGES][NH_COLUMNS * NH_PITCH_K];
     elem values[NH_STAGES][NH_COLUMNS * NH_PITCH_V];
     struct nh_walk_tables walk;
-    long long bias[NH_COLUMNS];
-    struct nh_mask_tables masks;
-    struct nh_dense_box dense[NH_WARPS];
+    struct nh_score_tables tables;
 };
 static_assert(sizeof(struct nh_shared) == NH_SHARED_BYTES, "the host's count of shared memory");
-
-/* Scale, bias and mask of a tile's scores. Warps whose rows all attend all columns have nothing to mask. */
-NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block &block,
-                                const struct nh_shared &shared, const struct nh_course &course,
-                                const struct nh_walk &now, int first_row, float scale,
-                                nh_scores &scores) {
-    const struct nh_view view =
-        nh_view_of(shared.dense[first_row / NH_WARP_ROWS], course, now.cursor, now.left);
-    if (NH_NOTED && threadIdx.x % 32 == 0)
-        nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0,
-                     view.partial && !view.extra);
-    if (!NH_PRESCALE && !view.partial) return;
-#pragma unroll
-    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
-        int m = r / 2, half = r % 2;
-        int row = first_row + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
-        unsigned mask = nh_view_mask(view, shared.masks, now.cursor, row);
-        const elem *row_bias = 0;
-        if (NH_BIASED && !view.extra)
-            row_bias = nh_bias_row(args, block, block.head, now.cursor, row);
-        nh_finish_score_row(scores, m, half, mask, scale, row_bias, shared.bias);
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     fused80_forward(const __grid_constant__ nh_cuda_args args) {
@@ -62,18 +36,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     struct nh_block block;
     if (!nh_block_locate(args, blockIdx.x, args.heads, block)) return;
 
-    nh_mask_tables_fill(args, block, shared.masks);
-    if (NH_BIASED) nh_bias_columns_fill(args, shared.bias);
+    nh_mask_tables_fill(args, block, shared.tables.masks);
+    if (NH_BIASED) nh_bias_columns_fill(args, shared.tables.bias);
     nh_zero_padding(shared.queries, NH_ROWS, NH_PITCH_Q, NH_DIM, NH_DIM_PADDED);
     nh_zero_padding(shared.keys[0], NH_STAGES * NH_COLUMNS, NH_PITCH_K, NH_DIM, NH_DIM_PADDED);
     nh_zero_padding(shared.values[0], NH_STAGES * NH_COLUMNS, NH_PITCH_V, NH_DIM_V,
                     NH_DIM_V_PADDED);
     nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
     __syncthreads();
-    const struct nh_course course = nh_course_of(args, shared.masks);
+    const struct nh_course course = nh_course_of(args, shared.tables.masks);
     nh_walk_table_fill(args, course.halo, NH_K, NH_ELEMENT_BYTES, NH_WALK_FIRST, shared.walk);
     nh_walk_table_fill(args, course.halo, NH_V, NH_ELEMENT_BYTES, NH_WALK_SECOND, shared.walk);
-    nh_dense_boxes_fill(shared.masks, shared.dense);
+    nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
     __syncthreads();
 
     struct nh_walk now = {nh_walk_origin(course.halo), nh_course_tiles(args, course), block.head, {}};
@@ -120,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             copy_keys(next);
         }
         nh_next(next, course, shared.walk);
-        nh_finish_scores(args, block, shared, course, now, first_row, scale, scores);
+        nh_finish_scores(args, block, shared.tables, course, now, first_row, scale, scores);
         nh_softmax_raise(state, scores, NH_PRESCALE ? 1.f : scale, shrink);
         nh_softmax_shrink(state, output, shrink);
         nh_softmax_weights(state, scores, NH_PRESCALE ? 1.f : scale);

@@ -19,11 +19,9 @@ struct nh_shared {
     elem rows[NH_ROWS * NH_PITCH_K], rows2[NH_ROWS * NH_PITCH_V];
     elem columns[NH_STAGES][NH_COLUMNS * NH_PITCH_K], columns2[NH_STAGES][NH_COLUMNS * NH_PITCH_V];
     struct nh_walk_tables walk;
-    long long bias[NH_COLUMNS];
     /* of the columns, if those are the queries */
     nh_stats stats[NH_STAGES][NH_COLUMNS];
-    struct nh_mask_tables masks;
-    struct nh_dense_box dense[NH_WARPS];
+    struct nh_score_tables tables;
     struct nh_bias_tile bias_tile;
 };
 static_assert(sizeof(struct nh_shared) == NH_SHARED_BYTES, "the host's count of shared memory");
@@ -69,48 +67,37 @@ NH_DEVICE void nh_row_stats_load(const nh_cuda_args &args, const struct nh_block
     }
 }
 
-/* Scale and bias of scores, and masks: masked pairs get no weight and no gradient, whatever they hold. */
-NH_DEVICE void nh_finish_products(const nh_cuda_args &args, const struct nh_block &block,
-                                  const struct nh_shared &shared, const struct nh_course &course,
-                                  const struct nh_walk &now, int first_row, float scale,
-                                  nh_scores &s, nh_scores &d_p) {
-    const struct nh_view view =
-        nh_view_of(shared.dense[first_row / NH_WARP_ROWS], course, now.cursor, now.left);
-    if (NH_NOTED && threadIdx.x % 32 == 0)
-        nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0,
-                     view.partial && !view.extra);
-    if (!NH_PRESCALE && !view.partial) return;
-#pragma unroll
-    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
-        int m = r / 2, half = r % 2, row = first_row + 8 * r + (int)threadIdx.x % 32 / 4;
-        unsigned mask = nh_view_mask(view, shared.masks, now.cursor, row);
-        const elem *row_bias = 0;
-        if (NH_BIASED && !view.extra)
-            row_bias = nh_bias_row(args, block, now.head, now.cursor, row);
-        nh_finish_score_row(s, m, half, mask, scale, row_bias, shared.bias);
-#pragma unroll
-        for (int i = 0; i < NH_COLUMNS / 4; i++)
-            if (!(mask >> i & 1)) d_p[m][i / 2][2 * half + i % 2] = 0.f;
-    }
+/* LSE and delta of the query of a pair: row r of the thread, column i of its row. */
+NH_DEVICE nh_stats nh_query_of_pair(const struct nh_row_stats &rows, const nh_stats *columns, int r,
+                                    int i) {
+    return NH_INVERSE ? columns[i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2] : rows.row[r];
 }
 
-/* S and dP become P and dS. */
+/* Scores become weights. */
 NH_DEVICE void nh_weights(const struct nh_row_stats &rows, const nh_stats *columns, float scale,
-                          nh_scores &p, nh_scores &d_s) {
-    int t = (int)threadIdx.x % 4;
+                          nh_scores &p) {
 #pragma unroll
-    for (int i = 0; i < NH_COLUMNS / 4; i++) {
-        nh_stats of_column;
-        if (NH_INVERSE) of_column = columns[i / 2 * 8 + 2 * t + i % 2];
+    for (int i = 0; i < NH_COLUMNS / 4; i++)
 #pragma unroll
         for (int r = 0; r < 2 * NH_BLOCKS; r++) {
-            nh_stats query = NH_INVERSE ? of_column : rows.row[r];
             float &s = p[r / 2][i / 2][r % 2 * 2 + i % 2];
-            float &g = d_s[r / 2][i / 2][r % 2 * 2 + i % 2];
-            s = nh_exp2(fmaf(s, NH_PRESCALE ? 1.f : scale, -query.lse));
-            g = s * (g - query.delta);
+            s = nh_exp2(fmaf(s, scale, -nh_query_of_pair(rows, columns, r, i).lse));
         }
-    }
+}
+
+/* dP becomes dS. Of a pair without weight dP may be a NaN that is none of the row's business; a row that it spoils is
+ * done again, but not so the bias's gradient. */
+NH_DEVICE void nh_score_gradients(const struct nh_row_stats &rows, const nh_stats *columns,
+                                  const nh_scores &p, nh_scores &d_s) {
+#pragma unroll
+    for (int i = 0; i < NH_COLUMNS / 4; i++)
+#pragma unroll
+        for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+            float weight = p[r / 2][i / 2][r % 2 * 2 + i % 2];
+            float &g = d_s[r / 2][i / 2][r % 2 * 2 + i % 2];
+            g = weight * (g - nh_query_of_pair(rows, columns, r, i).delta);
+            if (NH_BIAS_GRADIENT && weight == 0.f) g = 0.f;
+        }
 }
 
 /* The warp's rows of a gradient into shared memory; bit r: the thread holds a part of row 8r + lane / 4 that is not
@@ -181,8 +168,8 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, unsigned item, const struct n
 /* Where the walk starts; the block's own rows are on their way. */
 NH_DEVICE struct nh_walk nh_prepare(const nh_cuda_args &args, const struct nh_block &block,
                                     struct nh_shared &shared, struct nh_course &course) {
-    nh_mask_tables_fill(args, block, shared.masks);
-    if (NH_BIASED) nh_bias_columns_fill(args, shared.bias);
+    nh_mask_tables_fill(args, block, shared.tables.masks);
+    if (NH_BIASED) nh_bias_columns_fill(args, shared.tables.bias);
     nh_zero_padding(shared.rows, NH_ROWS, NH_PITCH_K, NH_DIM, NH_DIM_PADDED);
     nh_zero_padding(shared.rows2, NH_ROWS, NH_PITCH_V, NH_DIM_V, NH_DIM_V_PADDED);
     nh_zero_padding(shared.columns[0], NH_STAGES * NH_COLUMNS, NH_PITCH_K, NH_DIM, NH_DIM_PADDED);
@@ -193,14 +180,14 @@ NH_DEVICE struct nh_walk nh_prepare(const nh_cuda_args &args, const struct nh_bl
     nh_copy_rows<NH_DIM_V, NH_PITCH_V>(args, block, args.tensor[NH_ROW_SLOT2], block.head,
                                        shared.rows2);
     __syncthreads();
-    course = nh_course_of(args, shared.masks);
+    course = nh_course_of(args, shared.tables.masks);
     nh_walk_table_fill(args, course.halo, NH_COLUMN_SLOT, NH_ELEMENT_BYTES, NH_WALK_FIRST,
                        shared.walk);
     nh_walk_table_fill(args, course.halo, NH_COLUMN_SLOT2, NH_ELEMENT_BYTES, NH_WALK_SECOND,
                        shared.walk);
     if (NH_INVERSE)
         nh_walk_table_fill(args, course.halo, NH_DELTA, sizeof(float), NH_WALK_STATS, shared.walk);
-    nh_dense_boxes_fill(shared.masks, shared.dense);
+    nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
     __syncthreads();
     /* of the columns; the first of a group's query heads */
     const int head = NH_INVERSE ? block.head * nh_heads_of_row(args) : block.kv_head;
@@ -247,15 +234,18 @@ NH_DEVICE void nh_do_item(const nh_cuda_args &args, unsigned item, struct nh_sha
         nh_next(next, course, shared.walk);
         nh_scores p, d_s;
         nh_multiply<NH_DIM_PADDED, NH_PITCH_K, NH_PITCH_K>(p, rows, shared.columns[stage]);
-        nh_multiply<NH_DIM_V_PADDED, NH_PITCH_V, NH_PITCH_V>(d_s, rows2, shared.columns2[stage]);
-        nh_finish_products(args, block, shared, course, now, first_row, scale, p, d_s);
-        nh_weights(stats, shared.stats[stage], scale, p, d_s);
-        bool biased = nh_bias_gradient_wanted(args) && !nh_is_extra(course, now.left);
-        if (biased) nh_bias_tile_store(d_s, first_row, shared.bias_tile);
-        if (NH_SUM_FIRST)
-            nh_accumulate<NH_DIM_PADDED, NH_PITCH_K>(gradient, d_s, shared.columns[stage]);
+        nh_finish_scores(args, block, shared.tables, course, now, first_row, scale, p);
+        nh_weights(stats, shared.stats[stage], NH_PRESCALE ? 1.f : scale, p);
         if (NH_SUM_SECOND)
             nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(gradient2, p, shared.columns2[stage]);
+        bool biased = nh_bias_gradient_wanted(args) && !nh_is_extra(course, now.left);
+        if (NH_SUM_FIRST) {
+            nh_multiply<NH_DIM_V_PADDED, NH_PITCH_V, NH_PITCH_V>(d_s, rows2,
+                                                                 shared.columns2[stage]);
+            nh_score_gradients(stats, shared.stats[stage], p, d_s);
+            if (biased) nh_bias_tile_store(d_s, first_row, shared.bias_tile);
+            nh_accumulate<NH_DIM_PADDED, NH_PITCH_K>(gradient, d_s, shared.columns[stage]);
+        }
         if (biased) nh_bias_tile_add(args, block, now.cursor, shared.bias_tile);
         nh_next(now, course, shared.walk);
     }

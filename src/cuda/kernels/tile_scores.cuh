@@ -5,6 +5,7 @@
 #pragma once
 
 #include "softmax.cuh"
+#include "walk_copy.cuh"
 
 /* What a step along each axis is worth in the bias table. */
 NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
@@ -73,4 +74,33 @@ NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned 
 #pragma unroll
     for (int i = 0; i < NH_COLUMNS / 4; i++)
         if (!(mask >> i & 1)) scores[m][i / 2][2 * half + i % 2] = NH_MINUS_INFINITY;
+}
+
+/* What masks and bias of a block's tiles need. */
+struct nh_score_tables {
+    long long bias[NH_COLUMNS];
+    struct nh_mask_tables masks;
+    struct nh_dense_box dense[NH_WARPS];
+};
+
+/* Scale, bias and mask of a tile's scores. Warps whose rows all attend all columns have nothing to mask. */
+NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block &block,
+                                const struct nh_score_tables &tables,
+                                const struct nh_course &course, const struct nh_walk &now,
+                                int first_row, float scale, nh_scores &scores) {
+    const struct nh_view view =
+        nh_view_of(tables.dense[first_row / NH_WARP_ROWS], course, now.cursor, now.left);
+    if (NH_NOTED && threadIdx.x % 32 == 0)
+        nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0,
+                     view.partial && !view.extra);
+    if (!NH_PRESCALE && !view.partial) return;
+#pragma unroll
+    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+        int row = first_row + 8 * r + (int)threadIdx.x % 32 / 4;
+        unsigned mask = nh_view_mask(view, tables.masks, now.cursor, row);
+        const elem *row_bias = 0;
+        if (NH_BIASED && !view.extra)
+            row_bias = nh_bias_row(args, block, now.head, now.cursor, row);
+        nh_finish_score_row(scores, r / 2, r % 2, mask, scale, row_bias, tables.bias);
+    }
 }
