@@ -94,7 +94,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double loads = (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
     double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 2.23 : 1;
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.3 : 1;
     return loading * f32 * (products > loads ? products : loads) + softening * softmax +
            copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
 }

@@ -142,7 +142,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double weights = load->scores * 9 / 128;
     if (problem->has_bias) weights += load->scores * (inverse ? 8 : 24) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 8.99 : 1;
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 3 : 1;
     return loading * f32 * (products > loads ? products : loads) + weighing * weights +
            copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
 }
