@@ -37,6 +37,7 @@ __device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_r
     /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over tiles,
      * too, out of the uniform registers. */
     first_row = __shfl_sync(~0u, first_row, 0);
+    __syncwarp(); /* lanes read rows that others have stored */
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
