@@ -104,12 +104,15 @@ static nhood_status add_queries(const struct builder *builder, const int32_t *si
     struct nh_cuda_step step;
     step_init(builder, side, false, &step);
     struct nh_kernel_spec spec = spec_of(builder, side, false, FIRST);
+    int64_t head_tiles = nh_split80_head_tiles(problem, side);
     step.outputs = BIT(D_Q);
-    step.grid[0] = problem->heads * nh_split80_head_tiles(problem, side);
+    step.grid[0] = problem->heads * head_tiles;
     if (problem->has_bias) {
+        if (head_tiles > INT32_MAX)
+            return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^31 query tiles");
         int64_t shares = nh_split80_bias_shares(problem, builder->operation->device, side);
         int64_t tables = shares * problem->bias_count;
-        step.args.tiling.items = (int)nh_split80_head_tiles(problem, side);
+        step.args.tiling.items = (int)head_tiles;
         step.args.tensor[NH_D_S].head = tables;
         step.binding[NH_D_S] = (struct nh_cuda_binding){
             NH_BIND_WORKSPACE,
