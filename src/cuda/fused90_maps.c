@@ -18,7 +18,8 @@ static int64_t heads_of(const struct nh_problem *problem, int32_t tensor) {
 }
 
 static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
-    bool values = tensor == NHOOD_V || tensor == NHOOD_D_O || tensor == NHOOD_EXTRA_V;
+    bool values = tensor == NHOOD_V || tensor == NHOOD_O || tensor == NHOOD_D_O ||
+                  tensor == NHOOD_D_V || tensor == NHOOD_EXTRA_V;
     return values ? problem->dim_v : problem->dim;
 }
 
@@ -54,30 +55,37 @@ static bool dim_fits(int64_t dim, int64_t most) {
     return dim >= LEAST_DIM && dim <= most && dim % 16 == 0;
 }
 
-const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
-                              uint32_t fetched, uint32_t stored, int64_t most_dim) {
+const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
+                                    const struct nh_device *device, uint32_t moved) {
     const struct nh_cuda_device *cuda = device->backend;
     if (cuda->arch != 90) return "needs compute capability 9.0";
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
-    if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
-        return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
-                               : "head dims must be multiples of 16 from 32 to 128";
-    if (problem->bias_count > INT32_MAX) return "a bias table of 2^31 entries or more";
-    if (!(problem->scale > 0)) return "the scale is not positive";
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
-    if (problem->extra_tokens > INT32_MAX) return "2^31 extra tokens or more";
     for (int a = 0; a < NH_AXES; a++) {
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
         if (problem->axis[a].dilation > MOST_ELEMENT_STRIDE && !nh_fused90_folds(problem))
             return "a dilation above 8 in more than one dimension";
     }
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
-        if (!(fetched >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
+        if (!(moved >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
         if (!extra_token(tensor) && nh_map_layout_of(problem, tensor) == NH_MAP_NONE)
             return "a 3-D tensor whose batch and heads join neither each other nor a row";
     }
+    return NULL;
+}
+
+const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
+                              uint32_t fetched, uint32_t stored, int64_t most_dim) {
+    const char *reason = nh_fused90_refuse_boxes(problem, device, fetched);
+    if (reason) return reason;
+    if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
+        return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
+                               : "head dims must be multiples of 16 from 32 to 128";
+    if (problem->bias_count > INT32_MAX) return "a bias table of 2^31 entries or more";
+    if (!(problem->scale > 0)) return "the scale is not positive";
+    if (problem->extra_tokens > INT32_MAX) return "2^31 extra tokens or more";
     if (nh_cuda_vector(problem, stored) < 8)
         return "a stride of an output is no multiple of 16 bytes";
     return NULL;

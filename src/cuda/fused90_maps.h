@@ -13,8 +13,12 @@ enum nh_map_layout {
     NH_MAP_NONE
 };
 
-/* Of NHOOD_Q, K, V or D_O. */
+/* Of a tensor of rows: NHOOD_Q, K, V, O or a gradient of theirs. */
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor);
+
+/* NULL, or why the copy engine cannot move boxes of these tensors (bits 1 << NHOOD_Q ..). */
+const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
+                                    const struct nh_device *device, uint32_t moved);
 
 /* NULL, or why none of the kernels takes the problem: architecture, types, sizes, and the strides of the tensors
  * that are fetched and of those that are stored (bits 1 << NHOOD_Q ..). most_dim: the largest head dim. */

@@ -45,6 +45,8 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
                            const struct nh_cuda_args *args, struct nh_cu_tensor_map *map) {
     for (int32_t i = 0; i < step->maps; i++) {
         const struct nh_cuda_map *m = &step->map[i];
+        /* an output that the caller leaves out: the kernel leaves its map alone, too */
+        if (!args->tensor[m->slot].data) continue;
         nh_cu_result result = driver->tensor_map(
             &map[i], m->type, (uint32_t)m->rank,
             (char *)args->tensor[m->slot].data + m->offset_bytes, m->extent, m->stride_bytes,
@@ -59,7 +61,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
                            const int64_t slab[2]) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
     struct nh_cuda_args args;
-    struct nh_cu_tensor_map map[NH_CUDA_MAPS];
+    struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {&args, map};
     bind(step, io, slab, &args);
     nhood_status status = encode(driver, step, &args, map);

@@ -5,34 +5,17 @@
  * queries: see kernels/small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
  * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 128. */
 #include "cuda_solvers.h"
+#include "fused90_maps.h"
 #include "launch.h"
 #include "load.h"
-#include "small_launch.h"
+#include "small_choice.h"
 
 #include <string.h>
 
-enum { MOST_DIM = 128, MOST_LENGTH = 1 << 30, MOST_BOX = 1024, MOST_BIAS = 4096 };
-
-/* Queries of an item, rows of a subtile and warps of the launch by queries; keys of an item of the one by keys. */
-enum { Q0, S0 = 3, WARPS = 6, K0 };
-static const char *const knobs[] = {"q0",    "q1", "q2", "s0", "s1", "s2",
-                                    "warps", "k0", "k1", "k2", NULL};
-
-/* ---- configs ---- */
+enum { MOST_DIM = 128, MOST_LENGTH = 1 << 30, MOST_BIAS = 4096, END = -1 };
 
 static const char *const sources[] = {"small_forward.cu", "small_backward_query.cu",
                                       "small_backward_key.cu"};
-
-static bool launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
-                      const int32_t *value, struct nh_small_launch *launch) {
-    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
-    const int32_t *item = value + (by_keys ? K0 : Q0);
-    launch->kernel = kernel;
-    /* by keys, a warp owns one subtile */
-    launch->warps = by_keys ? item[0] * item[1] * item[2] / 16 : value[WARPS];
-    return nh_small_shape_of(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, item, value + S0,
-                             &launch->shape);
-}
 
 /* What all subtiles of a launch ask for; scores are computed in both launches of the backward pass. */
 static void count_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -66,7 +49,8 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
          k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
         struct nh_small_launch launch;
-        if (!launch_of(problem, (enum nh_small_kernel)k, config->value, &launch)) return 1e18;
+        if (!nh_small_launch_of(problem, (enum nh_small_kernel)k, config->value, &launch))
+            return 1e18;
         busy += nh_small_launch_ns(problem, cuda, &launch) + launch_overhead_ns;
         count_launch(problem, cuda, &launch, work);
     }
@@ -84,112 +68,6 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
                        const struct nh_config *config) {
     struct nh_count work;
     return model(problem, device, config, &work);
-}
-
-struct box {
-    int32_t item[NH_AXES], subtile[NH_AXES], warps;
-};
-
-/* Lines of 4 modulo 8 rows leave no gaps in the halo. */
-static const struct box query_boxes[] = {
-    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
-    {{1, 8, 28}, {1, 4, 4}, 7},  {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 8, 12}, {1, 4, 4}, 6},
-    {{1, 12, 12}, {1, 4, 4}, 9}, {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 8, 20}, {1, 4, 4}, 5},
-    {{1, 16, 16}, {1, 4, 4}, 8}, {{1, 12, 28}, {1, 4, 4}, 7},  {{1, 16, 28}, {1, 4, 4}, 7},
-    {{1, 4, 28}, {1, 4, 4}, 7},  {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 4}, {2, 2, 4}, 4},
-    {{4, 4, 8}, {2, 2, 4}, 8},   {{4, 8, 8}, {2, 2, 4}, 8},    {{4, 8, 12}, {2, 2, 4}, 8},
-    {{2, 8, 8}, {1, 4, 4}, 8},   {{4, 8, 8}, {1, 4, 4}, 8},
-};
-static const struct box key_boxes[] = {
-    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 16},
-    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 4, 16}, {1, 4, 4}, 4},
-    {{1, 8, 12}, {1, 4, 4}, 6},  {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 12, 12}, {1, 4, 4}, 9},
-    {{1, 8, 28}, {1, 4, 4}, 14}, {{1, 16, 16}, {1, 4, 4}, 16}, {{2, 4, 4}, {2, 2, 4}, 2},
-    {{4, 4, 4}, {2, 2, 4}, 4},   {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 8}, {2, 2, 4}, 8},
-    {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
-};
-
-enum { MOST_CANDIDATES = 6 };
-
-/* The cheapest boxes for a kernel, cheapest first. */
-struct choice {
-    const struct box *box[MOST_CANDIDATES];
-    double ns[MOST_CANDIDATES];
-    int count;
-};
-
-static void insert(struct choice *choice, const struct box *box, double ns) {
-    int place = choice->count;
-    while (place > 0 && ns < choice->ns[place - 1])
-        place--;
-    if (place == MOST_CANDIDATES) return;
-    if (choice->count < MOST_CANDIDATES) choice->count++;
-    for (int i = choice->count - 1; i > place; i--) {
-        choice->box[i] = choice->box[i - 1];
-        choice->ns[i] = choice->ns[i - 1];
-    }
-    choice->box[place] = box;
-    choice->ns[place] = ns;
-}
-
-static void set_config(enum nh_small_kernel kernel, const struct box *box,
-                       struct nh_config *config) {
-    memcpy(config->value + (kernel == NH_SMALL_BACKWARD_KEY ? K0 : Q0), box->item,
-           sizeof box->item);
-    memcpy(config->value + S0, box->subtile, sizeof box->subtile);
-    if (kernel != NH_SMALL_BACKWARD_KEY) config->value[WARPS] = box->warps;
-}
-
-static int rank_of(const struct box *box) {
-    return box->item[0] > 1 ? 3 : box->item[1] > 1 ? 2 : 1;
-}
-
-/* subtile: that of the boxes to choose from; NULL: any. */
-static struct choice choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            enum nh_small_kernel kernel, const int32_t *subtile) {
-    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
-    const struct box *boxes = by_keys ? key_boxes : query_boxes;
-    size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
-    struct choice choice = {.count = 0};
-    for (size_t i = 0; i < count; i++) {
-        struct nh_config config = {{0}};
-        struct nh_small_launch launch;
-        set_config(kernel, &boxes[i], &config);
-        if (rank_of(&boxes[i]) != problem->rank ||
-            (subtile && memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) != 0) ||
-            !launch_of(problem, kernel, config.value, &launch) ||
-            8 * launch.shape.blocks > MOST_BOX || !nh_small_residents(problem, device, &launch))
-            continue;
-        insert(&choice, &boxes[i], nh_small_launch_ns(problem, device, &launch));
-    }
-    return choice;
-}
-
-/* Which choices of the backward pass' two launches go together: the best ones, then each with variants of the other. */
-static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
-
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
-    bool forward = problem->op == NHOOD_OP_FWD;
-    enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
-    struct choice queries = choose(problem, device->backend, by_queries, NULL), keys = {.count = 0};
-    int count = 0;
-    if (!forward && queries.count)
-        keys = choose(problem, device->backend, NH_SMALL_BACKWARD_KEY, queries.box[0]->subtile);
-    for (int i = 0; i < MOST_CANDIDATES && count < capacity; i++) {
-        const struct box *box = queries.box[forward ? i : pairs[i][0]];
-        if ((forward ? i : pairs[i][0]) >= queries.count) continue;
-        config[count] = (struct nh_config){{0}};
-        set_config(by_queries, box, &config[count]);
-        if (!forward) {
-            if (pairs[i][1] >= keys.count ||
-                memcmp(box->subtile, queries.box[0]->subtile, sizeof box->subtile) != 0)
-                continue;
-            set_config(NH_SMALL_BACKWARD_KEY, keys.box[pairs[i][1]], &config[count]);
-        }
-        count++;
-    }
-    return count;
 }
 
 /* ---- refusal ---- */
@@ -213,7 +91,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (nh_cuda_vector(problem, UINT32_MAX) < 8) return "a stride is no multiple of 16 bytes";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
-    if (!candidates(problem, device, &config, 1))
+    if (!nh_small_candidates(problem, device, &config, 1))
         return "16 queries have more than 1024 keys, or a halo exceeds shared memory";
     return NULL;
 }
@@ -227,6 +105,22 @@ static bool strided(const struct nh_problem *problem) {
     return any;
 }
 
+static void define_boxes(const struct nh_problem *problem, struct nh_kernel_spec *spec) {
+    bool dilated = false;
+    for (int a = 0; a < NH_AXES; a++)
+        dilated = dilated || problem->axis[a].dilation > 1;
+    nh_kernel_define(spec, "NH_STORE_BOXES", !dilated);
+    nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
+    nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
+    nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    nh_kernel_define(spec, "NH_O_MAP", nh_map_layout_of(problem, NHOOD_O));
+    if (problem->op == NHOOD_OP_FWD) return;
+    nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
+    nh_kernel_define(spec, "NH_D_Q_MAP", nh_map_layout_of(problem, NHOOD_D_Q));
+    nh_kernel_define(spec, "NH_D_K_MAP", nh_map_layout_of(problem, NHOOD_D_K));
+    nh_kernel_define(spec, "NH_D_V_MAP", nh_map_layout_of(problem, NHOOD_D_V));
+}
+
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device,
                                      const struct nh_small_launch *launch) {
@@ -236,7 +130,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                                  {"NH_H0", "NH_H1", "NH_H2"},
                                                  {"NH_W0", "NH_W1", "NH_W2"}};
     const struct nh_small_shape *shape = &launch->shape;
-    bool penalty = nh_small_masks_by_penalty(problem, launch);
+    int penalty = nh_small_penalty(problem, launch);
     struct nh_kernel_spec spec = {.source = sources[launch->kernel]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
@@ -249,6 +143,8 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_PENALTY", penalty);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
+    nh_kernel_define(&spec, "NH_STAGES", launch->stages);
+    if (launch->stages) define_boxes(problem, &spec);
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(&spec, names[0][a], shape->rows[a]);
         nh_kernel_define(&spec, names[1][a], shape->subtile[a]);
@@ -277,13 +173,37 @@ static nhood_status set_items(const struct nh_problem *problem, const struct nh_
     return NHOOD_OK;
 }
 
+/* What the kernels' nh_maps hold, in their order. */
+static const int32_t mapped[][NH_CUDA_MAPS] = {
+    {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, END},
+    {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, NHOOD_D_O, NHOOD_D_Q, END},
+    {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_D_O, NHOOD_D_K, NHOOD_D_V, NH_DELTA, END}};
+
+static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
+                     struct nh_cuda_step *step) {
+    const struct nh_small_shape *shape = &launch->shape;
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    step->maps = 0;
+    if (!launch->stages) return;
+    for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++) {
+        struct nh_cuda_map *map = &step->map[step->maps++];
+        bool halo = by_keys ? *tensor == NHOOD_Q || *tensor == NHOOD_D_O
+                            : *tensor == NHOOD_K || *tensor == NHOOD_V;
+        *map = *tensor == NH_DELTA
+                   ? nh_fused90_stats_map(problem, shape->halo)
+                   : nh_fused90_map(problem, *tensor, halo ? shape->halo : shape->subtile, 1);
+        /* more would be fetched for nothing where heads lie apart */
+        map->promotion = NH_CU_TENSOR_PROMOTE_128B;
+    }
+}
+
 static nhood_status prepare(const struct nh_cuda_operation *operation,
                             const struct nh_problem *problem, enum nh_small_kernel kernel,
                             const int32_t *value, struct nh_cuda_step *step,
                             struct nh_kernel_spec *spec) {
     const struct nh_cuda_device *device = operation->device;
     struct nh_small_launch launch;
-    if (!launch_of(problem, kernel, value, &launch) ||
+    if (!nh_small_launch_of(problem, kernel, value, &launch) ||
         !nh_small_residents(problem, device, &launch))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
     nhood_status status = set_items(
@@ -291,38 +211,52 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
         kernel == NH_SMALL_BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->args.tiling);
     if (status) return status;
     *spec = spec_of(problem, device, &launch);
-    step->threads = 32 * launch.warps;
+    set_maps(problem, &launch, step);
+    step->threads = 32 * (launch.warps + nh_small_fetchers(launch.stages));
     step->shared_bytes = nh_small_shared_bytes(problem, &launch);
     step->grid[0] = nh_min(step->args.tiling.items,
                            device->multiprocessors * nh_small_residents(problem, device, &launch));
     return NHOOD_OK;
 }
 
-/* The launch by queries adds up the bias's gradient per block, this one over its blocks. */
+/* The launch by queries adds up the bias's gradient per warp, this one over its warps. */
 static nhood_status add_bias_sum(struct nh_cuda_operation *operation,
                                  const struct nh_problem *problem, struct nh_cuda_step step) {
     struct nh_kernel_spec spec = {.source = "small_bias_sum.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
     step.outputs = 1u << NHOOD_D_BIAS;
-    step.threads = 512;
+    step.threads = 1024;
     step.shared_bytes = 0;
     step.grid[0] = nh_ceil_div(problem->bias_count, 32);
     step.grid[1] = problem->heads;
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
+/* Of each head and query, as nh_fused90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
+static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                            struct nh_cuda_step *step) {
+    struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
+    int64_t stride = 4;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        tensor->axis[a] = stride;
+        stride *= problem->axis[a].length;
+    }
+    tensor->head = stride;
+    tensor->batch = stride * problem->heads;
+    size_t bytes = (size_t)(problem->batch * tensor->batch) * sizeof(float);
+    step->binding[NH_DELTA] =
+        (struct nh_cuda_binding){NH_BIND_WORKSPACE, nh_cuda_reserve(operation, bytes), {0, 0}};
+}
+
 static nhood_status add_backward(struct nh_cuda_operation *operation,
                                  const struct nh_problem *problem, const int32_t *value,
                                  struct nh_cuda_step *step) {
     struct nh_kernel_spec spec;
-    /* per query and head, -LSE in base 2 and delta */
-    size_t statistics = nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * 2 * sizeof(float));
-    nh_cuda_bind_workspace(step, problem, NH_DELTA, statistics, 2);
+    bind_statistics(operation, problem, step);
     nhood_status status = prepare(operation, problem, NH_SMALL_BACKWARD_QUERY, value, step, &spec);
     if (!status && problem->has_bias) {
-        int64_t sums = step->grid[0] * problem->bias_count;
+        int64_t sums = step->grid[0] * value[NH_SMALL_WARPS] * problem->bias_count;
         step->args.tensor[NH_D_S].head = sums;
         step->binding[NH_D_S] = (struct nh_cuda_binding){
             NH_BIND_WORKSPACE,
@@ -352,5 +286,6 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_small = {"cuda.small", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                               candidates,   estimate,          build, count_work};
+const struct nh_solver nh_solver_cuda_small = {"cuda.small", NHOOD_DEVICE_CUDA,   nh_small_knobs,
+                                               refuse,       nh_small_candidates, estimate,
+                                               build,        count_work};

@@ -3,39 +3,72 @@
 
 #include <math.h>
 
-/* Whether a product can mask: see kernels/small_penalty.cuh. A tiny scale would make the penalty a small one. */
-bool nh_small_masks_by_penalty(const struct nh_problem *problem,
-                               const struct nh_small_launch *launch) {
-    enum { PLACES = 8 };
+int32_t nh_small_fetchers(int32_t stages) {
+    return stages < 3 ? stages : 3;
+}
+
+/* A tiny scale would make the penalty a small one. */
+int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31, STARTS = 1, COORDINATES = 2 };
     const double least_scale = 1e-30;
-    int64_t starts = 0;
-    bool causal = false;
-    for (int a = 0; a < NH_AXES; a++) {
+    int64_t starts = 0, coordinates = 0;
+    bool runs = launch->kernel != NH_SMALL_BACKWARD_KEY;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
         int64_t spread = launch->shape.columns[a] - problem->axis[a].window;
         starts += spread > 0 ? spread + 1 : 0;
-        causal = causal || problem->axis[a].causal;
+        coordinates += launch->shape.columns[a];
+        runs = runs && !problem->axis[a].causal;
     }
-    return launch->kernel == NH_SMALL_FORWARD && !launch->shape.dense && !problem->has_bias &&
-           !causal && starts <= PLACES && problem->scale >= least_scale;
+    if (launch->shape.dense || problem->has_bias || !(problem->scale >= least_scale)) return 0;
+    if (runs && starts <= PLACES_OF_STARTS) return STARTS;
+    return coordinates <= PLACES_OF_COORDINATES ? COORDINATES : 0;
+}
+
+static int64_t penalty_bytes(const struct nh_problem *problem,
+                             const struct nh_small_launch *launch) {
+    const int32_t *columns = launch->shape.columns;
+    int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
+    int64_t per_column = nh_small_penalty(problem, launch) == 2 ? 32 * steps : 16;
+    return per_column * nh_small_columns(&launch->shape) + 16;
 }
 
 static int64_t steps_of(int64_t dim) {
     return nh_ceil_div(dim, 16);
 }
 
+/* What is fetched for an item. */
+static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { BOX_ALIGNMENT = 1024, BARRIERS_BYTES = 16, STATISTICS_BYTES = 16 };
+    int64_t halo = launch->shape.halo_rows, rows = launch->shape.item_rows;
+    int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
+    bool forward = launch->kernel == NH_SMALL_FORWARD;
+    bool by_queries = launch->kernel == NH_SMALL_BACKWARD_QUERY;
+    const int64_t part[] = {halo * key, halo * value, rows * (forward ? nh_max(key, value) : key),
+                            forward ? 0 : rows * value,
+                            forward      ? 0
+                            : by_queries ? rows * value
+                                         : halo * STATISTICS_BYTES};
+    int64_t bytes = BARRIERS_BYTES, alignment = launch->stages ? BOX_ALIGNMENT : 1;
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        bytes += nh_ceil_div(part[i], alignment) * alignment;
+    return bytes;
+}
+
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                               const struct nh_small_launch *launch) {
     const struct nh_small_shape *shape = &launch->shape;
-    int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
-    int64_t row[] = {nh_max(key, value), key + 2 * value, key + value};
-    int64_t statistics = launch->kernel == NH_SMALL_BACKWARD_KEY ? 8 : 0;
-    int64_t penalties = launch->kernel == NH_SMALL_FORWARD ? 16 * nh_small_columns(shape) : 0;
     /* per warp, score gradients of a subtile and sums for the bias's */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
         bias_gradient = launch->warps * (32 * nh_small_columns(shape) + 4 * problem->bias_count);
-    return shape->halo_rows * (key + value + statistics) + shape->item_rows * row[launch->kernel] +
-           penalties + bias_gradient + nh_small_table_bytes(problem, shape);
+    int64_t scenes = launch->stages ? launch->stages + nh_small_fetchers(launch->stages) : 2;
+    int64_t results = launch->stages && launch->kernel != NH_SMALL_BACKWARD_KEY
+                          ? 16 * launch->warps * nh_small_row_bytes(problem->dim)
+                          : 0;
+    int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
+    return nh_max(1, launch->stages) * stage_bytes(problem, launch) +
+           penalty_bytes(problem, launch) + bias_gradient + lse + results +
+           nh_small_table_bytes(problem, shape, scenes);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -58,7 +91,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
     int64_t shared = nh_small_shared_bytes(problem, launch);
     if (shared > device->shared_bytes_per_block) return 0;
     int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
-    int64_t warps = nh_ceil_div(launch->warps, 4) * 4;
+    int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch->stages), 4) * 4;
     int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
     int64_t by_registers = REGISTERS / (32 * warps * registers);
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
@@ -94,7 +127,7 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_small
     switch (launch->kernel) {
     case NH_SMALL_FORWARD: return 2 * (halo * dims + rows * (double)problem->dim);
     case NH_SMALL_BACKWARD_QUERY: return 2 * (halo * dims + rows * (dims + (double)problem->dim_v));
-    default: return share * halo * (2 * dims + 8) + 2 * rows * dims;
+    default: return share * halo * (2 * dims + 16) + 2 * rows * dims;
     }
 }
 
@@ -103,6 +136,38 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     double heads = (double)(by_keys ? problem->kv_heads : problem->heads);
     return (double)problem->batch * heads * launch->shape.items * item_bytes(problem, launch);
+}
+
+/* Instructions of a warp for one subtile where the copy engine fetches. */
+static double boxes_instructions(const struct nh_problem *problem,
+                                 const struct nh_small_launch *launch) {
+    const double keys = (double)steps_of(problem->dim);
+    const double block[] = {4 * keys + 20.5, 6 * keys + 24.5, 8 * keys + 31.5};
+    double bias = problem->has_bias ? 20 : 0;
+    double subtile = 330 + (double)launch->shape.blocks * (block[launch->kernel] + bias);
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) subtile += 2.5 * (double)problem->bias_count;
+    return subtile;
+}
+
+/* Clocks of an item on a multiprocessor where the copy engine fetches, fitted on an H200: what is scarcest of issue slots,
+ * bytes from the L2, warps that prepare items, and stages, which are taken from when an item is asked for until its last
+ * subtile is done. share: of the heads that an item is fetched for. */
+static double boxes_item_clocks(const struct nh_problem *problem,
+                                const struct nh_small_launch *launch, double residents,
+                                double share) {
+    const double bytes_per_clock = 33, latency = 2600, preparation = 3700;
+    const double slower[] = {1.12, 0.95, 0.95};
+    const double filled_least = 0.2, filled_per_warp = 0.016;
+    double warps = residents * launch->warps, filled = filled_least + filled_per_warp * warps;
+    double slots = boxes_instructions(problem, launch) / 4 / filled;
+    double subtiles = launch->shape.subtiles / launch->shape.items;
+    double copy = item_bytes(problem, launch) / share / bytes_per_clock;
+    double rounds = ceil((double)(launch->shape.item_rows / 16) / launch->warps);
+    double held = latency + copy + rounds * slots * warps;
+    double fetchers = nh_small_fetchers(launch->stages);
+    return slower[launch->kernel] * share *
+           fmax(fmax(subtiles * slots, copy),
+                fmax(preparation / fetchers, held / launch->stages) / residents);
 }
 
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -120,6 +185,9 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     double items = launch->shape.items / share;
     double residents = (double)nh_small_residents(problem, device, launch);
     double bytes = items * item_bytes(problem, launch);
+    if (launch->stages)
+        return nh_cuda_clocks_ns(device, ceil(copies * items / residents) * residents *
+                                             boxes_item_clocks(problem, launch, residents, share));
     double subtile = subtile_instructions(problem, launch);
     double instructions = launch->shape.subtiles * subtile + bytes / (16 * 32) * per_copy +
                           items * launch->warps * per_item;

@@ -8,13 +8,18 @@ enum nh_small_kernel { NH_SMALL_FORWARD, NH_SMALL_BACKWARD_QUERY, NH_SMALL_BACKW
 
 struct nh_small_launch {
     enum nh_small_kernel kernel;
+    /* that multiply; with stages, others fetch */
     int32_t warps;
+    /* of the copy engine; 0: threads copy */
+    int32_t stages;
     struct nh_small_shape shape;
 };
 
-/* Whether a product can mask: see kernels/small_penalty.cuh. */
-bool nh_small_masks_by_penalty(const struct nh_problem *problem,
-                               const struct nh_small_launch *launch);
+/* Warps that fetch by the copy engine, as NH_FETCHERS in kernels/small.cuh. */
+int32_t nh_small_fetchers(int32_t stages);
+
+/* Which product can mask, as NH_PENALTY in kernels/small_penalty.cuh; 0: none. */
+int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch);
 
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                               const struct nh_small_launch *launch);

@@ -1,5 +1,7 @@
 #include "small_shape.h"
 
+#include "kernel_abi.h"
+
 enum { MOST_HALO_ROWS = 4096 };
 
 static int64_t greatest_divisor(int64_t a, int64_t b) {
@@ -64,8 +66,16 @@ static int64_t congruent(int64_t rows, int64_t residue) {
     return rows + ((residue - rows) % 8 + 8) % 8;
 }
 
+static void fill_gaps(struct nh_small_shape *shape) {
+    int32_t *h = shape->halo, *k = shape->columns;
+    if (h[0] * h[1] > 1) h[2] = (int32_t)congruent(h[2], k[2]);
+    while (h[0] > 1 && (h[1] * h[2] - k[1] * k[2]) % 8)
+        h[1]++;
+}
+
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *subtile, struct nh_small_shape *shape) {
+                       const int32_t *item, const int32_t *subtile, bool boxes,
+                       struct nh_small_shape *shape) {
     *shape = (struct nh_small_shape){.dense = true, .item_rows = 1, .items = 1, .subtiles = 1};
     int64_t box = 1;
     for (int a = 0; a < NH_AXES; a++) {
@@ -84,6 +94,7 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
         shape->subtiles *= tiles_of(axis, subtile[a]);
         box *= columns.most;
     }
+    if (boxes) fill_gaps(shape);
     const int32_t *h = shape->halo, *k = shape->columns;
     int64_t line = h[0] * h[1] == 1 ? h[2] : congruent(h[2], k[2]);
     int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
@@ -97,17 +108,27 @@ int64_t nh_small_row_bytes(int64_t width) {
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
-int64_t nh_small_columns(const struct nh_small_shape *shape) {
+/* Of 16 columns each, in one chunk. */
+static int64_t pairs_of(const struct nh_small_shape *shape) {
     int64_t chunks = nh_ceil_div(shape->blocks, 16);
-    return 16 * chunks * nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);
+    return nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);
 }
 
-int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    enum { ITEM_BYTES = 680, ALIGNMENTS_BYTES = 1024 };
+int64_t nh_small_columns(const struct nh_small_shape *shape) {
+    return 16 * nh_ceil_div(shape->blocks, 16) * pairs_of(shape);
+}
+
+int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
+                             int64_t scenes) {
+    enum { ITEM_BYTES = 64 + 32 * NH_CUDA_TENSORS, ALIGNMENTS_BYTES = 1536 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
-    int64_t sight = (q[0] + q[1] + q[2]) * (8 + 16 * chunks);
+    int64_t scene = ITEM_BYTES + (q[0] + q[1] + q[2]) * (12 + 16 * chunks);
     int64_t prefixes = (k[0] + k[1] + k[2] + 3) * 16 * chunks;
-    int64_t bias = problem->has_bias ? 4 * (problem->bias_count + columns) : 0;
-    return 2 * ITEM_BYTES + sight + prefixes + 2 * columns + bias + ALIGNMENTS_BYTES;
+    int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
+    if (problem->has_bias) {
+        scene += 4 * problem->bias_count;
+        columns *= 2;
+    }
+    return scenes * scene + prefixes + gathers + 4 * columns + ALIGNMENTS_BYTES;
 }

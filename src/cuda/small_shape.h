@@ -21,9 +21,11 @@ struct nh_small_shape {
     double items, subtiles;
 };
 
-/* False if a halo is larger than any shared memory. */
+/* boxes: the copy engine fetches halos, which then have no gaps: columns are added to lines, and lines to planes, until
+ * consecutive columns of a subtile are consecutive rows modulo 8. False if a halo is larger than any shared memory. */
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *subtile, struct nh_small_shape *shape);
+                       const int32_t *item, const int32_t *subtile, bool boxes,
+                       struct nh_small_shape *shape);
 
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_small_row_bytes(int64_t width);
@@ -31,7 +33,8 @@ int64_t nh_small_row_bytes(int64_t width);
 /* Columns of a subtile with those that fill up its last matrix loads. */
 int64_t nh_small_columns(const struct nh_small_shape *shape);
 
-/* Tables, items and bias beside the rows; no less than what the kernels take. */
-int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape);
+/* Tables and `scenes` items, with what their rows see and a bias, beside the rows; no less than what the kernels take. */
+int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
+                             int64_t scenes);
 
 #endif

@@ -48,7 +48,7 @@ void *shared(unsigned address, unsigned bytes, unsigned alignment);
 
 // Asynchronous instructions take effect only when somebody waits for them: a wait that is missing, or comes too late,
 // then shows in the results. Each thread has its groups of copies (cp.async), of products (wgmma) and of sums (boxes that
-// the copy engine adds to memory).
+// the copy engine adds or stores to memory).
 enum Kind { COPIES, PRODUCTS, SUMS, KINDS };
 void start(Kind kind, std::function<void()> effect);
 void commit(Kind kind);

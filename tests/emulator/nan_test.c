@@ -129,8 +129,8 @@ static void nan_stays_outside(nhood_context *context, const char *solver, const 
 int main(void) {
     static const char *const forward[] = {"cuda.small", "cuda.fused80", "cuda.fused90", "cuda.gemm",
                                           "cuda.naive"};
-    static const char *const backward[] = {"cuda.split80", "cuda.split90", "cuda.joint90",
-                                           "cuda.gemm", "cuda.naive"};
+    static const char *const backward[] = {"cuda.small",   "cuda.split80", "cuda.split90",
+                                           "cuda.joint90", "cuda.gemm",    "cuda.naive"};
     nhood_context *context = NULL;
     if (nhood_context_create(NULL, &context)) {
         printf("%s\n", nhood_last_error());

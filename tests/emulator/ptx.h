@@ -30,6 +30,12 @@ inline void ptx_cvt_rna_tf32_f32(const char *, unsigned &to, float from) {
 inline void ptx_ex2_approx_ftz_f32(const char *, float &to, float from) {
     to = exp2f(from);
 }
+inline void ptx_lg2_approx_ftz_f32(const char *, float &to, float from) {
+    to = log2f(from);
+}
+inline void ptx_rcp_approx_ftz_f32(const char *, float &to, float from) {
+    to = 1 / from;
+}
 inline void ptx_mov_u32(const char *, unsigned &to) {
     to = threadIdx.x; // the only register that is read so
 }

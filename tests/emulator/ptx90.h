@@ -142,6 +142,28 @@ ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_group(const 
         for_rows(map, from, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, add_row);
     });
 }
+// Stores a row of the box; returns the address after it.
+inline unsigned store_row(const emulator::TensorMap &map, unsigned from, const char *to, int first) {
+    const unsigned lines = map.swizzle ? 1u << map.swizzle : 1, bytes = map.element_bytes;
+    for (int i = 0; i < map.box[0]; i++, from += bytes) {
+        const void *element = emulator::shared(swizzled(from, lines), bytes, bytes);
+        bool inside = to && first + i >= 0 && (uint64_t)(first + i) < map.extent[0];
+        if (inside) memcpy(const_cast<char *>(to) + (int64_t)(first + i) * bytes, element, bytes);
+    }
+    return from;
+}
+
+inline void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char *, const void *encoded,
+    int x0, int x1, int x2, int x3, int x4, unsigned from) {
+    emulator::TensorMap map;
+    memcpy(&map, encoded, sizeof map);
+    emulator::shared(from, map.element_bytes, 128);
+    for (int axis = 0; axis < map.rank; axis++)
+        if (map.element_stride[axis] != 1) emulator::fail("stores with element strides");
+    emulator::start(emulator::SUMS, [=] {
+        for_rows(map, from, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, store_row);
+    });
+}
 inline void ptx_cp_async_bulk_commit_group(const char *) {
     emulator::commit(emulator::SUMS);
 }

@@ -22,25 +22,6 @@
 #define ROW_BYTES(dim) (2 * CHUNK(dim))
 #define TILE_BYTES(rows, dim) ((rows) * ROW_BYTES(dim) * CHUNKS(dim))
 
-/* Coordinates of a map's five axes. 0: D, head, z, y, batch (ranks 1, 2); 1: D, head, z, y, x (one batch entry);
- * 2: head and D, z, y, x, batch (heads next to each other); 3: D, z, y, x, batch and head. */
-template <int LAYOUT>
-__device__ __forceinline__ void place(int to[5], int column, int head, int heads, int dim, const int token[3],
-                                      int batch) {
-    to[0] = LAYOUT == 2 ? head * dim + column : column;
-    if (LAYOUT < 2) {
-        to[1] = head;
-        to[2] = token[2];
-        to[3] = token[1];
-        to[4] = LAYOUT == 0 ? batch : token[0];
-    } else {
-        to[1] = token[2];
-        to[2] = token[1];
-        to[3] = token[0];
-        to[4] = LAYOUT == 2 ? batch : batch * heads + head;
-    }
-}
-
 /* Fetches a tile; the barrier has been told of its bytes. */
 template <int LAYOUT>
 __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,

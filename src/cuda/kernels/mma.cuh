@@ -66,11 +66,15 @@ NH_DEVICE void nh_load_matrices(unsigned fragment[4], const void *row) {
 }
 
 /* The same, each matrix transposed: rows 2t and 2t+1 of column g. */
-NH_DEVICE void nh_load_matrices_transposed(unsigned fragment[4], const void *row) {
+NH_DEVICE void nh_load_matrices_transposed_at(unsigned fragment[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-                 : "r"(nh_shared_address(row))
+                 : "r"(row)
                  : "memory");
+}
+
+NH_DEVICE void nh_load_matrices_transposed(unsigned fragment[4], const void *row) {
+    nh_load_matrices_transposed_at(fragment, nh_shared_address(row));
 }
 
 NH_DEVICE void nh_mma_f16(float c[4], const unsigned a[4], const unsigned b[2]) {
@@ -118,6 +122,18 @@ NH_DEVICE unsigned nh_to_tf32(float value) {
 NH_DEVICE float nh_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Of numbers that are neither subnormal nor too large for the other of these: within 1 and 2 units in the last place. */
+NH_DEVICE float nh_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+NH_DEVICE float nh_log2(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

@@ -9,6 +9,8 @@
  * Lines of the halo are spaced so that consecutive columns of a subtile's box are consecutive rows modulo 8 across the
  * ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
  *
+ * On sm_90 the copy engine fetches halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh), else threads copy them.
+ *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128), NH_Q0.. (rows of an item), NH_S0.. (of a
  * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some
  * stride is not 1), NH_DENSE (every row sees all columns of its subtile's box), NH_PENALTY (see small_penalty.cuh),
@@ -19,6 +21,11 @@
 #include "tile_note.cuh"
 
 #include "mma.cuh"
+
+/* Of the copy engine's boxes that are under way or in use at a time; 0: threads copy. */
+#ifndef NH_STAGES
+#define NH_STAGES 0
+#endif
 
 #define NH_LOG2E 1.4426950408889634
 #define NH_LN2 0.6931471805599453
@@ -31,7 +38,8 @@
 #define NH_CONGRUENT(rows, residue) ((rows) + (((residue) - (rows)) % 8 + 8) % 8)
 
 enum {
-    NH_THREADS = 32 * NH_WARPS,
+    NH_FETCHERS = NH_STAGES < 3 ? NH_STAGES : 3, /* of a block's warps, the last */
+    NH_THREADS = 32 * (NH_WARPS + NH_FETCHERS),
     NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
     NH_ROWS = NH_Q0 * NH_Q1 * NH_Q2,
     NH_SUBTILES = NH_ROWS / 16,
@@ -49,9 +57,10 @@ enum {
     NH_HALO_ROWS = (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
     NH_STEPS = (NH_DIM + 15) / 16,
     NH_STEPS_V = (NH_DIM_V + 15) / 16,
-    NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V
+    NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V,
+    NH_STAGE_ALIGNMENT = NH_STAGES ? 1024 : 128 /* boxes start where the copy engine's swizzle does */
 };
-static_assert(NH_SUBTILES % NH_WARPS == 0, "every warp has as many subtiles");
+static_assert(NH_STAGES || NH_SUBTILES % NH_WARPS == 0, "every warp has as many subtiles");
 
 /* ---- rows in shared memory: units of 16 bytes ---- */
 
@@ -109,15 +118,16 @@ NH_DEVICE int nh_column_at(int column, int axis) {
 }
 
 /* Coordinate in the item of row 0 .. 15 of a subtile. */
-NH_DEVICE int nh_row_at(int subtile, int row, int axis) {
-    const int across = NH_Q2 / NH_S2, down = NH_Q1 / NH_S1;
-    return axis == 2   ? subtile % across * NH_S2 + row % NH_S2
-           : axis == 1 ? subtile / across % down * NH_S1 + row / NH_S2 % NH_S1
-                       : subtile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1);
+NH_DEVICE int nh_row_at(unsigned subtile, unsigned row, int axis) {
+    const unsigned across = NH_Q2 / NH_S2, down = NH_Q1 / NH_S1;
+    return (int)(axis == 2   ? subtile % across * NH_S2 + row % NH_S2
+                 : axis == 1 ? subtile / across % down * NH_S1 + row / NH_S2 % NH_S1
+                             : subtile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
 }
 
-/* Number of that row in the item: the last axis is fastest. */
+/* Where shared memory has that row of the item: the last axis is fastest; a box of the copy engine is a subtile. */
 NH_DEVICE int nh_row_number(int subtile, int row) {
+    if (NH_STAGES) return 16 * subtile + row;
     return (nh_row_at(subtile, row, 0) * NH_Q1 + nh_row_at(subtile, row, 1)) * NH_Q2 +
            nh_row_at(subtile, row, 2);
 }
@@ -125,9 +135,9 @@ NH_DEVICE int nh_row_number(int subtile, int row) {
 /* ---- items ---- */
 
 struct nh_item {
-    int head; /* of the rows */
-    /* first positions of rows and halo, tokens of the dilation group */
-    int row[3], column[3], length[3];
+    int number, batch, head; /* of the rows */
+    /* dilation group and its tokens, first positions of rows and halo */
+    int group[3], length[3], row[3], column[3];
     /* Of each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
      * (In shared memory because the compiler would keep products of strides in registers across items.) */
     long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
@@ -193,9 +203,12 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item
         item.origin[lane] = origin;
     }
     if (lane == 0) {
+        item.number = index;
+        item.batch = (int)rest;
         item.head = row_head;
 #pragma unroll
         for (int a = 0; a < 3; a++) {
+            item.group[a] = group[a];
             item.row[a] = row[a];
             item.column[a] = column[a];
             item.length[a] = length[a];
@@ -214,6 +227,17 @@ NH_DEVICE bool nh_subtile_exists(const nh_item &item, int subtile) {
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         exists = exists && item.row[a] + nh_row_at(subtile, 0, a) < item.length[a];
     return exists;
+}
+
+/* Calls work(subtile) for each that is the warp's and exists. */
+template <typename Work>
+NH_DEVICE void nh_for_subtiles(const nh_cuda_args &args, const nh_item &item, const Work &work) {
+#pragma unroll 1
+    for (int subtile = (int)(threadIdx.x / 32); subtile < NH_SUBTILES; subtile += NH_WARPS)
+        if (nh_subtile_exists(item, subtile)) {
+            nh_note_subtile(args, item.number, subtile);
+            work(subtile);
+        }
 }
 
 NH_DEVICE bool nh_row_exists(const nh_item &item, int subtile, int row) {
@@ -311,14 +335,14 @@ template <nh_order ORDER> NH_DEVICE int nh_lane_half() {
     return ORDER == NH_TRANSPOSED ? lane / 16 : lane / 8 % 2;
 }
 
-/* Where a lane finds its elements of the column in halo row `first`, step after step; for columns whose numbers are
- * congruent to the lane's modulo 8. */
+/* Where in shared memory a lane finds its elements of the column in halo row `first`, step after step; for columns whose
+ * numbers are congruent to the lane's modulo 8. */
 template <nh_order ORDER, int WIDTH, int STEPS>
-NH_DEVICE void nh_gather_start(const char *(&start)[STEPS], const char *halo, int first) {
+NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int first) {
     int swizzle = nh_swizzle(WIDTH, first + (int)(threadIdx.x % 8));
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
-        start[s] = halo + first * nh_row_bytes(WIDTH) +
+        start[s] = nh_shared_address(halo) + first * nh_row_bytes(WIDTH) +
                    (((2 * s + nh_lane_half<ORDER>()) ^ swizzle) << 4);
 }
 
@@ -334,11 +358,11 @@ NH_DEVICE void nh_product(float (&c)[4], const unsigned (&a)[4], unsigned b0, un
 /* c[0] and c[1] += rows times the 16 columns `ahead` rows from the start; the second eight only if `both`. */
 template <int WIDTH, int STEPS>
 NH_DEVICE void nh_multiply_columns(float (*c)[4], const unsigned (&rows)[STEPS][4],
-                                   const char *const (&start)[STEPS], int ahead, bool both) {
+                                   const unsigned (&start)[STEPS], int ahead, bool both) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         unsigned b[4];
-        nh_load_matrices(b, start[s] + ahead * nh_row_bytes(WIDTH));
+        nh_load_matrices_at(b, start[s] + ahead * nh_row_bytes(WIDTH));
         nh_product(c[0], rows[s], b[0], b[1]);
         if (both) nh_product(c[1], rows[s], b[2], b[3]);
     }
@@ -347,11 +371,11 @@ NH_DEVICE void nh_multiply_columns(float (*c)[4], const unsigned (&rows)[STEPS][
 /* sum += weights times the 16 columns' elements. */
 template <int WIDTH, int STEPS>
 NH_DEVICE void nh_add_columns(float (&sum)[2 * STEPS][4], const unsigned (&weights)[4],
-                              const char *const (&start)[STEPS], int ahead) {
+                              const unsigned (&start)[STEPS], int ahead) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         unsigned b[4];
-        nh_load_matrices_transposed(b, start[s] + ahead * nh_row_bytes(WIDTH));
+        nh_load_matrices_transposed_at(b, start[s] + ahead * nh_row_bytes(WIDTH));
         nh_product(sum[2 * s], weights, b[0], b[1]);
         nh_product(sum[2 * s + 1], weights, b[2], b[3]);
     }
@@ -385,14 +409,38 @@ NH_DEVICE float nh_row_sum(float value) {
     return value + __shfl_xor_sync(~0u, value, 2);
 }
 
+/* ---- rows that come out not finite ---- */
+
+/* Whether the sums of row g (half 0) or g + 8 that this thread has are not all finite. */
+template <int COUNT> NH_DEVICE bool nh_spoilt(const float (&sum)[COUNT][4], int half) {
+    float total = 0.f;
+#pragma unroll
+    for (int u = 0; u < COUNT; u++)
+        total += sum[u][2 * half] + sum[u][2 * half + 1];
+    return total - total != 0.f;
+}
+
+/* Calls redo(row), by the whole warp, for rows g (`first`) and g + 8 (`second`) of threads that say so. */
+template <typename Redo> NH_DEVICE void nh_for_spoilt_rows(bool first, bool second, const Redo &redo) {
+    unsigned lanes[2] = {__ballot_sync(~0u, first), __ballot_sync(~0u, second)};
+#pragma unroll 1
+    for (int row = 0; row < 16; row++)
+        if ((row < 8 ? lanes[0] : lanes[1]) >> row % 8 * 4 & 15) redo(row);
+}
+
 /* ---- results ---- */
+
+/* Where shared memory has results of that row: the copy engine takes them subtile by subtile, else they replace rows. */
+NH_DEVICE int nh_result_number(int subtile, int row) {
+    return NH_STAGES ? row : nh_row_number(subtile, row);
+}
 
 /* A subtile's sums, times one factor per row, into shared rows. */
 template <int ROOM, int STEPS>
 NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[2 * STEPS][4], float first, float second,
                              int subtile) {
     int lane = (int)(nh_thread_again() % 32), t = lane % 4;
-    int row = nh_row_number(subtile, lane / 4), below = nh_row_number(subtile, lane / 4 + 8);
+    int row = nh_result_number(subtile, lane / 4), below = nh_result_number(subtile, lane / 4 + 8);
 #pragma unroll
     for (int u = 0; u < 2 * STEPS; u++) {
         *(unsigned *)(rows + nh_unit_offset(ROOM, row, u) + 4 * t) =
@@ -414,6 +462,6 @@ NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_item &item, int 
         int i = first + lane, row = i / units, unit = i % units;
         if (i < 16 * units && nh_row_exists(item, subtile, row))
             *(uint4 *)(to + nh_row_offset(item, slot, subtile, row) + 8 * unit) =
-                *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_row_number(subtile, row), unit));
+                *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_result_number(subtile, row), unit));
     }
 }

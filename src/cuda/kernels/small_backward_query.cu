@@ -1,153 +1,232 @@
-/* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE. Scores are
- * needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
+/* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE. Scores
+ * are needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
 #define NH_INVERSE 0
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
+#define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "small_bias_gradient.cuh"
+#include "small_exact_gradient.cuh"
+
+/* What is fetched for an item. */
+struct nh_stage {
+    alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
+    alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
+    /* where threads copy, gradients take the places of queries that have been read */
+    alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_DIM)];
+    alignas(NH_STAGE_ALIGNMENT) char outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)];
+    alignas(NH_STAGE_ALIGNMENT) char d_outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)];
+};
 
 struct nh_shared {
-    alignas(128) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
-    alignas(128) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
-    /* and, once a subtile has taken its queries, its gradients */
-    alignas(128) char queries[NH_ROWS * nh_row_bytes(NH_DIM)];
-    alignas(128) char outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)], d_outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)];
+#if NH_STAGES
+    nh_stage stage[NH_STAGES];
+    alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_DIM)];
+    nh_ring ring;
+#else
+    nh_stage stage;
+    nh_scene scene[2];
+#endif
     nh_tables tables;
+    nh_penalties penalties;
     nh_bias_sums sums;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-/* Sum of the products of two operands' elements, for row g (half 0) or g + 8 of the subtile. */
-NH_DEVICE float nh_dot_rows(const unsigned (&a)[NH_STEPS_V][4], const unsigned (&b)[NH_STEPS_V][4],
-                            int half) {
-    float sum = 0.f;
+/* rowsum(dO * O) of rows g and g + 8: the diagonal of dO times O transposed, by the tensor cores. */
+NH_DEVICE void nh_dot_rows(float (&sum)[2], const unsigned (&d_outputs)[NH_STEPS_V][4],
+                           const char *outputs, int subtile) {
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4;
+    const int row = nh_row_number(subtile, nh_lane_column<NH_AS_LAID>());
+    float c[2][4] = {};
 #pragma unroll
-    for (int s = 0; s < NH_STEPS_V; s++)
-#pragma unroll
-        for (int i = half; i < 4; i += 2) {
-            sum += nh_load((elem)(a[s][i] & 0xffff)) * nh_load((elem)(b[s][i] & 0xffff));
-            sum += nh_load((elem)(a[s][i] >> 16)) * nh_load((elem)(b[s][i] >> 16));
-        }
-    return nh_row_sum(sum);
+    for (int s = 0; s < NH_STEPS_V; s++) {
+        unsigned b[4];
+        nh_load_matrices(b, outputs + nh_unit_offset(NH_DIM_V, row, 2 * s + nh_lane_half<NH_AS_LAID>()));
+        nh_product(c[0], d_outputs[s], b[0], b[1]);
+        nh_product(c[1], d_outputs[s], b[2], b[3]);
+    }
+    const int holder = lane - lane % 4 + g / 2;
+    sum[0] = __shfl_sync(~0u, g % 2 ? c[0][1] : c[0][0], holder);
+    sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
 }
 
-/* -LSE in base 2 and delta of rows g and g + 8; both go to memory, too, next to each other. */
-NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_item &item, int subtile,
-                                 const nh_shared &shared, const unsigned (&d_outputs)[NH_STEPS_V][4],
+/* -LSE in base 2 and delta of rows g and g + 8, also to memory: lane 0 of a row's four stores the one, lane 1 the other. */
+NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene, int subtile,
+                                 const char *outputs, const unsigned (&d_outputs)[NH_STEPS_V][4],
                                  float (&lse)[2], float (&delta)[2]) {
-    const nh_cuda_tensor &from = args.tensor[NH_LSE], &d_lse = args.tensor[NH_D_LSE];
-    unsigned outputs[NH_STEPS_V][4];
-    nh_load_rows<NH_DIM_V, NH_STEPS_V>(outputs, shared.outputs, subtile);
+    const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
+    nh_dot_rows(delta, d_outputs, outputs, subtile);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int row = (int)(nh_thread_again() % 32) / 4 + 8 * half;
-        lse[half] = 0.f;
-        delta[half] = nh_dot_rows(outputs, d_outputs, half);
-        if (!nh_row_exists(item, subtile, row)) continue;
-        lse[half] = ((const float *)from.data)[nh_row_offset(item, NH_LSE, subtile, row)] *
-                    -(float)NH_LOG2E;
-        if (d_lse.data)
-            delta[half] -=
-                ((const float *)d_lse.data)[nh_row_offset(item, NH_D_LSE, subtile, row)];
-        if (threadIdx.x % 4 == 0)
-            *(float2 *)((float *)args.tensor[NH_DELTA].data +
-                        nh_row_offset(item, NH_DELTA, subtile, row)) =
-                make_float2(lse[half], delta[half]);
+        float2 both = scene.lse[16 * subtile + lane / 4 + 8 * half];
+        lse[half] = both.x;
+        delta[half] -= both.y;
+    }
+    if (lane % 4 > 1 || !nh_row_exists(scene.item, subtile, row)) return;
+    float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(scene.item, NH_DELTA, subtile, row);
+    *(float2 *)to = lane % 4 ? make_float2(lse[1], delta[1]) : make_float2(lse[0], delta[0]);
+}
+
+/* Scores of 16 columns, the first of which is `column`, become gradients of theirs. */
+NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
+                                  const float (&lse)[2], const float (&delta)[2],
+                                  const unsigned (&seen)[2], int pair, const float *const (&bias)[2],
+                                  const int *bias_column) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int half = i / 2 % 2, c = i / 4 * 8 + (int)(threadIdx.x % 4) * 2 + i % 2;
+        bool visible = NH_PENALTY || seen[half] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
+        float &score = scores[i / 4][i % 4], bent = lse[half];
+        if (NH_BIAS_COUNT && visible) bent += bias[half][bias_column[c]];
+        float weight = nh_exp2(fmaf(score, scale, bent));
+        score = visible ? weight * (d_weights[i / 4][i % 4] - delta[half]) : 0.f;
     }
 }
 
-NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_item &item, nh_shared &shared,
-                                int subtile) {
-    const float scale = shared.tables.scale;
-    unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4];
-    nh_load_rows<NH_DIM, NH_STEPS>(queries, shared.queries, subtile);
-    nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, shared.d_outputs, subtile);
+NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
+                                const nh_penalties &penalties, const nh_stage &stage, nh_bias_sums &sums,
+                                int subtile, char *results) {
+    unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4], places[NH_STEPS_PLACES][4];
+    nh_load_rows<NH_DIM, NH_STEPS>(queries, stage.queries, subtile);
+    nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, stage.d_outputs, subtile);
     float lse[2], delta[2], d_queries[2 * NH_STEPS][4] = {};
-    nh_row_statistics(args, item, subtile, shared, d_outputs, lse, delta);
-    const char *keys[NH_STEPS], *keys_across[NH_STEPS], *values[NH_STEPS_V];
-    int first = nh_box_row(shared.tables.sight, subtile);
-    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, shared.keys, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, shared.keys, first);
-    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
+    nh_row_statistics(args, scene, subtile, stage.outputs, d_outputs, lse, delta);
+    unsigned keys[NH_STEPS], keys_across[NH_STEPS], values[NH_STEPS_V];
+    int first = nh_box_row(scene.sight, subtile), reach = nh_sight_reach(scene.sight, subtile);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, stage.keys, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, stage.keys, first);
+    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, stage.values, first);
+    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     const bool bias_wanted = nh_bias_wanted(args);
-    const float *bias[2] = {shared.tables.bias, shared.tables.bias};
+    const float *bias[2] = {scene.bias, scene.bias};
     if (NH_BIAS_COUNT)
         for (int half = 0; half < 2; half++)
-            bias[half] += nh_bias_row(args, item, shared.tables.sight, subtile,
-                                      (int)(threadIdx.x % 32) / 4 + 8 * half);
+            bias[half] += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4 + 8 * half);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
-        nh_chunk_bits(seen, shared.tables.sight, subtile, chunk);
+        int row[4 * NH_GATHERS], row_across[4 * NH_GATHERS];
+        if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, chunk);
+        nh_gather_rows(row, tables.columns, chunk, nh_lane_column<NH_AS_LAID>());
+        nh_gather_rows(row_across, tables.columns, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             int column = chunk * NH_CHUNK + 16 * p;
-            if (nh_pair_unseen(seen, p)) {
+            if (column >= reach) {
                 const unsigned none[4] = {0, 0, 0, 0};
-                if (bias_wanted) nh_bias_lay(shared.sums, column, none);
+                if (bias_wanted) nh_bias_lay(sums, column, none);
                 continue;
             }
-            const unsigned short *rows_of = shared.tables.columns.row + column;
-            int row = rows_of[nh_lane_column<NH_AS_LAID>()];
-            int row_across = rows_of[nh_lane_column<NH_TRANSPOSED>()];
             float scores[2][4] = {}, d_weights[2][4] = {};
-            nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row, true);
-            nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_weights, d_outputs, values, row, true);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                int half = i / 2 % 2, c = i / 4 * 8 + (int)(threadIdx.x % 4) * 2 + i % 2;
-                bool visible = seen[half] >> (4 * p + i / 4 * 2 + i % 2) & 1;
-                float bent = lse[half];
-                if (NH_BIAS_COUNT && visible) bent += bias[half][shared.tables.columns.bias[column + c]];
-                float weight = nh_exp2(fmaf(scores[i / 4][i % 4], scale, bent));
-                scores[i / 4][i % 4] =
-                    visible ? weight * (d_weights[i / 4][i % 4] - delta[half]) : 0.f;
-            }
             unsigned d_scores[4];
+            if (NH_PENALTY) nh_penalize(scores, places, penalties, column / 16, true);
+            nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row[p], true);
+            nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_weights, d_outputs, values, row[p], true);
+            nh_score_gradients(scores, d_weights, tables.scale, lse, delta, seen, p, bias,
+                               tables.columns.bias + (NH_BIAS_COUNT ? column : 0));
             nh_pack_weights(d_scores, scores, true);
-            if (bias_wanted) nh_bias_lay(shared.sums, column, d_scores);
-            nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys_across, row_across);
+            if (bias_wanted) nh_bias_lay(sums, column, d_scores);
+            nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys_across, row_across[p]);
         }
     }
-    if (bias_wanted) nh_bias_gather(item, shared.tables.sight, subtile, shared.sums);
-    if (!args.tensor[NH_D_Q].data) return;
+    if (bias_wanted) nh_bias_gather(args, scene, subtile, sums);
+#if NH_STAGES
+    nh_results_free();
+#else
     __syncwarp();
-    nh_stage_rows<NH_DIM, NH_STEPS>(shared.queries, d_queries, (float)args.scale, (float)args.scale,
+#endif
+    nh_stage_rows<NH_DIM, NH_STEPS>(results, d_queries, (float)args.scale, (float)args.scale,
                                     subtile);
-    __syncwarp();
-    nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, shared.queries, subtile);
+    const bool spoilt[2] = {nh_spoilt(d_queries, 0), nh_spoilt(d_queries, 1)};
+    if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
+    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
+        float2 statistics = make_float2(__shfl_sync(~0u, row < 8 ? lse[0] : lse[1], row % 8 * 4),
+                                        __shfl_sync(~0u, row < 8 ? delta[0] : delta[1], row % 8 * 4));
+        nh_exact_gradient(args, scene.item, subtile, row, statistics, results, nullptr);
+    });
 }
+
+#if NH_STAGES
+
+struct nh_maps {
+    nh_tensor_map q, k, v, o, d_o, d_q;
+};
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    small_backward_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
+    extern __shared__ __align__(1024) char nh_shared_memory[];
+    nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
+    if (threadIdx.x == 0) nh_ring_start(shared.ring);
+    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
+    nh_tables_start(args, shared.tables);
+    __syncthreads();
+    if (threadIdx.x / 32 >= NH_WARPS) {
+        const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
+            nh_stage &stage = shared.stage[turn];
+            int kv_head = item.head / (heads / kv_heads);
+            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, stage.queries, item.head, heads);
+            nh_fetch_rows<NH_O_MAP>(args, item, maps.o, barrier, stage.outputs, item.head, heads);
+            nh_fetch_rows<NH_D_O_MAP>(args, item, maps.d_o, barrier, stage.d_outputs, item.head, heads);
+            if (threadIdx.x % 32) return;
+            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, stage.keys, kv_head, kv_heads);
+            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, stage.values, kv_head, kv_heads);
+        };
+        nh_fetch_items<(2 * NH_HALO_ROWS + 3 * NH_ROWS) * nh_row_bytes(NH_DIM)>(
+            args, shared.tables, shared.ring, 1, fetch);
+    } else {
+        int bias_turn = 0;
+        char *results = shared.results[threadIdx.x / 32];
+        const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
+            nh_bias_head(args, bias_turn, scene.item.head, shared.sums);
+            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.stage[stage], shared.sums,
+                             subtile, results);
+            if (args.tensor[NH_D_Q].data)
+                nh_store_results<NH_D_Q_MAP>(args, scene.item, maps.d_q, NH_D_Q, subtile, results,
+                                             scene.item.head, heads);
+        };
+        nh_work_items(args, shared.ring, 1, work);
+        nh_bias_head(args, bias_turn, heads, shared.sums);
+    }
+}
+
+#else
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_query(const __grid_constant__ nh_cuda_args args) {
-    extern __shared__ __align__(128) char nh_shared_memory[];
+    extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    int warp = (int)(threadIdx.x / 32), turn = 0;
-    int head = 0; /* whose bias gradient is being added up */
-    const bool bias_wanted = nh_bias_wanted(args);
-    if (bias_wanted) nh_bias_clear(shared.sums);
+    nh_stage &stage = shared.stage;
+    int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;
+    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables);
+    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, shared.scene[0].item);
+    __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        const nh_item &item = shared.tables.item[turn];
-        nh_copy_halo<NH_DIM>(args, item, NH_K, 0, shared.keys);
-        nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, shared.values);
-        nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_Q, shared.queries);
-        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, shared.outputs);
-        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, shared.d_outputs);
-        if (bias_wanted && item.head > head) {
-            nh_bias_flush(args, head, item.head, shared.sums);
-            head = item.head;
-        }
+        nh_scene &scene = shared.scene[turn];
+        const nh_item &item = scene.item;
         turn ^= 1;
-        nh_tables_turn(args, item, index + (int)gridDim.x, shared.tables, turn);
-        if (NH_BIAS_COUNT) nh_bias_fill(args, item.head, shared.tables.bias);
+        nh_copy_halo<NH_DIM>(args, item, NH_K, 0, stage.keys);
+        nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, stage.values);
+        nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_Q, stage.queries);
+        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, stage.outputs);
+        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, stage.d_outputs);
+        nh_bias_head(args, bias_turn, item.head, shared.sums);
+        nh_scene_fill(args, shared.tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_item_locate_next(args, index + (int)gridDim.x, shared.scene[turn].item);
         nh_copy_wait();
         __syncthreads();
-#pragma unroll 1
-        for (int subtile = warp; subtile < NH_SUBTILES; subtile += NH_WARPS)
-            if (nh_subtile_exists(item, subtile)) {
-                nh_note_subtile(args, index, subtile);
-                nh_differentiate(args, item, shared, subtile);
-            }
+        nh_for_subtiles(args, item, [&](int subtile) {
+            nh_differentiate(args, scene, shared.tables, shared.penalties, stage, shared.sums, subtile,
+                             stage.queries);
+            __syncwarp();
+            if (args.tensor[NH_D_Q].data)
+                nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, stage.queries, subtile);
+        });
         __syncthreads();
     }
-    if (bias_wanted) nh_bias_flush(args, head, (int)args.heads, shared.sums);
+    nh_bias_head(args, bias_turn, (int)args.heads, shared.sums);
 }
+
+#endif

@@ -1,19 +1,23 @@
 /* Gradient of the relative bias, from the score gradients of small_backward_query.cu, without atomics.
  *
  * A warp lays the score gradients of its subtile down in shared memory and gathers them by entries of the bias table:
- * each lane owns some entries and adds up, over the 16 rows, the columns at that distance. Sums of a block's warps are
- * kept per head and written when the head changes, which is why heads are the slowest digit of this kernel's items.
- * small_bias_sum.cu adds up the blocks. Every order is fixed: results are bit-equal every run. */
+ * each lane owns some entries and adds up, over the 16 rows, the columns at that distance. A warp's sums are kept per head
+ * and written when the head changes, which is why heads are the slowest digit of this kernel's items. small_bias_sum.cu
+ * adds up the warps. Every order is fixed: results are bit-equal every run. */
 #pragma once
 
 #include "small_gradient.cuh"
 
 /* Nearly nothing without a bias. */
-enum { NH_LAID_COLUMNS = NH_BIAS_COUNT ? NH_COLUMNS : 2, NH_BIAS_SUMS = NH_BIAS_COUNT ? NH_BIAS_COUNT : 1 };
+enum {
+    NH_LAID_COLUMNS = NH_BIAS_COUNT ? NH_COLUMNS : 2,
+    NH_BIAS_SUMS = NH_BIAS_COUNT ? NH_BIAS_COUNT : 1,
+    NH_BIAS_WARPS = NH_BIAS_COUNT ? NH_WARPS : 1
+};
 
 struct nh_bias_sums {
-    elem d_scores[NH_WARPS][16][NH_LAID_COLUMNS];
-    float sum[NH_WARPS][NH_BIAS_SUMS];
+    elem d_scores[NH_BIAS_WARPS][16][NH_LAID_COLUMNS];
+    float sum[NH_BIAS_WARPS][NH_BIAS_SUMS];
 };
 
 NH_DEVICE bool nh_bias_wanted(const nh_cuda_args &args) {
@@ -36,29 +40,43 @@ NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const unsigned (&pack
         *(unsigned *)&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2] = packed[i];
 }
 
-NH_DEVICE constexpr int nh_axis_distances(int axis) {
-    return NH_BIAS_COUNT ? 2 * (axis == 0 ? NH_W0 : axis == 1 ? NH_W1 : NH_W2) - 1 : 1;
+/* Distances from the subtile's rows to columns that they see, per axis. Without strides a row's window moves by less than
+ * the row. */
+NH_DEVICE void nh_seen_distances(const nh_cuda_args &args, const nh_item &item, int subtile, int (&low)[3],
+                                 int (&count)[3]) {
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        low[a] = 0;
+        count[a] = 1;
+        if (a < NH_FIRST_AXIS) continue;
+        const int window = nh_axis_window(a), first = item.row[a] + nh_row_at(subtile, 0, a);
+        const int last = nh_least(first + nh_axis_subtile(a), item.length[a]) - 1;
+        nh_range of_first = nh_columns_of(args.axis[a], item.length[a], first);
+        nh_range of_last = nh_columns_of(args.axis[a], item.length[a], last);
+        low[a] = NH_STRIDED ? 1 - window : of_last.begin - last;
+        count[a] = NH_STRIDED ? 2 * window - 1 : of_first.end - first - low[a];
+    }
 }
 
 /* Adds the subtile's gradients to the warp's sums. */
-NH_DEVICE void nh_bias_gather(const nh_item &item, const nh_sight &sight, int subtile,
-                              nh_bias_sums &sums) {
+NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, int subtile, nh_bias_sums &sums) {
+    const nh_item &item = scene.item;
     const int warp = (int)(threadIdx.x / 32);
     const elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[warp];
+    int low[3], count[3];
+    nh_seen_distances(args, item, subtile, low, count);
     __syncwarp();
-    for (int entry = (int)(threadIdx.x % 32); entry < NH_BIAS_COUNT; entry += 32) {
-        /* column that lies at the entry's distance from row 0 */
-        int at[3], rest = entry;
+    for (int i = (int)(threadIdx.x % 32); i < count[0] * count[1] * count[2]; i += 32) {
+        /* column that lies at this distance from row 0 */
+        int at[3], entry = 0;
+        unsigned rest = (unsigned)i;
 #pragma unroll
         for (int a = 2; a >= 0; a--) {
-            int distance = rest % nh_axis_distances(a) - nh_axis_distances(a) / 2;
-            rest /= nh_axis_distances(a);
             at[a] = 0;
-            if (a >= NH_FIRST_AXIS) {
-                int row = nh_row_at(subtile, 0, a);
-                at[a] = distance + item.row[a] + row - item.column[a] -
-                        sight.begin[nh_rows_before(a) + row];
-            }
+            if (a < NH_FIRST_AXIS) continue;
+            int distance = low[a] + nh_digit(&rest, count[a]), row = nh_row_at(subtile, 0, a);
+            entry += (distance + nh_axis_window(a) - 1) * nh_bias_step(args, a);
+            at[a] = distance + item.row[a] + row - item.column[a] - scene.sight.begin[nh_rows_before(a) + row];
         }
         float sum = 0.f;
 #pragma unroll
@@ -73,18 +91,23 @@ NH_DEVICE void nh_bias_gather(const nh_item &item, const nh_sight &sight, int su
     __syncwarp();
 }
 
-/* By all threads, between barriers: writes the sums of heads head .. next - 1, of which only the first has any. */
+/* Writes the warp's sums of heads head .. next - 1, of which only the first has any. */
 NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bias_sums &sums) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
+    const int warp = (int)(threadIdx.x / 32);
+    const long long share = (long long)blockIdx.x * NH_WARPS + warp;
     for (int h = head; h < next; h++) {
-        float *to = (float *)partial.data + h * partial.head + (long long)blockIdx.x * NH_BIAS_COUNT;
-        for (int entry = (int)threadIdx.x; entry < NH_BIAS_COUNT; entry += NH_THREADS) {
-            float sum = 0.f;
-            for (int warp = 0; warp < NH_WARPS; warp++) {
-                sum += sums.sum[warp][entry];
-                sums.sum[warp][entry] = 0.f;
-            }
-            to[entry] = sum;
+        float *to = (float *)partial.data + h * partial.head + share * NH_BIAS_COUNT;
+        for (int entry = (int)(threadIdx.x % 32); entry < NH_BIAS_COUNT; entry += 32) {
+            to[entry] = sums.sum[warp][entry];
+            sums.sum[warp][entry] = 0.f;
         }
     }
+}
+
+/* A warp's next item is of `head`; `turn` is the head whose gradient it has been adding up. */
+NH_DEVICE void nh_bias_head(const nh_cuda_args &args, int &turn, int head, nh_bias_sums &sums) {
+    if (!nh_bias_wanted(args) || head == turn) return;
+    nh_bias_flush(args, turn, head, sums);
+    turn = head;
 }

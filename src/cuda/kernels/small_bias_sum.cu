@@ -1,8 +1,8 @@
-/* The bias's gradient from the blocks' sums of small_backward_query.cu: 32 entries of a head per block, blocks' sums split
- * over its warps and added in a fixed order. */
+/* The bias's gradient from the warps' sums of small_backward_query.cu: 32 entries of a head per block, the sums split over its
+ * warps and added in a fixed order. */
 #include "prelude.cuh"
 
-enum { NH_WARPS = 16 };
+enum { NH_WARPS = 32 };
 
 __shared__ float part[NH_WARPS][32];
 
@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS)
     const float *from = (const float *)partial.data + head * partial.head + entry;
     float sum = 0.f;
     if (entry < NH_BIAS_COUNT) {
-#pragma unroll 4
+#pragma unroll 8
         for (int share = warp; share < shares; share += NH_WARPS)
             sum += from[(long long)share * NH_BIAS_COUNT];
     }

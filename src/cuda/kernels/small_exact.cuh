@@ -39,10 +39,10 @@ NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *value
 }
 
 /* Writes the row to `outputs`; returns its LSE. The query is read from memory: its place holds outputs by now. */
-static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, const nh_item &item,
-                                                  const char *keys, const char *values,
-                                                  const float *bias, int subtile, int row,
-                                                  char *outputs) {
+static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, const nh_scene &scene,
+                                                  const char *keys, const char *values, int subtile,
+                                                  int row, char *outputs) {
+    const nh_item &item = scene.item;
     int lane = (int)(threadIdx.x % 32);
     if (!nh_row_exists(item, subtile, row)) return 0.f;
     const elem *query =
@@ -66,33 +66,24 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(args, a);
                 }
                 nh_exact_key(state, keys, values, halo_row, (float)(args.scale * NH_LOG2E),
-                             NH_BIAS_COUNT ? bias[entry] : 0.f);
+                             NH_BIAS_COUNT ? scene.bias[entry] : 0.f);
             }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         int element = lane + 32 * i;
-        char *to = outputs + nh_unit_offset(NH_WIDEST, nh_row_number(subtile, row), element / 8);
+        char *to = outputs + nh_unit_offset(NH_WIDEST, nh_result_number(subtile, row), element / 8);
         if (element < NH_DIM_V) *(elem *)(to + element % 8 * 2) = nh_store(state.output[i] / state.sum);
     }
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
 }
 
 /* Does the rows of a subtile again whose sums are not finite. lse: of rows g and g + 8. */
-NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_item &item, const char *keys,
-                             const char *values, const float *bias, int subtile, char *outputs,
+NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, const char *keys,
+                             const char *values, int subtile, char *outputs,
                              const float (&sum)[2 * NH_STEPS_V][4], float (&lse)[2]) {
-    int lane = (int)(threadIdx.x % 32);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float poison = 0.f;
-#pragma unroll
-        for (int u = 0; u < 2 * NH_STEPS_V; u++)
-            poison += sum[u][2 * half] * 0.f + sum[u][2 * half + 1] * 0.f;
-#pragma unroll 1
-        for (int g = 0; g < 8; g++) {
-            if (!__any_sync(~0u, lane / 4 == g && poison != 0.f)) continue;
-            float exact =
-                nh_exact_row(args, item, keys, values, bias, subtile, g + 8 * half, outputs);
-            if (lane / 4 == g) lse[half] = exact;
-        }
-    }
+    const int g = (int)(threadIdx.x % 32) / 4;
+    nh_for_spoilt_rows(nh_spoilt(sum, 0), nh_spoilt(sum, 1), [&](int row) {
+        float exact = nh_exact_row(args, scene, keys, values, subtile, row, outputs);
+        if (row == g) lse[0] = exact;
+        if (row == g + 8) lse[1] = exact;
+    });
 }

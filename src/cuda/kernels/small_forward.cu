@@ -1,15 +1,29 @@
 /* Forward of small windows: the item's keys and values lie in shared memory, a subtile of 16 queries meets all its keys
- * at once (up to 128, otherwise in chunks with a running maximum). Several blocks share a multiprocessor, so that the
- * copies of one run under the products of the others. See small.cuh. */
+ * at once (up to 128, otherwise in chunks with a running maximum). Several blocks, or stages of one, share a
+ * multiprocessor, so that the copies of one run under the products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_exact.cuh"
-#include "small_penalty.cuh"
+#if NH_STAGES
+#include "small_boxes.cuh"
+#endif
+
+/* What is fetched for an item. */
+struct nh_stage {
+    alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
+    alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
+    /* where threads copy, outputs take the places of queries that have been read */
+    alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_WIDEST)];
+};
 
 struct nh_shared {
-    alignas(128) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
-    alignas(128) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
-    /* and, once a subtile has taken its queries, its outputs */
-    alignas(128) char queries[NH_ROWS * nh_row_bytes(NH_WIDEST)];
+#if NH_STAGES
+    nh_stage stage[NH_STAGES];
+    alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_WIDEST)];
+    nh_ring ring;
+#else
+    nh_stage stage;
+    nh_scene scene[2];
+#endif
     nh_tables tables;
     nh_penalties penalties;
 };
@@ -23,26 +37,25 @@ struct nh_state {
 };
 
 /* Masks a chunk's scores and turns them into weights. */
-NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, const nh_shared &shared,
-                                int subtile, int chunk, nh_scores &scores, nh_state &state,
-                                float (&output)[2 * NH_STEPS_V][4]) {
-    const float scale = shared.tables.scale;
+NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_scene &scene,
+                                const nh_tables &tables, int subtile, int chunk, nh_scores &scores,
+                                nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
+    const float scale = tables.scale;
     int lane = (int)(threadIdx.x % 32);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = lane / 4 + 8 * half;
-        unsigned bits = NH_PENALTY ? ~0u : nh_sight_bits(shared.tables.sight, subtile, row, chunk);
+        unsigned bits = NH_PENALTY ? ~0u : nh_sight_bits(scene.sight, subtile, row, chunk);
         float top = NH_MINUS_INFINITY, sum = 0.f;
-        const float *table = shared.tables.bias;
-        if (NH_BIAS_COUNT) table += nh_bias_row(args, item, shared.tables.sight, subtile, row);
+        const float *table = scene.bias;
+        if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, row);
 #pragma unroll
         for (int b = 0; b < 2 * NH_BLOCKS; b++) {
             float &score = scores[b / 2][2 * half + b % 2];
             bool seen = bits >> b & 1;
             if (NH_BIAS_COUNT && seen)
                 score = fmaf(score, scale,
-                             table[shared.tables.columns.bias[chunk * NH_CHUNK + b / 2 * 8 + lane % 4 * 2 +
-                                                       b % 2]]);
+                             table[tables.columns.bias[chunk * NH_CHUNK + b / 2 * 8 + lane % 4 * 2 + b % 2]]);
             score = seen ? score : NH_MINUS_INFINITY;
             top = fmaxf(top, score);
         }
@@ -69,94 +82,139 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_item &item, c
     }
 }
 
-/* Outputs into the place of the queries, LSE to memory. */
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, nh_shared &shared, int subtile,
-                         const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
-    int lane = (int)(nh_thread_again() % 32);
-    float inverse[2], lse[2], total = 0.f;
+/* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
+NH_DEVICE void nh_store_lse(const nh_cuda_args &args, const nh_item &item, int subtile, const float (&lse)[2]) {
+    const nh_cuda_tensor &to = args.tensor[NH_LSE];
+    const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
+    if (!to.data || lane % 4 > 1 || !nh_row_exists(item, subtile, row)) return;
+    ((float *)to.data)[nh_row_offset(item, NH_LSE, subtile, row)] = lane % 4 ? lse[1] : lse[0];
+}
+
+/* Outputs into shared memory, LSE to memory. */
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_stage &stage, int subtile,
+                         char *results, const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
+    float inverse[2], lse[2];
+    const bool spoilt = nh_spoilt(output, 0) | nh_spoilt(output, 1);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = nh_row_sum(state.sum[half]);
-        inverse[half] = __fdividef(1.f, sum);
-        lse[half] = (state.top[half] + __log2f(sum)) * (float)NH_LN2;
-#pragma unroll
-        for (int u = 0; u < 2 * NH_STEPS_V; u++)
-            total += output[u][2 * half] + output[u][2 * half + 1];
+        inverse[half] = nh_reciprocal(sum);
+        lse[half] = (state.top[half] + nh_log2(sum)) * (float)NH_LN2;
     }
+#if NH_STAGES
+    nh_results_free();
+#else
     __syncwarp();
-    nh_stage_rows<NH_WIDEST, NH_STEPS_V>(shared.queries, output, inverse[0], inverse[1], subtile);
-    __syncwarp();
-    /* not finite */
-    if (__any_sync(~0u, total - total != 0.f))
-        nh_exact_rows(args, item, shared.keys, shared.values, shared.tables.bias, subtile,
-                      shared.queries, output, lse);
-    const nh_cuda_tensor &to = args.tensor[NH_LSE];
-    if (to.data && lane % 4 == 0)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            if (nh_row_exists(item, subtile, lane / 4 + 8 * half))
-                ((float *)to.data)[nh_row_offset(item, NH_LSE, subtile, lane / 4 + 8 * half)] =
-                    lse[half];
-    __syncwarp();
-    nh_store_rows<NH_DIM_V, NH_WIDEST>(args, item, NH_O, shared.queries, subtile);
+#endif
+    nh_stage_rows<NH_WIDEST, NH_STEPS_V>(results, output, inverse[0], inverse[1], subtile);
+    if (__any_sync(~0u, spoilt))
+        nh_exact_rows(args, scene, stage.keys, stage.values, subtile, results, output, lse);
+    nh_store_lse(args, scene.item, subtile, lse);
 }
 
-NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_item &item, nh_shared &shared, int subtile) {
+NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
+                         const nh_penalties &penalties, const nh_stage &stage, int subtile, char *results) {
     unsigned queries[NH_STEPS][4];
-    nh_load_rows<NH_WIDEST, NH_STEPS>(queries, shared.queries, subtile);
-    const char *keys[NH_STEPS], *values[NH_STEPS_V];
-    int first = nh_box_row(shared.tables.sight, subtile);
-    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, shared.keys, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, shared.values, first);
-    unsigned starts[2];
-    if (NH_PENALTY) nh_penalty_rows(starts, shared.tables.sight, subtile);
+    nh_load_rows<NH_WIDEST, NH_STEPS>(queries, stage.queries, subtile);
+    unsigned keys[NH_STEPS], values[NH_STEPS_V];
+    int first = nh_box_row(scene.sight, subtile);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, stage.keys, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, stage.values, first);
+    unsigned places[NH_STEPS_PLACES][4];
+    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     nh_state state = {{-1e30f, -1e30f}, {0.f, 0.f}};
     float output[2 * NH_STEPS_V][4] = {};
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
-        const unsigned short *row = shared.tables.columns.row + chunk * NH_CHUNK;
+        int row[4 * NH_GATHERS];
         nh_scores scores = {};
-        if (NH_PENALTY) nh_penalize(scores, starts, shared.penalties, chunk);
+        nh_gather_rows(row, tables.columns, chunk, nh_lane_column<NH_AS_LAID>());
+#pragma unroll
+        for (int p = 0; NH_PENALTY && p < NH_PAIRS; p++)
+            nh_penalize(scores + 2 * p, places, penalties, chunk * NH_PAIRS + p,
+                        2 * p + 1 < NH_BLOCKS);
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++)
-            nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, queries, keys,
-                                                  row[16 * p + nh_lane_column<NH_AS_LAID>()],
+            nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, queries, keys, row[p],
                                                   2 * p + 1 < NH_BLOCKS);
-        nh_softmax_chunk(args, item, shared, subtile, chunk, scores, state, output);
+        nh_softmax_chunk(args, scene, tables, subtile, chunk, scores, state, output);
+        nh_gather_rows(row, tables.columns, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             unsigned weights[4];
             nh_pack_weights(weights, scores + 2 * p, 2 * p + 1 < NH_BLOCKS);
-            nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values,
-                                                 row[16 * p + nh_lane_column<NH_TRANSPOSED>()]);
+            nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row[p]);
         }
     }
-    nh_finish(args, item, shared, subtile, state, output);
+    nh_finish(args, scene, stage, subtile, results, state, output);
 }
+
+#if NH_STAGES
+
+struct nh_maps {
+    nh_tensor_map q, k, v, o;
+};
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    small_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
+    extern __shared__ __align__(1024) char nh_shared_memory[];
+    nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
+    if (threadIdx.x == 0) nh_ring_start(shared.ring);
+    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    nh_tables_start(args, shared.tables);
+    __syncthreads();
+    if (threadIdx.x / 32 >= NH_WARPS) {
+        const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
+            nh_stage &stage = shared.stage[turn];
+            int kv_head = item.head / (heads / kv_heads);
+            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, stage.queries, item.head, heads);
+            if (threadIdx.x % 32) return;
+            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, stage.keys, kv_head, kv_heads);
+            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, stage.values, kv_head, kv_heads);
+        };
+        nh_fetch_items<(2 * NH_HALO_ROWS + NH_ROWS) * nh_row_bytes(NH_DIM)>(args, shared.tables,
+                                                                            shared.ring, 1, fetch);
+    } else {
+        char *results = shared.results[threadIdx.x / 32];
+        const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
+            nh_attend(args, scene, shared.tables, shared.penalties, shared.stage[stage], subtile, results);
+            nh_store_results<NH_O_MAP>(args, scene.item, maps.o, NH_O, subtile, results, scene.item.head,
+                                       heads);
+        };
+        nh_work_items(args, shared.ring, 1, work);
+    }
+}
+
+#else
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_forward(const __grid_constant__ nh_cuda_args args) {
-    extern __shared__ __align__(128) char nh_shared_memory[];
+    extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    nh_stage &stage = shared.stage;
     int warp = (int)(threadIdx.x / 32), turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables);
+    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, shared.scene[0].item);
+    __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        const nh_item &item = shared.tables.item[turn];
-        nh_copy_halo<NH_DIM>(args, item, NH_K, 0, shared.keys);
-        nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, shared.values);
-        nh_copy_rows<NH_DIM, NH_WIDEST>(args, item, NH_Q, shared.queries);
+        nh_scene &scene = shared.scene[turn];
         turn ^= 1;
-        nh_tables_turn(args, item, index + (int)gridDim.x, shared.tables, turn);
-        if (NH_BIAS_COUNT) nh_bias_fill(args, item.head, shared.tables.bias);
+        nh_copy_halo<NH_DIM>(args, scene.item, NH_K, 0, stage.keys);
+        nh_copy_halo<NH_DIM_V>(args, scene.item, NH_V, 0, stage.values);
+        nh_copy_rows<NH_DIM, NH_WIDEST>(args, scene.item, NH_Q, stage.queries);
+        nh_scene_fill(args, shared.tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_item_locate_next(args, index + (int)gridDim.x, shared.scene[turn].item);
         nh_copy_wait();
         __syncthreads();
-#pragma unroll 1
-        for (int subtile = warp; subtile < NH_SUBTILES; subtile += NH_WARPS)
-            if (nh_subtile_exists(item, subtile)) {
-                nh_note_subtile(args, index, subtile);
-                nh_attend(args, item, shared, subtile);
-            }
+        nh_for_subtiles(args, scene.item, [&](int subtile) {
+            nh_attend(args, scene, shared.tables, shared.penalties, stage, subtile, stage.queries);
+            __syncwarp();
+            nh_store_rows<NH_DIM_V, NH_WIDEST>(args, scene.item, NH_O, stage.queries, subtile);
+        });
         __syncthreads();
     }
 }
+
+#endif

@@ -6,7 +6,7 @@
  * block of threads. This covers borders, strides and causal axes alike. */
 #pragma once
 
-#include "small.cuh"
+#include "small_penalty.cuh"
 
 /* bits[..][n]: columns whose coordinate on the axis is below n. */
 struct nh_prefixes {
@@ -14,17 +14,54 @@ struct nh_prefixes {
 };
 
 struct nh_sight {
-    /* per coordinate of an item's rows: where its subtile's box begins in the halo, where what the row sees starts in
-     * the box, bits */
-    int begin[NH_AXIS_ROWS], start[NH_AXIS_ROWS];
+    /* per coordinate of an item's rows: where its subtile's box begins in the halo; what the row sees of the box on that
+     * axis, as places of penalties and as bits */
+    int begin[NH_AXIS_ROWS];
+    unsigned places[NH_AXIS_ROWS];
+    /* per coordinate on the slowest axis: columns of the subtile's box before its last that is seen, and that */
+    int reach[NH_AXIS_ROWS];
     unsigned bits[NH_AXIS_ROWS][NH_CHUNKS][4];
 };
 
+/* Kernels that want LSE of their rows define it. */
+#ifndef NH_LSE_ROWS
+#define NH_LSE_ROWS 0
+#endif
+
+/* What is known of an item before its rows arrive. */
+struct nh_scene {
+    nh_item item;
+    nh_sight sight;
+    /* the head's, in base 2 */
+    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT : 1];
+    /* of its rows: -LSE in base 2, and LSE's gradient */
+    float2 lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
+};
+
+/* Loads of four pairs each, in distances that spread 8 columns over all banks. */
+enum { NH_GATHERS = ((NH_PAIRS + 3) / 4) | 1 };
+
 /* What depends on a column alone: its row in the halo and its step in the bias table, both from the box's first. */
 struct nh_column_tables {
+    /* rows by column of a pair and pair, as matrix loads ask for them */
+    uint4 gather[NH_CHUNKS][16][NH_GATHERS];
     int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
-    unsigned short row[NH_COLUMNS];
+    /* rows of columns 2t and 2t + 1 of each 8, by pair and t */
+    uint4 quad[NH_INVERSE ? NH_COLUMNS / 16 : 1][4];
 };
+
+/* Rows of one lane's columns in all pairs of a chunk. */
+NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables &columns, int chunk,
+                              int column) {
+#pragma unroll
+    for (int i = 0; 4 * i < NH_PAIRS; i++) {
+        uint4 four = columns.gather[chunk][column][i];
+        row[4 * i] = (int)four.x;
+        row[4 * i + 1] = (int)four.y;
+        row[4 * i + 2] = (int)four.z;
+        row[4 * i + 3] = (int)four.w;
+    }
+}
 
 /* What a step along an axis is worth in the bias table. */
 NH_DEVICE int nh_bias_step(const nh_cuda_args &args, int axis) {
@@ -58,28 +95,35 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
             row += nh_column_at(column, a) * nh_axis_pitch(a);
             if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * nh_bias_step(args, a);
         }
-        columns.row[c] = (unsigned short)row;
+        if (NH_INVERSE)
+            ((unsigned *)columns.quad[c / 16])[c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2] = (unsigned)row;
+        ((unsigned *)columns.gather[c / NH_CHUNK][c % 16])[c % NH_CHUNK / 16] = (unsigned)row;
         if (NH_BIAS_COUNT) columns.bias[c] = bias;
     }
 }
 
-/* By all threads, per item; a barrier must follow. A box that would stick out of the halo's room starts earlier. */
+/* Per item, by `threads` threads; a barrier must follow. A box that would stick out of the halo's room starts earlier. */
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
-                             nh_sight &sight) {
-    const int thread = (int)nh_thread_again();
+                             nh_sight &sight, int thread, int threads) {
     const bool needs_bits = !NH_DENSE && !NH_PENALTY;
+    const int copies = needs_bits ? 4 : 1;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        for (int i = thread; i < 4 * nh_axis_rows(a); i += NH_THREADS) {
-            int t = i % 4, at = i / 4, last = item.length[a] - 1, position = item.row[a] + at;
+        for (int i = thread; i < copies * nh_axis_rows(a); i += threads) {
+            int t = i % copies, at = i / copies, last = item.length[a] - 1, position = item.row[a] + at;
             int first = position - at % nh_axis_subtile(a);
             int begin = nh_columns_of(args.axis[a], item.length[a], nh_least(first, last)).begin;
             begin = nh_least(begin - item.column[a], nh_axis_halo(a) - nh_axis_columns(a));
             nh_range own = nh_columns_of(args.axis[a], item.length[a], nh_least(position, last));
             int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
+            if (t == 0 && a == NH_FIRST_AXIS) {
+                int end = nh_columns_of(args.axis[a], item.length[a],
+                                        nh_least(first + nh_axis_subtile(a) - 1, last)).end;
+                sight.reach[nh_rows_before(a) + at] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
+            }
             if (t == 0) {
                 sight.begin[nh_rows_before(a) + at] = begin;
-                sight.start[nh_rows_before(a) + at] = from;
+                sight.places[nh_rows_before(a) + at] = nh_penalty_places(a, from, to);
             }
             for (int c = 0; c < (needs_bits ? NH_CHUNKS : 0); c++)
                 sight.bits[nh_rows_before(a) + at][c][t] =
@@ -95,6 +139,25 @@ NH_DEVICE int nh_box_row(const nh_sight &sight, int subtile) {
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         row += sight.begin[nh_rows_before(a) + nh_row_at(subtile, 0, a)] * nh_axis_pitch(a);
     return row;
+}
+
+NH_DEVICE int nh_sight_reach(const nh_sight &sight, int subtile) {
+    return sight.reach[nh_rows_before(NH_FIRST_AXIS) + nh_row_at(subtile, 0, NH_FIRST_AXIS)];
+}
+
+NH_DEVICE unsigned nh_sight_places(const nh_sight &sight, int subtile, int row) {
+    unsigned places = 0;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        if (nh_axis_places(a)) places |= sight.places[nh_rows_before(a) + nh_row_at(subtile, row, a)];
+    return places;
+}
+
+/* First operand of the subtile's penalties. */
+NH_DEVICE void nh_sight_penalty_rows(unsigned (&operand)[NH_STEPS_PLACES][4], const nh_sight &sight,
+                                     int subtile) {
+    const int row = (int)(threadIdx.x % 32) / 4;
+    nh_penalty_rows(operand, nh_sight_places(sight, subtile, row), nh_sight_places(sight, subtile, row + 8));
 }
 
 NH_DEVICE unsigned nh_sight_bits(const nh_sight &sight, int subtile, int row, int chunk) {
@@ -114,21 +177,21 @@ NH_DEVICE unsigned nh_sight_bits(const nh_sight &sight, int subtile, int row, in
 
 /* ---- bias ---- */
 
-/* A head's table, in base 2; a barrier must follow. */
-NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table) {
+/* A head's table, in base 2, by `threads` threads; a barrier must follow. */
+NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table, int thread, int threads) {
     const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * NH_BIAS_COUNT;
-    for (int i = (int)threadIdx.x; i < NH_BIAS_COUNT; i += NH_THREADS)
+    for (int i = thread; i < NH_BIAS_COUNT; i += threads)
         table[i] = nh_load(from[i]) * (float)NH_LOG2E;
 }
 
 /* Entry of the box's first column for a row; a column adds its own step. The index counts from the query to the key:
  * with NH_INVERSE columns are queries. */
-NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_item &item, const nh_sight &sight, int subtile,
-                          int row) {
+NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_scene &scene, int subtile, int row) {
+    const nh_item &item = scene.item;
     int entry = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        int column = item.column[a] + sight.begin[nh_rows_before(a) + nh_row_at(subtile, 0, a)];
+        int column = item.column[a] + scene.sight.begin[nh_rows_before(a) + nh_row_at(subtile, 0, a)];
         int difference = column - (item.row[a] + nh_row_at(subtile, row, a));
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
                  nh_bias_step(args, a);
@@ -139,26 +202,41 @@ NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_item &item, const n
 /* ---- one block's tables ---- */
 
 struct nh_tables {
-    nh_item item[2];
-    nh_sight sight;
     nh_prefixes prefixes;
     nh_column_tables columns;
     float scale; /* of scores, to base 2 */
-    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT : 1];
 };
 
-/* Before the first item. */
+/* Before the first item; a barrier must follow. */
 NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables) {
-    if (threadIdx.x / 32 == 0) nh_item_locate(args, (int)blockIdx.x, tables.item[0]);
     if (threadIdx.x == 0) tables.scale = (float)(args.scale * NH_LOG2E);
     nh_tables_fill(args, tables.prefixes, tables.columns);
-    __syncthreads();
 }
 
-/* What the item's rows see and, by one warp, where item number `next` is, while copies are under way. A barrier must follow. */
-NH_DEVICE void nh_tables_turn(const nh_cuda_args &args, const nh_item &item, int next, nh_tables &tables,
-                              int turn) {
-    nh_sight_fill(args, item, tables.prefixes, tables.sight);
-    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items)
-        nh_item_locate(args, next, tables.item[turn]);
+NH_DEVICE void nh_lse_fill(const nh_cuda_args &args, const nh_item &item, float2 *lse, int thread,
+                           int threads) {
+    const nh_cuda_tensor &from = args.tensor[NH_LSE], &gradient = args.tensor[NH_D_LSE];
+#pragma unroll 4
+    for (int i = thread; i < NH_LSE_ROWS; i += threads) {
+        int subtile = i / 16, row = i % 16;
+        bool exists = nh_row_exists(item, subtile, row);
+        long long at = exists ? nh_row_offset(item, NH_LSE, subtile, row) : 0;
+        float value = ((const float *)from.data)[at], slope = 0.f;
+        if (gradient.data)
+            slope = ((const float *)gradient.data)[exists ? nh_row_offset(item, NH_D_LSE, subtile, row) : 0];
+        lse[i] = exists ? make_float2(value * -(float)NH_LOG2E, slope) : make_float2(0.f, 0.f);
+    }
+}
+
+/* All of a scene but its item, by `threads` threads; head: of the bias. A barrier must follow. */
+NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, nh_scene &scene, int head,
+                             int thread, int threads) {
+    nh_sight_fill(args, scene.item, tables.prefixes, scene.sight, thread, threads);
+    if (NH_BIAS_COUNT) nh_bias_fill(args, head, scene.bias, thread, threads);
+    if (NH_LSE_ROWS) nh_lse_fill(args, scene.item, scene.lse, thread, threads);
+}
+
+/* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */
+NH_DEVICE void nh_item_locate_next(const nh_cuda_args &args, int next, nh_item &item) {
+    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items) nh_item_locate(args, next, item);
 }

@@ -65,3 +65,29 @@ __device__ __forceinline__ void nh_show_shared(void) {
 __device__ __forceinline__ void nh_prefetch_map(const nh_tensor_map *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
+
+/* A box from shared memory to memory; what is outside the tensor is left out. nh_add_boxes_done holds for it, too. */
+__device__ __forceinline__ void nh_store_box(const nh_tensor_map *map, const int at[5], unsigned from) {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(map),
+                 "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(from)
+                 : "memory");
+}
+
+/* Coordinates of a map's five axes. 0: D, head, z, y, batch (ranks 1, 2); 1: D, head, z, y, x (one batch entry);
+ * 2: head and D, z, y, x, batch (heads next to each other); 3: D, z, y, x, batch and head. */
+template <int LAYOUT>
+__device__ __forceinline__ void place(int to[5], int column, int head, int heads, int dim, const int token[3],
+                                      int batch) {
+    to[0] = LAYOUT == 2 ? head * dim + column : column;
+    if (LAYOUT < 2) {
+        to[1] = head;
+        to[2] = token[2];
+        to[3] = token[1];
+        to[4] = LAYOUT == 0 ? batch : token[0];
+    } else {
+        to[1] = token[2];
+        to[2] = token[1];
+        to[3] = token[0];
+        to[4] = LAYOUT == 2 ? batch : batch * heads + head;
+    }
+}

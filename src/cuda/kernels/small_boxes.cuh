@@ -1,0 +1,153 @@
+/* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
+ *
+ * NH_STAGES places for what belongs to an item take turns; a barrier each tells that its boxes have landed, another that
+ * all its subtiles are done. The last warps of a block fetch, each every NH_FETCHERS-th item: where an item is and what its
+ * rows see, its scene, takes one warp longer than the others need for the item, and is worked out before there is room
+ * for its boxes. The other warps, any number of them, take the subtiles of all items in turn.
+ *
+ * Phases of a barrier are told apart by parity, so nobody may be two ahead. A stage is full only after the one before:
+ * whoever has seen one item full knows that all before it have been.
+ *
+ * Knobs: NH_Q_MAP, .. (layouts of tensor maps), NH_STORE_BOXES. One head dim for keys and values. */
+#pragma once
+#include "small_sight.cuh"
+#include "tma.cuh"
+
+struct nh_ring {
+    nh_scene scene[NH_STAGES + NH_FETCHERS];
+    unsigned long long full[NH_STAGES], free[NH_STAGES];
+};
+
+NH_DEVICE nh_scene &nh_scene_of(nh_ring &ring, unsigned turn) {
+    return ring.scene[turn % (NH_STAGES + NH_FETCHERS)];
+}
+
+/* Items of this block. */
+NH_DEVICE unsigned nh_own_items(const nh_cuda_args &args) {
+    return ((unsigned)args.tiling.items - blockIdx.x + gridDim.x - 1) / gridDim.x;
+}
+
+/* By one thread; a barrier must follow. */
+NH_DEVICE void nh_ring_start(nh_ring &ring) {
+    for (int i = 0; i < NH_STAGES; i++) {
+        nh_barrier_init(nh_shared_address(&ring.full[i]), 2);
+        nh_barrier_init(nh_shared_address(&ring.free[i]), NH_SUBTILES);
+    }
+    nh_barrier_init_done();
+}
+
+/* The five coordinates of the box at a position of the item's dilation group. */
+template <int LAYOUT>
+NH_DEVICE void nh_box_at(int (&at)[5], const nh_cuda_args &args, const nh_item &item,
+                         const int (&position)[3], int head, int heads) {
+    int token[3];
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * (int)args.axis[a].dilation + item.group[a];
+    place<LAYOUT>(at, 0, head, heads, NH_DIM, token, item.batch);
+}
+
+template <int LAYOUT>
+NH_DEVICE void nh_fetch_halo(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
+                             unsigned barrier, char *to, int head, int heads) {
+    int at[5];
+    nh_box_at<LAYOUT>(at, args, item, item.column, head, heads);
+    nh_copy_box(nh_shared_address(to), &map, barrier, at);
+}
+
+template <int LAYOUT>
+NH_DEVICE void nh_subtile_at(int (&at)[5], const nh_cuda_args &args, const nh_item &item, int subtile,
+                             int head, int heads) {
+    int position[3];
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        position[a] = item.row[a] + nh_row_at(subtile, 0, a);
+    nh_box_at<LAYOUT>(at, args, item, position, head, heads);
+}
+
+/* The item's rows, a box per subtile and lane. */
+template <int LAYOUT>
+NH_DEVICE void nh_fetch_rows(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
+                             unsigned barrier, char *to, int head, int heads) {
+    for (int subtile = (int)(threadIdx.x % 32); subtile < NH_SUBTILES; subtile += 32) {
+        int at[5];
+        nh_subtile_at<LAYOUT>(at, args, item, subtile, head, heads);
+        nh_copy_box(nh_shared_address(to) + 16 * subtile * nh_row_bytes(NH_DIM), &map, barrier, at);
+    }
+}
+
+/* Before the place of a warp's last results is written again. */
+NH_DEVICE void nh_results_free() {
+    if (threadIdx.x % 32 == 0) nh_add_boxes_done();
+    __syncwarp();
+}
+
+/* Stores a subtile's results, by its warp. Boxes with gaps, those of dilated axes, the copy engine only fetches. */
+template <int LAYOUT>
+NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
+                                int slot, int subtile, const char *results, int head, int heads) {
+    if (!NH_STORE_BOXES) {
+        __syncwarp();
+        nh_store_rows<NH_DIM, NH_DIM>(args, item, slot, results, subtile);
+        return;
+    }
+    nh_show_shared();
+    __syncwarp();
+    if (threadIdx.x % 32) return;
+    int at[5];
+    nh_subtile_at<LAYOUT>(at, args, item, subtile, head, heads);
+    nh_store_box(&map, at, nh_shared_address(results));
+}
+
+/* A fetching warp's part. An item is fetched for each of `members` heads that share its rows: fetch(item, stage, member,
+ * barrier) starts what is to land in the stage, BYTES in all. */
+template <int BYTES, typename Fetch>
+NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
+                              const Fetch &fetch) {
+    const int lane = (int)(threadIdx.x % 32);
+    const unsigned turns = nh_own_items(args) * members;
+#pragma unroll 1
+    for (unsigned turn = threadIdx.x / 32 - NH_WARPS; turn < turns; turn += NH_FETCHERS) {
+        const unsigned stage = turn % NH_STAGES, index = blockIdx.x + turn / members * gridDim.x;
+        const int member = (int)(turn % members);
+        const unsigned full = nh_shared_address(&ring.full[stage]);
+        nh_scene &scene = nh_scene_of(ring, turn);
+        nh_item_locate(args, (int)index, scene.item);
+        __syncwarp();
+        nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
+        nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
+        __syncwarp();
+        if (lane == 0) nh_barrier_expect(full, BYTES);
+        __syncwarp();
+        fetch(scene.item, (int)stage, member, full);
+        const unsigned before = turn - 1;
+        if (turn)
+            nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
+        if (lane == 0) nh_barrier_arrive(full);
+    }
+}
+
+static_assert(NH_WARPS <= NH_STAGES * NH_SUBTILES, "a warp would be two phases ahead of the first stage");
+
+/* A working warp's part: work(scene, stage, subtile, member) for each of its subtiles and all that is fetched for it. */
+template <typename Work>
+NH_DEVICE void nh_work_items(const nh_cuda_args &args, nh_ring &ring, unsigned members, const Work &work) {
+    /* shuffled, so that the compiler knows it to be the same in a warp */
+    const unsigned warp = __shfl_sync(~0u, threadIdx.x / 32, 0), subtiles = nh_own_items(args) * NH_SUBTILES;
+#pragma unroll 1
+    for (unsigned i = warp; i < subtiles; i += NH_WARPS) {
+        const unsigned subtile = i % NH_SUBTILES, first = i / NH_SUBTILES * members;
+        for (unsigned turn = first; turn < first + members; turn++) {
+            const unsigned stage = turn % NH_STAGES;
+            const nh_scene &scene = nh_scene_of(ring, turn);
+            nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / NH_STAGES & 1);
+            if (nh_subtile_exists(scene.item, (int)subtile)) {
+                nh_note_subtile(args, scene.item.number, (int)subtile);
+                work(scene, (int)stage, (int)subtile, (int)(turn - first));
+            }
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
+        }
+    }
+    nh_results_free();
+}

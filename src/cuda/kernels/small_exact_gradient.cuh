@@ -1,0 +1,104 @@
+/* Gradients of one row of the backward pass, pair by pair, by a whole warp: of a query, or with NH_INVERSE of a key and its
+ * value. For rows that a NaN or infinity outside their windows has spoilt, as in small_exact.cuh; all is read from memory. */
+#pragma once
+
+#include "small_gradient.cuh"
+
+enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
+
+/* A lane's share of a query and its output's gradient, of a key and its value, or of gradients of these. */
+struct nh_lane_rows {
+    float first[NH_LANE_ELEMENTS], second[NH_LANE_ELEMENTS];
+};
+
+NH_DEVICE void nh_lane_rows_load(nh_lane_rows &rows, const nh_cuda_args &args, int first_slot, long long first,
+                                 int second_slot, long long second) {
+    const elem *from = (const elem *)args.tensor[first_slot].data + first;
+    const elem *from2 = (const elem *)args.tensor[second_slot].data + second;
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
+        int element = (int)(threadIdx.x % 32) + 32 * i;
+        rows.first[i] = element < NH_DIM ? nh_load(from[element]) : 0.f;
+        rows.second[i] = element < NH_DIM_V ? nh_load(from2[element]) : 0.f;
+    }
+}
+
+NH_DEVICE float nh_warp_sum(float value) {
+    for (int step = 16; step; step /= 2)
+        value += __shfl_xor_sync(~0u, value, step);
+    return value;
+}
+
+/* Adds what a pair contributes. statistics: the query's -LSE in base 2 and delta. */
+NH_DEVICE void nh_exact_pair(const nh_lane_rows &row, const nh_lane_rows &column, float2 statistics,
+                             float scale, float bias, nh_lane_rows &gradient) {
+    float score = 0.f, d_weight = 0.f;
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
+        score += row.first[i] * column.first[i];
+        d_weight += row.second[i] * column.second[i];
+    }
+    float weight = nh_exp2(nh_warp_sum(score) * scale + (bias * (float)NH_LOG2E + statistics.x));
+    float d_score = weight * (nh_warp_sum(d_weight) - statistics.y);
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
+        gradient.first[i] += d_score * column.first[i];
+        gradient.second[i] += weight * column.second[i];
+    }
+}
+
+/* The column at a position, for the member-th of the query heads that share the keys. */
+NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, int member,
+                               const int (&position)[3], const int (&at)[3], const nh_lane_rows &row,
+                               float2 statistics, nh_lane_rows &gradient) {
+    const int first = NH_INVERSE ? NH_Q : NH_K, second = NH_INVERSE ? NH_D_O : NH_V;
+    const int share = (int)(args.heads / args.kv_heads);
+    long long offset[3] = {item.origin[first] + member * args.tensor[first].head,
+                           item.origin[second] + member * args.tensor[second].head,
+                           item.origin[NH_DELTA] + member * args.tensor[NH_DELTA].head};
+    int entry = (NH_INVERSE ? item.head * share + member : item.head) * NH_BIAS_COUNT;
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        int ahead = at[a] - item.column[a], difference = at[a] - position[a];
+        offset[0] += ahead * item.step[first][a];
+        offset[1] += ahead * item.step[second][a];
+        offset[2] += ahead * item.step[NH_DELTA][a];
+        entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
+                 nh_bias_step(args, a);
+    }
+    nh_lane_rows column;
+    nh_lane_rows_load(column, args, first, offset[0], second, offset[1]);
+    if (NH_INVERSE) statistics = *(const float2 *)((const float *)args.tensor[NH_DELTA].data + offset[2]);
+    nh_exact_pair(row, column, statistics, (float)(args.scale * NH_LOG2E),
+                  NH_BIAS_COUNT ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);
+}
+
+/* Writes the row's gradients to its places in shared memory; those of values only with NH_INVERSE. statistics: of a query. */
+static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, const nh_item &item,
+                                                      int subtile, int row, float2 statistics,
+                                                      char *first, char *second) {
+    if (!nh_row_exists(item, subtile, row)) return;
+    const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;
+    nh_lane_rows own, gradient = {};
+    nh_lane_rows_load(own, args, slot, nh_row_offset(item, slot, subtile, row), slot2,
+                      nh_row_offset(item, slot2, subtile, row));
+    nh_range range[3] = {{0, 1}, {0, 1}, {0, 1}};
+    int position[3] = {0, 0, 0};
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        position[a] = item.row[a] + nh_row_at(subtile, row, a);
+        range[a] = nh_columns_of(args.axis[a], item.length[a], position[a]);
+    }
+    const int members = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
+    for (int member = 0; member < members; member++)
+        for (int x = range[0].begin; x < range[0].end; x++)
+            for (int y = range[1].begin; y < range[1].end; y++)
+                for (int z = range[2].begin; z < range[2].end; z++) {
+                    const int at[3] = {x, y, z};
+                    nh_exact_column(args, item, member, position, at, own, statistics, gradient);
+                }
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
+        int element = (int)(threadIdx.x % 32) + 32 * i, number = nh_result_number(subtile, row);
+        int unit = element / 8, byte = element % 8 * 2;
+        if (element < NH_DIM)
+            *(elem *)(first + nh_unit_offset(NH_DIM, number, unit) + byte) =
+                nh_store(gradient.first[i] * (float)args.scale);
+        if (NH_INVERSE && element < NH_DIM_V)
+            *(elem *)(second + nh_unit_offset(NH_DIM_V, number, unit) + byte) = nh_store(gradient.second[i]);
+    }
+}

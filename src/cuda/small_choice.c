@@ -1,0 +1,184 @@
+#include "small_choice.h"
+
+#include "fused90_maps.h"
+
+#include <string.h>
+
+enum { MOST_STAGES = 5, MOST_BOX = 1024 };
+
+const char *const nh_small_knobs[] = {"q0",        "q1",         "q2", "s0", "s1",
+                                      "warps",     "stages",     "k0", "k1", "k2",
+                                      "key_warps", "key_stages", NULL};
+
+bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                        const int32_t *value, struct nh_small_launch *launch) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    int32_t s0 = value[NH_SMALL_S0], s1 = value[NH_SMALL_S1];
+    const int32_t subtile[NH_AXES] = {s0, s1, 16 / (s0 * s1)};
+    launch->kernel = kernel;
+    launch->warps = value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS];
+    launch->stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
+    return nh_small_shape_of(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
+                             value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), subtile,
+                             launch->stages > 0, &launch->shape);
+}
+
+/* Of an item and a subtile, and warps where threads copy: by keys one per subtile, which keeps its sums. */
+struct box {
+    int32_t item[NH_AXES], subtile[NH_AXES], warps;
+};
+
+/* Lines of 4 modulo 8 rows leave no gaps in the halo. */
+static const struct box query_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
+    {{1, 8, 28}, {1, 4, 4}, 7},  {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 8, 12}, {1, 4, 4}, 6},
+    {{1, 12, 12}, {1, 4, 4}, 9}, {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 8, 20}, {1, 4, 4}, 5},
+    {{1, 16, 16}, {1, 4, 4}, 8}, {{1, 12, 28}, {1, 4, 4}, 7},  {{1, 16, 28}, {1, 4, 4}, 7},
+    {{1, 4, 28}, {1, 4, 4}, 7},  {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 4}, {2, 2, 4}, 4},
+    {{4, 4, 8}, {2, 2, 4}, 8},   {{4, 8, 8}, {2, 2, 4}, 8},    {{4, 8, 12}, {2, 2, 4}, 8},
+    {{2, 8, 8}, {1, 4, 4}, 8},   {{4, 8, 8}, {1, 4, 4}, 8},
+};
+static const struct box key_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 16},
+    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 4, 16}, {1, 4, 4}, 4},
+    {{1, 8, 12}, {1, 4, 4}, 6},  {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 12, 12}, {1, 4, 4}, 9},
+    {{1, 8, 28}, {1, 4, 4}, 14}, {{1, 16, 16}, {1, 4, 4}, 16}, {{1, 4, 28}, {1, 4, 4}, 7},
+    {{1, 4, 12}, {1, 4, 4}, 3},  {{1, 8, 20}, {1, 4, 4}, 10},  {{2, 4, 4}, {2, 2, 4}, 2},
+    {{4, 4, 4}, {2, 2, 4}, 4},   {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 8}, {2, 2, 4}, 8},
+    {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
+};
+
+/* Of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
+static const int32_t query_warps[] = {8, 12, 16, 20, 24};
+static const int32_t key_warps[] = {8, 12, 16};
+
+enum { MOST_CANDIDATES = 6 };
+
+/* The cheapest launches of a kernel, cheapest first. */
+struct choice {
+    struct option {
+        const struct box *box;
+        int32_t warps, stages;
+        double ns;
+    } option[MOST_CANDIDATES];
+    int count;
+};
+
+static void insert(struct choice *choice, const struct option *option) {
+    int place = choice->count;
+    while (place > 0 && option->ns < choice->option[place - 1].ns)
+        place--;
+    if (place == MOST_CANDIDATES) return;
+    if (choice->count < MOST_CANDIDATES) choice->count++;
+    for (int i = choice->count - 1; i > place; i--)
+        choice->option[i] = choice->option[i - 1];
+    choice->option[place] = *option;
+}
+
+static void set_config(enum nh_small_kernel kernel, const struct option *option,
+                       struct nh_config *config) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    const struct box *box = option->box;
+    memcpy(config->value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->item, sizeof box->item);
+    config->value[NH_SMALL_S0] = box->subtile[0];
+    config->value[NH_SMALL_S1] = box->subtile[1];
+    config->value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = option->warps;
+    config->value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] = option->stages;
+}
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+static const uint32_t ROW_TENSORS =
+    BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(D_O) | BIT(D_Q) | BIT(D_K) | BIT(D_V);
+#undef BIT
+
+/* Whether the copy engine can serve the launch. */
+static bool boxes_fit(const struct nh_problem *problem, const struct nh_device *device,
+                      const struct nh_small_launch *launch) {
+    int64_t subtiles = launch->shape.item_rows / 16;
+    /* a warp keeps the sums of one subtile while the heads that share it pass by */
+    bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
+    return problem->dim == problem->dim_v && (problem->dim == 32 || problem->dim == 64) &&
+           launch->warps <= launch->stages * subtiles && (!shared || launch->warps == subtiles) &&
+           !nh_fused90_folds(problem) && !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS) &&
+           nh_fused90_boxes_fit(problem, launch->shape.halo) &&
+           nh_fused90_boxes_fit(problem, launch->shape.subtile);
+}
+
+/* Adds the launch if it is possible. */
+static void consider(const struct nh_problem *problem, const struct nh_device *device,
+                     enum nh_small_kernel kernel, struct option option, struct choice *choice) {
+    struct nh_config config = {{0}};
+    struct nh_small_launch launch;
+    set_config(kernel, &option, &config);
+    if (!nh_small_launch_of(problem, kernel, config.value, &launch) ||
+        8 * launch.shape.blocks > MOST_BOX ||
+        !nh_small_residents(problem, device->backend, &launch) ||
+        (option.stages && !boxes_fit(problem, device, &launch)))
+        return;
+    option.ns = nh_small_launch_ns(problem, device->backend, &launch);
+    insert(choice, &option);
+}
+
+static void consider_box(const struct nh_problem *problem, const struct nh_device *device,
+                         enum nh_small_kernel kernel, const struct box *box,
+                         struct choice *choice) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    const int32_t *warps = by_keys ? key_warps : query_warps;
+    size_t count = by_keys ? sizeof key_warps / sizeof *warps : sizeof query_warps / sizeof *warps;
+    consider(problem, device, kernel, (struct option){box, box->warps, 0, 0}, choice);
+    for (int32_t stages = 1; stages <= MOST_STAGES; stages++) {
+        /* as many warps as an item has subtiles serve heads that share keys */
+        consider(problem, device, kernel, (struct option){box, box->warps, stages, 0}, choice);
+        for (size_t i = 0; i < count; i++)
+            if (warps[i] - nh_small_fetchers(stages) != box->warps)
+                consider(problem, device, kernel,
+                         (struct option){box, warps[i] - nh_small_fetchers(stages), stages, 0},
+                         choice);
+    }
+}
+
+static int rank_of(const struct box *box) {
+    return box->item[0] > 1 ? 3 : box->item[1] > 1 ? 2 : 1;
+}
+
+/* subtile: that of the boxes to choose from; NULL: any. */
+static struct choice choose(const struct nh_problem *problem, const struct nh_device *device,
+                            enum nh_small_kernel kernel, const int32_t *subtile) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    const struct box *boxes = by_keys ? key_boxes : query_boxes;
+    size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
+    struct choice choice = {.count = 0};
+    for (size_t i = 0; i < count; i++)
+        if (rank_of(&boxes[i]) == problem->rank &&
+            (!subtile || memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) == 0))
+            consider_box(problem, device, kernel, &boxes[i], &choice);
+    return choice;
+}
+
+/* Which choices of the backward pass' two launches go together: the best ones, then each with variants of the other. */
+static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
+
+int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
+                        struct nh_config *config, int capacity) {
+    bool forward = problem->op == NHOOD_OP_FWD;
+    enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
+    struct choice queries = choose(problem, device, by_queries, NULL), keys = {.count = 0};
+    const int32_t *subtile = queries.count ? queries.option[0].box->subtile : NULL;
+    int count = 0;
+    if (!forward && subtile) keys = choose(problem, device, NH_SMALL_BACKWARD_KEY, subtile);
+    for (int i = 0; i < MOST_CANDIDATES && count < capacity; i++) {
+        int q = forward ? i : pairs[i][0], k = pairs[i][1];
+        if (q >= queries.count) continue;
+        const struct option *option = &queries.option[q];
+        config[count] = (struct nh_config){{0}};
+        set_config(by_queries, option, &config[count]);
+        if (!forward) {
+            if (k >= keys.count ||
+                memcmp(option->box->subtile, subtile, sizeof option->box->subtile) != 0)
+                continue;
+            set_config(NH_SMALL_BACKWARD_KEY, &keys.option[k], &config[count]);
+        }
+        count++;
+    }
+    return count;
+}
