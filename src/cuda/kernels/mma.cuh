@@ -106,8 +106,8 @@ NH_DEVICE void nh_mma_tf32(float c[4], const unsigned a[4], const unsigned b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Round to TF32: 10 bits of mantissa, to nearest. Ties to even are one instruction from sm_90 on, ties away from zero four
- * everywhere. */
+/* Round to TF32: 10 bits of mantissa, to nearest. Ties to even are one instruction from sm_90 on, ties away from zero
+ * four everywhere. */
 NH_DEVICE unsigned nh_to_tf32(float value) {
     unsigned bits;
 #if __CUDA_ARCH__ >= 900

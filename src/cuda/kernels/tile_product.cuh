@@ -1,8 +1,8 @@
 /* The two kinds of product on one warp's rows: scores = A B^T, as Q K^T, and output += weights B, as P V.
  *
  * Matrix loads move 16 bytes per row whatever the type, so rows of f32 load for A B^T as those of 16 bits do, with
- * half the step. Rows of f32 cannot be transposed by them for weights B: there, lane t takes keys 2t and 2t + 1, which is how it
- * already holds P, as the order of keys inside a sum is free. */
+ * half the step. Rows of f32 cannot be transposed by them for weights B: there, lane t takes keys 2t and 2t + 1, which
+ * is how it already holds P, as the order of keys inside a sum is free. */
 #pragma once
 
 #include "tile_copy.cuh"
