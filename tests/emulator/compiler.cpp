@@ -40,10 +40,10 @@ std::string name_of(const std::string &all) {
     return name;
 }
 
-// Other processes see a file whole or not at all.
+// Other threads and processes see a file whole or not at all.
 void write(const fs::path &path, const std::string &text) {
     if (fs::exists(path)) return;
-    fs::path unfinished = path.string() + "." + std::to_string(getpid());
+    fs::path unfinished = path.string() + "." + std::to_string(gettid());
     std::ofstream(unfinished) << text;
     fs::rename(unfinished, path);
 }
@@ -95,7 +95,7 @@ bool compile(Program &program, const std::vector<std::string> &defines) {
     program.module = base.string() + ".so";
     if (fs::exists(program.module)) return true;
     fs::path source = base.string() + ".cpp", log = base.string() + ".log";
-    fs::path unfinished = base.string() + "." + std::to_string(getpid());
+    fs::path unfinished = base.string() + "." + std::to_string(gettid());
     write(source, text);
     std::vector<std::string> command = {EMULATOR_COMPILER,
                                         "-std=c++17",
