@@ -152,8 +152,9 @@ static void reduce_bias(const struct nh_tile_run *run, int64_t kv_head) {
 static void reduce(const struct nh_tile_run *run, int64_t job, int32_t worker) {
     struct tile tile = {.run = run, .geometry = run->geometry, .problem = &run->geometry->problem};
     struct reduce_jobs jobs = count_jobs(run);
-    scratch_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals,
-                   &tile.scratch);
+    tile.scratch.line = (real *)run->scratch + worker * run->scratch_reals;
+    tile.scratch.width_k = (int64_t)run->geometry->vectors_k * VL;
+    tile.scratch.width_v = (int64_t)run->geometry->vectors_v * VL;
     if (job < jobs.keys) {
         reduce_keys(run, &tile, job, jobs.spans);
     } else if (job < jobs.keys + jobs.extra) {

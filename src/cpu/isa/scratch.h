@@ -20,7 +20,7 @@ struct scratch {
     real *largest, *sum;           /* [row][VL]: online softmax */
     real *lse, *delta;             /* [row][VL] */
     real *bias_lanes;              /* [bias_count][VL]: gradient of one head's table, by lane */
-    real *line;                    /* [REDUCE_SPAN][width]: sums of the reduction */
+    real *line;                    /* [REDUCE_SPAN][width]: sums of the reduction; first of all */
     struct nh_band *gather, *scatter;
 };
 
@@ -90,6 +90,9 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     bool fwd = problem->op == NHOOD_OP_FWD, bwd = problem->op == NHOOD_OP_BWD;
     bool dots = fwd || bwd || problem->op == NHOOD_OP_PN, in = problem->op == NHOOD_OP_IN;
     int64_t rows = geometry->rows, lanes = rows * VL;
+    int32_t vectors =
+        geometry->vectors_k > geometry->vectors_v ? geometry->vectors_k : geometry->vectors_v;
+    s->line = arena_take(&arena, bwd || in, (int64_t)REDUCE_SPAN * vectors * VL);
     scratch_windows(geometry, s, &arena);
     s->q_columns = arena_take(&arena, dots, lanes * problem->dim);
     s->d_o_columns = arena_take(&arena, bwd, lanes * problem->dim_v);
@@ -104,8 +107,6 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     s->lse = arena_take(&arena, bwd, lanes);
     s->delta = arena_take(&arena, bwd, lanes);
     s->bias_lanes = arena_take(&arena, bwd && problem->has_bias, problem->bias_count * VL);
-    int64_t width = s->width_k > s->width_v ? s->width_k : s->width_v;
-    s->line = arena_take(&arena, bwd || in, REDUCE_SPAN * width);
     int64_t steps = nh_band_bound(VL, geometry->slots);
     int64_t step_reals = (int64_t)(sizeof(struct nh_band) / sizeof(real)) + 1;
     s->gather = (struct nh_band *)(void *)arena_take(&arena, true, lanes * step_reals);
