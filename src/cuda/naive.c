@@ -3,7 +3,6 @@
 #include "dtype.h"
 #include "launch.h"
 
-
 enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
 #define BIT(tensor) (1u << NHOOD_##tensor)
 

@@ -335,7 +335,8 @@ static const real *source_row(const struct tile *tile, const real *packed, int32
 }
 
 /* out[lane] += sum over key rows and slots of score * source row, for all rows of the block.
- * source: packed rows of the halo, [packed row][key][width], or NULL for V in place; extra likewise; out: [row][VL][width]. */
+ * source: packed rows of the halo, [packed row][key][width], or NULL for V in place; extra: rows of
+ * the extra tokens; out: [row][VL][width]. */
 static void gather_rows(const struct tile *tile, const struct block *block, const struct step *step,
                         real *score, const real *source, const real *extra, int32_t vectors,
                         real *out) {

@@ -50,8 +50,8 @@ static int64_t axis_distance(const struct tile *tile, int32_t tensor, int axis, 
     return (int64_t)(token[to] - token[from]) * tile->problem->strides[tensor].axis[axis];
 }
 
-/* Bytes from a row at place `middle` of [begin, begin + count) to the one wanted a block later: MOST_ROWS places
- * on, and behind the last place that of the next item, which begins at `next` where this one begins at `first`. */
+/* Bytes from a row at place `middle` to the one wanted a block later: MOST_ROWS places on, and from `end` on that of
+ * the next item, which begins at `next` where this one begins at `first`; `heads` lie between the two. */
 static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t end,
                            const int32_t first[NH_AXES], const int32_t next[NH_AXES],
                            int64_t heads) {
