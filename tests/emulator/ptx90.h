@@ -129,9 +129,8 @@ inline unsigned add_row(const emulator::TensorMap &map, unsigned from, const cha
     return from;
 }
 
-inline void
-ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_group(const char *,
-    const void *encoded, unsigned from, int x0, int x1, int x2, int x3, int x4) {
+inline void ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_group(
+    const char *, const void *encoded, unsigned from, int x0, int x1, int x2, int x3, int x4) {
     emulator::TensorMap map;
     memcpy(&map, encoded, sizeof map);
     emulator::shared(from, 4, 128);
@@ -171,7 +170,8 @@ inline void ptx_cp_async_bulk_wait_group_read(const char *) {
     emulator::wait_groups(emulator::SUMS, 0);
 }
 
-inline void ptx_st_shared_v4_f32(const char *, unsigned address, float a, float b, float c, float d) {
+inline void ptx_st_shared_v4_f32(const char *, unsigned address, float a, float b, float c,
+                                 float d) {
     float *to = (float *)emulator::shared(address, 16, 16);
     to[0] = a, to[1] = b, to[2] = c, to[3] = d;
 }

@@ -1,6 +1,6 @@
-/* dQ = scale * its f32 sums, whose columns are put in order: of each 16, lane t of joint90.cu's four held 2t, 2t + 1, 2t + 8
- * and 2t + 9, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q there). A thread
- * makes 16 columns, the threads of a row together dQ again where a sum is not finite: see fused90_again.cuh. */
+/* dQ = scale * its f32 sums, whose columns are put in order: of each 16, lane t of joint90.cu's four held 2t, 2t + 1,
+ * 2t + 8 and 2t + 9, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q there). A
+ * thread makes 16 columns, the threads of a row together dQ again where a sum is not finite: see fused90_again.cuh. */
 #define NH_VECTOR 8
 #define NH_VECTORS 2
 #define NH_RESIDENT 0
@@ -34,10 +34,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_convert(const _
             zero = fmaf(0, four.x, fmaf(0, four.y, fmaf(0, four.z, fmaf(0, four.w, zero))));
         }
         bool own = 16 * run < args.dim; /* what fills up a row may be anything */
-        if (own) {
+        if (nh_group_sum(own ? zero : 0) != 0) {
+            make_again(args, query);
+        } else if (own) {
             nh_store_vector<8>(to, column);
             nh_store_vector<8>(to + 8, column + 8);
         }
-        if (nh_group_sum(own ? zero : 0) != 0) make_again(args, query);
     }
 }
