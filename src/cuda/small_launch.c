@@ -19,7 +19,7 @@ int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_lau
         coordinates += launch->shape.columns[a];
         runs = runs && !problem->axis[a].causal;
     }
-    if (launch->shape.dense || problem->has_bias || !(problem->scale >= least_scale)) return 0;
+    if (launch->shape.dense || !(problem->scale >= least_scale)) return 0;
     if (runs && starts <= PLACES_OF_STARTS) return STARTS;
     return coordinates <= PLACES_OF_COORDINATES ? COORDINATES : 0;
 }

@@ -128,6 +128,11 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
     if (problem->has_bias) {
         scene += 4 * problem->bias_count;
+        int64_t step = 8;
+        for (int a = NH_AXES - 1; a >= 0; a--) {
+            scene += (k[a] + shape->subtile[a]) * step;
+            step *= 2 * problem->axis[a].window - 1;
+        }
         columns *= 2;
     }
     return scenes * scene + prefixes + gathers + 4 * columns + ALIGNMENTS_BYTES;

@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     if (threadIdx.x == 0) nh_ring_start(shared.ring);
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
-    nh_tables_start(args, shared.tables);
+    nh_tables_start(args, shared.tables, shared.ring.scene);
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
-    nh_tables_start(args, shared.tables);
+    nh_tables_start(args, shared.tables, shared.scene);
     if (warp == 0) nh_item_locate(args, (int)blockIdx.x, shared.scene[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {

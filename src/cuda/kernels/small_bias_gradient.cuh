@@ -75,7 +75,7 @@ NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, i
             at[a] = 0;
             if (a < NH_FIRST_AXIS) continue;
             int distance = low[a] + nh_digit(&rest, count[a]), row = nh_row_at(subtile, 0, a);
-            entry += (distance + nh_axis_window(a) - 1) * nh_bias_step(args, a);
+            entry += (distance + nh_axis_window(a) - 1) * nh_bias_step(a);
             at[a] = distance + item.row[a] + row - item.column[a] - scene.sight.begin[nh_rows_before(a) + row];
         }
         float sum = 0.f;

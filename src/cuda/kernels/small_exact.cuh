@@ -63,10 +63,10 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
                 int halo_row = 0, entry = 0;
                 for (int a = NH_FIRST_AXIS; a < 3; a++) {
                     halo_row += (at[a] - item.column[a]) * nh_axis_pitch(a);
-                    entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(args, a);
+                    entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
                 nh_exact_key(state, keys, values, halo_row, (float)(args.scale * NH_LOG2E),
-                             NH_BIAS_COUNT ? scene.bias[entry] : 0.f);
+                             NH_BIAS_COUNT ? scene.bias[NH_BIAS_MARGIN + entry] : 0.f);
             }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         int element = lane + 32 * i;

@@ -60,7 +60,7 @@ NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, in
         offset[1] += ahead * item.step[second][a];
         offset[2] += ahead * item.step[NH_DELTA][a];
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
-                 nh_bias_step(args, a);
+                 nh_bias_step(a);
     }
     nh_lane_rows column;
     nh_lane_rows_load(column, args, first, offset[0], second, offset[1]);

@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
     if (threadIdx.x == 0) nh_ring_start(shared.ring);
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
-    nh_tables_start(args, shared.tables);
+    nh_tables_start(args, shared.tables, shared.ring.scene);
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_stage &stage = shared.stage;
     int warp = (int)(threadIdx.x / 32), turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
-    nh_tables_start(args, shared.tables);
+    nh_tables_start(args, shared.tables, shared.scene);
     if (warp == 0) nh_item_locate(args, (int)blockIdx.x, shared.scene[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {

@@ -23,6 +23,17 @@ struct nh_sight {
     unsigned bits[NH_AXIS_ROWS][NH_CHUNKS][4];
 };
 
+/* What a step along an axis is worth in the bias table. */
+NH_DEVICE constexpr int nh_bias_step(int axis) {
+    return axis == 2 ? 1 : nh_bias_step(axis + 1) * (2 * nh_axis_window(axis + 1) - 1);
+}
+
+/* Zeros on both sides of a head's table, for columns that a row does not see: their entries are asked for all the same. */
+NH_DEVICE constexpr int nh_bias_margin(int axis) {
+    return axis == 3 ? 0 : (nh_axis_columns(axis) + nh_axis_subtile(axis)) * nh_bias_step(axis) + nh_bias_margin(axis + 1);
+}
+enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
+
 /* Kernels that want LSE of their rows define it. */
 #ifndef NH_LSE_ROWS
 #define NH_LSE_ROWS 0
@@ -33,7 +44,7 @@ struct nh_scene {
     nh_item item;
     nh_sight sight;
     /* the head's, in base 2 */
-    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT : 1];
+    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
     /* of its rows: -LSE in base 2, and LSE's gradient */
     float2 lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
 };
@@ -63,15 +74,6 @@ NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables
     }
 }
 
-/* What a step along an axis is worth in the bias table. */
-NH_DEVICE int nh_bias_step(const nh_cuda_args &args, int axis) {
-    int step = 1;
-#pragma unroll
-    for (int a = 2; a > 0; a--)
-        if (a > axis) step *= 2 * (int)args.axis[a].window - 1;
-    return step;
-}
-
 /* By all threads; a barrier must follow. */
 NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
                               nh_column_tables &columns) {
@@ -93,7 +95,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += nh_column_at(column, a) * nh_axis_pitch(a);
-            if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * nh_bias_step(args, a);
+            if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * nh_bias_step(a);
         }
         if (NH_INVERSE)
             ((unsigned *)columns.quad[c / 16])[c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2] = (unsigned)row;
@@ -184,17 +186,17 @@ NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table, in
         table[i] = nh_load(from[i]) * (float)NH_LOG2E;
 }
 
-/* Entry of the box's first column for a row; a column adds its own step. The index counts from the query to the key:
+/* Place of the box's first column in a scene's bias, for a row; a column adds its own step. The index counts from the query to the key:
  * with NH_INVERSE columns are queries. */
 NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_scene &scene, int subtile, int row) {
     const nh_item &item = scene.item;
-    int entry = 0;
+    int entry = NH_BIAS_MARGIN;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int column = item.column[a] + scene.sight.begin[nh_rows_before(a) + nh_row_at(subtile, 0, a)];
         int difference = column - (item.row[a] + nh_row_at(subtile, row, a));
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
-                 nh_bias_step(args, a);
+                 nh_bias_step(a);
     }
     return entry;
 }
@@ -208,7 +210,13 @@ struct nh_tables {
 };
 
 /* Before the first item; a barrier must follow. */
-NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables) {
+template <int SCENES>
+NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables, nh_scene (&scene)[SCENES]) {
+    for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * SCENES; i += NH_THREADS) {
+        int place = i % (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN);
+        scene[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
+            .bias[place < NH_BIAS_MARGIN ? place : place + NH_BIAS_COUNT] = 0.f;
+    }
     if (threadIdx.x == 0) tables.scale = (float)(args.scale * NH_LOG2E);
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
@@ -232,7 +240,7 @@ NH_DEVICE void nh_lse_fill(const nh_cuda_args &args, const nh_item &item, float2
 NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, nh_scene &scene, int head,
                              int thread, int threads) {
     nh_sight_fill(args, scene.item, tables.prefixes, scene.sight, thread, threads);
-    if (NH_BIAS_COUNT) nh_bias_fill(args, head, scene.bias, thread, threads);
+    if (NH_BIAS_COUNT) nh_bias_fill(args, head, scene.bias + NH_BIAS_MARGIN, thread, threads);
     if (NH_LSE_ROWS) nh_lse_fill(args, scene.item, scene.lse, thread, threads);
 }
 
