@@ -19,6 +19,7 @@ DENSE = ("dense", "dense cuDNN", "dense flash", "dense efficient")
 COMPARISONS = [("gemm", "naive"), ("fused", "naive"), ("fused", "gemm"), ("fused", "unfused")]
 COMPARISONS += [("fused", name) for name in DENSE]
 DTYPES = ("f16", "bf16", "f32")
+COLORS = {name: f"C{i}" for i, name in enumerate(("naive", "gemm", "unfused", "fused", *DENSE))}
 MOST_EXCEPTIONS = 50
 TEXT = re.compile(r"(\w+):(f16|bf16|f32):b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d[\dx]+)?")
 
@@ -173,13 +174,13 @@ def report(lines: list[dict[str, Any]], where: Where) -> str:
 
 
 def plot_speedups(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: str) -> None:
-    for pair in COMPARISONS:
+    for number, pair in enumerate(COMPARISONS):
         for ops, style in zip(PASSES.values(), ("-", "--")):
             ratios = sorted(sum((times.speedups(pair, ops, dtype, rank) for rank in (1, 2, 3)), []))
             if ratios:
                 shares = [100 * (place + 0.5) / len(ratios) for place in range(len(ratios))]
                 label = f"{pair[0]} over {pair[1]}" + (", fwd + bwd" if style == "--" else "")
-                axes.plot(shares, ratios, style, marker=".", label=label)
+                axes.plot(shares, ratios, style, marker=".", color=f"C{number}", label=label)
     axes.axhline(1, color="black", linewidth=0.5)
     axes.set(yscale="log", xlabel="% of problems", ylabel="speed-up")
 
@@ -190,7 +191,7 @@ def plot_roofline(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: s
     for line in lines:
         points[line["contender"]].append((line["flops_per_s"] / line["bytes_per_s"], line["flops_per_s"]))
     for name, found in points.items():
-        axes.plot(*zip(*found), ".", label=name)
+        axes.plot(*zip(*found), ".", color=COLORS[name], label=name)
     peak, copy = (max((line[key] or 0 for line in lines), default=0) for key in ("peak_flops_per_s", "copy_bytes_per_s"))
     if peak and copy:
         xs = sorted({x for found in points.values() for x, _ in found} | {peak / copy})
@@ -199,7 +200,7 @@ def plot_roofline(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: s
 
 
 def plot_windows(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: str) -> None:
-    for name in ("naive", "gemm", "unfused", "fused", *DENSE):
+    for name, color in COLORS.items():
         points = []
         for text in times.problems:
             ms = times.ms(text, name, ("fwd",))
@@ -208,7 +209,7 @@ def plot_windows(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: st
                 elements = problem.batch * problem.heads * problem.tokens * problem.dim
                 points.append((math.prod(problem.window), ms * 1e6 / elements))
         if points:
-            axes.plot(*zip(*points), ".", label=name)
+            axes.plot(*zip(*points), ".", color=color, label=name)
     axes.set(xscale="log", yscale="log", xlabel="keys in a window", ylabel="ns per element of out, forward")
 
 
@@ -231,9 +232,10 @@ def write_plots(lines: list[dict[str, Any]], where: Where, folder: Path) -> None
         for dtype, each in zip(dtypes, axes[0]):
             plot(each, times, lines, dtype)
             each.set_title(dtype)
-            each.legend(fontsize="small")
+        labels = {label: handle for each in axes[0] for handle, label in zip(*each.get_legend_handles_labels())}
+        figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=5, fontsize="small")
         figure.suptitle(f"{where.description}; driver {where.driver}; commit {where.commit}")
-        figure.tight_layout()
+        figure.tight_layout(rect=(0, 0.14, 1, 1))
         figure.savefig(folder / f"{name}.png", dpi=120)
         pyplot.close(figure)
 
