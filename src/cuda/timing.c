@@ -64,6 +64,8 @@ static nhood_status copy_in(const struct nh_device *device, void *memory, const 
     if (status) return status;
     status = nh_driver_check(
         driver, driver->memory_write((nh_cu_pointer)(uintptr_t)memory, host, bytes), "copying in");
+    /* The copy may return while the last bytes are on their way, for which a stream that does not block would not wait. */
+    if (!status) status = nh_driver_check(driver, driver->stream_synchronize(NULL), "copying in");
     nh_cuda_leave(cuda, &scope);
     return status;
 }

@@ -8,15 +8,17 @@ static const char *const problems[] = {"fwd:f16:b1h2d64:16x16:w5x5:x3",
                                        "bwd:f16:b1h2d32:16x16:w5x5:rpb", "pn:f32:b1h1d32:64:w7"};
 
 /* What the library asks of a driver where failing must be an error. */
-static const char *const calls[] = {
-    "device_count",    "device_get",        "primary_retain", "context_push",  "library_load",
-    "library_kernel",  "kernel_function",   "kernel_set",     "launch",        "tensor_map",
-    "memory_allocate", "memory_write",      "memory_set",     "stream_create", "event_create",
-    "event_record",    "event_synchronize", "event_elapsed"};
+static const char *const calls[] = {"device_count",      "device_get",        "primary_retain",
+                                    "context_push",      "library_load",      "library_kernel",
+                                    "kernel_function",   "kernel_set",        "launch",
+                                    "tensor_map",        "memory_allocate",   "memory_write",
+                                    "memory_set",        "stream_create",     "event_create",
+                                    "event_record",      "event_synchronize", "event_elapsed",
+                                    "stream_synchronize"};
 
 /* Calls whose failing the library goes on without. */
 static const char *const optional_calls[] = {"device_name", "kernel_get", "context_current",
-                                             "context_device", "stream_synchronize"};
+                                             "context_device"};
 
 /* Plans with one solver, executes once, times once. */
 static nhood_status use_solver(const struct fixture *f, const struct nh_solver *solver,

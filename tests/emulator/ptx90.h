@@ -142,7 +142,8 @@ inline void ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_
     });
 }
 // Stores a row of the box; returns the address after it.
-inline unsigned store_row(const emulator::TensorMap &map, unsigned from, const char *to, int first) {
+inline unsigned store_row(const emulator::TensorMap &map, unsigned from, const char *to,
+                          int first) {
     const unsigned lines = map.swizzle ? 1u << map.swizzle : 1, bytes = map.element_bytes;
     for (int i = 0; i < map.box[0]; i++, from += bytes) {
         const void *element = emulator::shared(swizzled(from, lines), bytes, bytes);
@@ -152,8 +153,10 @@ inline unsigned store_row(const emulator::TensorMap &map, unsigned from, const c
     return from;
 }
 
-inline void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char *, const void *encoded,
-    int x0, int x1, int x2, int x3, int x4, unsigned from) {
+inline void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char *,
+                                                                      const void *encoded, int x0,
+                                                                      int x1, int x2, int x3,
+                                                                      int x4, unsigned from) {
     emulator::TensorMap map;
     memcpy(&map, encoded, sizeof map);
     emulator::shared(from, map.element_bytes, 128);

@@ -75,10 +75,6 @@ static struct noted run(const struct nh_problem *problem, const struct nh_device
         status =
             device->timing->write(device, scratch.io.workspace, zeros, operation->workspace_bytes);
         free(zeros);
-        /* A write may still be under way when it returns, and the run's stream does not wait for it; a read does. */
-        uint32_t first;
-        CHECK(!copy_out(&first, (nh_cu_pointer)(uintptr_t)scratch.io.workspace, sizeof first),
-              "copying out");
     }
     if (!status) {
         status = device->timing->run(device, operation, &scratch.io, &ns);
