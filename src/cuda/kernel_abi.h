@@ -58,6 +58,9 @@ struct nh_cuda_tiling {
     int items;
 };
 
+/* Of a block of small_bias_sum.cu, which two solvers launch. */
+enum { NH_BIAS_SUM_WARPS = 32 };
+
 struct nh_cuda_args {
     struct nh_cuda_tensor tensor[NH_CUDA_TENSORS];
     /* Slowest first; problems of fewer axes have unit axes in front. */

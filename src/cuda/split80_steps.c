@@ -92,7 +92,7 @@ static nhood_status add_bias_sum(const struct builder *builder, struct nh_cuda_s
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
     step.outputs = BIT(D_BIAS);
-    step.threads = 1024;
+    step.threads = 32 * NH_BIAS_SUM_WARPS;
     step.shared_bytes = 0;
     step.grid[0] = nh_ceil_div(problem->bias_count, 32);
     step.grid[1] = problem->heads;

@@ -2,11 +2,9 @@
  * warps and added in a fixed order. */
 #include "prelude.cuh"
 
-enum { NH_WARPS = 32 };
+__shared__ float part[NH_BIAS_SUM_WARPS][32];
 
-__shared__ float part[NH_WARPS][32];
-
-extern "C" __global__ void __launch_bounds__(32 * NH_WARPS)
+extern "C" __global__ void __launch_bounds__(32 * NH_BIAS_SUM_WARPS)
     small_bias_sum(const __grid_constant__ nh_cuda_args args) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
@@ -16,13 +14,13 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS)
     float sum = 0.f;
     if (entry < NH_BIAS_COUNT) {
 #pragma unroll 8
-        for (int share = warp; share < shares; share += NH_WARPS)
+        for (int share = warp; share < shares; share += NH_BIAS_SUM_WARPS)
             sum += from[(long long)share * NH_BIAS_COUNT];
     }
     part[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || entry >= NH_BIAS_COUNT) return;
-    for (int w = 1; w < NH_WARPS; w++)
+    for (int w = 1; w < NH_BIAS_SUM_WARPS; w++)
         sum += part[w][lane];
     ((elem *)args.tensor[NH_D_BIAS].data)[(long long)head * NH_BIAS_COUNT + entry] = nh_store(sum);
 }
