@@ -13,8 +13,8 @@ struct nh_tile_count {
 };
 
 /* Tiles of columns start at the halo's first position. `inverse`: rows are keys, columns the queries that attend
- * them; else rows are queries and columns keys. Exact where a group has up to 2^14 row tiles within two windows of its ends or in a period of its
- * inner part; of more every n-th is counted. */
+ * them; else rows are queries and columns keys. Exact where a group has up to 2^14 row tiles within two windows of its
+ * ends or in a period of its inner part; of more every n-th is counted. */
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                    bool inverse);
 

@@ -9,8 +9,9 @@
  * Inside a warpgroup the scores of tile t + 1 are multiplied while the softmax of tile t runs. No product is issued
  * under an if: ptxas would serialise all of them, so the walk has a head, a steady state and a tail.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X.., NH_WARPGROUPS, NH_STAGES,
- * NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
+ * NH_WARPGROUPS, NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_BIASED,
+ * NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 40

@@ -1,5 +1,5 @@
-/* The bias's gradient from the warps' sums of small_backward_query.cu: 32 entries of a head per block, the sums split over its
- * warps and added in a fixed order. */
+/* The gradient of relative bias from the shares that a backward kernel left in the workspace: 32 entries of a head per
+ * block, the shares split over its warps and added in a fixed order. */
 #include "prelude.cuh"
 
 __shared__ float part[NH_BIAS_SUM_WARPS][32];

@@ -186,8 +186,8 @@ NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table, in
         table[i] = nh_load(from[i]) * (float)NH_LOG2E;
 }
 
-/* Place of the box's first column in a scene's bias, for a row; a column adds its own step. The index counts from the query to the key:
- * with NH_INVERSE columns are queries. */
+/* Place of the box's first column in a scene's bias, for a row; a column adds its own step. The index counts from the
+ * query to the key: with NH_INVERSE columns are queries. */
 NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_scene &scene, int subtile, int row) {
     const nh_item &item = scene.item;
     int entry = NH_BIAS_MARGIN;
