@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_STAGES = 4, STATS_BYTES = 16 };
 
 /* ---- tiles ---- */
@@ -129,26 +128,6 @@ void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem
     }
     t->head = stride;
     t->batch = stride * problem->heads;
-}
-
-nhood_status nh_backward90_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
-                                     const struct nh_problem *problem, int64_t sum_columns) {
-    enum { THREADS = 128, LANES = 32 };
-    struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
-    int64_t vector = nh_cuda_vector(problem, BIT(O) | BIT(D_O)), group = 1;
-    while (group < LANES && group * vector < problem->dim_v)
-        group *= 2;
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_VECTOR", vector);
-    nh_kernel_define(&spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, group * vector));
-    nh_kernel_define(&spec, "NH_GROUP", group);
-    nh_kernel_define(&spec, "NH_RESIDENT", 1);
-    nh_kernel_define(&spec, "NH_BIASED", 0);
-    nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
-    int64_t rows = problem->batch * problem->heads * problem->tokens;
-    step->threads = THREADS;
-    step->grid[0] = nh_min(nh_ceil_div(rows, THREADS / group), (int64_t)1 << 30);
-    return nh_cuda_step_add(operation, step, &spec);
 }
 
 nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

@@ -66,10 +66,6 @@ size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
 void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
                               size_t stats);
 
-/* Appends the launch that makes the stats, of a step that has them bound, and zeroes sums of dQ of so many columns. */
-nhood_status nh_backward90_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
-                                     const struct nh_problem *problem, int64_t sum_columns);
-
 /* Sets up the launch of a kernel that owns keys, or queries; its source, its outputs and what it has of its own are
  * left to the caller. UNSUPPORTED if there are too many tiles. */
 nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

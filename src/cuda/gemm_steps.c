@@ -6,6 +6,7 @@
  * equal parts that use the same workspace one after the other. */
 #include "gemm.h"
 
+#include "backward_steps.h"
 #include "dtype.h"
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -165,25 +166,13 @@ static nhood_status add_forward(struct builder *builder) {
     return add_band(builder, &step, NHOOD_V, NHOOD_O, problem->dim_v, 1, false);
 }
 
-/* delta, by lanes that between them hold a row of dO and of O in registers. */
 static nhood_status add_delta(const struct builder *builder, size_t delta) {
-    const struct nh_problem *problem = builder->problem;
-    int64_t vector = nh_cuda_vector(builder->whole, BIT(O) | BIT(D_O)), lanes = 1;
-    while (lanes < LANES && lanes * vector < problem->dim_v)
-        lanes *= 2;
     struct nh_kernel_spec spec = {.source = "delta.cu"};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_VECTOR", vector);
-    nh_kernel_define(&spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
-    nh_kernel_define(&spec, "NH_GROUP", lanes);
-    nh_kernel_define(&spec, "NH_RESIDENT", 1);
-    nh_kernel_define(&spec, "NH_BIASED", 0);
     struct nh_cuda_step step;
     step_init(builder, &step);
-    nh_cuda_bind_workspace(&step, problem, NH_DELTA, delta, 1);
-    step.threads = THREADS;
-    step.grid[0] = nh_min(
-        nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / lanes), INT32_MAX);
+    nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, delta, 1);
+    nh_cuda_lanes_per_row(builder->problem, nh_cuda_vector(builder->whole, BIT(O) | BIT(D_O)),
+                          &spec, &step);
     return add(builder, &step, &spec);
 }
 

@@ -2,6 +2,7 @@
  * zero f32 sums for dQ; then blocks that own keys, from which the copy engine adds each walked tile's dQ to the sums;
  * then dQ in the tensors' type. Sums are added in whatever order blocks come to them: not deterministic. */
 #include "backward90.h"
+#include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "load.h"
 
@@ -144,7 +145,7 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     nh_cuda_step_init(&step, problem);
     nh_backward90_bind_stats(&step, problem, stats);
     bind_sums(&step, problem, sums);
-    return nh_backward90_add_stats(operation, &step, problem, sums->columns);
+    return nh_cuda_add_stats(operation, &step, problem, sums->columns);
 }
 
 static nhood_status add_kernel(struct nh_cuda_operation *operation,

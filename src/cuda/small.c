@@ -4,6 +4,7 @@
  * at a time, a box, meet just the box of their keys, which matrix loads gather out of the halo of a larger box of
  * queries: see kernels/small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
  * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 128. */
+#include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "fused90_maps.h"
 #include "launch.h"
@@ -219,20 +220,6 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* The launch by queries adds up the bias's gradient per warp, this one over its warps. */
-static nhood_status add_bias_sum(struct nh_cuda_operation *operation,
-                                 const struct nh_problem *problem, struct nh_cuda_step step) {
-    struct nh_kernel_spec spec = {.source = "small_bias_sum.cu"};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
-    step.outputs = 1u << NHOOD_D_BIAS;
-    step.threads = 32 * NH_BIAS_SUM_WARPS;
-    step.shared_bytes = 0;
-    step.grid[0] = nh_ceil_div(problem->bias_count, 32);
-    step.grid[1] = problem->heads;
-    return nh_cuda_step_add(operation, &step, &spec);
-}
-
 /* Of each head and query, as nh_fused90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
 static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                             struct nh_cuda_step *step) {
@@ -264,7 +251,7 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
             {0, 0}};
     }
     if (!status) status = nh_cuda_step_add(operation, step, &spec);
-    if (!status && problem->has_bias) status = add_bias_sum(operation, problem, *step);
+    if (!status && problem->has_bias) status = nh_cuda_add_bias_sum(operation, problem, *step);
     if (!status) status = prepare(operation, problem, NH_SMALL_BACKWARD_KEY, value, step, &spec);
     step->outputs = 1u << NHOOD_D_K | 1u << NHOOD_D_V;
     return status ? status : nh_cuda_step_add(operation, step, &spec);

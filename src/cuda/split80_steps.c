@@ -1,4 +1,5 @@
 /* cuda.split80's launches: stats of the queries, dQ, dK and dV, and what bias and extra tokens need. */
+#include "backward_steps.h"
 #include "dtype.h"
 #include "split80.h"
 #include "tile_count.h"
@@ -63,40 +64,10 @@ static nhood_status add_kernel(const struct builder *builder, const struct nh_cu
 /* ---- queries ---- */
 
 static nhood_status add_stats(const struct builder *builder) {
-    enum { THREADS = 128, LANES = 32 };
-    const struct nh_problem *problem = builder->problem;
-    int64_t vector = nh_cuda_vector(problem, BIT(O) | BIT(D_O)), lanes = 1;
-    while (lanes < LANES && lanes * vector < problem->dim_v)
-        lanes *= 2;
-    struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_VECTOR", vector);
-    nh_kernel_define(&spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
-    nh_kernel_define(&spec, "NH_GROUP", lanes);
-    nh_kernel_define(&spec, "NH_RESIDENT", 1);
-    nh_kernel_define(&spec, "NH_BIASED", 0);
-    nh_kernel_define(&spec, "NH_SUM_COLUMNS", 0);
     struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_cuda_bind_workspace(&step, problem, NH_DELTA, builder->stats, 4);
-    step.threads = THREADS;
-    int64_t rows = problem->batch * problem->tokens * problem->heads;
-    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), INT32_MAX);
-    return nh_cuda_step_add(builder->operation, &step, &spec);
-}
-
-/* The launch by queries leaves a table per block, this one adds them up. */
-static nhood_status add_bias_sum(const struct builder *builder, struct nh_cuda_step step) {
-    const struct nh_problem *problem = builder->problem;
-    struct nh_kernel_spec spec = {.source = "small_bias_sum.cu"};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
-    step.outputs = BIT(D_BIAS);
-    step.threads = 32 * NH_BIAS_SUM_WARPS;
-    step.shared_bytes = 0;
-    step.grid[0] = nh_ceil_div(problem->bias_count, 32);
-    step.grid[1] = problem->heads;
-    return nh_cuda_step_add(builder->operation, &step, &spec);
+    nh_cuda_step_init(&step, builder->problem);
+    nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, builder->stats, 4);
+    return nh_cuda_add_stats(builder->operation, &step, builder->problem, 0);
 }
 
 static nhood_status add_queries(const struct builder *builder, const int32_t *side) {
@@ -122,7 +93,8 @@ static nhood_status add_queries(const struct builder *builder, const int32_t *si
         step.grid[0] = problem->heads * shares;
     }
     nhood_status status = add_kernel(builder, &step, &spec, false, problem->extra_tokens > 0);
-    if (!status && problem->has_bias) status = add_bias_sum(builder, step);
+    if (!status && problem->has_bias)
+        status = nh_cuda_add_bias_sum(builder->operation, problem, step);
     return status;
 }
 

@@ -3,6 +3,7 @@
  * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
 #include "split90.h"
 
+#include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "load.h"
 
@@ -188,7 +189,7 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     nh_backward90_bind_stats(&step, problem, stats);
-    return nh_backward90_add_stats(operation, &step, problem, 0);
+    return nh_cuda_add_stats(operation, &step, problem, 0);
 }
 
 nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

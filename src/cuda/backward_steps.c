@@ -1,0 +1,40 @@
+#include "backward_steps.h"
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+
+void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
+                           struct nh_kernel_spec *spec, struct nh_cuda_step *step) {
+    enum { THREADS = 128, LANES = 32 };
+    int64_t lanes = 1, rows = problem->batch * problem->tokens * problem->heads;
+    while (lanes < LANES && lanes * vector < problem->dim_v)
+        lanes *= 2;
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_VECTOR", vector);
+    nh_kernel_define(spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
+    nh_kernel_define(spec, "NH_GROUP", lanes);
+    nh_kernel_define(spec, "NH_RESIDENT", 1);
+    nh_kernel_define(spec, "NH_BIASED", 0);
+    step->threads = THREADS;
+    step->grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+}
+
+nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
+                               const struct nh_problem *problem, int64_t sum_columns) {
+    struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
+    nh_cuda_lanes_per_row(problem, nh_cuda_vector(problem, BIT(O) | BIT(D_O)), &spec, step);
+    nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
+    return nh_cuda_step_add(operation, step, &spec);
+}
+
+nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
+                                  const struct nh_problem *problem, struct nh_cuda_step step) {
+    struct nh_kernel_spec spec = {.source = "small_bias_sum.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
+    step.outputs = BIT(D_BIAS);
+    step.threads = 32 * NH_BIAS_SUM_WARPS;
+    step.shared_bytes = 0;
+    step.grid[0] = nh_ceil_div(problem->bias_count, 32);
+    step.grid[1] = problem->heads;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
