@@ -65,14 +65,12 @@ struct nh_solver {
      * solver's knobs are left as they are given: 0. */
     int (*candidates)(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity);
-    /* Predicted nanoseconds. */
+    /* Predicted nanoseconds, and what they rest on in *count, NULL for callers who do not ask. A solver that does not
+     * work by tiles leaves *count as it is given. */
     double (*estimate)(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config);
+                       const struct nh_config *config, struct nh_count *count);
     nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation);
-    /* The counts behind `estimate`; NULL: the solver does not work by tiles. */
-    void (*count)(const struct nh_problem *problem, const struct nh_device *device,
-                  const struct nh_config *config, struct nh_count *count);
 };
 
 /* `refuse` and `candidates` of a solver that takes everything and has no knobs. */

@@ -11,6 +11,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     return nh_tiled_refuse(problem, device);
 }
 
-const struct nh_solver nh_solver_cpu_fused = {
-    "cpu.fused",         NHOOD_DEVICE_CPU,  nh_tiled_knobs, refuse,
-    nh_tiled_candidates, nh_tiled_estimate, nh_tiled_build, NULL};
+const struct nh_solver nh_solver_cpu_fused = {"cpu.fused",   NHOOD_DEVICE_CPU,    nh_tiled_knobs,
+                                              refuse,        nh_tiled_candidates, nh_tiled_estimate,
+                                              nh_tiled_build};

@@ -85,7 +85,8 @@ static double packing_operations(const struct nh_problem *problem, const struct 
  * then shared among the threads that get a tile. The constants were fitted once on an AVX-512 and an AVX2
  * machine; they rank configs, they do not promise times. */
 double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
-                         const struct nh_config *config) {
+                         const struct nh_config *config, struct nh_count *count) {
+    (void)count;
     const struct nh_cpu *cpu = device->backend;
     double lanes = kernels_for(problem, device)->lanes;
     struct shape shape = tile_shape(problem, config, (int32_t)lanes);

@@ -10,4 +10,4 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 const struct nh_solver nh_solver_cpu_unfused = {
     "cpu.unfused",       NHOOD_DEVICE_CPU,  nh_tiled_knobs, refuse,
-    nh_tiled_candidates, nh_tiled_estimate, nh_tiled_build, NULL};
+    nh_tiled_candidates, nh_tiled_estimate, nh_tiled_build};

@@ -100,8 +100,8 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
 }
 
 /* Nanoseconds. */
-static double model(const struct nh_problem *problem, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *work) {
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
     const double block_clocks = 8010, tile_latency = 1120, launch_ns = 10200, alone = 1.83,
                  memory = 1.2;
     const struct nh_cuda_device *cuda = device->backend;
@@ -112,12 +112,12 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     double visits = 1, blocks = (double)(problem->batch * problem->heads);
     double tiles = blocks, dense = blocks;
     for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count count =
+        struct nh_tile_count seen =
             nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a], false);
-        visits *= count.visits / (double)count.tiles;
-        tiles *= count.visits;
-        dense *= count.dense;
-        blocks *= (double)count.tiles;
+        visits *= seen.visits / (double)seen.tiles;
+        tiles *= seen.visits;
+        dense *= seen.dense;
+        blocks *= (double)seen.tiles;
     }
     double extra = (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
     visits += extra;
@@ -130,9 +130,9 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
         .bytes = blocks * rows * row_bytes,
         .products_per_clock = nh_cuda_products_per_clock(problem, cuda, false),
     };
-    *work = (struct nh_count){.tiles = 0};
-    nh_cuda_count_load(cuda, &load, work);
-    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    struct nh_count work = {.tiles = 0};
+    nh_cuda_count_load(cuda, &load, &work);
+    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     double residents = (double)residents_of(problem, cuda, value);
     double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
     double rounds = ceil(waves / residents);
@@ -140,19 +140,9 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     double latency = rounds * (visits * (tile_latency + alone * tile) + block_clocks);
     double throughput = waves * (visits * tile + block_clocks / residents);
     double busy = nh_cuda_clocks_ns(cuda, latency > throughput ? latency : throughput);
-    double moving = memory * work->limit_ns[NHOOD_LIMIT_MEMORY];
+    double moving = memory * work.limit_ns[NHOOD_LIMIT_MEMORY];
+    if (count) *count = work;
     return (busy > moving ? busy : moving) + launch_ns;
-}
-
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
-    model(problem, device, config, work);
-}
-
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    struct nh_count work;
-    return model(problem, device, config, &work);
 }
 
 /* ---- candidates ---- */
@@ -172,7 +162,7 @@ struct ranking {
 };
 
 static void rank(struct ranking *ranking, const struct nh_config *config) {
-    double ns = estimate(ranking->problem, ranking->device, config);
+    double ns = estimate(ranking->problem, ranking->device, config, NULL);
     int place = ranking->count;
     if (place == ranking->capacity && ns >= ranking->ns[place - 1]) return;
     if (place < ranking->capacity) ranking->count++;
@@ -260,5 +250,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_fused80 = {
-    "cuda.fused80", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};
+const struct nh_solver nh_solver_cuda_fused80 = {"cuda.fused80", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

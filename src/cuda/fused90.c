@@ -47,8 +47,8 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t *value
 
 /* Nanoseconds. Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next (less
  * with three warpgroups, which cover for each other) and from one item to the next. */
-static double model(const struct nh_problem *problem, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *work) {
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
     const double tensor = 0.882, exponential = problem->has_bias ? 2.27 : 0.92, masks = 4.93,
                  memory = 1.18;
     /* the median of 43 pairs of configs that differ in nothing else */
@@ -58,23 +58,23 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     const int32_t *value = config->value;
     double keys = (double)value[KX] * value[KY] * value[KZ], rows = 64.0 * value[WARPGROUPS];
     double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
-    struct nh_tiling_count count = nh_tiling_count(problem, value + QX, value + KX);
+    struct nh_tiling_count seen = nh_tiling_count(problem, value + QX, value + KX);
     double copies = (double)(problem->batch * problem->heads / value[QH]);
-    double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * count.items;
-    double items = copies * count.items;
+    double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * seen.items;
+    double items = copies * seen.items;
     const struct nh_cuda_load load = {
-        .tiles = copies * (count.visited + extra),
-        .masked_tiles = copies * count.partial,
+        .tiles = copies * (seen.visited + extra),
+        .masked_tiles = copies * seen.partial,
         .scores = rows * keys,
         .products = rows * keys * (double)(problem->dim + problem->dim_v),
         .tile_bytes = keys * row_bytes,
         .bytes = items * rows * row_bytes,
         .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
     };
-    *work = (struct nh_count){.tiles = 0};
-    nh_cuda_count_load(cuda, &load, work);
-    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    const double *limit = work->limit_ns;
+    struct nh_count work = {.tiles = 0};
+    nh_cuda_count_load(cuda, &load, &work);
+    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    const double *limit = work.limit_ns;
     double turns = load.tiles * turn[value[WARPGROUPS] > 2] + items * item;
     double busy = tensor * limit[NHOOD_LIMIT_TENSOR] +
                   exponential * limit[NHOOD_LIMIT_EXPONENTIAL] + masks * limit[NHOOD_LIMIT_MASK] +
@@ -82,25 +82,15 @@ static double model(const struct nh_problem *problem, const struct nh_device *de
     busy *= nh_cuda_rounding(items, cuda->multiprocessors);
     if (value[HOLD]) busy *= held;
     double moving = memory * limit[NHOOD_LIMIT_MEMORY];
+    if (count) *count = work;
     return (busy > moving ? busy : moving) + launch_ns;
-}
-
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
-    model(problem, device, config, work);
-}
-
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    struct nh_count work;
-    return model(problem, device, config, &work);
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */
 static int keep(const struct nh_problem *problem, const struct nh_device *device,
                 const struct nh_config *tried, struct nh_config *config, double *cost, int count,
                 int capacity) {
-    double ns = estimate(problem, device, tried);
+    double ns = estimate(problem, device, tried, NULL);
     int at = count;
     while (at > 0 && cost[at - 1] > ns)
         at--;
@@ -229,5 +219,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_fused90 = {
-    "cuda.fused90", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};
+const struct nh_solver nh_solver_cuda_fused90 = {"cuda.fused90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

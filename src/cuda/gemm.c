@@ -158,7 +158,8 @@ static double product_seconds(const struct nh_problem *problem, const struct nh_
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
+                       const struct nh_config *config, struct nh_count *count) {
+    (void)count;
     const struct nh_cuda_device *cuda = device->backend;
     int64_t dim = problem->dim, dim_v = problem->dim_v;
     double weights =
@@ -246,8 +247,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         struct nh_config next;
         if (complete(problem, device->backend, shapes[problem->rank - 1][i / 2], i % 2 ? 32 : 64,
                      &next))
-            count =
-                add_candidate(&next, estimate(problem, device, &next), config, ns, count, capacity);
+            count = add_candidate(&next, estimate(problem, device, &next, NULL), config, ns, count,
+                                  capacity);
     }
     while (count > 1 && ns[count - 1] > 1.5 * ns[0])
         count--;
@@ -262,4 +263,4 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 static const char *const knobs[] = {"t0", "t1", "t2", "columns", NULL};
 
 const struct nh_solver nh_solver_cuda_gemm = {"cuda.gemm", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                              candidates,  estimate,          build, NULL};
+                                              candidates,  estimate,          build};

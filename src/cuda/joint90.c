@@ -61,28 +61,18 @@ static double kernel_ns(const struct nh_problem *problem, const struct nh_device
 }
 
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
-static double model(const struct nh_problem *problem, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *work) {
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
     const double launches_ns = 20000, sums = 2.14;
     const struct nh_cuda_device *cuda = device->backend;
     double rows = (double)(problem->batch * problem->tokens * problem->heads);
     double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
-    *work = (struct nh_count){.tiles = 0};
-    double ns = kernel_ns(problem, device, config->value + OWN, config->value + WALK, work);
+    struct nh_count work = {.tiles = 0};
+    double ns = kernel_ns(problem, device, config->value + OWN, config->value + WALK, &work);
     double sums_ns = 1e9 * rows * bytes / cuda->memory_bytes_per_s;
-    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda) + sums_ns;
+    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda) + sums_ns;
+    if (count) *count = work;
     return ns + sums * sums_ns + launches_ns;
-}
-
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
-    model(problem, device, config, work);
-}
-
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    struct nh_count work;
-    return model(problem, device, config, &work);
 }
 
 static double cost(const struct nh_problem *problem, const struct nh_device *device,
@@ -206,5 +196,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_joint90 = {
-    "cuda.joint90", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};
+const struct nh_solver nh_solver_cuda_joint90 = {"cuda.joint90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

@@ -123,10 +123,11 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
  * arithmetic leave a few in a hundred; what every row costs before its first key; and what a key takes that a row has to
  * wait for, where there are few rows. Fitted on an H200. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
+                       const struct nh_config *config, struct nh_count *count) {
     const double row_clocks = 145, launch_ns = 7750, lanes = 0.0396, backward = 1.98,
                  key_clocks = 1380;
     (void)config;
+    (void)count;
     const struct nh_cuda_device *cuda = device->backend;
     double rows = (double)(problem->batch * problem->heads * problem->tokens);
     double passes = problem->op == NHOOD_OP_BWD ? backward : 1;
@@ -139,4 +140,4 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 }
 
 const struct nh_solver nh_solver_cuda_naive = {
-    "cuda.naive", NHOOD_DEVICE_CUDA, NULL, nh_refuse_nothing, nh_one_config, estimate, build, NULL};
+    "cuda.naive", NHOOD_DEVICE_CUDA, NULL, nh_refuse_nothing, nh_one_config, estimate, build};

@@ -39,36 +39,26 @@ static void count_launch(const struct nh_problem *problem, const struct nh_cuda_
 }
 
 /* Nanoseconds. */
-static double model(const struct nh_problem *problem, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *work) {
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
     /* fitted on an H200; both launches of the backward pass read their inputs */
     const double launch_overhead_ns = 5810, bandwidth = 0.753, again = 1.91;
     const struct nh_cuda_device *cuda = device->backend;
     bool forward = problem->op == NHOOD_OP_FWD;
     double busy = 0;
-    *work = (struct nh_count){.tiles = 0};
+    struct nh_count work = {.tiles = 0};
     for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
          k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
         struct nh_small_launch launch;
         if (!nh_small_launch_of(problem, (enum nh_small_kernel)k, config->value, &launch))
             return 1e18;
         busy += nh_small_launch_ns(problem, cuda, &launch) + launch_overhead_ns;
-        count_launch(problem, cuda, &launch, work);
+        count_launch(problem, cuda, &launch, &work);
     }
-    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    double memory = work->limit_ns[NHOOD_LIMIT_MEMORY] * (forward ? 1 : again) / bandwidth;
+    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    double memory = work.limit_ns[NHOOD_LIMIT_MEMORY] * (forward ? 1 : again) / bandwidth;
+    if (count) *count = work;
     return busy > memory ? busy : memory + launch_overhead_ns;
-}
-
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
-    model(problem, device, config, work);
-}
-
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    struct nh_count work;
-    return model(problem, device, config, &work);
 }
 
 /* ---- refusal ---- */
@@ -273,6 +263,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_small = {"cuda.small", NHOOD_DEVICE_CUDA,   nh_small_knobs,
-                                               refuse,       nh_small_candidates, estimate,
-                                               build,        count_work};
+const struct nh_solver nh_solver_cuda_small = {
+    "cuda.small", NHOOD_DEVICE_CUDA, nh_small_knobs, refuse, nh_small_candidates, estimate, build};

@@ -222,30 +222,20 @@ static double side_clocks(const struct nh_problem *problem, const struct nh_cuda
 }
 
 /* Nanoseconds. */
-static double model(const struct nh_problem *problem, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *work) {
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
     const double launch_ns = 6730;
     const struct nh_cuda_device *cuda = device->backend;
     int launches =
         2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
-    *work = (struct nh_count){.tiles = 0};
-    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    double clocks = side_clocks(problem, cuda, config->value, false, work) +
-                    side_clocks(problem, cuda, config->value + SPLIT80_SIDE, true, work);
+    struct nh_count work = {.tiles = 0};
+    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    double clocks = side_clocks(problem, cuda, config->value, false, &work) +
+                    side_clocks(problem, cuda, config->value + SPLIT80_SIDE, true, &work);
     double busy = nh_cuda_clocks_ns(cuda, clocks);
-    double memory = work->limit_ns[NHOOD_LIMIT_MEMORY];
+    double memory = work.limit_ns[NHOOD_LIMIT_MEMORY];
+    if (count) *count = work;
     return (busy > memory ? busy : memory) + launches * launch_ns;
-}
-
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
-    model(problem, device, config, work);
-}
-
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    struct nh_count work;
-    return model(problem, device, config, &work);
 }
 
 /* ---- candidates ---- */
@@ -326,5 +316,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, nh_split80_add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_split80 = {
-    "cuda.split80", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};
+const struct nh_solver nh_solver_cuda_split80 = {"cuda.split80", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

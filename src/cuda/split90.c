@@ -117,30 +117,20 @@ static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_de
 }
 
 /* Only the launch for the stats waits for memory. */
-static double model(const struct nh_problem *problem, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *work) {
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
     const double launches_ns = 17000, stats = 4;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double stats_bytes =
         2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
-    *work = (struct nh_count){.tiles = 0};
-    work->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    return stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns +
-           passes_ns(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, work) +
-           passes_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true, work) +
-           extra_ns(problem, cuda, work);
-}
-
-static void count_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *work) {
-    model(problem, device, config, work);
-}
-
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
-    struct nh_count work;
-    return model(problem, device, config, &work);
+    struct nh_count work = {.tiles = 0};
+    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    double ns = passes_ns(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, &work) +
+                passes_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true, &work) +
+                extra_ns(problem, cuda, &work);
+    if (count) *count = work;
+    return ns + stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
 }
 
 /* ---- configs ---- */
@@ -249,5 +239,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_split90 = {
-    "cuda.split90", NHOOD_DEVICE_CUDA, knobs, refuse, candidates, estimate, build, count_work};
+const struct nh_solver nh_solver_cuda_split90 = {"cuda.split90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

@@ -29,7 +29,7 @@ static struct nh_choice best_of(const struct nh_request *request, const struct n
     struct nh_choice best = {.solver = NULL};
     int count = candidates_of(request, solver, config);
     for (int i = 0; i < count; i++) {
-        double ns = solver->estimate(request->problem, request->device, &config[i]);
+        double ns = solver->estimate(request->problem, request->device, &config[i], NULL);
         if (best.solver && ns >= best.estimate_ns) continue;
         best = (struct nh_choice){.solver = solver, .config = config[i], .estimate_ns = ns};
     }
@@ -93,7 +93,7 @@ static void consider_record(void *user, const struct nh_wisdom_record *record) {
     search->best = (struct nh_choice){
         .solver = solver,
         .config = config,
-        .estimate_ns = solver->estimate(request->problem, request->device, &config),
+        .estimate_ns = solver->estimate(request->problem, request->device, &config, NULL),
         .measured_ns = record->median_ns,
         .samples = record->samples,
     };
@@ -149,7 +149,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         struct nh_config config[MOST_CANDIDATES];
         int configs = candidates_of(request, solver, config);
         for (int c = 0; c < configs; c++) {
-            double ns = solver->estimate(request->problem, request->device, &config[c]);
+            double ns = solver->estimate(request->problem, request->device, &config[c], NULL);
             int at = count;
             while (at > 0 && choice[at - 1].estimate_ns > ns)
                 at--;
@@ -165,10 +165,10 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
 
 /* ---- explaining ---- */
 
-static void report_count(const struct nh_request *request, const struct nh_solver *solver,
-                         const struct nh_config *config, nhood_candidate *row) {
+static void predict(const struct nh_request *request, const struct nh_solver *solver,
+                    const struct nh_config *config, nhood_candidate *row) {
     struct nh_count count = {.tiles = 0};
-    if (solver->count) solver->count(request->problem, request->device, config, &count);
+    row->estimate_ns = solver->estimate(request->problem, request->device, config, &count);
     row->tiles = count.tiles;
     row->masked_tiles = count.masked_tiles;
     row->product_flops = count.flops;
@@ -194,8 +194,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
         nh_config_text(solver, &config[i], text, sizeof text);
         nh_wisdom_look_up(request->wisdom, &key, solver->name, text, &median_ns, &samples);
         row.config = text;
-        row.estimate_ns = solver->estimate(request->problem, request->device, &config[i]);
-        report_count(request, solver, &config[i], &row);
+        predict(request, solver, &config[i], &row);
         row.measured_ns = (double)median_ns;
         row.samples = samples;
         row.chosen = !reported && solver == chosen->solver &&

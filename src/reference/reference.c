@@ -262,9 +262,10 @@ static nhood_status reference_run(const struct nh_operation *operation, const nh
 
 /* About 4 ns per multiply-add: a scalar load, conversion and f64 arithmetic through function calls. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config) {
+                       const struct nh_config *config, struct nh_count *count) {
     (void)device;
     (void)config;
+    (void)count;
     return 2.0 * nh_problem_flops(problem);
 }
 
@@ -297,4 +298,4 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 }
 
 const struct nh_solver nh_solver_reference = {
-    "reference", NHOOD_DEVICE_CPU, NULL, nh_refuse_nothing, nh_one_config, estimate, build, NULL};
+    "reference", NHOOD_DEVICE_CPU, NULL, nh_refuse_nothing, nh_one_config, estimate, build};

@@ -41,8 +41,8 @@ static void build_all(const char *line, const struct nh_device *device, int most
             CHECK(!status, "sm_%d %s: %s %s: %s", fake.arch, line, solver->name, text,
                   nhood_last_error());
             if (!status) operation->destroy(operation);
-            CHECK(solver->estimate(&problem, device, &config[c]) > 0, "%s: %s: no estimate", line,
-                  solver->name);
+            CHECK(solver->estimate(&problem, device, &config[c], NULL) > 0, "%s: %s: no estimate",
+                  line, solver->name);
         }
     }
 }

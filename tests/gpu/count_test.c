@@ -94,12 +94,17 @@ static void check_config(const char *text, const struct nh_problem *problem,
     nhood_status status = solver->build(problem, device, config, &operation);
     CHECK(!status, "%s: %s %s: %s", text, solver->name, knobs, nhood_last_error());
     if (status) return;
-    solver->count(problem, device, config, &count);
+    solver->estimate(problem, device, config, &count);
     struct noted noted = run(problem, device, operation);
     CHECK(count.tiles > 0 && noted.tiles == count.tiles && noted.masked == count.masked_tiles,
           "%s: %s %s: counted %g tiles, %g masked; met %g, masked %g", text, solver->name, knobs,
           count.tiles, count.masked_tiles, noted.tiles, noted.masked);
     operation->destroy(operation);
+}
+
+/* What new solvers do not get out of by counting nothing. */
+static bool by_tiles(const struct nh_solver *solver) {
+    return strcmp(solver->name, "cuda.gemm") != 0 && strcmp(solver->name, "cuda.naive") != 0;
 }
 
 static int check_problem(const char *text, const struct nh_device *device, int most) {
@@ -111,7 +116,7 @@ static int check_problem(const char *text, const struct nh_device *device, int m
     for (int i = 0; nh_registry_solvers[i]; i++) {
         const struct nh_solver *solver = nh_registry_solvers[i];
         struct nh_config config[MOST_CONFIGS];
-        if (solver->device_kind != NHOOD_DEVICE_CUDA || !solver->count ||
+        if (solver->device_kind != NHOOD_DEVICE_CUDA || !by_tiles(solver) ||
             solver->refuse(&problem, device))
             continue;
         int count = solver->candidates(&problem, device, config, most);

@@ -91,33 +91,36 @@ static nhood_status build_other(const struct nh_problem *given, const struct nh_
 }
 
 static double soon(const struct nh_problem *given, const struct nh_device *device,
-                   const struct nh_config *config) {
+                   const struct nh_config *config, struct nh_count *count) {
     (void)given;
     (void)device;
+    (void)count;
     return 100 + config->value[0];
 }
 
 static double later(const struct nh_problem *given, const struct nh_device *device,
-                    const struct nh_config *config) {
+                    const struct nh_config *config, struct nh_count *count) {
     (void)given;
     (void)device;
+    (void)count;
     return 200 + config->value[0];
 }
 
 static double far_off(const struct nh_problem *given, const struct nh_device *device,
-                      const struct nh_config *config) {
+                      const struct nh_config *config, struct nh_count *count) {
     (void)given;
     (void)device;
+    (void)count;
     (void)config;
     return far_ns;
 }
 
-static const struct nh_solver quick = {"quick",         0,    fake_knobs,  fake_takes,
-                                       fake_candidates, soon, build_quick, NULL};
-static const struct nh_solver other = {"other",         0,     fake_knobs,  fake_takes,
-                                       fake_candidates, later, build_other, NULL};
-static const struct nh_solver hopeless = {"hopeless",      0,       fake_knobs,  fake_takes,
-                                          fake_candidates, far_off, build_other, NULL};
+static const struct nh_solver quick = {"quick",         0,    fake_knobs, fake_takes,
+                                       fake_candidates, soon, build_quick};
+static const struct nh_solver other = {"other",         0,     fake_knobs, fake_takes,
+                                       fake_candidates, later, build_other};
+static const struct nh_solver hopeless = {"hopeless",      0,       fake_knobs, fake_takes,
+                                          fake_candidates, far_off, build_other};
 static const struct nh_solver *const table[] = {&quick, &other, &hopeless, NULL};
 
 static struct nh_host host;
