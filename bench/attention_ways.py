@@ -26,6 +26,8 @@ class Way:
     solver: str | None = None
     """what nhood is held to"""
     cuda_only: bool = False
+    compiled: bool = False
+    """by torch, for every shape"""
     computes: bool = True
     """whether the result is neighborhood attention"""
 
@@ -131,7 +133,7 @@ WAYS = {
         Way("naive", nhood_attention, solver="cuda.naive", cuda_only=True),
         Way("unfused", unfused_attention),
         Way("gather", gather_attention),
-        Way("flex", flex_attention, cuda_only=True),
+        Way("flex", flex_attention, cuda_only=True, compiled=True),
         Way("none", no_attention, computes=False),
     )
 }

@@ -1,6 +1,7 @@
 """The training example, cut short, and the model benchmark on its smallest model."""
 
-import csv
+import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -29,28 +30,51 @@ def test_digits_are_learned(tmp_path: Path) -> None:
     assert ended.returncode == 1 and "is below 1.0" in ended.stderr
 
 
+def benchmark(output: Path, *arguments: object) -> tuple[list[dict], str]:
+    """The lines that bench/models.py leaves, and what it says."""
+    setting = ("--device", "cpu", "--batch", 1, "--turns", 1, "--seconds", 0, "--output", output)
+    ended = run("bench/models.py", *setting, *arguments)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in (output / "models.jsonl").read_text().splitlines()], ended.stdout
+
+
 @pytest.mark.parametrize("mode", ["no", "only"])
 def test_benchmark(mode: str, tmp_path: Path) -> None:
-    setting = ("--device", "cpu", "--models", "nat_mini", "--batch", 1, "--turns", 1, "--seconds", 0)
-    ended = run("bench/models.py", *setting, "--train", mode, "--output", tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    with (tmp_path / "models.csv").open() as file:
-        seconds = {row["way"]: float(row["seconds"]) for row in csv.DictReader(file)}
-    assert set(seconds) == {"nhood", "unfused", "gather", "none"}, ended.stdout
-    assert min(seconds.values()) > 0
-    assert "| nat_mini | f32 | yes | 1 |" in ended.stdout
-    assert ended.stdout.count("needs CUDA") == 3
+    (case,), said = benchmark(tmp_path, "--models", "nat_mini", "--train", mode)
+    assert set(case["seconds"]) == {"nhood", "unfused", "gather", "none"}, said
+    assert min(seconds for turns in case["seconds"].values() for seconds in turns) > 0
+    assert "| nat_mini | f32 | yes | 1 |" in said
+    assert said.count("needs CUDA") == 3
     assert (tmp_path / "models.png").read_bytes().startswith(PNG)
 
 
-def test_benchmark_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A way that is no neighborhood attention does not get to be timed."""
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    import models as bench
+def test_benchmark_in_processes_and_resumed(tmp_path: Path) -> None:
+    """What is there stays as it is, what is missing comes to it, and rows have the order of the models."""
+    asked = ("--ways", "nhood", "gather", "none", "--resume")
+    (first,), _ = benchmark(tmp_path, "--models", "dinat_mini", *asked)
+    cases, said = benchmark(tmp_path, "--models", "dinat_mini", "nat_mini", "dinat_s_tiny", "--jobs", 2, *asked)
+    assert cases[0] == first
+    assert {case["model"] for case in cases[1:]} == {"nat_mini", "dinat_s_tiny"}
+    rows = [line.split()[1] for line in said.splitlines() if "| f32 |" in line]
+    assert rows == ["nat_mini", "dinat_mini", "dinat_s_tiny"]
 
-    case = bench.Case("nat_mini", "f32", True, False, 1)
-    attentions = bench.attentions_in(case, "cpu")
+
+@pytest.mark.parametrize("training", [False, True])
+def test_benchmark_finds_what_is_wrong(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that is no neighborhood attention, or has another gradient, does not get to be timed."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import model_cases as bench
+    from attention_ways import WAYS, Way
+
+    case = bench.Case("nat_mini", "f32", True, training, 1)
+    attentions = bench.attentions_in(bench.make_model(case, "cpu"), case.model, "cpu")
     assert len(attentions) == 4  # one per level
-    bench.check(bench.WAYS["unfused"], attentions, case, "cpu")
+    bench.check(WAYS["unfused"], attentions, case, "cpu")
     with pytest.raises(bench.Absent, match="of the largest value"):
-        bench.check(bench.WAYS["none"], attentions, case, "cpu")
+        bench.check(WAYS["none"], attentions, case, "cpu")
+
+    def detached(query, key, value, kernel_size, dilation, bias):
+        return WAYS["gather"].attention(query, key.detach(), value, kernel_size, dilation, bias)
+
+    with pytest.raises(bench.Absent) if training else contextlib.nullcontext():
+        bench.check(Way("detached", detached), attentions, case, "cpu")
