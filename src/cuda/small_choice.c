@@ -91,49 +91,58 @@ static const uint32_t ROW_TENSORS =
     BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(D_O) | BIT(D_Q) | BIT(D_K) | BIT(D_V);
 #undef BIT
 
-/* Whether the copy engine can serve the launch. */
-static bool boxes_fit(const struct nh_problem *problem, const struct nh_device *device,
-                      const struct nh_small_launch *launch) {
+/* Whether the copy engine can serve the problem at all. */
+static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
+    return problem->dim == problem->dim_v && (problem->dim == 32 || problem->dim == 64) &&
+           !nh_fused90_folds(problem) && !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS);
+}
+
+static bool warps_fit(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     int64_t subtiles = launch->shape.item_rows / 16;
     /* a warp keeps the sums of one subtile while the heads that share it pass by */
     bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
-    return problem->dim == problem->dim_v && (problem->dim == 32 || problem->dim == 64) &&
-           launch->warps <= launch->stages * subtiles && (!shared || launch->warps == subtiles) &&
-           !nh_fused90_folds(problem) && !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS) &&
-           nh_fused90_boxes_fit(problem, launch->shape.halo) &&
-           nh_fused90_boxes_fit(problem, launch->shape.subtile);
+    return launch->warps <= launch->stages * subtiles && (!shared || launch->warps == subtiles);
 }
 
-/* Adds the launch if it is possible. */
+/* Adds the launch if a multiprocessor has room for it. */
 static void consider(const struct nh_problem *problem, const struct nh_device *device,
-                     enum nh_small_kernel kernel, struct option option, struct choice *choice) {
-    struct nh_config config = {{0}};
-    struct nh_small_launch launch;
-    set_config(kernel, &option, &config);
-    if (!nh_small_launch_of(problem, kernel, config.value, &launch) ||
-        8 * launch.shape.blocks > MOST_BOX ||
-        !nh_small_residents(problem, device->backend, &launch) ||
-        (option.stages && !boxes_fit(problem, device, &launch)))
-        return;
-    option.ns = nh_small_launch_ns(problem, device->backend, &launch);
+                     const struct nh_small_launch *launch, const struct box *box,
+                     struct choice *choice) {
+    if (!nh_small_residents(problem, device->backend, launch)) return;
+    const struct option option = {box, launch->warps, launch->stages,
+                                  nh_small_launch_ns(problem, device->backend, launch)};
     insert(choice, &option);
 }
 
+/* Sets the shape, which stages and warps have no part in. */
+static bool shape_fits(const struct nh_problem *problem, const struct box *box, bool boxes,
+                       struct nh_small_launch *launch) {
+    enum nh_small_rows rows =
+        launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
+    return nh_small_shape_of(problem, rows, box->item, box->subtile, boxes, &launch->shape) &&
+           8 * launch->shape.blocks <= MOST_BOX &&
+           (!boxes || (nh_fused90_boxes_fit(problem, launch->shape.halo) &&
+                       nh_fused90_boxes_fit(problem, launch->shape.subtile)));
+}
+
 static void consider_box(const struct nh_problem *problem, const struct nh_device *device,
-                         enum nh_small_kernel kernel, const struct box *box,
+                         enum nh_small_kernel kernel, const struct box *box, bool boxes,
                          struct choice *choice) {
     bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
     const int32_t *warps = by_keys ? key_warps : query_warps;
     size_t count = by_keys ? sizeof key_warps / sizeof *warps : sizeof query_warps / sizeof *warps;
-    consider(problem, device, kernel, (struct option){box, box->warps, 0, 0}, choice);
-    for (int32_t stages = 1; stages <= MOST_STAGES; stages++) {
+    struct nh_small_launch launch = {.kernel = kernel, .warps = box->warps};
+    if (shape_fits(problem, box, false, &launch)) consider(problem, device, &launch, box, choice);
+    if (!boxes || !shape_fits(problem, box, true, &launch)) return;
+    for (launch.stages = 1; launch.stages <= MOST_STAGES; launch.stages++) {
         /* as many warps as an item has subtiles serve heads that share keys */
-        consider(problem, device, kernel, (struct option){box, box->warps, stages, 0}, choice);
-        for (size_t i = 0; i < count; i++)
-            if (warps[i] - nh_small_fetchers(stages) != box->warps)
-                consider(problem, device, kernel,
-                         (struct option){box, warps[i] - nh_small_fetchers(stages), stages, 0},
-                         choice);
+        launch.warps = box->warps;
+        if (warps_fit(problem, &launch)) consider(problem, device, &launch, box, choice);
+        for (size_t i = 0; i < count; i++) {
+            launch.warps = warps[i] - nh_small_fetchers(launch.stages);
+            if (launch.warps != box->warps && warps_fit(problem, &launch))
+                consider(problem, device, &launch, box, choice);
+        }
     }
 }
 
@@ -144,6 +153,7 @@ static int rank_of(const struct box *box) {
 /* subtile: that of the boxes to choose from; NULL: any. */
 static struct choice choose(const struct nh_problem *problem, const struct nh_device *device,
                             enum nh_small_kernel kernel, const int32_t *subtile) {
+    bool boxes_too = boxes_possible(problem, device);
     bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
     const struct box *boxes = by_keys ? key_boxes : query_boxes;
     size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
@@ -151,22 +161,23 @@ static struct choice choose(const struct nh_problem *problem, const struct nh_de
     for (size_t i = 0; i < count; i++)
         if (rank_of(&boxes[i]) == problem->rank &&
             (!subtile || memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) == 0))
-            consider_box(problem, device, kernel, &boxes[i], &choice);
+            consider_box(problem, device, kernel, &boxes[i], boxes_too, &choice);
     return choice;
 }
 
 /* Which choices of the backward pass' two launches go together: the best ones, then each with variants of the other. */
 static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
 
-int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        struct nh_config *config, int capacity) {
+static int search(const struct nh_problem *problem, const struct nh_device *device,
+                  struct nh_config config[MOST_CANDIDATES]) {
     bool forward = problem->op == NHOOD_OP_FWD;
     enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
+    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
     struct choice queries = choose(problem, device, by_queries, NULL), keys = {.count = 0};
     const int32_t *subtile = queries.count ? queries.option[0].box->subtile : NULL;
     int count = 0;
     if (!forward && subtile) keys = choose(problem, device, NH_SMALL_BACKWARD_KEY, subtile);
-    for (int i = 0; i < MOST_CANDIDATES && count < capacity; i++) {
+    for (int i = 0; i < MOST_CANDIDATES; i++) {
         int q = forward ? i : pairs[i][0], k = pairs[i][1];
         if (q >= queries.count) continue;
         const struct option *option = &queries.option[q];
@@ -180,5 +191,25 @@ int nh_small_candidates(const struct nh_problem *problem, const struct nh_device
         }
         count++;
     }
+    return count;
+}
+
+/* The solver is asked whether it refuses, then for its candidates: what a thread has found last is remembered. */
+int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
+                        struct nh_config *config, int capacity) {
+    static _Thread_local struct {
+        nhood_device_info device;
+        struct nh_problem problem;
+        struct nh_config config[MOST_CANDIDATES];
+        int count;
+    } last;
+    if (strcmp(last.device.description, device->info.description) != 0 ||
+        memcmp(&last.problem, problem, sizeof *problem) != 0) {
+        last.count = search(problem, device, last.config);
+        last.device = device->info;
+        memcpy(&last.problem, problem, sizeof *problem);
+    }
+    int count = (int)nh_min(capacity, last.count);
+    memcpy(config, last.config, (size_t)count * sizeof *config);
     return count;
 }

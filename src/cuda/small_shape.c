@@ -27,35 +27,50 @@ static int64_t representative_length(const struct nh_axis *axis, int64_t length,
     return length > enough ? length - (length - enough) / period * period : length;
 }
 
-struct extent {
-    /* columns of `tile` rows next to each other, at most; of one row, at least */
-    int64_t most, least;
-};
-
-static void extend(const struct nh_axis *axis, enum nh_small_rows rows, int64_t length,
-                   int64_t tile, struct extent *extent) {
+/* Columns of `tile` rows next to each other, at most. */
+static int64_t most_columns(const struct nh_axis *axis, enum nh_small_rows rows, int64_t length,
+                            int64_t tile) {
+    int64_t most = 0;
     for (int64_t first = 0; first < length; first += tile) {
         int64_t last = nh_min(first + tile, length) - 1;
         int64_t begin = columns_of(axis, rows, length, first).begin;
-        extent->most = nh_max(extent->most, columns_of(axis, rows, length, last).end - begin);
-        for (int64_t i = first; i <= last; i++) {
-            struct nh_range range = columns_of(axis, rows, length, i);
-            extent->least = nh_min(extent->least, range.end - range.begin);
-        }
+        most = nh_max(most, columns_of(axis, rows, length, last).end - begin);
     }
+    return most;
 }
 
-static struct extent extent_of(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile) {
-    struct extent extent = {0, INT64_MAX};
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
-    extend(axis, rows, representative_length(axis, longest, tile), tile, &extent);
-    if (axis->length % axis->dilation)
-        extend(axis, rows, representative_length(axis, longest - 1, tile), tile, &extent);
-    return extent;
+/* Whether every row sees so many columns. The first ones, at a border, mostly do not. */
+static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t length,
+                    int64_t columns) {
+    for (int64_t i = 0; i < length; i++) {
+        struct nh_range range = columns_of(axis, rows, length, i);
+        if (range.end - range.begin != columns) return false;
+    }
+    return true;
+}
+
+static int64_t longest_group(const struct nh_axis *axis) {
+    return nh_axis_group_length(axis->length, axis->dilation, 0);
+}
+
+static int64_t extent_of(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile) {
+    int64_t longest = longest_group(axis);
+    int64_t most = most_columns(axis, rows, representative_length(axis, longest, tile), tile);
+    if (axis->length % axis->dilation == 0) return most;
+    longest = representative_length(axis, longest - 1, tile);
+    return nh_max(most, most_columns(axis, rows, longest, tile));
+}
+
+static bool dense(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile,
+                  int64_t columns) {
+    int64_t longest = longest_group(axis);
+    return all_see(axis, rows, representative_length(axis, longest, tile), columns) &&
+           (axis->length % axis->dilation == 0 ||
+            all_see(axis, rows, representative_length(axis, longest - 1, tile), columns));
 }
 
 static double tiles_of(const struct nh_axis *axis, int64_t tile) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t longest = longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
     return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest, tile) +
            (double)shorter * (double)nh_ceil_div(longest - 1, tile);
@@ -81,18 +96,17 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
-        struct extent columns = extent_of(axis, rows, subtile[a]);
-        struct extent halo = extent_of(axis, rows, item[a]);
-        if (halo.most > MOST_HALO_ROWS) return false;
+        int64_t columns = extent_of(axis, rows, subtile[a]), halo = extent_of(axis, rows, item[a]);
+        if (halo > MOST_HALO_ROWS) return false;
         shape->rows[a] = item[a];
         shape->subtile[a] = subtile[a];
-        shape->columns[a] = (int32_t)columns.most;
-        shape->halo[a] = (int32_t)halo.most;
-        shape->dense = shape->dense && columns.most == columns.least;
+        shape->columns[a] = (int32_t)columns;
+        shape->halo[a] = (int32_t)halo;
+        shape->dense = shape->dense && dense(axis, rows, subtile[a], columns);
         shape->item_rows *= item[a];
         shape->items *= tiles_of(axis, item[a]);
         shape->subtiles *= tiles_of(axis, subtile[a]);
-        box *= columns.most;
+        box *= columns;
     }
     if (boxes) fill_gaps(shape);
     const int32_t *h = shape->halo, *k = shape->columns;

@@ -1,0 +1,90 @@
+/* What choosing a plan costs: microseconds in which the planner ranks problems that it meets for the first time, in a
+ * process that has planned others.
+ *
+ *     nhood suite paper-3d --sample 300 | build/planning h200 [--list]
+ *
+ * GPU: one that `nhood simulate --gpu` knows. Neither the context's memory of rankings nor wisdom takes part. --list
+ * prints all candidates with their estimates, to compare versions of the search. */
+#include "cuda.h"
+#include "planner.h"
+#include "registry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_PROBLEMS = 20000, MOST_LISTED = 512, LINE_BYTES = 512 };
+
+static double now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static int ascending(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static nhood_status parse(char *line, struct nh_problem *problem) {
+    nhood_problem given;
+    line[strcspn(line, "\r\n")] = '\0';
+    nhood_status status = nhood_problem_parse(line, &given);
+    return status ? status : nh_problem_canonical(&given, problem);
+}
+
+static void list(const struct nh_request *request, const char *text) {
+    static struct nh_choice choice[MOST_LISTED];
+    int count = nh_planner_list(request, choice, MOST_LISTED);
+    for (int i = 0; i < count; i++) {
+        char config[NH_CONFIG_BYTES];
+        nh_config_text(choice[i].solver, &choice[i].config, config, sizeof config);
+        printf("%s %s %s %.6g\n", text, choice[i].solver->name, config, choice[i].estimate_ns);
+    }
+}
+
+static void summarise(double *us, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += us[i];
+    qsort(us, count, sizeof *us, ascending);
+    printf("%zu problems, microseconds each: mean %.1f, median %.1f, nine of ten within %.1f, most "
+           "%.1f\n",
+           count, sum / (double)count, us[count / 2], us[count * 9 / 10], us[count - 1]);
+}
+
+int main(int argc, char **argv) {
+    static double us[MOST_PROBLEMS];
+    const struct nh_host host = {0};
+    struct nh_device device;
+    struct nh_wisdom *wisdom;
+    char line[LINE_BYTES];
+    bool listing = argc == 3 && !strcmp(argv[2], "--list");
+    size_t count = 0;
+    if (argc != 2 + listing) {
+        fprintf(stderr, "usage: planning GPU [--list] < problems\n");
+        return EXIT_FAILURE;
+    }
+    if (nh_cuda_describe(argv[1], &host, &device) || nh_wisdom_create(&host, &wisdom)) {
+        fprintf(stderr, "planning: %s\n", nhood_last_error());
+        return EXIT_FAILURE;
+    }
+    while (count < MOST_PROBLEMS && fgets(line, sizeof line, stdin)) {
+        struct nh_problem problem;
+        struct nh_ranking ranking;
+        const struct nh_request request = {nh_registry_solvers, &device, &problem, NULL, wisdom};
+        if (parse(line, &problem)) {
+            fprintf(stderr, "planning: %s: %s\n", line, nhood_last_error());
+            return EXIT_FAILURE;
+        }
+        double start = now_us();
+        nhood_status status = nh_planner_rank(&request, &ranking);
+        us[count++] = now_us() - start;
+        if (status) fprintf(stderr, "planning: %s: %s\n", line, nhood_last_error());
+        if (listing) list(&request, line);
+    }
+    if (!listing && count) summarise(us, count);
+    nh_wisdom_destroy(wisdom);
+    return EXIT_SUCCESS;
+}
