@@ -47,32 +47,6 @@ static void weigh(const struct tile *tile, const struct step *step, int32_t row)
     }
 }
 
-/* Adds dS to the head's bias gradient, kept by lane so that whole vectors can be added. */
-static void bias_gradient(const struct tile *tile, const struct block *block,
-                          const struct step *step, int32_t row) {
-    const struct nh_vector *vector = block->vector[row];
-    int64_t slot_step = tile->geometry->bias_step[2];
-    real *lanes = tile->scratch.bias_lanes;
-    const real *at = row_scores(tile, tile->scratch.d_score, row);
-    bool whole = vector->mode == NH_LANES_SHIFT && vector->count == VL;
-    for (int32_t part = 0; part < step_parts(step, row); part++) {
-        int32_t slow = step->slow + part / step->row_count[row];
-        int32_t middle = step->row_begin[row] + part % step->row_count[row];
-        int64_t index[NH_MOST_LANES];
-        for (int32_t lane = 0; lane < vector->count; lane++)
-            index[lane] = bias_index(tile, block, row, slow, middle, lane);
-        for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
-            if (whole) {
-                real *sum = lanes + (index[0] + slot * slot_step) * VL;
-                v_store(sum, v_load(sum) + v_load(at));
-                continue;
-            }
-            for (int32_t lane = 0; lane < vector->count; lane++)
-                lanes[(index[lane] + slot * slot_step) * VL + lane] += at[lane];
-        }
-    }
-}
-
 static void backward_step(struct tile *tile, const struct block *block, const struct step *step) {
     const struct scratch *s = &tile->scratch;
     const struct nh_geometry *geometry = tile->geometry;

@@ -3,7 +3,8 @@
 #ifndef NH_FORWARD_H
 #define NH_FORWARD_H
 
-#include "block.h"
+#include "bias.h"
+#include "products.h"
 #include "vector_math.h"
 
 #include <float.h>

@@ -2,6 +2,7 @@
 #ifndef NH_TILE_ROWS_H
 #define NH_TILE_ROWS_H
 
+#include "dot.h"
 #include "kernels.h"
 #include "pack.h"
 #include "scratch.h"

@@ -1,0 +1,198 @@
+/* The products of a step: scores of its key rows, and the band products of weights with key or query rows. */
+#ifndef NH_PRODUCTS_H
+#define NH_PRODUCTS_H
+
+#include "band.h"
+#include "block.h"
+#include "dot.h"
+
+static vint lane_index(const struct nh_vector *vector) {
+    vint index = {0};
+    for (int i = 0; i < VL; i++)
+        index[i] = vector->index[i];
+    return index;
+}
+
+/* Rows [first, last) of the block against one packed key row; score[r] is the key row's first score. */
+static void dot_row(const struct block *block, const struct step *step, int32_t first, int32_t last,
+                    real *const *score, const real *query, int32_t dim, const real *columns,
+                    int64_t pitch, int32_t key0) {
+    const struct nh_vector *const *vector = block->vector;
+    const vint index = lane_index(vector[first]);
+    int32_t key = vector[first]->start + step->slot, end = vector[last - 1]->start + step->slot_end;
+    int32_t low = first, high = first;
+    while (key < end) { /* rows [low, high) want key; up to `next` no row joins or leaves */
+        while (high < last && vector[high]->start + step->slot <= key)
+            high++;
+        while (low < high && vector[low]->start + step->slot_end <= key)
+            low++;
+        if (low == high) { /* a gap: short windows of vectors side by side */
+            key = vector[high]->start + step->slot;
+            continue;
+        }
+        int32_t next = vector[low]->start + step->slot_end;
+        if (high < last && vector[high]->start + step->slot < next)
+            next = vector[high]->start + step->slot;
+        real *at[MOST_ROWS];
+        const real *q[MOST_ROWS];
+        for (int32_t r = low; r < high; r++) {
+            at[r - low] = score[r] + (int64_t)(key - vector[r]->start - step->slot) * VL;
+            q[r - low] = query + (int64_t)r * dim * VL;
+        }
+        dot_span(high - low, next - key, vector[first]->mode, at, q, columns + key - key0, pitch,
+                 dim, index);
+        key = next;
+    }
+}
+
+/* score = query . key for every row, key row and slot of the step. */
+static void step_dots(const struct tile *tile, const struct block *block, const struct step *step,
+                      real *score, const real *query, int32_t dim, const real *columns,
+                      const real *extra) {
+    const struct scratch *s = &tile->scratch;
+    real *at[MOST_ROWS];
+    if (step->extra) {
+        const real *q[MOST_ROWS];
+        for (int32_t r = 0; r < block->rows; r++) {
+            at[r] = row_scores(tile, score, r);
+            q[r] = query + (int64_t)r * dim * VL;
+        }
+        dot_span(block->rows, step_slots(step), NH_LANES_SAME, at, q, extra + step->slot,
+                 s->extra_pitch, dim, (vint){0});
+        return;
+    }
+    for (int32_t slow = step->slow; slow < step->slow_end; slow++)
+        for (int32_t middle = step->middle; middle < step->middle_end; middle++) {
+            int32_t first = block->rows, last = 0;
+            for (int32_t r = 0; r < block->rows; r++) {
+                int32_t part = middle - step->row_begin[r];
+                if (part < 0 || part >= step->row_count[r]) continue;
+                if (r < first) first = r;
+                last = r + 1;
+                at[r] = row_scores(tile, score, r) +
+                        (int64_t)step_part(step, r, slow, middle) * step_slots(step) * VL;
+            }
+            if (first < last)
+                dot_row(block, step, first, last, at, query, dim,
+                        columns + packed_row(tile, slow, middle) * dim * s->key_pitch, s->key_pitch,
+                        tile->box.key[2]);
+        }
+}
+
+enum { MOST_PARTS = 16 };
+
+/* The band steps of a vector for the step's slots: made at plan time for whole windows, else in `room`. */
+static struct nh_band_list step_bands(const struct tile *tile, const struct nh_vector *vector,
+                                      const struct step *step, bool scatter, struct nh_band *room) {
+    const struct nh_geometry *geometry = tile->geometry;
+    struct nh_band_list list = {room, 0};
+    struct nh_vector all = {.count = vector->count}; /* of extra tokens, every lane takes all */
+    int32_t slot = step->slot, slot_end = step->slot_end;
+    if (step->extra) {
+        for (int i = 0; i < VL; i++)
+            all.keys[i] = step_slots(step);
+        slot_end -= slot;
+        slot = 0;
+        vector = &all;
+    } else if (geometry->chunk >= geometry->order[2].window) {
+        return scatter ? vector->scatter : vector->gather;
+    }
+    if (scatter) {
+        nh_band_scatter(vector, VL, slot, slot_end, geometry->band_outputs, &list);
+    } else {
+        nh_band_gather(vector, VL, slot, slot_end, geometry->band_outputs, &list);
+    }
+    return list;
+}
+
+/* Key rows whose sources stay in L1 while every query vector of the block takes its share of them. */
+static int32_t rows_in_l1(const struct tile *tile, int64_t width) {
+    int64_t keys = tile->geometry->chunk + VL, bytes = keys * width * (int64_t)sizeof(real);
+    return (int32_t)nh_max(1, nh_min(MOST_PARTS, 32768 / bytes));
+}
+
+/* The halo's first key of a key row as a row of reals: packed, or in V. */
+static const real *source_row(const struct tile *tile, const real *packed, int32_t slow,
+                              int32_t middle, int64_t width) {
+    if (packed) return packed + packed_row(tile, slow, middle) * tile->box.keys[2] * width;
+    struct rows v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, width);
+    return (const real *)(const void *)row_at(&v, tile->box.key[2]);
+}
+
+/* out[lane] += sum over key rows and slots of score * source row, for all rows of the block.
+ * source: packed rows of the halo, [packed row][key][width], or NULL for V in place; extra: rows of
+ * the extra tokens; out: [row][VL][width]. */
+static void gather_rows(const struct tile *tile, const struct block *block, const struct step *step,
+                        real *score, const real *source, const real *extra, int32_t vectors,
+                        real *out) {
+    const int64_t width = (int64_t)vectors * VL, part_scores = (int64_t)step_slots(step) * VL;
+    const int32_t most = tile->geometry->band_vectors, at_once = rows_in_l1(tile, width);
+    const real *weight[MOST_PARTS], *sources[MOST_PARTS];
+    struct band_product product = {weight, sources, 0, width, NULL, width};
+    struct nh_band_list list[MOST_ROWS];
+    for (int32_t r = 0; r < block->rows; r++) {
+        list[r] = step_bands(tile, block->vector[r], step, false, tile->scratch.gather + r * VL);
+        if (!step->extra) continue;
+        weight[0] = row_scores(tile, score, r);
+        sources[0] = extra + step->slot * width;
+        product.parts = 1;
+        product.out = out + (int64_t)r * VL * width;
+        band_run(&product, &list[r], vectors, most);
+    }
+    for (int32_t slow = step->slow; slow < step->slow_end; slow++)
+        for (int32_t middle = step->middle; middle < step->middle_end; middle += at_once)
+            for (int32_t r = 0; r < block->rows; r++) {
+                int32_t begin = (int32_t)nh_max(middle, step->row_begin[r]);
+                int32_t end =
+                    (int32_t)nh_min(middle + at_once, step->row_begin[r] + step->row_count[r]);
+                const real *weights = row_scores(tile, score, r);
+                const int64_t key = block->vector[r]->start - tile->box.key[2];
+                product.parts = 0;
+                for (; begin < end; begin++, product.parts++) {
+                    weight[product.parts] = weights + step_part(step, r, slow, begin) * part_scores;
+                    sources[product.parts] =
+                        source_row(tile, source, slow, begin, width) + key * width;
+                }
+                product.out = out + (int64_t)r * VL * width;
+                if (product.parts) band_run(&product, &list[r], vectors, most);
+            }
+}
+
+/* out[key] += sum over lanes of score * source[lane], for all rows of the block. out: [halo row][key] rows. */
+static void scatter_rows(const struct tile *tile, const struct block *block,
+                         const struct step *step, real *score, const real *source, int32_t vectors,
+                         real *out, real *extra_out) {
+    int64_t width = (int64_t)vectors * VL;
+    const real *weights[MOST_ROWS], *sources[MOST_ROWS];
+    int32_t slow_end = step->extra ? step->slow + 1 : step->slow_end;
+    int32_t middle_end = step->extra ? step->middle + 1 : step->middle_end;
+    for (int32_t r = 0; r < block->rows;) {
+        const struct nh_vector *vector = block->vector[r];
+        int32_t next = r + 1; /* rows of the same vector meet the same keys: sum them at once */
+        while (next < block->rows && block->vector[next] == vector)
+            next++;
+        struct nh_band_list list = step_bands(tile, vector, step, true, tile->scratch.scatter);
+        for (int32_t slow = step->slow; slow < slow_end; slow++)
+            for (int32_t middle = step->middle; middle < middle_end; middle++) {
+                int32_t parts = 0;
+                for (int32_t i = r; i < next; i++) {
+                    int32_t part = step->extra ? 0 : middle - step->row_begin[i];
+                    if (part < 0 || (!step->extra && part >= step->row_count[i])) continue;
+                    if (!step->extra) part = step_part(step, i, slow, middle);
+                    weights[parts] =
+                        row_scores(tile, score, i) + (int64_t)part * step_slots(step) * VL;
+                    sources[parts++] = source + (int64_t)i * VL * width;
+                }
+                real *row = extra_out + step->slot * width;
+                if (!step->extra)
+                    row = out + (halo_row(tile, slow, middle) * tile->box.keys[2] + vector->start -
+                                 tile->box.key[2]) *
+                                    width;
+                struct band_product product = {weights, sources, parts, width, row, width};
+                if (parts) band_run(&product, &list, vectors, tile->geometry->band_vectors);
+            }
+        r = next;
+    }
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* Packed forms of a tile's keys and values, and of the extra tokens. */
+#ifndef NH_TILE_PACK_H
+#define NH_TILE_PACK_H
+
+#include "tile_rows.h"
+
+static int64_t halo_row(const struct tile *tile, int32_t slow, int32_t middle) {
+    return (int64_t)(slow - tile->box.key[0]) * tile->box.keys[1] + (middle - tile->box.key[1]);
+}
+
+/* Where the packed forms of a key row are: rolling tiles keep the rows last packed. */
+static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
+    int32_t rows = tile->geometry->packed_rows;
+    return (int64_t)(slow - tile->box.key[0]) * rows + (middle - tile->box.key[1]) % rows;
+}
+
+/* Fills the packed forms of K and V that the pass asked scratch for, of one key row. */
+static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) {
+    const struct scratch *s = &tile->scratch;
+    int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v,
+            row = packed_row(tile, slow, middle);
+    int32_t first = tile->box.key[2], count = tile->box.keys[2];
+    struct rows k = {0}, v = {0};
+    if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->box.kv_head, slow, middle, dim);
+    if (s->v_columns || s->v_rows)
+        v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, dim_v);
+    k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
+    v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
+    if (s->k_columns)
+        columns_from(k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
+    if (s->v_columns)
+        columns_from(v, first, count, 1, s->v_columns + row * dim_v * s->key_pitch, s->key_pitch);
+    if (s->k_rows)
+        rows_from(k, first, count, tile->k_factor, s->k_rows + row * tile->box.keys[2] * s->width_k,
+                  s->width_k);
+    if (s->v_rows)
+        rows_from(v, first, count, 1, s->v_rows + row * tile->box.keys[2] * s->width_v, s->width_v);
+}
+
+/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on. */
+static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
+    if (begin < tile->packed_end) begin = tile->packed_end;
+    for (int32_t slow = tile->box.key[0]; slow < tile->box.key[0] + tile->box.keys[0]; slow++)
+        for (int32_t middle = begin; middle < end; middle++)
+            pack_key_row(tile, slow, middle);
+    if (end > tile->packed_end) tile->packed_end = end;
+}
+
+/* Extra tokens as one row of places 0 .. M-1; place and token are the same there. */
+static struct rows extra_rows(const struct tile *tile, int32_t tensor, int32_t token, int64_t dim) {
+    static const int32_t first[1] = {0};
+    const nhood_strides *strides = &tile->problem->strides[tensor];
+    const char *data = tile->run->io->data[tensor];
+    int64_t element = tile->box.batch * strides->batch + tile->box.kv_head * strides->head +
+                      token * strides->axis[0];
+    int32_t dtype = tile->problem->dtype;
+    return (struct rows){
+        data + element * (int64_t)nh_dtype_bytes(dtype), 0, first, dtype, (int32_t)dim, 0};
+}
+
+/* Channel by channel, one token at a time: M is small next to the windows it is added to. */
+static void extra_columns(const struct tile *tile, int32_t tensor, int64_t dim, real *columns) {
+    int64_t pitch = tile->scratch.extra_pitch;
+    int32_t dtype = tile->problem->dtype;
+    for (int32_t token = 0; token < tile->problem->extra_tokens; token++) {
+        struct rows rows = extra_rows(tile, tensor, token, dim);
+        for (int64_t c = 0; c < dim; c++)
+            columns[c * pitch + token] = (real)nh_load_f64(dtype, rows.base, c);
+    }
+}
+
+static void pack_extra(const struct tile *tile) {
+    const struct scratch *s = &tile->scratch;
+    int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v;
+    if (s->extra_k_columns) extra_columns(tile, NHOOD_EXTRA_K, dim, s->extra_k_columns);
+    if (s->extra_v_columns) extra_columns(tile, NHOOD_EXTRA_V, dim_v, s->extra_v_columns);
+    for (int32_t token = 0; token < tile->problem->extra_tokens; token++) {
+        if (s->extra_k_rows)
+            rows_from(extra_rows(tile, NHOOD_EXTRA_K, token, dim), 0, 1, tile->k_factor,
+                      s->extra_k_rows + token * s->width_k, s->width_k);
+        if (s->extra_v_rows)
+            rows_from(extra_rows(tile, NHOOD_EXTRA_V, token, dim_v), 0, 1, 1,
+                      s->extra_v_rows + token * s->width_v, s->width_v);
+    }
+}
+
+/* Everything that a tile needs before its blocks; the keys too, unless the walk packs them as it goes. */
+static void tile_pack(struct tile *tile, real k_factor) {
+    tile->k_factor = k_factor;
+    if (!tile->geometry->rolling)
+        pack_keys(tile, tile->box.key[1], tile->box.key[1] + tile->box.keys[1]);
+    pack_extra(tile);
+}
+
+#endif
