@@ -90,6 +90,15 @@ def test_compile_at_odd_head_dims(dim):
     torch.testing.assert_close(*(torch.autograd.grad(out, qkv, d_out)[0] for out in (got, expected)))
 
 
+def test_compile_of_one_tensor_for_all():
+    def loss(x):
+        return nt.na2d(x, x, x, 3).square().sum() + nt.na2d_qk(x, x, 3).sin().sum()
+
+    x = torch.randn(2, 4, 5, 2, 8, requires_grad=True)
+    got = torch.compile(loss, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(torch.autograd.grad(got, x), torch.autograd.grad(loss(x), x))
+
+
 def test_compile_takes_every_argument():
     def call(query, key, value, extra_keys, extra_values):
         return nt.neighborhood_attention(

@@ -20,6 +20,7 @@ from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Request
 from ._dispatch import directly
 from ._tensors import run
+from ._transforms import vmap_rule
 
 Ints = Sequence[int]
 Bools = Sequence[bool]
@@ -185,6 +186,8 @@ def _register(
     torch.library.register_fake(f"nhood::{name}", fake, lib=_library)
     packet = getattr(torch.ops.nhood, name)
     register_flop_formula(packet)(_flop_formula(ask))
+    if hasattr(torch.library, "register_vmap"):  # from torch 2.5 on
+        torch.library.register_vmap(f"nhood::{name}", vmap_rule(packet.default, operation), lib=_library)
     return directly(packet.default, implementation, len(operation.inputs))
 
 

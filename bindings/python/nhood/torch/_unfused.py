@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
+from .. import _operations
 from . import _ops
+from ._transforms import once_each, transformable, transformed
 
 OptionalTensor = Optional[Tensor]
 
@@ -26,25 +28,19 @@ class Axes(NamedTuple):
     is_causal: tuple[bool, ...]
 
 
-def forward_mode() -> bool:
-    """Whether a level of forward-mode differentiation is open. Functions with a jvp are called only then: Dynamo
-    takes none, and keeping their inputs for it costs time."""
-    return getattr(forward_ad, "_current_level", 0) >= 0
-
-
 def qk(*arguments: Any) -> Tensor:
     """query, key, bias, axes, scale, zero_fill, clamp_window"""
-    return (QKForwardMode if forward_mode() else QK).apply(*arguments)
+    return (QKTransformable if transformed() else QK).apply(*once_each(arguments[:3]), *arguments[3:])
 
 
 def av(*arguments: Any) -> Tensor:
     """attn, value, axes, clamp_window"""
-    return (AVForwardMode if forward_mode() else AV).apply(*arguments)
+    return (AVTransformable if transformed() else AV).apply(*arguments)
 
 
 def inverse(*arguments: Any) -> Tensor:
     """attn, d_out, axes, kv_heads, clamp_window"""
-    return (INForwardMode if forward_mode() else IN).apply(*arguments)
+    return (INTransformable if transformed() else IN).apply(*arguments)
 
 
 def _sum(a: OptionalTensor, b: OptionalTensor) -> Any:
@@ -62,8 +58,7 @@ class QK(Function):
     """attn[i, n] = scale * query[i] . key[N(i, n)] + bias"""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
+    def compute(
         query: Tensor,
         key: Tensor,
         bias: OptionalTensor,
@@ -72,9 +67,19 @@ class QK(Function):
         zero_fill: bool,
         clamp_window: bool,
     ) -> Tensor:
+        return _ops.na_qk(query, key, bias, *axes, scale, zero_fill, clamp_window)
+
+    @staticmethod
+    def keep(ctx: Any, arguments: tuple[Any, ...], attn: Tensor) -> None:
+        query, key, bias, axes, scale, _, clamp_window = arguments
         ctx.save_for_backward(query, key, bias)
         ctx.parameters = axes, scale, clamp_window
-        return _ops.na_qk(query, key, bias, *axes, scale, zero_fill, clamp_window)
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
+        attn = QK.compute(*arguments)
+        QK.keep(ctx, arguments, attn)
+        return attn
 
     @staticmethod
     def backward(ctx: Any, d_attn: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
@@ -89,15 +94,8 @@ class QK(Function):
             d_bias = _bias_gradient(d_attn, bias, axes, clamp_window)
         return d_query, d_key, d_bias, None, None, None, None
 
-
-class QKForwardMode(QK):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        ctx.save_for_forward(*arguments[:3])
-        return QK.forward(ctx, *arguments)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def push_forward(ctx: Any, *tangents: Any) -> Tensor:
         query, key, bias = ctx.saved_tensors
         t_query, t_key, t_bias = tangents[:3]
         axes, scale, clamp_window = ctx.parameters
@@ -130,12 +128,19 @@ class AV(Function):
     """out[i] = sum over n of attn[i, n] value[N(i, n)]"""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool
-    ) -> Tensor:
-        ctx.save_for_backward(attn, value)
-        ctx.parameters = axes, clamp_window
+    def compute(attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
         return _ops.na_av(attn, value, *axes, clamp_window)
+
+    @staticmethod
+    def keep(ctx: Any, arguments: tuple[Any, ...], out: Tensor) -> None:
+        ctx.save_for_backward(*arguments[:2])
+        ctx.parameters = arguments[2:]
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
+        out = AV.compute(*arguments)
+        AV.keep(ctx, arguments, out)
+        return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
@@ -148,15 +153,8 @@ class AV(Function):
             d_value = inverse(attn, d_out, axes, value.shape[-2], clamp_window)
         return d_attn, d_value, None, None
 
-
-class AVForwardMode(AV):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        ctx.save_for_forward(*arguments[:2])
-        return AV.forward(ctx, *arguments)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def push_forward(ctx: Any, *tangents: Any) -> Tensor:
         attn, value = ctx.saved_tensors
         t_attn, t_value = tangents[:2]
         total = None if t_attn is None else av(t_attn, value, *ctx.parameters)
@@ -167,12 +165,19 @@ class IN(Function):
     """d_value[j] = sum over {i, n : j = N(i, n)} of attn[i, n] d_out[i]"""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool
-    ) -> Tensor:
-        ctx.save_for_backward(attn, d_out)
-        ctx.parameters = axes, kv_heads, clamp_window
+    def compute(attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool) -> Tensor:
         return _ops.na_in(attn, d_out, *axes, kv_heads, clamp_window)
+
+    @staticmethod
+    def keep(ctx: Any, arguments: tuple[Any, ...], d_value: Tensor) -> None:
+        ctx.save_for_backward(*arguments[:2])
+        ctx.parameters = arguments[2:]
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
+        d_value = IN.compute(*arguments)
+        IN.keep(ctx, arguments, d_value)
+        return d_value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
@@ -185,19 +190,17 @@ class IN(Function):
             d_d_out = av(attn, grad, axes, clamp_window)
         return d_attn, d_d_out, None, None, None
 
-
-class INForwardMode(IN):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        ctx.save_for_forward(*arguments[:2])
-        return IN.forward(ctx, *arguments)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def push_forward(ctx: Any, *tangents: Any) -> Tensor:
         attn, d_out = ctx.saved_tensors
         t_attn, t_d_out = tangents[:2]
         total = None if t_attn is None else inverse(t_attn, d_out, *ctx.parameters)
         return _sum(total, None if t_d_out is None else inverse(attn, t_d_out, *ctx.parameters))
+
+
+QKTransformable = transformable(QK, _operations.QK)
+AVTransformable = transformable(AV, _operations.AV)
+INTransformable = transformable(IN, _operations.IN)
 
 
 def _additional_logits(query: Tensor, keys: Tensor, scale: float) -> Tensor:
