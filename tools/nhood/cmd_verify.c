@@ -16,7 +16,7 @@ enum { MOST_SOLVERS = 64 };
 struct verify {
     struct target target;
     const char *solver;
-    int64_t random, seed;
+    int64_t random, per_kernel, seed;
     bool json;
     /* so far */
     int64_t problems, runs[MOST_SOLVERS], failures;
@@ -36,12 +36,13 @@ static bool passed(const struct comparison *worst) {
     return worst->share <= 1 && worst->spoiled < 0;
 }
 
-static void print_run_json(const struct test_case *test, const char *solver, const char *place,
-                           const struct comparison *worst) {
+static void print_run_json(const struct verify *verify, const struct test_case *test,
+                           const char *solver, const char *place, const struct comparison *worst) {
     json_begin();
     json_text("problem", test->text);
     json_integer("seed", (int64_t)test->seed);
     json_flag("random", test->random);
+    if (test->random) json_integer("per_kernel", verify->per_kernel);
     json_text("solver", solver);
     json_flag("passed", passed(worst));
     json_text("tensor", tensor_name(worst->tensor));
@@ -71,6 +72,8 @@ static void print_run(const struct verify *verify, const struct test_case *test,
            (unsigned long long)test->seed, target->isa ? " --isa " : "",
            target->isa ? target->isa : "");
     if (target->threads) printf(" --threads %lld", (long long)target->threads);
+    if (test->random && verify->per_kernel > 1)
+        printf(" --per-kernel %lld", (long long)verify->per_kernel);
     printf(test->random ? " --random 1\n" : " %s\n", test->text);
 }
 
@@ -104,7 +107,7 @@ static int verify_solver(struct verify *verify, const struct test_case *test, in
     char place[PLACE_BYTES];
     view_place(&given->view[worst.tensor], given->problem.rank, worst.row, worst.inner, place);
     if (verify->json)
-        print_run_json(test, solver, place, &worst);
+        print_run_json(verify, test, solver, place, &worst);
     else
         print_run(verify, test, solver, place, &worst);
     verify->runs[index]++;
@@ -184,8 +187,7 @@ static int verify_all(struct verify *verify, int count, char **texts) {
     int64_t drawn = 0, left = verify->random;
     while (!failed && left > 0 && drawn < verify->random * MOST_DRAWS) {
         test = (struct test_case){.seed = (uint64_t)(verify->seed + drawn++), .random = true};
-        struct random random = {test.seed};
-        random_problem(&random, &test.problem);
+        random_problem(test.seed, verify->per_kernel, &test.problem);
         if (verify->solver && !solver_takes(verify, &test.problem)) continue;
         failed = verify_case(verify, &test);
         left--;
@@ -225,7 +227,7 @@ static void print_summary(const struct verify *verify) {
 }
 
 int cmd_verify(int argc, char **argv) {
-    struct verify verify = {.seed = 1, .random = -1};
+    struct verify verify = {.random = -1, .per_kernel = 1, .seed = 1};
     target_init(&verify.target);
     const struct option options[] = {
         {.name = "random",
@@ -233,6 +235,12 @@ int cmd_verify(int argc, char **argv) {
          .high = 1e9,
          .argument = "N",
          .help = "random problems (100, if none is given); with --solver, ones that it takes"},
+        {.name = "per-kernel",
+         .integer = &verify.per_kernel,
+         .low = 1,
+         .high = 1e9,
+         .argument = "M",
+         .help = "of random problems, M in turn share what kernels are compiled for (1)"},
         {.name = "seed",
          .integer = &verify.seed,
          .high = 1e15,
@@ -250,7 +258,7 @@ int cmd_verify(int argc, char **argv) {
         "with the f64 reference. The limit of an error follows from the storage type, the length\n"
         "of the sums and how the reference reacts to roundings of its inputs. Memory beside the\n"
         "outputs must stay untouched. Exit status 1 if anything is wrong. The i-th random problem\n"
-        "depends on S + i alone, so a failure names the one seed that reproduces it.",
+        "depends on S + i and M alone, so a failure names the one seed that reproduces it.",
         options, verify.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;

@@ -1,5 +1,7 @@
 #include "random_problem.h"
 
+#include "random.h"
+#include "random.h"
 #include "storage.h"
 #include "tensors.h"
 
@@ -16,21 +18,23 @@ static int64_t draw_dim(struct random *random) {
     return random_once_in(random, 3) ? random_integer(random, 1, 40) : PICK(random, usual);
 }
 
-static void draw_axis(struct random *random, int32_t rank, nhood_axis *axis) {
+static void draw_window(struct random *random, int32_t rank, nhood_axis *axis) {
     static const int64_t longest_window[] = {0, 60, 13, 7};
-    static const int64_t longest_rest[] = {0, 200, 24, 9};
     axis->window = random_once_in(random, 8) ? 1 : random_integer(random, 1, longest_window[rank]);
+}
+
+/* All of an axis but its window and causality. */
+static void draw_extent(struct random *random, int32_t rank, nhood_axis *axis) {
+    static const int64_t longest_rest[] = {0, 200, 24, 9};
     axis->dilation = random_once_in(random, 3) ? random_integer(random, 2, 4) : 1;
     if (rank == 1 && random_once_in(random, 8)) axis->dilation = random_integer(random, 5, 20);
     axis->stride = random_once_in(random, 3) ? random_integer(random, 1, axis->window) : 1;
     axis->length = axis->window * axis->dilation;
     if (!random_once_in(random, 5)) axis->length += random_integer(random, 1, longest_rest[rank]);
-    axis->causal = random_once_in(random, 4);
 }
 
-/* Makes some windows too large on purpose, which the flag CLAMP_WINDOW makes legal. */
-static void draw_clamp(struct random *random, nhood_problem *problem) {
-    if (!random_once_in(random, 16)) return;
+/* Makes a window too large on purpose, most often, which the flag CLAMP_WINDOW makes legal. */
+static void clamp_axis(struct random *random, nhood_problem *problem) {
     problem->flags |= NHOOD_FLAG_CLAMP_WINDOW;
     problem->axis[random_integer(random, 0, problem->rank - 1)].length =
         random_integer(random, 1, 5);
@@ -60,15 +64,18 @@ static void draw_shape(struct random *random, nhood_problem *problem) {
     nhood_problem_init(problem, PICK(random, ops),
                        (int32_t)random_integer(random, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16),
                        (int32_t)random_integer(random, 1, 3));
-    for (int a = 0; a < problem->rank; a++)
-        draw_axis(random, problem->rank, &problem->axis[a]);
+    for (int a = 0; a < problem->rank; a++) {
+        draw_window(random, problem->rank, &problem->axis[a]);
+        draw_extent(random, problem->rank, &problem->axis[a]);
+        problem->axis[a].causal = random_once_in(random, 4);
+    }
     problem->batch = random_integer(random, 1, 3);
     problem->kv_heads = random_integer(random, 1, 3);
     problem->heads = problem->kv_heads;
     if (random_once_in(random, 3)) problem->heads *= random_integer(random, 2, 4);
     problem->dim = draw_dim(random);
     if (random_once_in(random, 3)) problem->dim_v = draw_dim(random);
-    draw_clamp(random, problem);
+    if (random_once_in(random, 16)) clamp_axis(random, problem);
     draw_options(random, problem);
 }
 
@@ -116,10 +123,32 @@ static void draw_layout(struct random *random, nhood_problem *problem) {
     if (random_once_in(random, 8)) problem->flags |= NHOOD_FLAG_UNALIGNED;
 }
 
-void random_problem(struct random *random, nhood_problem *problem) {
+static bool is_small(const nhood_problem *problem) {
     double flops;
+    return nhood_problem_cost(problem, &flops, NULL) == NHOOD_OK && flops <= MOST_FLOPS;
+}
+
+/* Another problem for about the same kernels. */
+static void redraw_extents(struct random *random, nhood_problem *problem) {
+    const nhood_problem first = *problem;
+    do {
+        *problem = first;
+        for (int a = 0; a < problem->rank; a++)
+            draw_extent(random, problem->rank, &problem->axis[a]);
+        problem->batch = random_integer(random, 1, 3);
+        problem->kv_heads = random_integer(random, 1, 3);
+        problem->heads = problem->kv_heads * (first.heads / first.kv_heads);
+        if (first.extra_tokens) problem->extra_tokens = random_integer(random, 1, 20);
+        if (first.flags & NHOOD_FLAG_CLAMP_WINDOW) clamp_axis(random, problem);
+    } while (!is_small(problem));
+}
+
+void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem) {
+    uint64_t member = seed % (uint64_t)per_kernel;
+    struct random shared = {seed - member}, own = {seed};
     do
-        draw_shape(random, problem);
-    while (nhood_problem_cost(problem, &flops, NULL) != NHOOD_OK || flops > MOST_FLOPS);
-    draw_layout(random, problem);
+        draw_shape(&shared, problem);
+    while (!is_small(problem));
+    if (member) redraw_extents(&own, problem);
+    draw_layout(&shared, problem);
 }

@@ -3,9 +3,12 @@
 #define RANDOM_PROBLEM_H
 
 #include "nhood.h"
-#include "random.h"
 
-/* Small enough for the reference to take milliseconds. The same state gives the same problem everywhere. */
-void random_problem(struct random *random, nhood_problem *problem);
+#include <stdint.h>
+
+/* Small enough for the reference to take milliseconds. The same arguments give the same problem everywhere. Seeds s with
+ * the same s / per_kernel give problems for about the same GPU kernels: types, head dims, windows and options are
+ * shared; lengths, strides, dilations, batch, heads and the number of extra tokens are each problem's own. */
+void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem);
 
 #endif
