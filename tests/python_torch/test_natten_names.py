@@ -1,6 +1,9 @@
 """What surrounds NATTEN's functions: switches, helpers, and the names themselves."""
 
+import importlib
+import inspect
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -316,9 +319,50 @@ def test_public_names():
     assert names <= set(natten.__all__) and not [name for name in natten.__all__ if not hasattr(natten, name)]
 
 
-def test_signatures():
-    import inspect
+def expanded(name):
+    """a{b,c}d: abd, acd"""
+    found = re.search(r"{([^{}]*)}", name)
+    if not found:
+        return [name]
+    return [x for word in found[1].split(",") for x in expanded(name[: found.start()] + word + name[found.end() :])]
 
+
+def documented_names():
+    """The second column of the table of names, but for arguments and commands."""
+    document = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-natten.md"
+    table = document.read_text().split("## Names")[1].split("\n## ")[0]
+    columns = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][1:]
+    spans = [span for column in columns if "arguments" not in column for span in re.findall(r"`([^`]*)`", column)]
+    names = [name.removeprefix("natten.") for span in spans for name in expanded(re.sub(r"\(.*", "", span))]
+    return {name for name in names if re.fullmatch(r"[\w.]*\w", name)}
+
+
+def exists(name):
+    head, _, rest = name.rpartition(".")
+    try:
+        owner = importlib.import_module(f"nhood.compat.natten.{head}".rstrip("."))
+    except ModuleNotFoundError:  # the head is a class
+        module, _, owner_name = head.rpartition(".")
+        owner = getattr(importlib.import_module(f"nhood.compat.natten.{module}"), owner_name, None)
+    return hasattr(owner, rest)
+
+
+def test_documented_names():
+    """The table of names says all that there is, and nothing else."""
+    documented = documented_names()
+    absent = {name for name in documented if not exists(name)}
+    assert absent <= {"rpb", "kernel_size"}, "words of the table's prose"
+    leaves = {name.rpartition(".")[2] for name in documented}
+    packages = natten, natten.functional, natten.backends, natten.token_permute, natten.utils, natten.utils.testing
+    for module in packages:
+        exported = getattr(module, "__all__", None) or [
+            name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+        ]
+        public = [name for name in exported if not inspect.ismodule(getattr(module, name)) and name[0] != "_"]
+        assert set(public) - {"install"} <= leaves, module.__name__
+
+
+def test_signatures():
     ours = list(inspect.signature(natten.na2d).parameters)
     assert ours[:8] == ["query", "key", "value", "kernel_size", "stride", "dilation", "is_causal", "scale"]
     assert natten.na2d.__name__ == "na2d"
