@@ -3,6 +3,7 @@
  * A block owns a box of queries of one dilation group and streams the box of keys that they attend, their halo,
  * through shared memory: kernels/fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile
  * pairs that each choice visits. Head dims beyond 256 and f64 are not for it. */
+#include "box_search.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
@@ -99,16 +100,34 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
            copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
 }
 
-/* Nanoseconds. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    const double block_clocks = 8010, tile_latency = 1120, launch_ns = 10200, alone = 1.83,
-                 memory = 1.2;
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
+static struct nh_cuda_load load_of(const struct nh_problem *problem,
+                                   const struct nh_cuda_device *device, const int32_t *value,
+                                   double tiles, double masked, double blocks) {
     struct widths w = widths_of(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
+    return (struct nh_cuda_load){
+        .tiles = tiles,
+        .masked_tiles = masked,
+        .scores = rows * columns,
+        .products = rows * columns * (double)(w.dim + w.dim_v),
+        .tile_bytes = columns * row_bytes,
+        .bytes = blocks * rows * row_bytes,
+        .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
+    };
+}
+
+static const double block_clocks = 8010, tile_latency = 1120, alone_share = 1.83, launch_ns = 10200;
+
+static double memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
+    return 1.2 * nh_cuda_memory_ns(problem, device);
+}
+
+/* Nanoseconds. */
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *value = config->value;
     double visits = 1, blocks = (double)(problem->batch * problem->heads);
     double tiles = blocks, dense = blocks;
     for (int a = 0; a < NH_AXES; a++) {
@@ -121,90 +140,82 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     }
     double extra = (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
     visits += extra;
-    const struct nh_cuda_load load = {
-        .tiles = tiles + blocks * extra,
-        .masked_tiles = tiles - dense,
-        .scores = rows * columns,
-        .products = rows * columns * (double)(w.dim + w.dim_v),
-        .tile_bytes = columns * row_bytes,
-        .bytes = blocks * rows * row_bytes,
-        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, false),
-    };
-    struct nh_count work = {.tiles = 0};
-    nh_cuda_count_load(cuda, &load, &work);
-    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    const struct nh_cuda_load load =
+        load_of(problem, cuda, value, tiles + blocks * extra, tiles - dense, blocks);
     double residents = (double)residents_of(problem, cuda, value);
     double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
     double rounds = ceil(waves / residents);
     /* a multiprocessor that has several blocks hides the latencies of one behind the others */
-    double latency = rounds * (visits * (tile_latency + alone * tile) + block_clocks);
+    double latency = rounds * (visits * (tile_latency + alone_share * tile) + block_clocks);
     double throughput = waves * (visits * tile + block_clocks / residents);
-    double busy = nh_cuda_clocks_ns(cuda, latency > throughput ? latency : throughput);
-    double moving = memory * work.limit_ns[NHOOD_LIMIT_MEMORY];
-    if (count) *count = work;
-    return (busy > moving ? busy : moving) + launch_ns;
+    double busy = nh_cuda_clocks_ns(cuda, fmax(latency, throughput));
+    if (count) {
+        *count = (struct nh_count){.tiles = 0};
+        nh_cuda_count_load(cuda, &load, count);
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    }
+    return fmax(busy, memory_ns(problem, cuda)) + launch_ns;
 }
 
 /* ---- candidates ---- */
 
-/* Rows of a query tile, columns of a key tile, and the warps and stages that go with them. */
-static const struct variant {
-    int32_t rows, columns, warps, stages;
-} variants[] = {{128, 64, 4, 2}, {128, 64, 4, 1}, {128, 128, 4, 2}, {64, 64, 2, 2}, {64, 64, 4, 2},
-                {64, 64, 4, 1},  {128, 64, 8, 1}, {64, 32, 4, 1},   {32, 32, 2, 1}};
+static const struct nh_box_variant variants[] = {{128, 64, 4, 2}, {128, 64, 4, 1}, {128, 128, 4, 2},
+                                                 {64, 64, 2, 2},  {64, 64, 4, 2},  {64, 64, 4, 1},
+                                                 {128, 64, 8, 1}, {64, 32, 4, 1},  {32, 32, 2, 1}};
 
-struct ranking {
-    const struct nh_problem *problem;
-    const struct nh_device *device;
-    struct nh_config *config;
-    double ns[MOST_CANDIDATES];
-    int count, capacity;
-};
-
-static void rank(struct ranking *ranking, const struct nh_config *config) {
-    double ns = estimate(ranking->problem, ranking->device, config, NULL);
-    int place = ranking->count;
-    if (place == ranking->capacity && ns >= ranking->ns[place - 1]) return;
-    if (place < ranking->capacity) ranking->count++;
-    for (place = ranking->count - 1; place > 0 && ns < ranking->ns[place - 1]; place--) {
-        ranking->ns[place] = ranking->ns[place - 1];
-        ranking->config[place] = ranking->config[place - 1];
-    }
-    ranking->ns[place] = ns;
-    ranking->config[place] = *config;
+static struct nh_config config_of(const struct nh_box_variant *variant, const int32_t q[3],
+                                  const int32_t k[3]) {
+    return (struct nh_config){
+        {q[0], q[1], q[2], k[0], k[1], k[2], variant->warps, variant->stages}};
 }
 
-/* The best boxes of a variant: more would leave no place to others, whose estimates err in another way. */
-static void rank_variant(struct ranking *ranking, const struct variant *variant) {
-    enum { MOST_OF_VARIANT = 2 };
-    struct nh_config config[MOST_OF_VARIANT];
-    struct ranking boxes = {.problem = ranking->problem,
-                            .device = ranking->device,
-                            .config = config,
-                            .capacity = MOST_OF_VARIANT};
-    int32_t q[NH_MOST_BOXES][3], k[NH_MOST_BOXES][3];
-    int q_count = nh_tile_boxes(ranking->problem, variant->rows, q);
-    int k_count = nh_tile_boxes(ranking->problem, variant->columns, k);
-    for (int i = 0; i < q_count; i++)
-        for (int j = 0; j < k_count; j++) {
-            struct nh_config box = {{q[i][0], q[i][1], q[i][2], k[j][0], k[j][1], k[j][2],
-                                     variant->warps, variant->stages}};
-            if (residents_of(ranking->problem, ranking->device->backend, box.value))
-                rank(&boxes, &box);
-        }
-    for (int i = 0; i < boxes.count; i++)
-        rank(ranking, &config[i]);
+static double cost(const struct nh_box_search *search, const struct nh_box_variant *variant,
+                   const int32_t row[NH_AXES], const int32_t column[NH_AXES]) {
+    struct nh_config config = config_of(variant, row, column);
+    if (!residents_of(search->problem, search->device->backend, config.value)) return INFINITY;
+    return estimate(search->problem, search->device, &config, NULL);
+}
+
+/* With as many residents as boxes of such sizes may have, and without extra tokens. */
+static struct nh_box_bound bound(const struct nh_box_search *search,
+                                 const struct nh_box_variant *variant) {
+    const struct nh_problem *problem = search->problem;
+    const struct nh_cuda_device *cuda = search->device->backend;
+    int32_t q[NH_AXES], k[NH_AXES];
+    nh_box_balanced(variant->rows, q);
+    nh_box_balanced(variant->columns, k);
+    const struct nh_config config = config_of(variant, q, k);
+    const struct nh_cuda_load plain = load_of(problem, cuda, config.value, 1, 0, 1);
+    const struct nh_cuda_load masked = load_of(problem, cuda, config.value, 1, 1, 1);
+    double tile = tile_clocks(problem, &plain, config.value);
+    double copies = (double)(problem->batch * problem->heads);
+    return (struct nh_box_bound){.least = memory_ns(problem, cuda) + launch_ns,
+                                 .fixed = launch_ns,
+                                 .per_clock = nh_cuda_clocks_ns(cuda, 1),
+                                 .tile = tile,
+                                 .masks = tile_clocks(problem, &masked, config.value) - tile,
+                                 .latency = tile_latency,
+                                 .alone = alone_share,
+                                 .block = block_clocks,
+                                 .residents = (double)residents_of(problem, cuda, config.value),
+                                 .blocks = copies,
+                                 .walks = copies,
+                                 .multiprocessors = cuda->multiprocessors};
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    struct ranking ranking = {.problem = problem,
-                              .device = device,
-                              .config = config,
-                              .capacity = (int)nh_min(capacity, MOST_CANDIDATES)};
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        rank_variant(&ranking, &variants[i]);
-    return ranking.count;
+    const struct nh_box_search search = {.problem = problem,
+                                         .variant = variants,
+                                         .variants = sizeof variants / sizeof *variants,
+                                         .bound = bound,
+                                         .cost = cost,
+                                         .device = device};
+    struct nh_box_choice best[MOST_CANDIDATES];
+    int count = nh_box_search(&search, best, (int)nh_min(capacity, MOST_CANDIDATES));
+    for (int i = 0; i < count; i++)
+        config[i] = config_of(best[i].variant, best[i].row, best[i].column);
+    return count;
 }
 
 /* ---- plan ---- */

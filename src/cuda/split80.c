@@ -5,6 +5,7 @@
  * No f64; head dim and value dim up to 256. Where registers do not hold dK and dV at once, each has a launch. */
 #include "split80.h"
 
+#include "box_search.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "load.h"
@@ -182,16 +183,14 @@ static struct walks extra_walks(const struct nh_problem *problem, const int32_t 
     return (struct walks){(double)problem->kv_heads * groups, tiles, tiles - dense};
 }
 
-/* Clocks of a side's launches; what they ask for is added to `work`. */
-static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                          const int32_t *side, bool inverse, const struct walks *walks,
-                          struct nh_count *work) {
-    const double block_clocks = 8110, tile_latency = 4170, alone = 1.31;
+static struct nh_cuda_load load_of(const struct nh_problem *problem,
+                                   const struct nh_cuda_device *device, const int32_t *side,
+                                   bool inverse, const struct walks *walks) {
     struct nh_split80_widths w = nh_split80_widths(problem);
     double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
     double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
     double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
-    const struct nh_cuda_load load = {
+    return (struct nh_cuda_load){
         .tiles = walks->tiles,
         .masked_tiles = walks->masked,
         .scores = rows * columns,
@@ -200,14 +199,24 @@ static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda
         .bytes = walks->blocks * rows * row_bytes,
         .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
     };
+}
+
+/* Of a block that has its multiprocessor to itself: clocks of a tile beside the share of those that many would take. */
+static const double block_clocks = 8110, tile_latency = 4170, alone_share = 1.31;
+
+/* Clocks of a side's launches; what they ask for is added to `work`. */
+static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const int32_t *side, bool inverse, const struct walks *walks,
+                          struct nh_count *work) {
+    const struct nh_cuda_load load = load_of(problem, device, side, inverse, walks);
     nh_cuda_count_load(device, &load, work);
     double residents = (double)nh_split80_residents(problem, device, side, inverse);
     double tile = tile_clocks(problem, &load, side, inverse);
     double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
     double latency =
-        ceil(waves / residents) * (visits * (tile_latency + alone * tile) + block_clocks);
+        ceil(waves / residents) * (visits * (tile_latency + alone_share * tile) + block_clocks);
     double throughput = waves * (visits * tile + block_clocks / residents);
-    return latency > throughput ? latency : throughput;
+    return fmax(latency, throughput);
 }
 
 static double side_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -240,73 +249,80 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- candidates ---- */
 
-/* Rows, columns and warps of a launch; the smallest is the last. */
-static const struct variant {
-    int32_t rows, columns, warps;
-} variants[] = {{128, 64, 8}, {128, 64, 4}, {128, 32, 4}, {128, 32, 8}, {64, 128, 4}, {64, 64, 4},
-                {64, 64, 2},  {64, 32, 4},  {64, 32, 2},  {64, 16, 4},  {32, 16, 2}};
-enum { VARIANTS = sizeof variants / sizeof *variants };
+static const struct nh_box_variant variants[] = {{128, 64, 8, 0}, {128, 64, 4, 0}, {128, 32, 4, 0},
+                                                 {128, 32, 8, 0}, {64, 128, 4, 0}, {64, 64, 4, 0},
+                                                 {64, 64, 2, 0},  {64, 32, 4, 0},  {64, 32, 2, 0},
+                                                 {64, 16, 4, 0},  {32, 16, 2, 0}};
 
-/* The best boxes of one side, best first. */
-struct ranking {
-    int32_t side[MOST_CANDIDATES][SPLIT80_SIDE];
-    double clocks[MOST_CANDIDATES];
-    int count, capacity;
-};
-
-static void rank(struct ranking *ranking, const int32_t side[SPLIT80_SIDE], double clocks) {
-    int place = ranking->count - 1;
-    if (ranking->count == ranking->capacity && clocks >= ranking->clocks[place]) return;
-    if (ranking->count < ranking->capacity) place = ranking->count++;
-    for (; place > 0 && clocks < ranking->clocks[place - 1]; place--) {
-        ranking->clocks[place] = ranking->clocks[place - 1];
-        memcpy(ranking->side[place], ranking->side[place - 1], sizeof *ranking->side);
-    }
-    ranking->clocks[place] = clocks;
-    memcpy(ranking->side[place], side, sizeof *ranking->side);
+static void set_side(const struct nh_box_variant *variant, const int32_t row[NH_AXES],
+                     const int32_t column[NH_AXES], int32_t side[SPLIT80_SIDE]) {
+    memcpy(side + SPLIT80_ROW, row, NH_AXES * sizeof *side);
+    memcpy(side + SPLIT80_COLUMN, column, NH_AXES * sizeof *side);
+    side[SPLIT80_WARPS] = variant->warps;
 }
 
-/* The best boxes of a variant: more would leave no place to others, whose estimates err in another way. */
-static void rank_variant(struct ranking *ranking, const struct nh_problem *problem,
-                         const struct nh_cuda_device *device, bool inverse,
-                         const struct variant *variant) {
-    struct ranking boxes = {.capacity = 2};
-    int32_t row[NH_MOST_BOXES][3], column[NH_MOST_BOXES][3];
+static double cost(const struct nh_box_search *search, const struct nh_box_variant *variant,
+                   const int32_t row[NH_AXES], const int32_t column[NH_AXES]) {
+    int32_t side[SPLIT80_SIDE];
     struct nh_count work = {.tiles = 0};
-    int row_count = nh_tile_boxes(problem, variant->rows, row);
-    int column_count = nh_tile_boxes(problem, variant->columns, column);
-    for (int i = 0; i < row_count; i++)
-        for (int j = 0; j < column_count; j++) {
-            const int32_t side[SPLIT80_SIDE] = {row[i][0],     row[i][1],    row[i][2],
-                                                column[j][0],  column[j][1], column[j][2],
-                                                variant->warps};
-            if (nh_split80_residents(problem, device, side, inverse))
-                rank(&boxes, side, side_clocks(problem, device, side, inverse, &work));
-        }
-    for (int i = 0; i < boxes.count; i++)
-        rank(ranking, boxes.side[i], boxes.clocks[i]);
+    set_side(variant, row, column, side);
+    if (!nh_split80_residents(search->problem, search->device->backend, side, search->inverse))
+        return INFINITY;
+    return side_clocks(search->problem, search->device->backend, side, search->inverse, &work);
 }
 
-static void rank_all(struct ranking *ranking, const struct nh_problem *problem,
-                     const struct nh_cuda_device *device, bool inverse) {
-    *ranking = (struct ranking){.capacity = MOST_CANDIDATES};
-    for (int i = 0; i < VARIANTS; i++)
-        rank_variant(ranking, problem, device, inverse, &variants[i]);
+/* With as many residents as boxes of such sizes may have, and without extra tokens. */
+static struct nh_box_bound bound(const struct nh_box_search *search,
+                                 const struct nh_box_variant *variant) {
+    const struct nh_problem *problem = search->problem;
+    const struct nh_cuda_device *cuda = search->device->backend;
+    int32_t row[NH_AXES], column[NH_AXES], side[SPLIT80_SIDE];
+    nh_box_balanced(variant->rows, row);
+    nh_box_balanced(variant->columns, column);
+    set_side(variant, row, column, side);
+    const struct walks plain = {.blocks = 1, .tiles = 1}, masked = {1, 1, 1};
+    const struct nh_cuda_load plain_load = load_of(problem, cuda, side, search->inverse, &plain);
+    const struct nh_cuda_load masked_load = load_of(problem, cuda, side, search->inverse, &masked);
+    double tile = tile_clocks(problem, &plain_load, side, search->inverse);
+    double passes = (double)(problem->batch * launches_of(problem, search->inverse));
+    return (struct nh_box_bound){
+        .per_clock = 1,
+        .tile = tile,
+        .masks = tile_clocks(problem, &masked_load, side, search->inverse) - tile,
+        .latency = tile_latency,
+        .alone = alone_share,
+        .block = block_clocks,
+        .residents = (double)nh_split80_residents(problem, cuda, side, search->inverse),
+        .blocks = passes * (double)(search->inverse ? problem->kv_heads : problem->heads),
+        .walks = passes * (double)problem->heads,
+        .multiprocessors = cuda->multiprocessors};
+}
+
+static int best_sides(const struct nh_problem *problem, const struct nh_device *device,
+                      bool inverse, struct nh_box_choice best[MOST_CANDIDATES]) {
+    const struct nh_box_search search = {.problem = problem,
+                                         .inverse = inverse,
+                                         .variant = variants,
+                                         .variants = sizeof variants / sizeof *variants,
+                                         .bound = bound,
+                                         .cost = cost,
+                                         .device = device};
+    return nh_box_search(&search, best, MOST_CANDIDATES);
 }
 
 /* The best of both sides, and each with the next best of the other. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     static const int pair[][2] = {{0, 0}, {1, 0}, {0, 1}, {2, 0}, {0, 2}, {1, 1}};
-    struct ranking by_query, by_key;
-    int count = 0;
-    rank_all(&by_query, problem, device->backend, false);
-    rank_all(&by_key, problem, device->backend, true);
+    struct nh_box_choice by_query[MOST_CANDIDATES], by_key[MOST_CANDIDATES];
+    int queries = best_sides(problem, device, false, by_query);
+    int keys = best_sides(problem, device, true, by_key), count = 0;
     for (size_t i = 0; i < sizeof pair / sizeof *pair && count < capacity; i++) {
-        if (pair[i][0] >= by_query.count || pair[i][1] >= by_key.count) continue;
+        if (pair[i][0] >= queries || pair[i][1] >= keys) continue;
+        const struct nh_box_choice *q = &by_query[pair[i][0]], *k = &by_key[pair[i][1]];
         int32_t *value = config[count++].value;
-        memcpy(value, by_query.side[pair[i][0]], sizeof *by_query.side);
-        memcpy(value + SPLIT80_SIDE, by_key.side[pair[i][1]], sizeof *by_key.side);
+        set_side(q->variant, q->row, q->column, value);
+        set_side(k->variant, k->row, k->column, value + SPLIT80_SIDE);
     }
     return count;
 }

@@ -1,0 +1,50 @@
+/* Which boxes of rows and columns, their extents powers of two, make a tiled kernel fastest. There are thousands of
+ * pairs; most are passed over by a bound that takes nothing but how many tiles they visit. */
+#ifndef NH_BOX_SEARCH_H
+#define NH_BOX_SEARCH_H
+
+#include "problem.h"
+
+/* Positions of a row box and of a column box, and what goes with them. */
+struct nh_box_variant {
+    int32_t rows, columns, warps, stages;
+};
+
+/* What no boxes of a variant stay below. Clocks are those of a multiprocessor. */
+struct nh_box_bound {
+    /* of the whole: no less than `least`, and `fixed` beside what clocks take, in units of cost */
+    double least, fixed, per_clock;
+    /* for a tile that needs no masks, and what masks add; for a block that has its multiprocessor to itself, per tile,
+     * beside `alone` times these; for a block; blocks that share a multiprocessor, at most */
+    double tile, masks, latency, alone, block, residents;
+    /* whole numbers: blocks, and walks over tiles, of a row box at each of its places */
+    double blocks, walks, multiprocessors;
+};
+
+struct nh_box_choice {
+    int32_t row[NH_AXES], column[NH_AXES];
+    const struct nh_box_variant *variant;
+    double cost;
+};
+
+struct nh_box_search {
+    const struct nh_problem *problem;
+    bool inverse; /* rows are keys, as for nh_tile_count */
+    const struct nh_box_variant *variant;
+    int variants;
+    struct nh_box_bound (*bound)(const struct nh_box_search *search,
+                                 const struct nh_box_variant *variant);
+    /* INFINITY: the boxes do not fit */
+    double (*cost)(const struct nh_box_search *search, const struct nh_box_variant *variant,
+                   const int32_t row[NH_AXES], const int32_t column[NH_AXES]);
+    const struct nh_device *device; /* for the two of them */
+};
+
+/* The cheapest, cheapest first; at most two of a variant: more would leave no place to others, whose estimates err in
+ * another way. Returns how many. */
+int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity);
+
+/* The box of so many positions with the least sum of extents. */
+void nh_box_balanced(int32_t size, int32_t box[NH_AXES]);
+
+#endif

@@ -1,0 +1,90 @@
+/* The search for boxes passes over most pairs by a bound: none that it passes over may be faster than what it finds, by
+ * the solver's own estimate. */
+#include "cuda.h"
+#include "cuda_solvers.h"
+#include "test.h"
+#include "tile_count.h"
+
+#include <string.h>
+
+enum { EXTENTS = 6 };
+
+static int32_t volume(const int32_t box[3]) {
+    return box[0] * box[1] * box[2];
+}
+
+/* Puts every other pair of boxes, as large as these, in place of the six extents at `at`. */
+static void check_side(const char *text, const struct nh_solver *solver,
+                       const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *best, int at) {
+    int32_t row[NH_MOST_BOXES][3], column[NH_MOST_BOXES][3];
+    int rows = nh_tile_boxes(problem, volume(best->value + at), row);
+    int columns = nh_tile_boxes(problem, volume(best->value + at + 3), column);
+    double least = solver->estimate(problem, device, best, NULL);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) {
+            struct nh_config other = *best;
+            memcpy(other.value + at, row[i], sizeof row[i]);
+            memcpy(other.value + at + 3, column[j], sizeof column[j]);
+            double ns = solver->estimate(problem, device, &other, NULL);
+            CHECK(ns >= least * (1 - 1e-9), "%s on %s: %s: %d,%d,%d with %d,%d,%d: %g ns, of %g",
+                  text, device->info.name, solver->name, row[i][0], row[i][1], row[i][2],
+                  column[j][0], column[j][1], column[j][2], ns, least);
+        }
+}
+
+static void check_solver(const char *text, const struct nh_solver *solver,
+                         const struct nh_problem *problem, const struct nh_device *device) {
+    struct nh_config best;
+    if (solver->refuse(problem, device)) return;
+    int count = solver->candidates(problem, device, &best, 1);
+    CHECK(count == 1, "%s: %s: no candidate", text, solver->name);
+    check_side(text, solver, problem, device, &best, 0);
+    if (problem->op == NHOOD_OP_BWD) check_side(text, solver, problem, device, &best, EXTENTS + 1);
+}
+
+/* Small and large ones; windows, strides, dilations and causal axes of all kinds. */
+static void random_text(uint64_t *state, char *text, size_t capacity) {
+    static const char *const dtypes[] = {"f16", "bf16", "f32"};
+    static const int dims[] = {32, 64, 128, 200};
+    int rank = (int)test_between(state, 1, 3), most = rank == 1 ? 5000 : rank == 2 ? 200 : 40;
+    char length[64] = "", window[64] = "", stride[64] = "", dilation[64] = "", causal[8] = "";
+    for (int a = 0; a < rank; a++) {
+        int l = (int)test_between(state, 4, most), d = (int)test_between(state, 1, l > 12 ? 3 : 1);
+        int w = (int)test_between(state, 2, l / d), s = (int)test_between(state, 1, w);
+        const char *x = a ? "x" : "";
+        if (test_between(state, 0, 1)) s = 1;
+        snprintf(length + strlen(length), 20, "%s%d", x, l);
+        snprintf(window + strlen(window), 20, "%s%d", x, w);
+        snprintf(stride + strlen(stride), 20, "%s%d", x, s);
+        snprintf(dilation + strlen(dilation), 20, "%s%d", x, d);
+        snprintf(causal + strlen(causal), 2, "%d", test_between(state, 0, 4) == 0);
+    }
+    int kv_heads = (int)test_between(state, 1, 3);
+    snprintf(text, capacity, "%s:%s:b%dh%dk%dd%d:%s:w%s:s%s:d%s:c%s%s",
+             test_between(state, 0, 1) ? "fwd" : "bwd", dtypes[test_between(state, 0, 2)],
+             (int)test_between(state, 1, 20), kv_heads * (int)test_between(state, 1, 4), kv_heads,
+             dims[test_between(state, 0, 3)], length, window, stride, dilation, causal,
+             test_between(state, 0, 5) ? "" : ":x50");
+}
+
+int main(void) {
+    static const char *const gpus[] = {"a100", "h200"};
+    const struct nh_host host = {0};
+    uint64_t state = 20240307;
+    for (int i = 0; i < 120; i++) {
+        char text[256];
+        nhood_problem given;
+        struct nh_problem problem;
+        struct nh_device device;
+        random_text(&state, text, sizeof text);
+        nhood_status status = nhood_problem_parse(text, &given);
+        if (!status) status = nh_problem_canonical(&given, &problem);
+        if (!status) status = nh_cuda_describe(gpus[i % 2], &host, &device);
+        CHECK(!status, "%s: %s", text, nhood_last_error());
+        if (status) continue;
+        check_solver(text, &nh_solver_cuda_fused80, &problem, &device);
+        check_solver(text, &nh_solver_cuda_split80, &problem, &device);
+    }
+    return test_result();
+}
