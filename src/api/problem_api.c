@@ -6,7 +6,7 @@ nhood_status nhood_problem_cost(const nhood_problem *problem, double *flops, dou
     nhood_status status = nh_problem_canonical(problem, &canonical);
     if (status) return status;
     if (flops) *flops = nh_problem_flops(&canonical);
-    if (bytes) *bytes = nh_problem_bytes(&canonical);
+    if (bytes) *bytes = canonical.bytes;
     return NHOOD_OK;
 }
 

@@ -241,6 +241,14 @@ static nhood_status check_scalars(const nhood_problem *given, struct nh_problem 
     return NHOOD_OK;
 }
 
+static double bytes_of(const struct nh_problem *problem) {
+    double bytes = 0;
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        bytes += (double)nh_tensor_elements(problem, tensor) *
+                 (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
+    return bytes;
+}
+
 nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem *problem) {
     if (!given) return nh_error(NHOOD_ERR_ARGUMENT, "problem is NULL");
     if (given->struct_size != sizeof(nhood_problem))
@@ -275,6 +283,7 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
         status = check_strides(problem, tensor, &given->strides[tensor]);
         if (status) return status;
     }
+    problem->bytes = bytes_of(problem);
     return NHOOD_OK;
 }
 
@@ -288,14 +297,6 @@ double nh_problem_flops(const struct nh_problem *problem) {
     case NHOOD_OP_PN: return 2.0 * rows * keys * (double)problem->dim;
     default: return 2.0 * rows * keys * (double)problem->dim_v;
     }
-}
-
-double nh_problem_bytes(const struct nh_problem *problem) {
-    double bytes = 0;
-    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
-        bytes += (double)nh_tensor_elements(problem, tensor) *
-                 (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
-    return bytes;
 }
 
 nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,

@@ -25,6 +25,7 @@ struct nh_problem {
     int64_t tokens;       /* product of the lengths */
     int64_t window_count; /* slots: product of the windows */
     int64_t bias_count;   /* product of 2*window - 1 over the axes */
+    double bytes;         /* of all tensors */
 };
 
 /* Which role a tensor plays for an operation. */
@@ -47,7 +48,6 @@ static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t 
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor);
 
 double nh_problem_flops(const struct nh_problem *problem);
-double nh_problem_bytes(const struct nh_problem *problem);
 
 /* Checks pointers and workspace of an execute. */
 nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,

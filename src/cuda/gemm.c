@@ -164,7 +164,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     int64_t dim = problem->dim, dim_v = problem->dim_v;
     double weights =
         (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
-    double size = (double)nh_dtype_bytes(problem->dtype), traffic = nh_problem_bytes(problem);
+    double size = (double)nh_dtype_bytes(problem->dtype), traffic = problem->bytes;
     double seconds = 0, launches = 1;
     switch (problem->op) {
     case NHOOD_OP_FWD:

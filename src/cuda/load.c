@@ -32,7 +32,7 @@ double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks) {
 }
 
 double nh_cuda_memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
-    return 1e9 * nh_problem_bytes(problem) / device->memory_bytes_per_s;
+    return 1e9 * problem->bytes / device->memory_bytes_per_s;
 }
 
 struct nh_count nh_cuda_count_load(const struct nh_cuda_device *device,

@@ -135,7 +135,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
         (nh_problem_flops(problem) / (lanes * 256) + rows * row_clocks) / cuda->multiprocessors;
     double alone = passes * (double)problem->window_count * key_clocks;
     double busy = (clocks > alone ? clocks : alone) / cuda->clock_hz;
-    double memory = nh_problem_bytes(problem) / cuda->memory_bytes_per_s;
+    double memory = problem->bytes / cuda->memory_bytes_per_s;
     return 1e9 * (busy > memory ? busy : memory) + passes * launch_ns;
 }
 

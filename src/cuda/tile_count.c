@@ -44,9 +44,16 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
+/* Positions so far from both ends of their group see a range that neither end cuts. */
+static int64_t margin_of(const struct cut *cut) {
+    const struct nh_axis *axis = cut->axis;
+    bool whole = cut->inverse || axis->causal;
+    return (whole ? axis->window : axis->window / 2 + 1) + axis->stride;
+}
+
 /* Away from both ends of the group what tiles see repeats, so that one period stands for all. */
 static void count_group(const struct cut *cut, int64_t groups, struct nh_tile_count *count) {
-    int64_t margin = 2 * (cut->axis->window + cut->axis->stride);
+    int64_t margin = margin_of(cut);
     int64_t period = cut->axis->stride / common_divisor(cut->axis->stride, cut->rows);
     int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(margin, cut->rows);
     int64_t periods = nh_max((cut->length - margin) / cut->rows - from, 0) / period;
