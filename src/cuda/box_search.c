@@ -5,12 +5,22 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_OF_VARIANT = 2, MOST_POWERS = 9 };
+enum { MOST_OF_VARIANT = 2, MOST_POWERS = 8 };
 
-/* Of an axis by the powers of two that are its rows and columns; no tiles: not counted yet. */
+/* Of rows of an axis, by the powers of two that are the columns; no tiles: not counted yet. */
+struct line {
+    double tiles, visits[MOST_POWERS], dense[MOST_POWERS];
+};
+
+/* By axes and the powers of two that are the rows. */
 struct counts {
     const struct nh_box_search *search;
-    struct nh_tile_count of[NH_AXES][MOST_POWERS][MOST_POWERS];
+    struct line line[NH_AXES][MOST_POWERS];
+};
+
+/* The lines of a row box. */
+struct lines {
+    const struct line *of[NH_AXES];
 };
 
 struct boxes {
@@ -42,60 +52,65 @@ static struct boxes boxes_of(const struct nh_problem *problem, int32_t size) {
     return boxes;
 }
 
-static const struct nh_tile_count *count_of(struct counts *counts, int a, int32_t row,
-                                            int32_t column) {
-    struct nh_tile_count *of = &counts->of[a][row][column];
-    if (!of->tiles)
-        *of = nh_tile_count(&counts->search->problem->axis[a], 1 << row, 1 << column,
-                            counts->search->inverse);
-    return of;
+static void count_line(const struct nh_box_search *search, int a, int32_t row, struct line *line) {
+    const struct nh_axis *axis = &search->problem->axis[a];
+    for (int32_t column = 0; column < MOST_POWERS; column++) {
+        struct nh_tile_count count = nh_tile_count(axis, 1 << row, 1 << column, search->inverse);
+        line->tiles = (double)count.tiles;
+        line->visits[column] = count.visits;
+        line->dense[column] = count.dense;
+    }
+}
+
+static struct lines lines_of(struct counts *counts, const int32_t row[NH_AXES]) {
+    struct lines lines;
+    for (int a = 0; a < NH_AXES; a++) {
+        struct line *line = &counts->line[a][row[a]];
+        if (line->tiles <= 0) count_line(counts->search, a, row[a], line);
+        lines.of[a] = line;
+    }
+    return lines;
+}
+
+/* Of a row box with a column box, over the whole grid of one batch entry and head. */
+static double visits_of(const struct lines *lines, const int32_t column[NH_AXES]) {
+    return lines->of[0]->visits[column[0]] * lines->of[1]->visits[column[1]] *
+           lines->of[2]->visits[column[2]];
+}
+
+static double dense_of(const struct lines *lines, const int32_t column[NH_AXES]) {
+    return lines->of[0]->dense[column[0]] * lines->of[1]->dense[column[1]] *
+           lines->of[2]->dense[column[2]];
+}
+
+/* Walks by single columns visit what any tiles must hold. */
+static double least_visits(const struct lines *lines, int32_t columns) {
+    static const int32_t single[NH_AXES] = {0, 0, 0};
+    return visits_of(lines, single) / columns;
 }
 
 /* ---- bounds ---- */
 
-/* Of a row box. */
+/* Of a row box with any columns: cost beside the bound's own, and what tiles and, more, those with masks add. */
 struct floor {
-    const struct nh_box_bound *bound;
-    double waves, rounds;
+    double fixed, per_tile, per_masked;
 };
 
-static struct floor floor_of(struct counts *counts, const struct nh_box_bound *bound,
-                             const int32_t row[NH_AXES]) {
-    double blocks = bound->blocks;
-    for (int a = 0; a < NH_AXES; a++)
-        blocks *= (double)count_of(counts, a, row[a], 0)->tiles;
-    double waves = blocks / bound->multiprocessors;
-    return (struct floor){bound, waves, ceil(waves / bound->residents)};
-}
-
-/* The least cost where a walk over all rows visits so many tiles, of which some need masks. */
-static double cost_of(const struct floor *floor, double tiles, double masked) {
-    const struct nh_box_bound *bound = floor->bound;
-    double walks = bound->walks / bound->multiprocessors;
-    double busy = walks * (bound->tile * tiles + bound->masks * masked);
-    double alone = bound->latency * walks * tiles + bound->alone * busy;
-    double latency = floor->rounds * (alone / floor->waves + bound->block);
-    double throughput = busy + floor->waves * bound->block / bound->residents;
-    return fmax(bound->least, bound->fixed + bound->per_clock * fmax(latency, throughput));
-}
-
-/* Tiles of any column box of so many positions hold what a walk by single columns visits. */
-static double least_tiles(struct counts *counts, const int32_t row[NH_AXES], int32_t columns) {
-    double visits = 1;
-    for (int a = 0; a < NH_AXES; a++)
-        visits *= count_of(counts, a, row[a], 0)->visits;
-    return visits / columns;
-}
-
-static double least_cost(struct counts *counts, const struct floor *floor,
-                         const int32_t row[NH_AXES], const int32_t column[NH_AXES]) {
-    double tiles = 1, dense = 1;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_tile_count *count = count_of(counts, a, row[a], column[a]);
-        tiles *= count->visits;
-        dense *= count->dense;
-    }
-    return cost_of(floor, tiles, tiles - dense);
+/* Of the two bounds, that latency and that throughput set, the one that is higher for `tiles` without masks. */
+static struct floor floor_of(const struct nh_box_bound *bound, const struct lines *lines,
+                             double tiles) {
+    double blocks = bound->blocks * lines->of[0]->tiles * lines->of[1]->tiles * lines->of[2]->tiles;
+    double waves = blocks / bound->multiprocessors, rounds = ceil(waves / bound->residents);
+    double busy = bound->per_clock * bound->walks / bound->multiprocessors,
+           turns = busy * rounds / waves;
+    const struct floor latency = {bound->per_clock * rounds * bound->block,
+                                  turns * (bound->latency + bound->alone * bound->tile),
+                                  turns * bound->alone * bound->masks};
+    const struct floor throughput = {bound->per_clock * waves * bound->block / bound->residents,
+                                     busy * bound->tile, busy * bound->masks};
+    bool waits =
+        latency.fixed + latency.per_tile * tiles > throughput.fixed + throughput.per_tile * tiles;
+    return waits ? latency : throughput;
 }
 
 /* ---- the search ---- */
@@ -115,30 +130,45 @@ static void insert(struct ranking *ranking, const struct nh_box_choice *choice) 
     ranking->choice[place] = *choice;
 }
 
+/* Adds to `found` the pairs of a row box that may be cheaper than the limit. */
+static void rank_columns(const struct nh_box_search *search, const struct nh_box_bound *bound,
+                         const struct nh_box_choice *of_row, const struct lines *lines,
+                         const struct boxes *columns, double most, struct ranking *found) {
+    const double rounding = 1 + 1e-9;
+    double least = least_visits(lines, of_row->variant->columns);
+    const struct floor floor = floor_of(bound, lines, least);
+    double limit = rounding * fmin(most, limit_of(found)) - bound->fixed;
+    if (floor.fixed + floor.per_tile * least >= limit) return;
+    for (int j = 0; j < columns->count; j++) {
+        double tiles = visits_of(lines, columns->power[j]);
+        double cost = floor.fixed + floor.per_tile * tiles;
+        if (cost >= limit) continue;
+        if (cost + floor.per_masked * (tiles - dense_of(lines, columns->power[j])) >= limit)
+            continue;
+        struct nh_box_choice choice = *of_row;
+        memcpy(choice.column, columns->extent[j], sizeof choice.column);
+        choice.cost = search->cost(search, choice.variant, choice.row, choice.column);
+        insert(found, &choice);
+        limit = rounding * fmin(most, limit_of(found)) - bound->fixed;
+    }
+}
+
 /* No pair that the bound keeps out could have entered `kept`. */
 static void rank_pairs(struct counts *counts, const struct nh_box_variant *variant,
                        struct ranking *kept) {
-    const double rounding = 1 + 1e-9;
     const struct nh_box_search *search = counts->search;
     const struct nh_box_bound bound = search->bound(search, variant);
+    if (bound.residents <= 0) return;
     struct boxes rows = boxes_of(search->problem, variant->rows);
     struct boxes columns = boxes_of(search->problem, variant->columns);
     struct nh_box_choice found[MOST_OF_VARIANT];
     struct ranking of_variant = {found, 0, MOST_OF_VARIANT};
-    double limit = rounding * limit_of(kept);
-    for (int i = 0; i < rows.count && bound.residents > 0; i++) {
-        struct floor floor = floor_of(counts, &bound, rows.power[i]);
-        if (cost_of(&floor, least_tiles(counts, rows.power[i], variant->columns), 0) >= limit)
-            continue;
-        for (int j = 0; j < columns.count; j++) {
-            if (least_cost(counts, &floor, rows.power[i], columns.power[j]) >= limit) continue;
-            struct nh_box_choice choice = {.variant = variant};
-            memcpy(choice.row, rows.extent[i], sizeof choice.row);
-            memcpy(choice.column, columns.extent[j], sizeof choice.column);
-            choice.cost = search->cost(search, variant, choice.row, choice.column);
-            insert(&of_variant, &choice);
-            limit = rounding * fmin(limit_of(kept), limit_of(&of_variant));
-        }
+    for (int i = 0; i < rows.count; i++) {
+        if (bound.least >= fmin(limit_of(kept), limit_of(&of_variant))) break;
+        struct nh_box_choice choice = {.variant = variant};
+        memcpy(choice.row, rows.extent[i], sizeof choice.row);
+        struct lines lines = lines_of(counts, rows.power[i]);
+        rank_columns(search, &bound, &choice, &lines, &columns, limit_of(kept), &of_variant);
     }
     for (int i = 0; i < of_variant.count; i++)
         insert(kept, &found[i]);

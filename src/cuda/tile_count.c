@@ -1,6 +1,6 @@
 #include "tile_count.h"
 
-enum { MOST_COUNTED = 1 << 14, REMEMBERED = 512 };
+enum { MOST_COUNTED = 1 << 14, REMEMBERED = 1024 };
 
 static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool inverse,
                                 int64_t position) {
@@ -67,6 +67,15 @@ static void count_group(const struct cut *cut, int64_t groups, struct nh_tile_co
     count_tiles(cut, from + periods * period, tiles, weight, count);
 }
 
+/* `cut` is of the shorter groups. */
+static void count_beyond(const struct cut *cut, int64_t groups, struct nh_tile_count *count) {
+    if (cut->length == 0 || cut->length % cut->rows) return;
+    struct nh_range seen = partners(cut->axis, cut->length, cut->inverse, cut->length - 1);
+    int64_t columns = seen.end - seen.begin;
+    count->visits_beyond = (double)groups * (double)nh_ceil_div(columns, cut->columns);
+    count->dense_beyond = (double)groups * (double)(columns / cut->columns);
+}
+
 static struct nh_tile_count count_axis(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                        bool inverse) {
     int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
@@ -74,8 +83,10 @@ static struct nh_tile_count count_axis(const struct nh_axis *axis, int32_t rows,
     int64_t shorter = longest * axis->dilation - axis->length;
     struct cut cut = {axis, longest, rows, columns, inverse};
     count_group(&cut, axis->dilation - shorter, &count);
+    if (!shorter) return count;
     cut.length--;
-    if (shorter) count_group(&cut, shorter, &count);
+    count_group(&cut, shorter, &count);
+    count_beyond(&cut, shorter, &count);
     return count;
 }
 
@@ -90,33 +101,18 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
                                    bool inverse) {
     static _Thread_local struct {
         struct nh_axis axis;
-        int32_t rows, columns;
-        bool inverse;
+        uint64_t tile;
         struct nh_tile_count count;
     } remembered[REMEMBERED];
-    uint32_t key = ((uint32_t)axis->length * 31 + (uint32_t)rows) * 31 + (uint32_t)columns;
-    size_t place = (key * UINT32_C(2654435761) >> 16) % REMEMBERED;
-    if (remembered[place].rows != rows || remembered[place].columns != columns ||
-        remembered[place].inverse != inverse || !same_axis(&remembered[place].axis, axis)) {
+    uint64_t tile = (uint64_t)rows << 32 | (uint64_t)columns << 1 | inverse;
+    uint64_t key = (tile * 31 + (uint64_t)axis->length) * UINT64_C(0x9e3779b97f4a7c15);
+    size_t place = key >> 32 & (REMEMBERED - 1);
+    if (remembered[place].tile != tile || !same_axis(&remembered[place].axis, axis)) {
         remembered[place].axis = *axis;
-        remembered[place].rows = rows;
-        remembered[place].columns = columns;
-        remembered[place].inverse = inverse;
+        remembered[place].tile = tile;
         remembered[place].count = count_axis(axis, rows, columns, inverse);
     }
     return remembered[place].count;
-}
-
-struct nh_tile_count nh_tile_count_beyond(const struct nh_axis *axis, int32_t rows, int32_t columns,
-                                          bool inverse) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0), length = longest - 1;
-    int64_t shorter = longest * axis->dilation - axis->length;
-    if (!shorter || length == 0 || length % rows) return (struct nh_tile_count){.tiles = 0};
-    struct nh_range seen = partners(axis, length, inverse, length - 1);
-    return (struct nh_tile_count){
-        .tiles = shorter,
-        .visits = (double)shorter * (double)nh_ceil_div(seen.end - seen.begin, columns),
-        .dense = (double)shorter * (double)((seen.end - seen.begin) / columns)};
 }
 
 int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH_MOST_BOXES][3]) {

@@ -10,18 +10,16 @@ struct nh_tile_count {
     int64_t tiles;
     /* pairs of a row tile with a column tile of its halo; of these, pairs that need no mask */
     double visits, dense;
+    /* the same of the row tiles that the longest dilation groups have and shorter ones lack, for kernels that do not
+     * pass over them: each walks the columns that its group's last row sees */
+    double visits_beyond, dense_beyond;
 };
 
 /* Tiles of columns start at the halo's first position. `inverse`: rows are keys, columns the queries that attend
- * them; else rows are queries and columns keys. Exact where a group has up to 2^14 row tiles within two windows of its
- * ends or in a period of its inner part; of more every n-th is counted. */
+ * them; else rows are queries and columns keys. Exact where a group has up to 2^14 row tiles within a window and a
+ * stride of its ends or in a period of its inner part; of more every n-th is counted. */
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                    bool inverse);
-
-/* The same of the row tiles that the longest dilation groups have and shorter ones lack, for kernels that do not pass over
- * them: each walks the columns that its group's last row sees. */
-struct nh_tile_count nh_tile_count_beyond(const struct nh_axis *axis, int32_t rows, int32_t columns,
-                                          bool inverse);
 
 /* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
  * nothing else is left. Returns how many. */

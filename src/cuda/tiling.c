@@ -16,10 +16,9 @@ static struct nh_tiling_count count_tiles(const struct nh_problem *problem, cons
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         struct nh_tile_count count = nh_tile_count(axis, own[a], walk[a], inverse);
-        struct nh_tile_count beyond = nh_tile_count_beyond(axis, own[a], walk[a], inverse);
         items *= (double)count.tiles;
-        visited *= count.visits + beyond.visits;
-        full *= count.dense + beyond.dense;
+        visited *= count.visits + count.visits_beyond;
+        full *= count.dense + count.dense_beyond;
     }
     return (struct nh_tiling_count){items, visited, visited - full};
 }
