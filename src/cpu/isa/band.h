@@ -29,8 +29,10 @@ INLINE void band_row(const int G, const int V, const int first, const int last, 
                      const real *weight, int64_t out_step, const real *source) {
     vec value[4];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; v++)
+    for (int v = 0; v < V; v++) {
         value[v] = v_load(source + v * VL);
+        if (first < last) KEEP_IN_REGISTER(value[v]);
+    }
 #pragma GCC unroll 8
     for (int g = 0; g < G; g++) {
         if (g < first || g > last) continue;
