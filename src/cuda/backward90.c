@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_STAGES = 4, STATS_BYTES = 16 };
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
 
 /* ---- tiles ---- */
 
@@ -101,7 +101,7 @@ int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32
 
 int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                              const int32_t walk[3], bool keys, int64_t own_bytes) {
-    int32_t stages = MOST_STAGES;
+    int32_t stages = NH_BACKWARD90_MOST_STAGES;
     while (stages > 0 && nh_backward90_shared_bytes(problem, walk, keys, stages) + own_bytes >
                              cuda->shared_bytes_per_block)
         stages--;

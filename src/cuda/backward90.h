@@ -7,7 +7,7 @@
 #include "solver.h"
 #include "tiling.h"
 
-enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_KEPT = 3 };
+enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_MOST_STAGES = 4, NH_BACKWARD90_KEPT = 3 };
 
 /* A tile that blocks own and one that they walk, and what they cost. */
 struct nh_backward90_pair {

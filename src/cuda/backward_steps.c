@@ -34,6 +34,7 @@ nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
     step.outputs = BIT(D_BIAS);
     step.threads = 32 * NH_BIAS_SUM_WARPS;
     step.shared_bytes = 0;
+    step.maps = 0;
     step.grid[0] = nh_ceil_div(problem->bias_count, 32);
     step.grid[1] = problem->heads;
     return nh_cuda_step_add(operation, &step, &spec);

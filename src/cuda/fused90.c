@@ -21,19 +21,11 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- configs ---- */
 
-/* Of a table's box for one pair of tiles: see kernels/fused90_bias.cuh. */
-static int64_t bias_bytes(const int32_t *value) {
-    int64_t entries = 1;
-    for (int a = 0; a < NH_AXES; a++)
-        entries *= value[QX + a] + value[KX + a] - 1;
-    return nh_ceil_div(4 * entries, 16) * 16;
-}
-
 static int64_t shared_bytes(const struct nh_problem *problem, const int32_t *value) {
     int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
     int64_t stage =
         keys * (nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v));
-    if (problem->has_bias) stage += bias_bytes(value);
+    if (problem->has_bias) stage += nh_fused90_bias_bytes(value + QX, value + KX);
     return 64 * value[WARPGROUPS] * nh_fused90_row_bytes(problem->dim) + value[STAGES] * stage +
            1024 + 256;
 }

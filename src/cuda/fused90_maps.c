@@ -95,6 +95,13 @@ int64_t nh_fused90_row_bytes(int64_t dim) {
     return dim == 32 ? 64 : nh_ceil_div(dim, 64) * 128;
 }
 
+int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]) {
+    int64_t entries = 1;
+    for (int a = 0; a < NH_AXES; a++)
+        entries *= own[a] + walk[a] - 1;
+    return nh_ceil_div(4 * entries, 16) * 16;
+}
+
 bool nh_fused90_splits(const int32_t tile[3], int32_t heads) {
     int32_t plane = tile[1] * tile[2], slab = 64 / heads;
     if (plane <= slab) return slab % plane == 0;

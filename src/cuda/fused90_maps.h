@@ -34,6 +34,9 @@ void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *pr
 /* Bytes of one row of a tile in shared memory. */
 int64_t nh_fused90_row_bytes(int64_t dim);
 
+/* Bytes of a bias table's box for one pair of tiles: see kernels/fused90_bias.cuh. */
+int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]);
+
 /* The tile must split into boxes of 64 rows, one per warpgroup; heads: that share the tile. */
 bool nh_fused90_splits(const int32_t tile[3], int32_t heads);
 

@@ -18,7 +18,6 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    if (problem->has_bias) return "no relative bias";
     return nh_fused90_refuse(problem, device,
                              BIT(Q) | BIT(K) | BIT(V) | BIT(D_O) | BIT(EXTRA_K) | BIT(EXTRA_V),
                              BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
@@ -48,21 +47,32 @@ bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass
 }
 
 /* dV alone needs no V. */
-static int64_t own_bytes(const struct nh_problem *problem, enum nh_split90_pass pass) {
-    return pass == NH_SPLIT90_D_V ? -64 * WARPGROUPS * nh_fused90_row_bytes(problem->dim_v) : 0;
+static int64_t own_bytes(const struct nh_problem *problem, const int32_t own[3],
+                         const int32_t walk[3], enum nh_split90_pass pass) {
+    int64_t values =
+        pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_fused90_row_bytes(problem->dim_v) : 0;
+    return nh_split90_bias_bytes(problem, own, walk, facts[pass].keys) - values;
 }
 
 static int32_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const int32_t walk[3], enum nh_split90_pass pass) {
-    return nh_backward90_stages(problem, cuda, walk, facts[pass].keys, own_bytes(problem, pass));
+                         const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    return nh_backward90_stages(problem, cuda, walk, facts[pass].keys,
+                                own_bytes(problem, own, walk, pass));
 }
 
-/* Registers: of what setmaxnreg leaves beside addresses and masks. */
+/* Of what setmaxnreg leaves a thread, beside addresses and masks. */
+static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_pass pass) {
+    return problem->has_bias && !facts[pass].keys ? 184 : 208;
+}
+
+/* With a bias, rows are runs of 8 along z. */
 bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int32_t walk[3], enum nh_split90_pass pass) {
+                     const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    if (problem->has_bias && own[2] % 8) return false;
     int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
-    return sums / 2 + nh_backward90_rows(walk) * facts[pass].registers / 4 <= 208 &&
-           stages_of(problem, cuda, walk, pass) >= 2;
+    return sums / 2 + nh_backward90_rows(walk) * facts[pass].registers / 4 <=
+               most_registers(problem, pass) &&
+           stages_of(problem, cuda, own, walk, pass) >= 2;
 }
 
 /* ---- estimate ---- */
@@ -140,7 +150,7 @@ static double work_ns(const struct nh_problem *problem, const struct nh_device *
     struct nh_count work = {.tiles = 0};
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
-            !nh_split90_fits(problem, device->backend, walk, pass))
+            !nh_split90_fits(problem, device->backend, own, walk, pass))
             return -1;
     return passes_ns(problem, device, own, walk, keys, &work);
 }
@@ -187,11 +197,11 @@ nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_c
                              enum nh_split90_pass pass, struct nh_cuda_step *step,
                              struct nh_kernel_spec *spec) {
     nhood_status status = nh_backward90_step(problem, cuda, stats, own, walk, facts[pass].keys,
-                                             stages_of(problem, cuda, walk, pass), step, spec);
+                                             stages_of(problem, cuda, own, walk, pass), step, spec);
     if (status) return status;
     if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_K", facts[pass].sums);
     if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
-    step->shared_bytes += own_bytes(problem, pass);
+    step->shared_bytes += own_bytes(problem, own, walk, pass);
     step->outputs = facts[pass].outputs;
     return NHOOD_OK;
 }
@@ -216,7 +226,10 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
     if (status) return status;
     if (!facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
     nh_fused90_add_twins(&step, problem);
-    return nh_cuda_step_add(operation, &step, &spec);
+    if (facts[pass].keys || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
+    nh_split90_add_tables(operation, problem, &step, &spec);
+    status = nh_cuda_step_add(operation, &step, &spec);
+    return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,

@@ -7,9 +7,10 @@ enum { ROWS = 64 * NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 static const int32_t own[] = {1, 1, ROWS};
 static const uint32_t outputs = BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
 
-/* Every query attends every extra token, whatever the windows. */
+/* Every query attends every extra token, whatever the windows, without a bias. */
 static struct nh_problem without_windows(const struct nh_problem *problem) {
     struct nh_problem dense = *problem;
+    dense.has_bias = false;
     for (int a = 0; a < NH_AXES; a++)
         dense.axis[a].dilation = 1;
     return dense;
@@ -28,7 +29,7 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
         if (walk[a] > 1) return false;
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (pass != NH_SPLIT90_D_Q && nh_split90_used(problem, pass) &&
-            !nh_split90_fits(problem, cuda, walk, pass))
+            !nh_split90_fits(problem, cuda, own, walk, pass))
             return false;
     return true;
 }

@@ -137,6 +137,11 @@ inline int __all_sync(unsigned mask, bool set) {
 inline unsigned atomicAdd(unsigned *to, unsigned value) {
     return __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
 }
+inline float atomicAdd(float *to, float value) {
+    float before = *to; // fibers of one thread
+    *to += value;
+    return before;
+}
 inline unsigned atomicOr(unsigned *to, unsigned bits) {
     return __atomic_fetch_or(to, bits, __ATOMIC_RELAXED);
 }

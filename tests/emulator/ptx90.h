@@ -183,6 +183,11 @@ inline void ptx_st_shared_f32(const char *, unsigned address, float value) {
     *(float *)emulator::shared(address, 4, 4) = value;
 }
 
+inline void ptx_st_shared_v2_f32(const char *, unsigned address, float x, float y) {
+    float *to = (float *)emulator::shared(address, 8, 8);
+    to[0] = x;
+    to[1] = y;
+}
 inline void ptx_ld_shared_f32(const char *, float &value, unsigned address) {
     value = *(const float *)emulator::shared(address, 4, 4);
 }

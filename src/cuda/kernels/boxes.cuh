@@ -18,6 +18,11 @@
 #define NH_INVERSE 0
 #endif
 
+/* Heads in so many equal parts, of which every block keeps to one: their number divides that of the blocks. */
+#ifndef NH_HEAD_PARTS
+#define NH_HEAD_PARTS 1
+#endif
+
 /* Whether owned rows outside the dilation group see what its last row sees, or nothing. */
 #ifndef NH_OUTSIDE_SEES
 #define NH_OUTSIDE_SEES 1
@@ -75,7 +80,8 @@ __device__ __forceinline__ int nh_item_index(int round) {
  * (Passing over it would put the products under a condition, see fused90_forward.cu.) */
 __device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, nh_item &item) {
     const int q_tile[3] = NH_OWN_TILE, k_tile[3] = NH_WALK_TILE;
-    unsigned rest = (unsigned)index;
+    /* Of the items of a round, every NH_HEAD_PARTS-th is one of this block's part. */
+    unsigned rest = (unsigned)index / NH_HEAD_PARTS;
     int tile[3] = {0, 0, 0};
 #pragma unroll
     for (int i = 0; i < NH_RANK; i++) {
@@ -101,7 +107,8 @@ __device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, 
         item.tiles[a] = (end - item.walk[a] + k_tile[a] - 1) / k_tile[a];
     }
     item.index = index;
-    item.head = nh_digit(&rest, (int)(NH_INVERSE ? args.kv_heads : args.heads) / NH_OWN_HEADS) * NH_OWN_HEADS;
+    int heads = (int)(NH_INVERSE ? args.kv_heads : args.heads) / NH_OWN_HEADS / NH_HEAD_PARTS;
+    item.head = (nh_digit(&rest, heads) + (int)blockIdx.x % NH_HEAD_PARTS * heads) * NH_OWN_HEADS;
     item.batch = (int)rest;
     bool shared = !NH_INVERSE && args.heads != args.kv_heads;
     item.kv_head = shared ? item.head / (int)(args.heads / args.kv_heads) : item.head;

@@ -82,7 +82,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
 }
 
 __device__ __forceinline__ void help(const nh_cuda_args &args, const shared_layout &s) {
-    lay_biases(args, s.bias, s.bias_full, s.bias_free);
+    lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
 }
 
 /* ---- consumers ---- */
@@ -292,23 +292,6 @@ __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_it
 
 __device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_query &query) {
     return is_spoilt<NH_DIM_V>(args, NH_O, query);
-}
-
-/* With a bias the products of tile n are scaled and it is added. */
-__device__ __forceinline__ void bias_scores(const nh_cuda_args &args, const shared_layout &s, const walk &w,
-                                            unsigned n, const unsigned bias_place[2], float *score) {
-#if NH_BIASED
-    unsigned box = s.bias + SLOT(n) * BIAS_BYTES;
-    nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
-    if (w.t < w.window_tiles) {
-        add_bias(score, (float)args.scale, box + bias_place[0], box + bias_place[1]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < SCORES; i++)
-            score[i] *= (float)args.scale;
-    }
-    release_warp(s.bias_free + 8 * SLOT(n));
-#endif
 }
 
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)

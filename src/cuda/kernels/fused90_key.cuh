@@ -162,8 +162,8 @@ __device__ __forceinline__ void key_rows_clear(key_rows &r) {
         r.d_v[i] = 0;
 }
 
-/* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. mask(score): minus
- * infinity for pairs that do not exist. */
+/* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. mask(score): what makes
+ * products scores, minus infinity for pairs that do not exist. */
 template <class Mask>
 __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, unsigned n, bool last, float scale,
                                              Mask mask) {

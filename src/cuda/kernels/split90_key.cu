@@ -1,15 +1,47 @@
 /* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold the
  * sums of both there is a launch for each. */
+#if NH_BIASED
+/* The warps beside the producer have more to do. */
+#define PRODUCER_REGISTERS 56
+#define CONSUMER_REGISTERS 224
+#endif
+#include "fused90_bias.cuh"
+#if NH_BIASED
+/* The warps beside the producer have more to do. */
+#define PRODUCER_REGISTERS 56
+#define CONSUMER_REGISTERS 224
+#endif
+#include "fused90_bias.cuh"
 #include "fused90_key_end.cuh"
 
 struct maps {
     nh_tensor_map map[KEY_MAPS * (NH_FOLDED + 1)];
 };
 
-__device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layout &s, int warpgroup) {
+struct biased_layout : key_layout {
+    unsigned bias, bias_full, bias_free;
+};
+
+__device__ __forceinline__ void lay_out(biased_layout &s, unsigned base) {
+    s.bias_full = lay_out((key_layout &)s, base);
+    s.bias_free = s.bias_full + 8 * NH_STAGES;
+    s.bias = s.bias_free + 8 * NH_STAGES;
+}
+
+__device__ __forceinline__ void init_barriers(const biased_layout &s) {
+    init_barriers((const key_layout &)s);
+    if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
+}
+
+__device__ __forceinline__ void help(const nh_cuda_args &args, const biased_layout &s) {
+    lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
+}
+
+__device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
-    float scale = (float)(args.scale * 1.4426950408889634), zero = 0;
+    float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634), zero = 0;
+    const unsigned bias_place[2] = {bias_place_of(row), bias_place_of(row + 8)};
     unsigned n = 0, items = 0;
     nh_item item;
     walk w;
@@ -22,7 +54,10 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layo
         nh_barrier_wait(s.own_full, items & 1);
         items++;
         for (int left = walks * (w.last + 1); left > 0; left--) {
-            take_queries(r, s, n, left == 1, scale, [&](float *score) { mask_tile(args, w, score); });
+            take_queries(r, s, n, left == 1, scale, [&](float *score) {
+                bias_scores(args, s, w, n, bias_place, score);
+                mask_tile(args, w, score);
+            });
             n++;
             advance(w, item);
             if (w.t > w.last) walk_again(w);
@@ -34,5 +69,5 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const key_layo
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_key(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    run_block<key_layout>(args, maps);
+    run_block<biased_layout, 1, NH_BIASED>(args, maps);
 }

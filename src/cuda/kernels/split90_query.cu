@@ -1,9 +1,18 @@
 /* dQ of the fused backward for sm_90: blocks own query tiles and walk their keys, as the forward does. Per key tile
  *     S = Q K^T, dP = dO V^T, dS = exp(S - LSE) * (dP - delta), dQ += dS K
- * with Q, dO, K and V in shared memory and dS in registers. Nothing is added atomically.
+ * with Q, dO, K and V in shared memory and dS in registers. With a bias its gradient is made beside dQ, by the warps that
+ * fetch nothing (fused90_bias_gradient.cuh). All sums are made in the same order every time.
  *
  * Knobs: as fused90_forward.cu, without heads sharing a tile; NH_D_O_MAP. Stats: see backward_stats.cu. */
+#if NH_BIASED
+/* A row outside the grid has zeros for a query, which a large bias could make weigh infinitely much. */
+#define NH_OUTSIDE_SEES 0
+/* The warps beside the producer have more to do. */
+#define PRODUCER_REGISTERS 72
+#define CONSUMER_REGISTERS 216
+#endif
 #include "fused90_again.cuh"
+#include "fused90_bias_gradient.cuh"
 #include "naive_backward_query.cuh"
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
@@ -24,7 +33,8 @@ struct maps {
 };
 
 struct shared_layout {
-    unsigned q, d_o, k, v, own_full, own_free, k_full, k_free, v_full, v_free;
+    unsigned q, d_o, k, v, bias, own_full, own_free, k_full, k_free, v_full, v_free, bias_full, bias_free;
+    bias_gradient gradient;
 };
 
 __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
@@ -32,18 +42,26 @@ __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.d_o = s.q + Q_BYTES;
     s.k = s.d_o + D_O_BYTES;
     s.v = s.k + NH_STAGES * K_BYTES;
-    s.own_full = s.v + NH_STAGES * V_BYTES;
+    s.bias = s.v + NH_STAGES * V_BYTES;
+    unsigned gradient = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
+    s.own_full = gradient + (NH_BIASED ? BIAS_GRADIENT_BYTES : 0);
     s.own_free = s.own_full + 8;
     s.k_full = s.own_free + 8;
     s.k_free = s.k_full + 8 * NH_STAGES;
     s.v_full = s.k_free + 8 * NH_STAGES;
     s.v_free = s.v_full + 8 * NH_STAGES;
+    s.bias_full = s.v_free + 8 * NH_STAGES;
+    s.bias_free = s.bias_full + 8 * NH_STAGES;
+    lay_out(s.gradient, gradient, s.bias_free + 8 * NH_STAGES);
 }
 
 __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     init_ring(s.own_full, s.own_free, 1);
     init_ring(s.k_full, s.k_free, NH_STAGES);
     init_ring(s.v_full, s.v_free, NH_STAGES);
+    if (!NH_BIASED) return;
+    init_bias_ring(s.bias_full, s.bias_free);
+    init_barriers(s.gradient);
 }
 
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
@@ -64,6 +82,10 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
     }
 }
 
+__device__ __forceinline__ void help(const nh_cuda_args &args, const shared_layout &s) {
+    lay_biases_and_differentiate(args, s.bias, s.bias_full, s.bias_free, s.gradient);
+}
+
 /* dQ += dS K: 64 x NH_DIM. */
 __device__ __forceinline__ void issue_d_q(float *d_q, unsigned *d_s, unsigned long long k) {
 #pragma unroll
@@ -81,6 +103,15 @@ __device__ __forceinline__ float2 stats_of(const nh_cuda_args &args, const nh_it
                              token[1] * t.axis[1] + token[2] * t.axis[2]);
 }
 
+/* dP becomes dS. The bias's gradient has no row to make again where a masked pair's dP is not finite: its dS is zero. */
+__device__ __forceinline__ void differentiate(float *d_p, const float *weight, float delta, float delta_below) {
+#pragma unroll
+    for (int i = 0; i < SCORES; i++) {
+        d_p[i] = weight[i] * (d_p[i] - (i & 2 ? delta_below : delta));
+        if (NH_BIASED && weight[i] == 0) d_p[i] = 0;
+    }
+}
+
 __device__ __forceinline__ bool d_q_spoilt(const nh_cuda_args &args, const nh_query &query) {
     return is_spoilt<NH_DIM>(args, NH_D_Q, query);
 }
@@ -94,10 +125,11 @@ __device__ __forceinline__ void d_q_again(const nh_cuda_args &args, const nh_que
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    float scale = (float)(args.scale * 1.4426950408889634);
+    float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
+    const unsigned bias_place[2] = {bias_place_of(row), bias_place_of(row + 8)};
     unsigned long long q = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned long long d_o = nh_descriptor(s.d_o + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
-    unsigned n = 0, items = 0, packed[SCORES / 2];
+    unsigned n = 0, m = 0, items = 0, packed[SCORES / 2];
     float score[SCORES], d_p[SCORES], d_q[NH_DIM / 2], zero = 0;
     nh_item item;
     walk w;
@@ -117,6 +149,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             ISSUE_ROWS(NH_DIM, score, q, nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16));
             ISSUE_ROWS(NH_DIM_V, d_p, d_o, nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), 16));
             NH_WGMMA_WAIT(1);
+            bias_scores(args, s, w, n, bias_place, score);
             mask_tile(args, w, score);
 #pragma unroll
             for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
@@ -128,15 +161,12 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             NH_WGMMA_WAIT(0);
             release(s.v_free + 8 * SLOT(n));
             if (w.t == w.last) release(s.own_free);
-#pragma unroll
-            for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-                packed[2 * j] = pack(score[4 * j] * (d_p[4 * j] - a.y), score[4 * j + 1] * (d_p[4 * j + 1] - a.y));
-                packed[2 * j + 1] =
-                    pack(score[4 * j + 2] * (d_p[4 * j + 2] - b.y), score[4 * j + 3] * (d_p[4 * j + 3] - b.y));
-            }
+            differentiate(d_p, score, a.y, b.y);
+            pack_weights(packed, d_p);
             NH_WGMMA_FENCE();
             issue_d_q(d_q, packed,
                       nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
+            if (NH_BIASED && w.t < w.window_tiles) pass_on_d_s(s.gradient, d_p, m++);
             NH_WGMMA_WAIT(0);
             release(s.k_free + 8 * SLOT(n));
             n++;
@@ -150,5 +180,5 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    run_block<shared_layout>(args, maps);
+    run_block<shared_layout, 1, NH_BIASED>(args, maps);
 }
