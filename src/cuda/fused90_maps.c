@@ -3,7 +3,15 @@
 
 #include <string.h>
 
-enum { LEAST_DIM = 32, MOST_ELEMENT_STRIDE = 8, MOST_BOX = 256, STATS = 4 };
+/* Units: elements of 16 bytes. */
+enum {
+    LEAST_DIM = 32,
+    MOST_ELEMENT_STRIDE = 8,
+    MOST_BOX = 256,
+    STATS = 4,
+    ROW_UNIT = 8,
+    UNIT_BYTES = 16
+};
 
 static bool of_queries(int32_t tensor) {
     return tensor == NHOOD_Q || tensor == NHOOD_D_O || tensor == NHOOD_O || tensor == NHOOD_D_Q;
@@ -26,6 +34,7 @@ static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor) {
     int64_t heads = heads_of(problem, tensor);
     const nhood_strides *s = &problem->strides[tensor];
+    if (nh_fused90_any_far(problem)) return NH_MAP_ORIGIN;
     if (problem->rank < 3) return NH_MAP_SPLIT;
     if (problem->batch == 1) return NH_MAP_ONE_BATCH;
     if (heads == 1 || s->head == dim_of(problem, tensor)) return NH_MAP_HEADS_IN_ROW;
@@ -34,6 +43,47 @@ enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t te
 
 bool nh_fused90_folds(const struct nh_problem *problem) {
     return problem->rank == 1 && problem->axis[2].dilation > 2;
+}
+
+bool nh_fused90_is_far(const struct nh_problem *problem, int axis) {
+    return problem->rank > 1 && problem->axis[axis].dilation > MOST_ELEMENT_STRIDE;
+}
+
+bool nh_fused90_any_far(const struct nh_problem *problem) {
+    return nh_fused90_is_far(problem, 0) || nh_fused90_is_far(problem, 1) ||
+           nh_fused90_is_far(problem, 2);
+}
+
+/* Whether positions of an axis, and not tokens, are an axis of the maps. */
+static bool by_position(const struct nh_problem *problem, int axis) {
+    return (nh_fused90_folds(problem) && axis == 2) || nh_fused90_is_far(problem, axis);
+}
+
+/* Whether the last dilation groups of such an axis need maps of their own. */
+static bool is_uneven(const struct nh_problem *problem, int axis) {
+    return by_position(problem, axis) &&
+           (nh_fused90_folds(problem) || problem->axis[axis].length % problem->axis[axis].dilation);
+}
+
+static int32_t axes_that(const struct nh_problem *problem,
+                         bool (*hold)(const struct nh_problem *, int)) {
+    return hold(problem, 0) | hold(problem, 1) << 1 | hold(problem, 2) << 2;
+}
+
+static int32_t variants(const struct nh_problem *problem) {
+    return 1 << (is_uneven(problem, 0) + is_uneven(problem, 1) + is_uneven(problem, 2));
+}
+
+/* How many origins a tensor's boxes have, which are units of so many elements apart; -1 if more than coordinates count. */
+static int64_t origins(const struct nh_problem *problem, int64_t heads, const nhood_strides *s,
+                       int64_t unit) {
+    double last = (double)(problem->batch - 1) * (double)s->batch;
+    last += (double)(heads - 1) * (double)s->head;
+    for (int a = 0; a < NH_AXES; a++)
+        if (nh_fused90_is_far(problem, a))
+            last += (double)(problem->axis[a].dilation - 1) * (double)s->axis[a];
+    last /= (double)unit;
+    return last < INT32_MAX ? (int64_t)last + 1 : -1;
 }
 
 /* Positive multiples of 16 bytes, where the axis has more than one entry. */
@@ -47,8 +97,11 @@ static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
     for (int i = 0; i < 5; i++)
         if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % 8 || stride[i] >> 38)) return false;
-    return !nh_fused90_folds(problem) ||
-           stride[4] <= ((int64_t)1 << 38) / problem->axis[2].dilation;
+    for (int a = 0; a < NH_AXES && !extra; a++)
+        if (by_position(problem, a) && s->axis[a] > ((int64_t)1 << 38) / problem->axis[a].dilation)
+            return false;
+    return extra || !nh_fused90_any_far(problem) ||
+           origins(problem, heads_of(problem, tensor), s, ROW_UNIT) > 0;
 }
 
 static bool dim_fits(int64_t dim, int64_t most) {
@@ -62,11 +115,8 @@ const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
-    for (int a = 0; a < NH_AXES; a++) {
+    for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
-        if (problem->axis[a].dilation > MOST_ELEMENT_STRIDE && !nh_fused90_folds(problem))
-            return "a dilation above 8 in more than one dimension";
-    }
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         if (!(moved >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
@@ -80,6 +130,11 @@ const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_
                               uint32_t fetched, uint32_t stored, int64_t most_dim) {
     const char *reason = nh_fused90_refuse_boxes(problem, device, fetched);
     if (reason) return reason;
+    int32_t maps = 0;
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        maps += (fetched >> tensor & 1) && nh_problem_role(problem, tensor) != NH_UNUSED;
+    if (maps * variants(problem) > NH_CUDA_MAPS)
+        return "too many axes whose dilation is above 8 and does not divide them";
     if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
         return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
                                : "head dims must be multiples of 16 from 32 to 128";
@@ -110,7 +165,7 @@ bool nh_fused90_splits(const int32_t tile[3], int32_t heads) {
 
 bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++)
-        if (tile[a] * (nh_fused90_folds(problem) ? 1 : problem->axis[a].dilation) > MOST_BOX)
+        if (tile[a] * (by_position(problem, a) ? 1 : problem->axis[a].dilation) > MOST_BOX)
             return false;
     return true;
 }
@@ -121,6 +176,17 @@ static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t
     if (index > 0) map->stride_bytes[index - 1] = extent > 1 ? (uint64_t)stride_bytes : 16;
     map->box[index] = (uint32_t)(tile * dilation);
     map->element_stride[index] = (uint32_t)dilation;
+}
+
+/* Tokens with steps of the dilation or, of a far axis, positions. */
+static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_problem *problem,
+                          int axis, int64_t stride_bytes, int64_t tile) {
+    int64_t length = problem->axis[axis].length, dilation = problem->axis[axis].dilation;
+    if (nh_fused90_is_far(problem, axis)) {
+        set_axis(map, index, nh_ceil_div(length, dilation), dilation * stride_bytes, tile, 1);
+    } else {
+        set_axis(map, index, length, stride_bytes, tile, dilation);
+    }
 }
 
 /* A map of rows of 16-bit elements, with its innermost axis. */
@@ -155,14 +221,29 @@ static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool
     map->offset_bytes = longer ? 0 : longer_groups * stride_bytes;
 }
 
-void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem) {
-    if (!nh_fused90_folds(problem)) return;
-    int32_t count = step->maps;
-    for (int32_t i = 0; i < count; i++) {
-        struct nh_cuda_map *twin = &step->map[step->maps++];
-        *twin = step->map[i];
-        if (!extra_token(twin->slot)) fold(twin, problem, false);
+/* A map of the longest dilation groups as one of groups that are a token shorter on the uneven axes of which `variant` has
+ * a bit. */
+static void shorten(struct nh_cuda_map *map, const struct nh_problem *problem, int32_t variant) {
+    for (int a = 0; a < NH_AXES; a++) {
+        if (!is_uneven(problem, a)) continue;
+        map->extent[NH_AXES - a] -= variant & 1;
+        variant >>= 1;
     }
+}
+
+void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem) {
+    int32_t count = step->maps;
+    for (int32_t variant = 1; variant < variants(problem); variant++)
+        for (int32_t i = 0; i < count; i++) {
+            struct nh_cuda_map *twin = &step->map[step->maps++];
+            *twin = step->map[i];
+            if (extra_token(twin->slot)) continue;
+            if (nh_fused90_folds(problem)) {
+                fold(twin, problem, false);
+            } else {
+                shorten(twin, problem, variant);
+            }
+        }
 }
 
 struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
@@ -175,13 +256,14 @@ struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tens
     int next = 1;
     if (layout <= NH_MAP_ONE_BATCH) set_axis(&map, next++, heads, 2 * s->head, tile_heads, 1);
     for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
-        set_axis(&map, next++, problem->axis[a].length, 2 * s->axis[a], tile[a],
-                 problem->axis[a].dilation);
+        set_grid_axis(&map, next++, problem, a, 2 * s->axis[a], tile[a]);
     if (nh_fused90_folds(problem)) fold(&map, problem, true);
     if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
         set_axis(&map, next++, problem->batch, 2 * s->batch, 1, 1);
     if (layout == NH_MAP_HEADS_IN_BATCH)
         set_axis(&map, next++, problem->batch * heads, 2 * s->head, 1, 1);
+    if (layout == NH_MAP_ORIGIN)
+        set_axis(&map, next++, origins(problem, heads, s, ROW_UNIT), UNIT_BYTES, 1, 1);
     return map;
 }
 
@@ -201,14 +283,19 @@ struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const 
                               .rank = 5,
                               .type = NH_CU_TENSOR_FLOAT32,
                               .promotion = NH_CU_TENSOR_PROMOTE_128B};
-    int64_t stride_bytes = STATS * (int64_t)sizeof(float);
+    nhood_strides rows = {.batch = problem->heads * problem->tokens, .head = problem->tokens};
+    int64_t stride = 1;
     set_axis(&map, 0, STATS, 0, STATS, 1);
     for (int a = NH_AXES - 1; a >= 0; a--) {
-        set_axis(&map, NH_AXES - a, problem->axis[a].length, stride_bytes, tile[a],
-                 problem->axis[a].dilation);
-        stride_bytes *= problem->axis[a].length;
+        rows.axis[a] = stride;
+        set_grid_axis(&map, NH_AXES - a, problem, a, stride * UNIT_BYTES, tile[a]);
+        stride *= problem->axis[a].length;
     }
-    set_axis(&map, 4, problem->batch * problem->heads, stride_bytes, 1, 1);
+    if (nh_fused90_any_far(problem)) {
+        set_axis(&map, 4, origins(problem, problem->heads, &rows, 1), UNIT_BYTES, 1, 1);
+    } else {
+        set_axis(&map, 4, problem->batch * problem->heads, stride * UNIT_BYTES, 1, 1);
+    }
     if (nh_fused90_folds(problem)) fold(&map, problem, true);
     return map;
 }
@@ -248,6 +335,8 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
     nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
     nh_kernel_define(spec, "NH_FOLDED", nh_fused90_folds(problem));
+    nh_kernel_define(spec, "NH_FAR", axes_that(problem, nh_fused90_is_far));
+    nh_kernel_define(spec, "NH_UNEVEN", axes_that(problem, is_uneven));
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
     nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));

@@ -10,6 +10,7 @@ enum nh_map_layout {
     NH_MAP_ONE_BATCH,
     NH_MAP_HEADS_IN_ROW,
     NH_MAP_HEADS_IN_BATCH,
+    NH_MAP_ORIGIN,
     NH_MAP_NONE
 };
 
@@ -28,7 +29,13 @@ const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_
 /* Whether positions and dilation groups are axes of their own in the maps: in one dimension an axis is to spare. */
 bool nh_fused90_folds(const struct nh_problem *problem);
 
-/* Once all maps of a step are there: if they fold, those of the dilation groups that have a token fewer. */
+/* Whether an axis is dilated by more than steps of elements reach, in more than one dimension: dilation groups are then
+ * part of the origin of boxes. */
+bool nh_fused90_is_far(const struct nh_problem *problem, int axis);
+bool nh_fused90_any_far(const struct nh_problem *problem);
+
+/* Once all maps of a step are there: if dilation groups have places of their own in them, those of the groups that have a
+ * token fewer. */
 void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem);
 
 /* Bytes of one row of a tile in shared memory. */

@@ -5,7 +5,7 @@
 #include "kernel_abi.h"
 #include "kernel_cache.h"
 
-enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 12, NH_CUDA_ALIGNMENT = 16 };
+enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16 };
 
 /* Where a tensor slot of a step gets its memory from. */
 struct nh_cuda_binding {

@@ -94,7 +94,8 @@ static const uint32_t ROW_TENSORS =
 /* Whether the copy engine can serve the problem at all. */
 static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
     return problem->dim == problem->dim_v && (problem->dim == 32 || problem->dim == 64) &&
-           !nh_fused90_folds(problem) && !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS);
+           !nh_fused90_folds(problem) && !nh_fused90_any_far(problem) &&
+           !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS);
 }
 
 static bool warps_fit(const struct nh_problem *problem, const struct nh_small_launch *launch) {

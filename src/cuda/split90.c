@@ -18,9 +18,11 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    return nh_fused90_refuse(problem, device,
-                             BIT(Q) | BIT(K) | BIT(V) | BIT(D_O) | BIT(EXTRA_K) | BIT(EXTRA_V),
-                             BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+    const char *reason = nh_fused90_refuse(
+        problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O) | BIT(EXTRA_K) | BIT(EXTRA_V),
+        BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+    if (reason || !problem->extra_tokens) return reason;
+    return nh_split90_refuse_extra(problem, device);
 }
 
 struct pass_facts {

@@ -35,6 +35,10 @@ int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t ow
 void nh_split90_add_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                            struct nh_cuda_step *step, struct nh_kernel_spec *spec);
 
+/* NULL, or why the queries cannot be walked as one grid, without dilation. */
+const char *nh_split90_refuse_extra(const struct nh_problem *problem,
+                                    const struct nh_device *device);
+
 /* The tile of queries that blocks which own extra tokens walk, and how many such tiles all of them meet, per batch entry
  * and head. */
 const int32_t *nh_split90_extra_walk(const struct nh_problem *problem,

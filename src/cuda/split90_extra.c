@@ -16,6 +16,12 @@ static struct nh_problem without_windows(const struct nh_problem *problem) {
     return dense;
 }
 
+const char *nh_split90_refuse_extra(const struct nh_problem *problem,
+                                    const struct nh_device *device) {
+    const struct nh_problem dense = without_windows(problem);
+    return nh_fused90_refuse_boxes(&dense, device, BIT(Q) | BIT(D_O));
+}
+
 static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3]) {
     int64_t tiles = 1;
     for (int a = 0; a < NH_AXES; a++)

@@ -43,35 +43,64 @@ __device__ __forceinline__ void fetch(unsigned to, const nh_tensor_map *map, uns
 }
 
 /* Dilated axes are read with steps of elements where the copy engine can make them. In one dimension, with NH_FOLDED, any
- * dilation is possible: the axis that would be y counts the dilation groups, z their positions. The first groups may be a
- * token longer than the others, which have maps of their own behind those of the first. */
+ * dilation is possible: the axis that would be y counts the dilation groups, z their positions. In more, axes in the mask
+ * NH_FAR count positions too, and the group is part of the origin, in layout 4. The first groups of an axis may be a token
+ * longer than the others: where they are, on the axes in the mask NH_UNEVEN, the others have maps of their own, behind
+ * those of the first. */
 #ifndef NH_FOLDED
 #define NH_FOLDED 0
+#define NH_FAR 0
+#define NH_UNEVEN 0
 #endif
+#define MAP_VARIANTS (1 << (NH_UNEVEN & 1) + (NH_UNEVEN >> 1 & 1) + (NH_UNEVEN >> 2 & 1))
+#define IS_FAR(a) (NH_FAR >> (a) & 1)
 
-__device__ __forceinline__ int longer_groups(const nh_cuda_args &args) {
-    return (int)(args.axis[2].length % args.axis[2].dilation);
+__device__ __forceinline__ int longer_groups(const nh_cuda_args &args, int a) {
+    return (int)(args.axis[a].length % args.axis[a].dilation);
 }
 
 /* The item's maps, of `count`. */
 __device__ __forceinline__ const nh_tensor_map *maps_of(const nh_cuda_args &args, const nh_item &item,
                                                         const nh_tensor_map *map, int count) {
-    return map + (NH_FOLDED && item.group[2] >= longer_groups(args) ? count : 0);
+    int variant = 0, variants = 1;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        if (!(NH_UNEVEN >> a & 1)) continue;
+        if (item.group[a] >= longer_groups(args, a)) variant += variants;
+        variants *= 2;
+    }
+    return map + variant * count;
 }
 
 /* Where a position of the item's dilation groups is in the maps: its token. */
 __device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item &item, const int position[3],
                                          int token[3]) {
 #if NH_FOLDED
-    int longer = longer_groups(args);
+    int longer = longer_groups(args, 2);
     token[0] = 0;
     token[1] = item.group[2] - (item.group[2] >= longer ? longer : 0);
     token[2] = position[2];
 #else
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * (int)args.axis[a].dilation + item.group[a];
+        token[a] = a < NH_FIRST_AXIS ? 0
+                   : IS_FAR(a)       ? position[a]
+                                     : position[a] * (int)args.axis[a].dilation + item.group[a];
 #endif
+}
+
+/* What place() takes for a head: the head or, in layout 4, the origin of the item's boxes, in 16 bytes of UNIT elements. */
+template <int LAYOUT, int UNIT = 8, class Item>
+__device__ __forceinline__ int head_or_origin(const nh_cuda_args &args, int slot, const Item &item, int head) {
+    if constexpr (LAYOUT == 4) {
+        const nh_cuda_tensor &t = args.tensor[slot];
+        long long origin = item.batch * t.batch + head * t.head;
+#pragma unroll
+        for (int a = 0; a < 3; a++)
+            if (IS_FAR(a)) origin += item.group[a] * t.axis[a];
+        return (int)(origin / UNIT);
+    }
+    return head;
 }
 
 /* Position and token at which a tile of the item's walk starts. */

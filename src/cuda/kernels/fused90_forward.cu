@@ -35,7 +35,7 @@
 #include "fused90_keys.cuh"
 
 struct maps {
-    nh_tensor_map map[MAPS * (NH_FOLDED + 1)];
+    nh_tensor_map map[MAPS * MAP_VARIANTS];
 };
 
 struct shared_layout {
@@ -76,7 +76,8 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         items++;
         token_of(args, item, item.own, token);
         const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
-        fetch<NH_Q_MAP>(s.q, map + MAP_Q, s.q_full, OWN_ROWS, NH_DIM, item.head, (int)args.heads, token, item.batch);
+        int head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
+        fetch<NH_Q_MAP>(s.q, map + MAP_Q, s.q_full, OWN_ROWS, NH_DIM, head, (int)args.heads, token, item.batch);
         fetch_walk(args, s, map, item, n);
     }
 }

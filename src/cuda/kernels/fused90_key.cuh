@@ -54,17 +54,23 @@ __device__ __forceinline__ void init_barriers(const key_layout &s) {
 #define STAGE_AT(n) (s.stage + SLOT(n) * STAGE_BYTES)
 #define STATS_AT(n) (s.stats + SLOT(n) * STATS_BYTES)
 
-/* Fetches tile n of the walks of this block: Q, dO and stats at a token. */
+#define STATS_MAP (NH_FAR ? 4 : 3)
+
+/* Fetches tile n of the walks of this block: Q, dO and stats of a head at a token. */
+template <class Item>
 __device__ __forceinline__ void fetch_queries(const nh_cuda_args &args, const nh_tensor_map *map, const key_layout &s,
-                                              unsigned n, int head, const int token[3], int batch) {
-    int heads = (int)args.heads, stats[5];
+                                              unsigned n, const Item &item, int head, const int token[3]) {
+    int heads = (int)args.heads, batch = item.batch, stats[5];
+    int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, head);
+    int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, item, head);
+    int stats_head = head_or_origin<STATS_MAP, 4>(args, NH_DELTA, item, head);
     unsigned full = s.full + 8 * SLOT(n);
     nh_barrier_wait(s.free + 8 * SLOT(n), PHASE(n) ^ 1);
     nh_barrier_expect(full, Q_BYTES + D_O_BYTES + STATS_BYTES);
-    fetch_more<NH_Q_MAP>(STAGE_AT(n), map + MAP_Q, full, NH_WALK_ROWS, NH_DIM, head, heads, token, batch);
-    fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, map + MAP_D_O, full, NH_WALK_ROWS, NH_DIM_V, head, heads, token,
+    fetch_more<NH_Q_MAP>(STAGE_AT(n), map + MAP_Q, full, NH_WALK_ROWS, NH_DIM, q_head, heads, token, batch);
+    fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, map + MAP_D_O, full, NH_WALK_ROWS, NH_DIM_V, d_o_head, heads, token,
                            batch);
-    place<3>(stats, 0, head, heads, 4, token, batch);
+    place<STATS_MAP>(stats, 0, stats_head, heads, 4, token, batch);
     nh_copy_box(STATS_AT(n), map + MAP_STATS, full, stats);
 }
 
@@ -80,16 +86,16 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const Maps &ma
         token_of(args, item, item.own, token);
         nh_barrier_expect(s.own_full, K_BYTES + V_BYTES);
         const nh_tensor_map *map = maps_of(args, item, maps.map, KEY_MAPS);
-        fetch_more<NH_K_MAP>(s.k, map + MAP_K, s.own_full, OWN_ROWS, NH_DIM, item.head, kv_heads, token,
-                             item.batch);
+        fetch_more<NH_K_MAP>(s.k, map + MAP_K, s.own_full, OWN_ROWS, NH_DIM,
+                             head_or_origin<NH_K_MAP>(args, NH_K, item, item.head), kv_heads, token, item.batch);
         if (NH_SUM_D_K)
-            fetch_more<NH_V_MAP>(s.v, map + MAP_V, s.own_full, OWN_ROWS, NH_DIM_V, item.head, kv_heads, token,
-                                 item.batch);
+            fetch_more<NH_V_MAP>(s.v, map + MAP_V, s.own_full, OWN_ROWS, NH_DIM_V,
+                                 head_or_origin<NH_V_MAP>(args, NH_V, item, item.head), kv_heads, token, item.batch);
         for (int head = item.head * share; head < (item.head + 1) * share; head++) {
             int tile[3] = {0, 0, 0};
             for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
                 walk_token(args, item, tile, token);
-                fetch_queries(args, map, s, n, head, token, item.batch);
+                fetch_queries(args, map, s, n, item, head, token);
                 next_tile(item, tile);
             }
         }

@@ -12,12 +12,13 @@ template <int K_LAYOUT, int V_LAYOUT, class Layout>
 __device__ __forceinline__ void fetch_pair(const nh_cuda_args &args, const Layout &s, const nh_tensor_map *k,
                                            const nh_tensor_map *v, const nh_item &item, const int token[3],
                                            unsigned n) {
-    int heads = (int)args.kv_heads;
+    int heads = (int)args.kv_heads, k_head = head_or_origin<K_LAYOUT>(args, NH_K, item, item.kv_head),
+        v_head = head_or_origin<V_LAYOUT>(args, NH_V, item, item.kv_head);
     nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
-    fetch<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM, item.kv_head, heads, token,
+    fetch<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM, k_head, heads, token,
                     item.batch);
     nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
-    fetch<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V, item.kv_head, heads,
+    fetch<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V, v_head, heads,
                     token, item.batch);
 }
 

@@ -35,7 +35,7 @@
 #define D_Q_CHUNK (NH_WALK_ROWS * 128)
 #define D_Q_CHUNKS (D_Q_COLUMNS / 32)
 
-#define MAP_D_Q (KEY_MAPS * (NH_FOLDED + 1))
+#define MAP_D_Q (KEY_MAPS * MAP_VARIANTS)
 
 struct maps {
     nh_tensor_map map[MAP_D_Q + 1];

@@ -61,7 +61,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
             fetch_more<0>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, item.head, 0, own, item.batch);
         for (long long step = item.first; step < item.end; step++, n++) {
             int token[3], head = step_token(args, item, step, token);
-            fetch_queries(args, maps.map, s, n, head, token, item.batch);
+            fetch_queries(args, maps.map, s, n, item, head, token);
         }
     }
 }

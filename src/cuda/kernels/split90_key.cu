@@ -15,7 +15,7 @@
 #include "fused90_key_end.cuh"
 
 struct maps {
-    nh_tensor_map map[KEY_MAPS * (NH_FOLDED + 1)];
+    nh_tensor_map map[KEY_MAPS * MAP_VARIANTS];
 };
 
 struct biased_layout : key_layout {

@@ -29,7 +29,7 @@
 #include "fused90_keys.cuh"
 
 struct maps {
-    nh_tensor_map map[MAPS * (NH_FOLDED + 1)];
+    nh_tensor_map map[MAPS * MAP_VARIANTS];
 };
 
 struct shared_layout {
@@ -75,8 +75,10 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         token_of(args, item, item.own, token);
         nh_barrier_expect(s.own_full, Q_BYTES + D_O_BYTES);
         const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
-        fetch_more<NH_Q_MAP>(s.q, map + MAP_Q, s.own_full, OWN_ROWS, NH_DIM, item.head, heads, token, item.batch);
-        fetch_more<NH_D_O_MAP>(s.d_o, map + MAP_D_O, s.own_full, OWN_ROWS, NH_DIM_V, item.head, heads, token,
+        int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
+        int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, item, item.head);
+        fetch_more<NH_Q_MAP>(s.q, map + MAP_Q, s.own_full, OWN_ROWS, NH_DIM, q_head, heads, token, item.batch);
+        fetch_more<NH_D_O_MAP>(s.d_o, map + MAP_D_O, s.own_full, OWN_ROWS, NH_DIM_V, d_o_head, heads, token,
                                item.batch);
         fetch_walk(args, s, map, item, n);
     }
