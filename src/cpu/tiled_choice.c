@@ -4,6 +4,7 @@
 #include "dtype.h"
 #include "kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *const nh_tiled_knobs[] = {"lane_axis", "t0", "t1", "t2", NULL};
@@ -81,7 +82,8 @@ static double packing_operations(const struct nh_problem *problem, const struct 
  *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak
  *     weights    the exponential and its neighbours, about 14 vector operations per score vector
  *     packing    some vector operations per packed element, on halo and queries alike
- *     halo       packed keys beyond half of L2 are read from further out: each use costs more
+ *     halo       packed keys beyond a third of L2, which queries and results pass through as well, are read from further
+ *                out: each use costs more
  * then shared among the threads that get a tile. The constants were fitted once on an AVX-512 and an AVX2
  * machine; they rank configs, they do not promise times. */
 double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -99,8 +101,8 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
     double packed =
         units * shape.tiles * dims * (shape.keys * (bwd ? 8 : 1) + shape.queries * group * 2);
-    double spilled = shape.kept_keys * bytes_per_key(problem) / (512 * 1024);
-    double slowdown = spilled > 1 ? 1 + 0.05 * (spilled < 8 ? spilled - 1 : 7) : 1;
+    double crowd = shape.kept_keys * bytes_per_key(problem) / (384 * 1024);
+    double slowdown = crowd > 1 ? 1 + 0.08 * log2(crowd) : 1;
     packed *= packing_operations(problem, config);
     double work = (products * slowdown + 14 * scores + packed) / operations_per_ns;
     double items = units * shape.tiles;
@@ -110,11 +112,11 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     return 200 + work / cpu->threads / (busy > 0.01 ? busy : 0.01);
 }
 
-/* Tile sizes along the lane axis in vectors, and along the other axes in queries. 0: the whole axis. */
+/* Queries of a tile along the lane axis and along the others. 0: the whole axis. */
 static const struct {
     int32_t other, lane;
-} sizes[] = {{0, 0},  {0, 64},   {64, 64},  {32, 64}, {16, 64},
-             {8, 64}, {64, 128}, {16, 128}, {16, 32}, {8, 32}};
+} sizes[] = {{0, 0},    {0, 64},   {64, 64}, {32, 64}, {16, 64}, {8, 64},
+             {64, 128}, {16, 128}, {0, 32},  {32, 32}, {16, 32}, {8, 32}};
 
 /* Sizes clamped to short axes coincide. */
 static bool known(const struct nh_config *config, int last) {
