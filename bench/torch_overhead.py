@@ -23,6 +23,18 @@ from python_overhead import SHAPE, print_times
 AXES = ((3, 3), (1, 1), (1, 1), (False, False))
 
 
+class Keeping(torch.autograd.Function):
+    """What every attention with gradients does beside computing."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = arguments[0].detach(), arguments[1].detach()
+        ctx.save_for_backward(*arguments[:6], out, lse)
+        ctx.set_materialize_grads(False)
+        ctx.parameters = arguments[6:]
+        return out, lse
+
+
 def parts(device: str) -> dict[str, Callable[[], Any]]:
     query, key, value = torch.randn(3, *SHAPE, device=device).unbind()
     inputs = (query, key, value, None, None, None)
@@ -48,6 +60,9 @@ def parts(device: str) -> dict[str, Callable[[], Any]]:
         "· · nhood_plan_execute, through ctypes": execution(call, inputs),
         "through the dispatcher: torch.ops.nhood.na": lambda: torch.ops.nhood.na.default(*arguments),
         "na2d on tensors that require gradients": lambda: nhood.torch.na2d(*trained, 3),
+        "· torch's part: a Function that only keeps its tensors": lambda: Keeping.apply(
+            *trained, None, None, None, AXES, None, False
+        ),
     }
     sequences = [t.reshape(1, 1, 49, 32) for t in (query, key, value)]
     mask = torch.ones(49, 49, dtype=torch.bool, device=device)

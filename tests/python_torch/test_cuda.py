@@ -258,6 +258,23 @@ def test_derivatives():
     assert torch.autograd.gradgradcheck(call, arguments, fast_mode=True, nondet_tol=1e-9)
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_gradients_per_sample(with_bias):
+    query, key, value = (t[:, None] for t in small(dtype=torch.bfloat16))
+    bias = torch.randn(4, 9, 9, device="cuda", dtype=torch.bfloat16) if with_bias else None
+
+    def loss(query, key, value, bias):
+        return nt.na2d(query, key, value, 5, bias=bias).float().square().sum()
+
+    argnums = (0, 1, 2, 3) if with_bias else (0, 1, 2)
+    gradients = torch.func.grad(loss, argnums)
+    got = torch.vmap(gradients, (0, 0, 0, None))(query, key, value, bias)
+    for i in range(len(query)):
+        exact = [None if t is None else t.double().cpu() for t in (query[i], key[i], value[i], bias)]
+        for one, other in zip(got, gradients(*exact)):
+            near(one[i], other, 128, "bfloat16")
+
+
 def test_devices_are_not_mixed():
     query, key, value = small()
     with pytest.raises(ValueError, match="value is on cpu, query on cuda:0"):
