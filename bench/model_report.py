@@ -88,8 +88,11 @@ def plot(cases: list[Case], path: Path, title: str) -> None:
     for i, name in enumerate(names):
         speeds = [case.median("nhood") / (case.median(name) or float("inf")) for case in shown]
         axes.bar([x + (i + 0.5) * width - 0.4 for x in range(len(shown))], speeds, width, label=name)
+    bounds = [(x, case.median("nhood") / case.median("none")) for x, case in enumerate(shown) if case.median("none")]
+    for x, bound in bounds:
+        axes.hlines(bound, x - 0.45, x + 0.45, "black", label="no attention" if x == bounds[0][0] else None)
     axes.set(ylabel="speed of the whole model, nhood = 1", title=title)
     axes.set_xticks(range(len(shown)), [case.text for case in shown], rotation=60, ha="right", fontsize=7)
-    axes.legend(ncols=len(names), fontsize=7)
+    figure.legend(loc="outside upper center", ncols=len(names) + 1, fontsize=7)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
