@@ -1,0 +1,242 @@
+/* Times what the planner chooses beside the other candidates worth a run, in turns. bench/choices.py drives it:
+ *
+ *     NHOOD_CACHE=.. choices CUT < commands
+ *
+ * Candidates estimated at more than CUT times the least take no part, but for the best of each solver
+ * within a third more.
+ * Each command is a line, and is answered by a line:
+ *
+ *     list <problem>               an object: the candidates, the choice by estimate first
+ *     prepare <problem>            builds the candidates, so that the cache folder has their kernels
+ *     time <problem>               as list, with what each takes
+ *     measure <seconds> <problem>  the same after MEASURE with that budget, whose choice is told, too */
+#include "build_many.h"
+#include "cuda.h"
+#include "measure.h"
+#include "registry.h"
+#include "scratch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LISTED = 256, MOST_TURNS = 21, LEAST_TURNS = 7, LINE_BYTES = 512 };
+static const double most_behind = 4.0 / 3;
+/* Fewer turns for candidates that all take long. */
+static const double enough_s = 0.2;
+
+struct candidate {
+    struct nh_build build;
+    int samples; /* without the warm-up */
+    double ns[MOST_TURNS], fastest_ns;
+    bool out;
+};
+
+struct contest {
+    struct nh_request request;
+    struct candidate candidate[MOST_LISTED];
+    int count;
+    int measured; /* what MEASURE chose; -1: it was not asked */
+};
+
+/* The first of its solver: candidates come in the order of their estimates. */
+static bool first_of_solver(const struct contest *contest, const struct nh_solver *solver) {
+    for (int i = 0; i < contest->count; i++)
+        if (contest->candidate[i].build.choice.solver == solver) return false;
+    return true;
+}
+
+static void add(struct contest *contest, const struct nh_choice *choice) {
+    contest->candidate[contest->count] = (struct candidate){.fastest_ns = INFINITY};
+    contest->candidate[contest->count++].build.choice = *choice;
+}
+
+static void list(struct contest *contest, double cut) {
+    struct nh_choice choice[MOST_LISTED];
+    int count = nh_planner_list(&contest->request, choice, MOST_LISTED - 1);
+    contest->count = 0;
+    for (int i = 0; i < count; i++) {
+        double behind = choice[i].estimate_ns / choice[0].estimate_ns;
+        if (behind <= cut ||
+            (behind <= most_behind * cut && first_of_solver(contest, choice[i].solver)))
+            add(contest, &choice[i]);
+    }
+}
+
+/* What a plan would be after MEASURE; taken into the contest where the cut left it out. */
+static int measure(struct contest *contest, double budget_s) {
+    struct nh_ranking ranking;
+    int i = 0;
+    if (nh_measure(&contest->request, budget_s) || nh_planner_rank(&contest->request, &ranking))
+        return -1;
+    const struct nh_choice *best = &ranking.choice[0];
+    while (i < contest->count &&
+           (contest->candidate[i].build.choice.solver != best->solver ||
+            memcmp(&contest->candidate[i].build.choice.config, &best->config, sizeof best->config)))
+        i++;
+    if (i == contest->count) add(contest, best);
+    return i;
+}
+
+/* ---- timing ---- */
+
+static void build(const struct contest *contest, struct nh_build *build) {
+    const struct nh_request *request = &contest->request;
+    if (build->choice.solver->build(request->problem, request->device, &build->choice.config,
+                                    &build->operation))
+        build->operation = NULL;
+}
+
+static double fastest_of(const struct contest *contest) {
+    double ns = INFINITY;
+    for (int i = 0; i < contest->count; i++)
+        ns = fmin(ns, contest->candidate[i].fastest_ns);
+    return ns;
+}
+
+/* Twice as slow as the fastest after one turn and the warm-up, a fifth after five. */
+static double patience(int turn) {
+    return 1 + 1 / (double)(turn < 5 ? turn : 5);
+}
+
+static bool take_turn(struct contest *contest, const struct nh_scratch *scratch, int turn) {
+    const struct nh_device *device = contest->request.device;
+    bool any = false;
+    for (int i = 0; i < contest->count; i++) {
+        struct candidate *candidate = &contest->candidate[i];
+        double ns;
+        if (candidate->out || !candidate->build.operation) continue;
+        if (device->timing->run(device, candidate->build.operation, &scratch->io, &ns)) {
+            candidate->out = true;
+            continue;
+        }
+        candidate->fastest_ns = fmin(candidate->fastest_ns, ns);
+        if (turn) candidate->ns[candidate->samples++] = ns;
+        if (turn && candidate->fastest_ns > patience(turn) * fastest_of(contest) &&
+            i != contest->measured && i)
+            candidate->out = true;
+        any = true;
+    }
+    return any;
+}
+
+static nhood_status run(struct contest *contest) {
+    const struct nh_request *request = &contest->request;
+    struct nh_scratch scratch;
+    nhood_status status = nh_scratch_create(request->device, request->problem, &scratch);
+    for (int i = 0; !status && i < contest->count; i++) {
+        struct nh_build *made = &contest->candidate[i].build;
+        build(contest, made);
+        if (made->operation)
+            status = nh_scratch_reserve(&scratch, made->operation->workspace_bytes);
+    }
+    double start = nh_steady_s();
+    for (int turn = 0; !status && turn <= MOST_TURNS - 1; turn++) {
+        if (turn > LEAST_TURNS && nh_steady_s() - start > enough_s) break;
+        if (!take_turn(contest, &scratch, turn)) break;
+    }
+    for (int i = 0; i < contest->count; i++)
+        if (contest->candidate[i].build.operation)
+            contest->candidate[i].build.operation->destroy(contest->candidate[i].build.operation);
+    nh_scratch_free(&scratch);
+    return status;
+}
+
+static int ascending(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static double median(struct candidate *candidate) {
+    qsort(candidate->ns, (size_t)candidate->samples, sizeof *candidate->ns, ascending);
+    return candidate->ns[candidate->samples / 2];
+}
+
+static void print(struct contest *contest, const char *text, double seconds) {
+    printf("{\"problem\": \"%s\", \"seconds\": %.3f, \"measured\": %d, \"candidates\": [", text,
+           seconds, contest->measured);
+    for (int i = 0; i < contest->count; i++) {
+        struct candidate *candidate = &contest->candidate[i];
+        const struct nh_choice *choice = &candidate->build.choice;
+        char config[NH_CONFIG_BYTES];
+        nh_config_text(choice->solver, &choice->config, config, sizeof config);
+        printf("%s[\"%s\", \"%s\", %.0f, %.0f, %d]", i ? ", " : "", choice->solver->name, config,
+               choice->estimate_ns, candidate->samples ? median(candidate) : 0, candidate->samples);
+    }
+    printf("]}\n");
+}
+
+static nhood_status time_problem(struct contest *contest, const char *text, double cut,
+                                 double budget_s) {
+    double start = nh_steady_s();
+    list(contest, cut);
+    contest->measured = budget_s > 0 ? measure(contest, budget_s) : -1;
+    nhood_status status = run(contest);
+    if (!status) print(contest, text, nh_steady_s() - start);
+    return status;
+}
+
+/* ---- commands ---- */
+
+static void prepare(struct contest *contest, double cut) {
+    list(contest, cut);
+    for (int i = 0; i < contest->count; i++) {
+        struct nh_build *made = &contest->candidate[i].build;
+        build(contest, made);
+        if (made->operation) made->operation->destroy(made->operation);
+    }
+    printf("{}\n");
+}
+
+static nhood_status obey(const struct nh_device *device, const char *line, double cut) {
+    static struct contest contest;
+    char verb[16], text[LINE_BYTES];
+    double budget_s = 0;
+    nhood_problem given;
+    struct nh_problem problem;
+    if (sscanf(line, "measure %lf %511s", &budget_s, text) != 2 &&
+        sscanf(line, "%15s %511s", verb, text) != 2)
+        return nh_error(NHOOD_ERR_ARGUMENT, "not a command");
+    nhood_status status = nhood_problem_parse(text, &given);
+    if (!status) status = nh_problem_canonical(&given, &problem);
+    contest.request = (struct nh_request){nh_registry_solvers, device, &problem, NULL, NULL};
+    if (!status) status = nh_wisdom_create(device->host, &contest.request.wisdom);
+    if (status) return status;
+    if (strncmp(line, "prepare", 7) == 0) {
+        prepare(&contest, cut);
+    } else if (strncmp(line, "list", 4) == 0) {
+        list(&contest, cut);
+        print(&contest, text, 0);
+    } else {
+        status = time_problem(&contest, text, cut, budget_s);
+    }
+    nh_wisdom_destroy(contest.request.wisdom);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    const nhood_context_options options = {.struct_size = sizeof options,
+                                           .cache = getenv("NHOOD_CACHE")};
+    const struct nh_host host = {0};
+    struct nh_device device;
+    struct nh_cuda *cuda;
+    char line[LINE_BYTES], note[1024];
+    int32_t count = 0;
+    if (argc != 2) {
+        fprintf(stderr, "usage: choices CUT < commands\n");
+        return EXIT_FAILURE;
+    }
+    if (nh_cuda_open(&options, &host, &device, 1, &count, &cuda, note, sizeof note) || !count) {
+        fprintf(stderr, "choices: no GPU: %s\n", note);
+        return EXIT_FAILURE;
+    }
+    while (fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\r\n")] = '\0';
+        if (obey(&device, line, atof(argv[1])))
+            printf("{\"failed\": \"%s\", \"why\": \"%s\"}\n", line, nhood_last_error());
+        fflush(stdout);
+    }
+    nh_cuda_close(cuda, &device, count);
+    return EXIT_SUCCESS;
+}

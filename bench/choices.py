@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""How good the planner's choices are on a GPU: of samples of the sets `nhood suite paper-1d|2d|3d`, forward and
+backward, every candidate worth a run is timed beside the one that the estimates choose, and on some problems beside the
+one that MEASURE chooses within a second.
+
+Compiling takes far longer than timing, so it comes in turns: many processes (build/choices) fill a cache folder with the
+kernels of some problems, then one of them has the machine to itself and times these. Problems are drawn in an order of
+their own (by CRC); after the first few, those that would take many kernels of their own are passed over.
+
+Results are appended to DIR/choices.jsonl, a line for each problem; a command that is repeated goes on where it was.
+DIR/choices.md is made of that file's lines of this device and commit; --budget 0 only makes it anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Optional
+
+from study import ROOT, Records, Tool, find_where
+from study_report import Result, Where
+
+# Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
+KINDS = ("fwd:f16", "bwd:f16", "fwd:f16", "bwd:f16", "fwd:f16", "bwd:f16", "fwd:f32", "bwd:f32")
+FIRST_LAUNCH = {"cuda.small": 7, "cuda.split80": 7, "cuda.split90": 6}  # knobs of the first of two launches
+MOST_OF_SUITE = 2400
+CONTENDER = "choices"
+LIMITS = (1.02, 1.05, 1.10, 1.15)
+MOST_EXCEPTIONS = 60
+
+
+class Worker:
+    """A process of build/choices."""
+
+    def __init__(self, program: Path, cut: float, cache: str) -> None:
+        self.process = subprocess.Popen(
+            (program, str(cut)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "NHOOD_CACHE": cache},
+            text=True,
+            bufsize=1,
+        )
+
+    def ask(self, command: str) -> Result:
+        print(command, file=self.process.stdin)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{command}: build/choices ended with status {self.process.wait()}")
+        return json.loads(answer)
+
+
+class Workers:
+    def __init__(self, count: int, *options: Any) -> None:
+        self.pool = ThreadPoolExecutor(count)
+        self.idle: SimpleQueue[Worker] = SimpleQueue()
+        for _ in range(count):
+            self.idle.put(Worker(*options))
+
+    def ask(self, command: str) -> Result:
+        worker = self.idle.get()
+        try:
+            return worker.ask(command)
+        finally:
+            self.idle.put(worker)
+
+    def prepare(self, problems: list[str], end: float) -> None:
+        """All at once; those with three axes have the most candidates and come first."""
+
+        def one(problem: str) -> None:
+            if time.monotonic() < end:
+                self.ask(f"prepare {problem}")
+
+        list(self.pool.map(one, sorted(problems, key=rank_of, reverse=True)))
+
+    def close(self) -> None:
+        while not self.idle.empty():
+            self.idle.get().process.kill()
+
+
+def rank_of(problem: str) -> int:
+    return problem.split(":")[3].count("x") + 1
+
+
+def kernels(line: Result) -> set[tuple[str, ...]]:
+    """What has to be compiled for a problem, as far as configs tell: some hold the tiles of two launches."""
+    op, dtype, sizes, _, window = line["problem"].split(":")[:5]
+    found = set()
+    for solver, config, *_ in line["candidates"]:
+        common = (solver, op, dtype, sizes.split("d")[1], window if solver == "cuda.small" else "")
+        knobs = config.split(",")
+        first = FIRST_LAUNCH.get(solver, len(knobs)) if op == "bwd" else len(knobs)
+        found |= {(*common, ",".join(part)) for part in (knobs[:first], knobs[first:]) if part}
+    return found
+
+
+def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> list[str]:
+    """Problems in the suite's order; those past the first few that would take many more kernels are passed over."""
+    known: set[tuple[str, ...]] = set()
+    problems: list[str] = []
+    for text in suite:
+        problem = f"{KINDS[len(problems) % len(KINDS)]}:{text}"
+        needed = kernels(worker.ask(f"list {problem}"))
+        if len(problems) < options.free or len(needed - known) <= options.new:
+            known |= needed
+            problems.append(problem)
+        if len(problems) == options.sample:
+            break
+    return problems
+
+
+def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
+    """Ranks in turns, and on each of them operations and dtypes."""
+    worker = Worker(options.choices, options.cut, "")
+    suites = [draw(tool.suite(rank, MOST_OF_SUITE, None), worker, options) for rank in options.ranks]
+    worker.process.kill()
+    return [problem for turn in zip(*suites) for problem in turn]
+
+
+def measure_all(options: argparse.Namespace, records: Records, problems: list[str], cache: str) -> None:
+    end = time.monotonic() + options.budget
+    command = shlex.join(["python3", "bench/choices.py", *sys.argv[1:]])
+    missing = [(i, text) for i, text in enumerate(problems) if (text, CONTENDER) not in records.known]
+    workers = Workers(options.processes, options.choices, options.cut, cache)
+    try:
+        for first in range(0, len(missing), options.at_once):
+            chunk = missing[first : first + options.at_once]
+            workers.prepare([text for _, text in chunk], end)
+            for i, text in chunk:
+                if time.monotonic() >= end:
+                    print("the budget is spent; the same command goes on", file=sys.stderr)
+                    return
+                by_budget = options.measure_every and i // len(options.ranks) % options.measure_every == 0
+                result = workers.ask(f"measure {options.measure:g} {text}" if by_budget else f"time {text}")
+                records.append(text, CONTENDER, {**result, "command": command})
+    finally:
+        workers.close()
+
+
+# ---- the report ----
+
+
+def timed(line: Result) -> list[list[Any]]:
+    return [candidate for candidate in line.get("candidates", []) if candidate[4]]
+
+
+def behind(line: Result, choice: int) -> Optional[float]:
+    """How many times slower than the fastest one is."""
+    if choice < 0 or not line["candidates"][choice][4]:
+        return None
+    return line["candidates"][choice][3] / min(candidate[3] for candidate in timed(line))
+
+
+def share(ratios: list[float], limit: float) -> str:
+    return f"{100 * sum(ratio <= limit for ratio in ratios) / len(ratios):.1f} %"
+
+
+def table(title: str, groups: dict[str, list[float]]) -> list[str]:
+    lines = [f"| {title} | problems | {' | '.join(f'within {100 * (x - 1):.0f} %' for x in LIMITS)} | median | worst |"]
+    lines.append("|---" * (len(LIMITS) + 4) + "|")
+    for name, ratios in groups.items():
+        cells = [str(len(ratios)), *(share(ratios, limit) for limit in LIMITS)]
+        cells += [f"{100 * (x - 1):+.1f} %" for x in (statistics.median(ratios), max(ratios))]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def by_rank(lines: list[Result], choices: dict[str, int]) -> dict[str, list[float]]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        ratio = behind(line, choices[line["problem"]])
+        if ratio:
+            op = "forward" if line["problem"].startswith("fwd") else "backward"
+            groups[f"{rank_of(line['problem'])}-D"].append(ratio)
+            groups[f"{rank_of(line['problem'])}-D, {op}"].append(ratio)
+            groups["all"].append(ratio)
+    return dict(sorted(groups.items()))
+
+
+def errors(lines: list[Result]) -> list[str]:
+    logs: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line in lines:
+        for solver, _, estimate_ns, median_ns, _ in timed(line):
+            kind = "f32" if ":f32:" in line["problem"] else "f16, bf16"
+            logs[f"{solver}, {line['problem'][:3]}", kind].append(math.log(estimate_ns / median_ns))
+    rows = ["| solver | dtypes | candidates | median error | root mean square |", "|---|---|---|---|---|"]
+    for (solver, kind), values in sorted(logs.items()):
+        typical = math.sqrt(statistics.fmean(x * x for x in values))
+        median = 100 * (math.exp(statistics.median(values)) - 1)
+        rows.append(f"| {solver} | {kind} | {len(values)} | {median:+.0f} % | {100 * typical:.0f} % |")
+    return [*rows, ""]
+
+
+def exceptions(lines: list[Result]) -> list[str]:
+    worst = sorted(((behind(line, 0) or 0, line) for line in lines), key=lambda pair: -pair[0])
+    titles = ("problem", "slower", "chosen", "estimate, us", "time, us", "fastest", "estimate, us", "time, us")
+    rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for ratio, line in worst[:MOST_EXCEPTIONS]:
+        if ratio <= 1.10:
+            break
+        chosen, best = line["candidates"][0], min(timed(line), key=lambda candidate: candidate[3])
+        cells = [f"`{line['problem']}`", f"{100 * (ratio - 1):.0f} %"]
+        for solver, config, estimate_ns, median_ns, _ in (chosen, best):
+            cells += [f"{solver} `{config}`", f"{estimate_ns / 1e3:.1f}", f"{median_ns / 1e3:.1f}"]
+        rows.append(f"| {' | '.join(cells)} |")
+    return [*rows, ""]
+
+
+def write_report(lines: list[Result], where: Where, folder: Path) -> None:
+    lines = [line for line in lines if timed(line)]
+    text = ["# How good the choices are", "", f"{where.description}; driver {where.driver}; commit {where.commit}.", ""]
+    text += [f"Timed: {sum(len(timed(line)) for line in lines)} candidates.", ""]
+    text += table("choice by estimate", by_rank(lines, defaultdict(int)))
+    measured = {line["problem"]: line["measured"] for line in lines}
+    if any(choice >= 0 for choice in measured.values()):
+        text += table("choice by MEASURE", by_rank(lines, measured))
+    text += errors(lines) + exceptions(lines)
+    (folder / "choices.md").write_text("\n".join(text))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
+    parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
+    parser.add_argument("--free", type=int, default=40, help="of these, the first whatever kernels they take (40)")
+    parser.add_argument("--new", type=int, default=4, help="kernels that any other may take beside earlier ones' (4)")
+    parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
+    parser.add_argument("--cut", type=float, default=1.5, help="leave out those estimated so many times slower (1.5)")
+    parser.add_argument("--at-once", type=int, default=150, help="problems compiled for before they are timed (150)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that compile (all cores)")
+    parser.add_argument("--measure", type=float, default=1, help="MEASURE's budget in seconds (1)")
+    parser.add_argument("--measure-every", type=int, default=15, help="of so many problems, MEASURE one; 0: none (15)")
+    parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
+    parser.add_argument("--choices", type=Path, default=ROOT / "build" / "choices", help="(build/choices)")
+    parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
+    options = parser.parse_args()
+    tool = Tool(options.nhood, "cuda:0", None, 0, 0)
+    options.output.mkdir(parents=True, exist_ok=True)
+    records = Records(options.output / "choices.jsonl", find_where(tool))
+    with tempfile.TemporaryDirectory() as cache:
+        measure_all(options, records, sample(tool, options), cache)
+    write_report(records.lines, records.where, options.output)
+    print(f"{options.output / 'choices.md'}: {len(records.lines)} problems")
+
+
+if __name__ == "__main__":
+    main()

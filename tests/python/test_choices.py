@@ -1,0 +1,65 @@
+"""bench/choices.py: which problems it draws, and what it says of made-up times."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import choices  # noqa: E402
+from study_report import Where  # noqa: E402
+
+WHERE = Where("made-up GPU", "1.2", "abc123")
+
+
+def line(problem, times, measured=-1):
+    """The first candidate is the choice; 0: it was not timed."""
+    candidates = [["cuda.fused90", f"qx={i}", 100, ns, 7 if ns else 0] for i, ns in enumerate(times)]
+    return {"problem": problem, "measured": measured, "candidates": candidates}
+
+
+LINES = [
+    line("fwd:f16:b1h1d32:64:w7", [100, 100, 0]),
+    line("bwd:f16:b1h1d32:64:w7", [109, 100], measured=1),
+    line("fwd:f16:b1h1d32:8x8:w7x7", [130, 0, 100], measured=0),
+    line("fwd:f16:b1h1d32:8x8x8:w7x7x7", []),
+]
+
+
+def test_report(tmp_path):
+    choices.write_report(LINES, WHERE, tmp_path)
+    text = (tmp_path / "choices.md").read_text()
+    assert "made-up GPU; driver 1.2; commit abc123" in text
+    by_estimate, by_measure = text.split("| choice by MEASURE")
+    assert "| 1-D | 2 | 50.0 % | 50.0 % | 100.0 % | 100.0 % | +4.5 % | +9.0 % |" in by_estimate
+    assert "| all | 3 | 33.3 % | 33.3 % | 66.7 % | 66.7 % | +9.0 % | +30.0 % |" in by_estimate
+    assert "| all | 2 | 50.0 % | 50.0 % | 50.0 % | 50.0 % | +15.0 % | +30.0 % |" in by_measure
+    assert "3-D" not in text
+    assert text.count("| 30 % |") == 1 and "| 9 % |" not in text  # only exceptions beyond a tenth are listed
+
+
+def test_untimed_choices_do_not_count():
+    assert choices.behind(line("fwd:f16:b1h1d32:64:w7", [0, 100]), 0) is None
+    assert choices.behind(LINES[2], 0) == 1.3
+    assert choices.behind(LINES[0], -1) is None
+
+
+class Planner:
+    """Its candidates for a problem are as many as the window is wide."""
+
+    def ask(self, command):
+        problem = command.removeprefix("list ")
+        return line(problem, [0] * int(problem.rsplit(":w", 1)[1]))
+
+
+def test_draw_passes_over_what_shares_little():
+    options = argparse.Namespace(free=1, new=2, sample=4)
+    suite = [f"b1h1d32:64:w{window}" for window in (3, 9, 1, 4, 2, 1)]
+    drawn = choices.draw(suite, Planner(), options)
+    # the first in any case; 9 has too many kernels of its own; of backward passes (every second) none are known
+    assert drawn == [f"{kind}:{suite[i]}" for kind, i in zip(choices.KINDS, (0, 2, 3, 4))]
+
+
+def test_kernels_of_two_launches():
+    problem = "bwd:f16:b1h2d64:64:w7"
+    both = {"problem": problem, "candidates": [["cuda.split90", f"{'a,' * 6}{half * 6}"[:-1]] for half in ("b,", "c,")]}
+    assert len(choices.kernels(both)) == 3
