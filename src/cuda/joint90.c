@@ -97,9 +97,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-/* dQ's sums: [B, H, X', Y', Z', columns], see kernels/joint90.cu. */
+/* dQ's sums: [B, H, X', Y', Z', columns], see kernels/joint90.cu, and the two words of NH_QUEUE. */
 struct sums {
-    size_t offset, bytes;
+    size_t offset, bytes, queue;
     int64_t extent[NH_AXES], columns;
 };
 
@@ -118,6 +118,8 @@ static struct sums sums_of(const struct nh_problem *problem) {
 static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem,
                       const struct sums *sums) {
     struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
+    step->binding[NH_QUEUE] =
+        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->queue};
     step->binding[NH_D_Q_SUMS] =
         (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset};
     int64_t stride = sums->columns;
@@ -150,6 +152,9 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
         nh_backward90_step(problem, cuda, stats, own, walk, true,
                            nh_backward90_stages(problem, cuda, walk, true, beside), &step, &spec);
     if (status) return status;
+    status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads),
+                           nh_tiling_queue_order(problem), &step.args.tiling);
+    if (status) return status;
     int64_t columns = sums->columns * nh_backward90_rows(walk) / (64 * WARPGROUPS);
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
@@ -167,7 +172,7 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
     struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
     struct nh_cuda_step step;
     int64_t rows = problem->batch * problem->heads * problem->tokens;
-    int64_t lanes = sums->columns / COLUMNS;
+    int64_t lanes = nh_max(sums->columns, nh_fused90_row_bytes(problem->dim_v) / 2) / COLUMNS;
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_GROUP", lanes);
     nh_cuda_step_init(&step, problem);
@@ -175,7 +180,6 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
     bind_sums(&step, problem, sums);
     step.threads = THREADS;
     step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
-    step.outputs = BIT(D_Q);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
@@ -185,6 +189,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     size_t stats = nh_backward90_reserve_stats(operation, problem);
     struct sums sums = sums_of(problem);
     sums.offset = nh_cuda_reserve(operation, sums.bytes);
+    sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
     nhood_status status = add_stats(operation, problem, stats, &sums);
     if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + WALK);
     if (!status) status = add_convert(operation, problem, stats, &sums);

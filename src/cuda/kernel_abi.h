@@ -30,6 +30,8 @@ enum nh_slot {
     NH_D_S,
     /* dQ in f32 while it is summed, see joint90.cu */
     NH_D_Q_SUMS,
+    /* two 32-bit words that start as zero: the counter of kernels/item_queue.cuh; whether a sum was not finite */
+    NH_QUEUE,
     /* 32-bit words per item, of the counting build alone: kernels/tile_note.cuh */
     NH_NOTES,
     NH_CUDA_TENSORS

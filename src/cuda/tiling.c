@@ -57,6 +57,26 @@ int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], in
     return best;
 }
 
+/* The share of an axis that the walk of a row covers. */
+static double cover(const struct nh_axis *axis) {
+    int64_t length = longest_group(axis), walk = axis->window + axis->stride - 1;
+    return (double)nh_min(walk, length) / (double)length;
+}
+
+int32_t nh_tiling_queue_order(const struct nh_problem *problem) {
+    double share[NH_AXES];
+    int32_t best = 0;
+    for (int a = 0; a < NH_AXES; a++)
+        share[a] = cover(&problem->axis[a]);
+    for (int32_t o = 1; o < nh_tiling_orders(problem->rank); o++) {
+        int i = 0;
+        while (i < NH_AXES - 1 && share[orders[o][i]] == share[orders[best][i]])
+            i++;
+        if (share[orders[o][i]] > share[orders[best][i]]) best = o;
+    }
+    return best;
+}
+
 nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
                            int32_t order, struct nh_cuda_tiling *tiling) {
     int64_t items = problem->batch;

@@ -27,6 +27,10 @@ int32_t nh_tiling_orders(int32_t rank);
 /* The order (below nh_tiling_orders) in which `blocks` of them at a time share the most keys. */
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks);
 
+/* The order for blocks that take items one after the other (kernels/item_queue.cuh), which shares most of what they
+ * walk: fastest the axis that the walk of a row covers most of. */
+int32_t nh_tiling_queue_order(const struct nh_problem *problem);
+
 /* Everything but extra_tiles; heads: of one query tile. UNSUPPORTED if there are too many items to number. */
 nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
                            int32_t order, struct nh_cuda_tiling *tiling);

@@ -36,6 +36,9 @@ inline void ptx_lg2_approx_ftz_f32(const char *, float &to, float from) {
 inline void ptx_rcp_approx_ftz_f32(const char *, float &to, float from) {
     to = 1 / from;
 }
+inline void ptx_add_u32(const char *, unsigned &to, unsigned a, unsigned b) {
+    to = a + b;
+}
 inline void ptx_mov_u32(const char *, unsigned &to) {
     to = threadIdx.x; // the only register that is read so
 }

@@ -188,6 +188,15 @@ inline void ptx_st_shared_v2_f32(const char *, unsigned address, float x, float 
     to[0] = x;
     to[1] = y;
 }
+
+inline void ptx_st_shared_u32(const char *, unsigned address, unsigned value) {
+    *(unsigned *)emulator::shared(address, 4, 4) = value;
+}
+
+inline void ptx_ld_shared_u32(const char *, int &value, unsigned address) {
+    value = *(const int *)emulator::shared(address, 4, 4);
+}
+
 inline void ptx_ld_shared_f32(const char *, float &value, unsigned address) {
     value = *(const float *)emulator::shared(address, 4, 4);
 }

@@ -132,8 +132,27 @@ static void check_random(uint64_t *state) {
     check_problem(&problem, rows, columns, true);
 }
 
+/* The fastest axis is the one of which a row's walk covers most: the first here, or the last of equal ones. */
+static void check_queue_order(int64_t stride, int64_t first, int expected) {
+    struct nh_problem problem = {.rank = 3};
+    const int32_t own[3] = {2, 8, 8};
+    struct nh_cuda_tiling tiling;
+    problem.batch = problem.heads = 1;
+    problem.axis[0] = (struct nh_axis){first, 18, stride, 1, 0};
+    problem.axis[1] = (struct nh_axis){48, 24, stride, 1, 0};
+    problem.axis[2] = (struct nh_axis){48, 24, stride, 1, 0};
+    CHECK(nh_tiling_set(&problem, own, 1, nh_tiling_queue_order(&problem), &tiling) == NHOOD_OK,
+          "%lld tokens: refused", (long long)first);
+    CHECK(tiling.order[0] == expected && tiling.order[1] == 1,
+          "%lld tokens, stride %lld: order %d, %d, %d", (long long)first, (long long)stride,
+          tiling.order[0], tiling.order[1], tiling.order[2]);
+}
+
 int main(void) {
     uint64_t state = 20240307;
+    check_queue_order(1, 30, 0);
+    check_queue_order(8, 30, 0);
+    check_queue_order(1, 300, 2);
     for (int i = 0; i < 400; i++)
         check_random(&state);
     return test_result();

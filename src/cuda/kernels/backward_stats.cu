@@ -7,6 +7,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     backward_stats(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
     const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE], &to = args.tensor[NH_DELTA];
+    unsigned *queue = (unsigned *)args.tensor[NH_QUEUE].data;
+    if (queue && blockIdx.x == 0 && threadIdx.x < 2) queue[threadIdx.x] = 0;
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
         nh_query query = nh_query_of(args, row, args.heads);
         nh_operand d_o;

@@ -245,6 +245,15 @@ __device__ __forceinline__ void finish_rows(const nh_cuda_args &args, const nh_i
     }
 }
 
+/* Zero, or NaN if one of this thread's sums is not finite. */
+template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
+    float zero = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        zero = fmaf(0, sum[i], zero);
+    return zero;
+}
+
 /* to = A B^T, 64 x NH_WALK_ROWS: A this warpgroup's rows of an owned tile, B a walked tile, both of `dim` columns. */
 #define ISSUE_ROWS(dim, to, a, b)                                                                  \
     do {                                                                                           \

@@ -12,15 +12,6 @@
 #include "fused90.cuh"
 #include "naive.cuh"
 
-/* Zero, or NaN if one of this thread's sums is not finite. */
-template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
-    float zero = 0;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        zero = fmaf(0, sum[i], zero);
-    return zero;
-}
-
 /* Whether a row that this warp has stored is spoilt; not if nobody wants the tensor. */
 template <int DIM>
 __device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, const nh_query &at) {

@@ -74,12 +74,14 @@ __device__ __forceinline__ void fetch_queries(const nh_cuda_args &args, const nh
     nh_copy_box(STATS_AT(n), map + MAP_STATS, full, stats);
 }
 
-template <class Maps>
-__device__ __forceinline__ void produce(const nh_cuda_args &args, const Maps &maps, const key_layout &s) {
+/* claim(n): number of the block's n-th item. */
+template <class Maps, class Claim>
+__device__ __forceinline__ void fetch_items(const nh_cuda_args &args, const Maps &maps, const key_layout &s,
+                                            Claim claim) {
     unsigned n = 0, items = 0;
     int kv_heads = (int)args.kv_heads, share = (int)args.heads / kv_heads, token[3];
     nh_item item;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+    for (int index; (index = claim((int)items)) < args.tiling.items;) {
         nh_item_at(args, index, item);
         if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
         items++;
@@ -117,19 +119,26 @@ __device__ __forceinline__ void issue_d_k(float *d_k, unsigned *d_s, unsigned lo
     NH_WGMMA_COMMIT();
 }
 
+/* Where the stats of this lane's columns are, the first two of each group of 8. The compiler must not know how the sum
+ * comes about: from the alignment of the stages it would make bitwise ors, one for each column, all kept in registers. */
+__device__ __forceinline__ unsigned own_stats(unsigned stats) {
+    unsigned own;
+    asm volatile("add.u32 %0, %1, %2;" : "=r"(own) : "r"(stats), "r"(32 * (threadIdx.x & 3)));
+    return own;
+}
+
 /* LSE (in powers of two) and delta of one walked query. */
-__device__ __forceinline__ float2 stats_at(unsigned stats, int column) {
+__device__ __forceinline__ float2 stats_at(unsigned own, int column) {
     float2 both;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(both.x), "=f"(both.y) : "r"(stats + 16 * column));
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(both.x), "=f"(both.y) : "r"(own + 16 * column));
     return both;
 }
 
 /* Scores become weights, packed; d_p becomes dS, packed in place of the scores' registers. */
-__device__ __forceinline__ void weigh(float *score, unsigned stats, float scale) {
-    int c = 2 * (threadIdx.x & 3);
+__device__ __forceinline__ void weigh(float *score, unsigned own, float scale) {
 #pragma unroll
     for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        float even = stats_at(stats, 8 * j + c).x, odd = stats_at(stats, 8 * j + c + 1).x;
+        float even = stats_at(own, 8 * j).x, odd = stats_at(own, 8 * j + 1).x;
         score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -even));
         score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -odd));
         score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, -even));
@@ -137,11 +146,10 @@ __device__ __forceinline__ void weigh(float *score, unsigned stats, float scale)
     }
 }
 
-__device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, const float *d_p, unsigned stats) {
-    int c = 2 * (threadIdx.x & 3);
+__device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, const float *d_p, unsigned own) {
 #pragma unroll
     for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        float even = stats_at(stats, 8 * j + c).y, odd = stats_at(stats, 8 * j + c + 1).y;
+        float even = stats_at(own, 8 * j).y, odd = stats_at(own, 8 * j + 1).y;
         packed[2 * j] = pack(weight[4 * j] * (d_p[4 * j] - even), weight[4 * j + 1] * (d_p[4 * j + 1] - odd));
         packed[2 * j + 1] =
             pack(weight[4 * j + 2] * (d_p[4 * j + 2] - even), weight[4 * j + 3] * (d_p[4 * j + 3] - odd));
@@ -173,7 +181,7 @@ __device__ __forceinline__ void key_rows_clear(key_rows &r) {
 template <class Mask>
 __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, unsigned n, bool last, float scale,
                                              Mask mask) {
-    unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = STATS_AT(n);
+    unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(STATS_AT(n));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
     float score[SCORES], d_p[SCORES];
     nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
@@ -198,4 +206,12 @@ __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, u
 #endif
     NH_WGMMA_WAIT(0);
     release_warp(s.free + 8 * SLOT(n));
+}
+
+/* Stores an item's sums; zero, or NaN if one is not finite. */
+__device__ __forceinline__ float finish_keys(const nh_cuda_args &args, const nh_item &item, int row,
+                                             const key_rows &r) {
+    if (NH_SUM_D_K) finish_rows<NH_DIM>(args, item, NH_D_K, row, r.d_k, (float)args.scale);
+    if (NH_SUM_D_V) finish_rows<NH_DIM_V>(args, item, NH_D_V, row, r.d_v, 1);
+    return doubt<NH_DIM / 2>(r.d_k) + doubt<NH_DIM_V / 2>(r.d_v);
 }

@@ -14,7 +14,8 @@
 /* Two producers at work need more than one. */
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
-#include "fused90_key_end.cuh"
+#include "fused90_key.cuh"
+#include "item_queue.cuh"
 
 /* Columns of dQ that are computed, and how many parts they are cut into: two warpgroups share 64 queries, or have 64
  * each. */
@@ -43,6 +44,7 @@ struct maps {
 
 struct joint_layout : key_layout {
     unsigned d_s, d_q, d_s_full, d_q_full, d_q_free;
+    item_queue queue;
 };
 
 __device__ __forceinline__ void lay_out(joint_layout &s, unsigned base) {
@@ -51,6 +53,9 @@ __device__ __forceinline__ void lay_out(joint_layout &s, unsigned base) {
     s.d_s_full = lay_out((key_layout &)s, s.d_q + D_Q_CHUNKS * D_Q_CHUNK);
     s.d_q_full = s.d_s_full + 16;
     s.d_q_free = s.d_q_full + 8;
+    s.queue.full = s.d_q_free + 8;
+    s.queue.free = s.queue.full + 8;
+    s.queue.item = s.queue.free + 8;
 }
 
 __device__ __forceinline__ void init_barriers(const joint_layout &s) {
@@ -59,6 +64,7 @@ __device__ __forceinline__ void init_barriers(const joint_layout &s) {
     nh_barrier_init(D_S_FULL(1), 4 * NH_WARPGROUPS);
     nh_barrier_init(s.d_q_full, 4 * NH_WARPGROUPS);
     nh_barrier_init(s.d_q_free, 1);
+    init_queue(s.queue, 4 * NH_WARPGROUPS + 1);
 }
 
 /* ---- the thread that adds dQ to the sums ---- */
@@ -75,7 +81,7 @@ __device__ __forceinline__ void write_out(const nh_cuda_args &args, const maps &
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
     nh_item item;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+    for (int round = 0, index; (index = next_item(s.queue, round, true)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         int x = sums_start(args, item, 0), y = sums_start(args, item, 1), z = sums_start(args, item, 2);
         int head = (item.batch * (int)args.kv_heads + item.head) * share, tile[3] = {0, 0, 0};
@@ -100,7 +106,7 @@ __device__ __forceinline__ void write_out(const nh_cuda_args &args, const maps &
 
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const joint_layout &s) {
     if (threadIdx.x == 0) {
-        produce(args, maps, (const key_layout &)s);
+        fetch_items(args, maps, s, [&](int n) { return claim_item(args, s.queue, n); });
     } else {
         write_out(args, maps, s);
     }
@@ -161,11 +167,16 @@ __device__ __forceinline__ unsigned long long keys_across(const joint_layout &s,
     return nh_descriptor(at, ROW_BYTES(NH_DIM), OWN_ROWS * ROW_BYTES(NH_DIM));
 }
 
+/* Some row of dK or dV is not finite: joint90_convert.cu makes those again. */
+__device__ __forceinline__ void note_spoilt(const nh_cuda_args &args) {
+    ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
+}
+
 /* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. */
 __device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_layout &s, const walk &w, unsigned n,
                                           bool last, int warpgroup, float scale, unsigned long long k_across,
                                           key_rows &r) {
-    unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = STATS_AT(n);
+    unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(STATS_AT(n));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
     float score[SCORES], d_p[SCORES], d_q[NH_D_Q_N / 2];
     nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
@@ -197,27 +208,25 @@ __device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
-    float scale = (float)(args.scale * 1.4426950408889634), zero = 0;
+    float scale = (float)(args.scale * 1.4426950408889634);
     unsigned long long k_across = keys_across(s, warpgroup);
-    unsigned n = 0, items = 0;
+    unsigned n = 0;
     nh_item item;
     walk w;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
+    for (int round = 0, index; (index = next_item(s.queue, round, false)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
         key_rows_clear(r);
-        nh_barrier_wait(s.own_full, items & 1);
-        items++;
+        nh_barrier_wait(s.own_full, round & 1);
         for (int left = walks * (w.last + 1); left > 0; left--, n++) {
             take_tile(args, s, w, n, left == 1, warpgroup, scale, k_across, r);
             advance(w, item);
             if (w.t > w.last) walk_again(w);
         }
-        zero += finish_keys(args, item, row, r);
+        if (finish_keys(args, item, row, r) != 0) note_spoilt(args);
     }
-    make_keys_again(args, row, zero);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

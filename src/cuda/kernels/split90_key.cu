@@ -33,6 +33,10 @@ __device__ __forceinline__ void init_barriers(const biased_layout &s) {
     if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
 }
 
+__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const biased_layout &s) {
+    fetch_items(args, maps, s, nh_item_index);
+}
+
 __device__ __forceinline__ void help(const nh_cuda_args &args, const biased_layout &s) {
     lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
 }
