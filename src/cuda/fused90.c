@@ -39,8 +39,9 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t *value
 
 /* Nanoseconds. Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next (less
  * with three warpgroups, which cover for each other) and from one item to the next. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
+static double predict(const struct nh_problem *problem, const struct nh_device *device,
+                      const struct nh_config *config, const struct nh_tiling_count *seen,
+                      struct nh_count *count) {
     const double tensor = 0.882, exponential = problem->has_bias ? 2.27 : 0.92, masks = 4.93,
                  memory = 1.18;
     /* the median of 43 pairs of configs that differ in nothing else */
@@ -50,13 +51,12 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const int32_t *value = config->value;
     double keys = (double)value[KX] * value[KY] * value[KZ], rows = 64.0 * value[WARPGROUPS];
     double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
-    struct nh_tiling_count seen = nh_tiling_count(problem, value + QX, value + KX);
     double copies = (double)(problem->batch * problem->heads / value[QH]);
-    double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * seen.items;
-    double items = copies * seen.items;
+    double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * seen->items;
+    double items = copies * seen->items;
     const struct nh_cuda_load load = {
-        .tiles = copies * (seen.visited + extra),
-        .masked_tiles = copies * seen.partial,
+        .tiles = copies * (seen->visited + extra),
+        .masked_tiles = copies * seen->partial,
         .scores = rows * keys,
         .products = rows * keys * (double)(problem->dim + problem->dim_v),
         .tile_bytes = keys * row_bytes,
@@ -78,11 +78,15 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     return (busy > moving ? busy : moving) + launch_ns;
 }
 
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    struct nh_tiling_count seen = nh_tiling_count(problem, config->value + QX, config->value + KX);
+    return predict(problem, device, config, &seen, count);
+}
+
 /* Keeps the `capacity` cheapest, cheapest first. */
-static int keep(const struct nh_problem *problem, const struct nh_device *device,
-                const struct nh_config *tried, struct nh_config *config, double *cost, int count,
-                int capacity) {
-    double ns = estimate(problem, device, tried, NULL);
+static int keep(const struct nh_config *tried, double ns, struct nh_config *config, double *cost,
+                int count, int capacity) {
     int at = count;
     while (at > 0 && cost[at - 1] > ns)
         at--;
@@ -130,6 +134,8 @@ struct kept {
 /* All that can vary for one pair of tiles: queries held or not, as many stages as fit. */
 static void try_tiles(struct kept *kept, const struct nh_config *tiles) {
     const struct nh_cuda_device *cuda = kept->device->backend;
+    struct nh_tiling_count seen =
+        nh_tiling_count(kept->problem, tiles->value + QX, tiles->value + KX);
     for (int32_t hold = 0; hold <= 1; hold++) {
         struct nh_config tried = *tiles;
         tried.value[HOLD] = hold;
@@ -138,8 +144,8 @@ static void try_tiles(struct kept *kept, const struct nh_config *tiles) {
         if (shared_bytes(kept->problem, tried.value) > cuda->shared_bytes_per_block ||
             !registers_fit(kept->problem, tried.value))
             continue;
-        kept->count = keep(kept->problem, kept->device, &tried, kept->best, kept->cost, kept->count,
-                           kept->capacity);
+        double ns = predict(kept->problem, kept->device, &tried, &seen, NULL);
+        kept->count = keep(&tried, ns, kept->best, kept->cost, kept->count, kept->capacity);
     }
 }
 
