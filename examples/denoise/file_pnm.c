@@ -72,8 +72,9 @@ bool pnm_read(const char *path, struct grid *grid) {
               strchr("56Ff", magic[1]) && header_number(file, &width) &&
               header_number(file, &height) && header_number(file, &top);
     bool floats = ok && (magic[1] == 'F' || magic[1] == 'f');
-    if (!ok || width < 1 || height < 1 || width > 1e6 || height > 1e6 || top == 0 ||
-        (!floats && (top < 1 || top > 65535))) {
+    bool sized = width >= 1 && height >= 1 && width <= 1e6 && height <= 1e6; /* false for NaN */
+    bool scaled = floats ? top < 0 || top > 0 : top >= 1 && top <= 65535;
+    if (!ok || !sized || !scaled) {
         fclose(file);
         return fail("%s: not a P5, P6 or PFM picture", path);
     }

@@ -102,8 +102,7 @@ bool has_ending(const char *path, const char *ending) {
     return length > wanted && strcasecmp(path + length - wanted, ending) == 0;
 }
 
-bool grid_read(const char *path, struct grid *grid) {
-    memset(grid, 0, sizeof *grid);
+static bool read_by_ending(const char *path, struct grid *grid) {
     if (has_ending(path, ".png")) return png_read(path, grid);
     if (has_ending(path, ".ppm") || has_ending(path, ".pgm") || has_ending(path, ".pnm") ||
         has_ending(path, ".pfm"))
@@ -112,6 +111,17 @@ bool grid_read(const char *path, struct grid *grid) {
     if (has_ending(path, ".txt") || has_ending(path, ".csv")) return signal_read(path, grid);
     return fail("%s: the file name must end in .png .ppm .pgm .pnm .pfm .nii .nii.gz .txt or .csv",
                 path);
+}
+
+bool grid_read(const char *path, struct grid *grid) {
+    memset(grid, 0, sizeof *grid);
+    if (!read_by_ending(path, grid)) return false;
+    for (int64_t i = 0; i < grid_samples(grid); i++) {
+        if (isfinite(grid->sample[i])) continue;
+        grid_destroy(grid);
+        return fail("%s: sample %lld is not a finite number", path, (long long)i);
+    }
+    return true;
 }
 
 bool grid_write(const char *path, const struct grid *grid) {
