@@ -244,13 +244,14 @@ def main() -> None:
     parser.add_argument("--measure-every", type=int, default=15, help="of so many problems, MEASURE one; 0: none (15)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--choices", type=Path, default=ROOT / "build" / "choices", help="(build/choices)")
+    parser.add_argument("--cache", help="a folder of kernels to start from and to leave (none)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
     options = parser.parse_args()
     tool = Tool(options.nhood, "cuda:0", None, 0, 0)
     options.output.mkdir(parents=True, exist_ok=True)
     records = Records(options.output / "choices.jsonl", find_where(tool))
-    with tempfile.TemporaryDirectory() as cache:
-        measure_all(options, records, sample(tool, options), cache)
+    with tempfile.TemporaryDirectory() as folder:
+        measure_all(options, records, sample(tool, options), options.cache or folder)
     write_report(records.lines, records.where, options.output)
     print(f"{options.output / 'choices.md'}: {len(records.lines)} problems")
 

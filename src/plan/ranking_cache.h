@@ -1,4 +1,4 @@
-/* Remembers rankings: asking every solver for its candidates and their estimates may take milliseconds. */
+/* Remembers rankings: asking every solver for its candidates and their estimates takes up to a tenth of a millisecond. */
 #ifndef NH_RANKING_CACHE_H
 #define NH_RANKING_CACHE_H
 
