@@ -27,7 +27,7 @@ static bool fits(const struct nh_problem *problem, const struct nh_backward90_pa
     int first = NH_AXES - problem->rank;
     for (int a = 0; a < first; a++)
         if (pair->own[a] > 1 || pair->walk[a] > 1) return false;
-    return nh_fused90_splits(pair->own, 1) && nh_fused90_boxes_fit(problem, pair->own) &&
+    return nh_fused90_splits(pair->own) && nh_fused90_boxes_fit(problem, pair->own) &&
            nh_fused90_boxes_fit(problem, pair->walk);
 }
 

@@ -9,9 +9,9 @@
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 enum { MOST_DIM = 256 };
-enum { QX, QY, QZ, QH, KX, KY, KZ, WARPGROUPS, STAGES, ORDER, HOLD };
-static const char *const knobs[] = {"qx", "qy",         "qz",     "qh",    "kx",   "ky",
-                                    "kz", "warpgroups", "stages", "order", "hold", NULL};
+enum { QX, QY, QZ, QH, KX, KY, KZ, WARPGROUPS, STACK, STAGES, ORDER, HOLD };
+static const char *const knobs[] = {"qx",         "qy",    "qz",     "qh",    "kx",   "ky", "kz",
+                                    "warpgroups", "stack", "stages", "order", "hold", NULL};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
@@ -37,10 +37,22 @@ static bool registers_fit(const struct nh_problem *problem, const int32_t *value
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
+/* The tiles that blocks fetch, and those that warpgroups multiply. */
+struct walks {
+    struct nh_tiling_count fetched, seen;
+};
+
+static struct walks count_walks(const struct nh_problem *problem, const int32_t *value) {
+    int32_t slab[3];
+    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
+    return (struct walks){nh_tiling_count(problem, value + QX, value + KX),
+                          nh_tiling_part_count(problem, value + QX, slab, value + KX)};
+}
+
 /* Nanoseconds. Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next (less
  * with three warpgroups, which cover for each other) and from one item to the next. */
 static double predict(const struct nh_problem *problem, const struct nh_device *device,
-                      const struct nh_config *config, const struct nh_tiling_count *seen,
+                      const struct nh_config *config, const struct walks *walks,
                       struct nh_count *count) {
     const double tensor = 0.882, exponential = problem->has_bias ? 2.27 : 0.92, masks = 4.93,
                  memory = 1.18;
@@ -49,25 +61,25 @@ static double predict(const struct nh_problem *problem, const struct nh_device *
     const double turn[] = {288, 75}, item = 2140, launch_ns = 8290;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
-    double keys = (double)value[KX] * value[KY] * value[KZ], rows = 64.0 * value[WARPGROUPS];
+    double keys = (double)value[KX] * value[KY] * value[KZ], warpgroups = value[WARPGROUPS];
     double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
+    const struct nh_tiling_count *fetched = &walks->fetched, *seen = &walks->seen;
     double copies = (double)(problem->batch * problem->heads / value[QH]);
     double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * seen->items;
     double items = copies * seen->items;
     const struct nh_cuda_load load = {
-        .tiles = copies * (seen->visited + extra),
+        .tiles = copies * (seen->visited + warpgroups * extra),
         .masked_tiles = copies * seen->partial,
-        .scores = rows * keys,
-        .products = rows * keys * (double)(problem->dim + problem->dim_v),
-        .tile_bytes = keys * row_bytes,
-        .bytes = items * rows * row_bytes,
+        .scores = 64 * keys,
+        .products = 64 * keys * (double)(problem->dim + problem->dim_v),
+        .bytes = (copies * (fetched->visited + extra) * keys + items * 64 * warpgroups) * row_bytes,
         .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
     };
     struct nh_count work = {.tiles = 0};
     nh_cuda_count_load(cuda, &load, &work);
     work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     const double *limit = work.limit_ns;
-    double turns = load.tiles * turn[value[WARPGROUPS] > 2] + items * item;
+    double turns = load.tiles / warpgroups * turn[value[WARPGROUPS] > 2] + items * item;
     double busy = tensor * limit[NHOOD_LIMIT_TENSOR] +
                   exponential * limit[NHOOD_LIMIT_EXPONENTIAL] + masks * limit[NHOOD_LIMIT_MASK] +
                   nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
@@ -80,8 +92,8 @@ static double predict(const struct nh_problem *problem, const struct nh_device *
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    struct nh_tiling_count seen = nh_tiling_count(problem, config->value + QX, config->value + KX);
-    return predict(problem, device, config, &seen, count);
+    struct walks walks = count_walks(problem, config->value);
+    return predict(problem, device, config, &walks, count);
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */
@@ -134,8 +146,7 @@ struct kept {
 /* All that can vary for one pair of tiles: queries held or not, as many stages as fit. */
 static void try_tiles(struct kept *kept, const struct nh_config *tiles) {
     const struct nh_cuda_device *cuda = kept->device->backend;
-    struct nh_tiling_count seen =
-        nh_tiling_count(kept->problem, tiles->value + QX, tiles->value + KX);
+    struct walks walks = count_walks(kept->problem, tiles->value);
     for (int32_t hold = 0; hold <= 1; hold++) {
         struct nh_config tried = *tiles;
         tried.value[HOLD] = hold;
@@ -144,7 +155,7 @@ static void try_tiles(struct kept *kept, const struct nh_config *tiles) {
         if (shared_bytes(kept->problem, tried.value) > cuda->shared_bytes_per_block ||
             !registers_fit(kept->problem, tried.value))
             continue;
-        double ns = predict(kept->problem, kept->device, &tried, &seen, NULL);
+        double ns = predict(kept->problem, kept->device, &tried, &walks, NULL);
         kept->count = keep(&tried, ns, kept->best, kept->cost, kept->count, kept->capacity);
     }
 }
@@ -153,16 +164,19 @@ static void try_queries(struct kept *kept, const int32_t q[3], int32_t heads) {
     const struct nh_problem *problem = kept->problem;
     const struct nh_cuda_device *cuda = kept->device->backend;
     int32_t rows = q[0] * q[1] * q[2] * heads;
-    if (rows != 128 && rows != 192) return;
-    if (!nh_fused90_splits(q, heads) || !nh_fused90_boxes_fit(problem, q)) return;
+    if ((rows != 128 && rows != 192) || !nh_fused90_boxes_fit(problem, q)) return;
     struct nh_config tiles = {{q[0], q[1], q[2], heads}};
+    int32_t slab[3];
     tiles.value[WARPGROUPS] = rows / 64;
     tiles.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
-    for (size_t i = 0; i < sizeof k_shapes / sizeof *k_shapes; i++) {
-        if (!of_rank(k_shapes[i], problem->rank) || !nh_fused90_boxes_fit(problem, k_shapes[i]))
-            continue;
-        memcpy(tiles.value + KX, k_shapes[i], sizeof k_shapes[i]);
-        try_tiles(kept, &tiles);
+    for (tiles.value[STACK] = 0; tiles.value[STACK] < NH_AXES; tiles.value[STACK]++) {
+        if (!nh_fused90_slab(q, heads, tiles.value[STACK], slab)) continue;
+        for (size_t i = 0; i < sizeof k_shapes / sizeof *k_shapes; i++) {
+            if (!of_rank(k_shapes[i], problem->rank) || !nh_fused90_boxes_fit(problem, k_shapes[i]))
+                continue;
+            memcpy(tiles.value + KX, k_shapes[i], sizeof k_shapes[i]);
+            try_tiles(kept, &tiles);
+        }
     }
 }
 
@@ -191,7 +205,9 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     struct nh_cuda_step step;
     nh_fused90_define(&spec, problem, value + QX, value + KX, value[WARPGROUPS], value[STAGES]);
+    int32_t slab[3];
     nh_kernel_define(&spec, "NH_OWN_HEADS", value[QH]);
+    nh_kernel_define(&spec, "NH_STACK", value[STACK]);
     nh_kernel_define(&spec, "NH_HOLD", value[HOLD]);
     nh_cuda_step_init(&step, problem);
     nhood_status status =
@@ -201,7 +217,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     step.threads = 128 * (value[WARPGROUPS] + 1);
     step.grid[0] = nh_min(step.args.tiling.items, operation->device->multiprocessors);
     step.shared_bytes = shared_bytes(problem, value);
-    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_Q, value + QX, value[QH]);
+    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
+    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_Q, slab, value[QH]);
     step.map[step.maps++] = nh_fused90_map(problem, NHOOD_K, value + KX, 1);
     step.map[step.maps++] = nh_fused90_map(problem, NHOOD_V, value + KX, 1);
     if (problem->extra_tokens) {

@@ -157,10 +157,16 @@ int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]) {
     return nh_ceil_div(4 * entries, 16) * 16;
 }
 
-bool nh_fused90_splits(const int32_t tile[3], int32_t heads) {
-    int32_t plane = tile[1] * tile[2], slab = 64 / heads;
-    if (plane <= slab) return slab % plane == 0;
-    return plane % slab == 0 && (slab % tile[2] == 0 || tile[2] % slab == 0);
+bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {
+    int32_t slabs = tile[0] * tile[1] * tile[2] * heads / 64;
+    memcpy(slab, tile, 3 * sizeof *slab);
+    slab[stack] /= slabs;
+    return slab[stack] * slabs == tile[stack];
+}
+
+bool nh_fused90_splits(const int32_t tile[3]) {
+    int32_t slab[3];
+    return nh_fused90_slab(tile, 1, tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2, slab);
 }
 
 bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {

@@ -44,8 +44,11 @@ int64_t nh_fused90_row_bytes(int64_t dim);
 /* Bytes of a bias table's box for one pair of tiles: see kernels/fused90_bias.cuh. */
 int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]);
 
-/* The tile must split into boxes of 64 rows, one per warpgroup; heads: that share the tile. */
-bool nh_fused90_splits(const int32_t tile[3], int32_t heads);
+/* A slab of a tile of 64-row slabs stacked along an axis; heads: that share the tile. False if it cannot be cut so. */
+bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]);
+
+/* Whether it can be cut along its first axis longer than 1, as kernels do that name none. */
+bool nh_fused90_splits(const int32_t tile[3]);
 
 /* With its dilation, the tile must be a box that the copy engine can fetch. */
 bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);

@@ -8,27 +8,38 @@ static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool
                    : nh_window_range(length, axis->window, axis->stride, axis->causal, position);
 }
 
-/* A dilation group of an axis, cut into tiles. */
+/* A dilation group of an axis, cut into tiles of rows, and these into parts. */
 struct cut {
     const struct nh_axis *axis;
     int64_t length;
-    int32_t rows, columns;
+    int32_t rows, part, columns;
     bool inverse;
 };
+
+/* Adds what the part that starts at row `first` of a tile meets of that tile's walk. */
+static void count_part(const struct cut *cut, int64_t walk, int64_t first, double *visits,
+                       double *dense) {
+    int64_t columns = cut->columns, low = nh_min(first, cut->length - 1);
+    int64_t high = nh_max(nh_min(first + cut->part, cut->length) - 1, low);
+    struct nh_range seen = partners(cut->axis, cut->length, cut->inverse, low);
+    struct nh_range last = partners(cut->axis, cut->length, cut->inverse, high);
+    int64_t begin = (seen.begin - walk) / columns, end = nh_ceil_div(last.end - walk, columns);
+    if (first >= cut->length) end = begin + 1;
+    int64_t from = nh_ceil_div(last.begin - walk, columns), to = (seen.end - walk) / columns;
+    *visits += (double)(end - begin);
+    *dense += (double)nh_max(nh_min(to, end) - nh_max(from, begin), 0);
+}
 
 /* Adds row tiles [from, to), each as often as `weight` says. */
 static void count_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
                         struct nh_tile_count *count) {
-    int64_t step = nh_max(nh_ceil_div(to - from, MOST_COUNTED), 1), columns = cut->columns;
+    int64_t step = nh_max(nh_ceil_div(to - from, MOST_COUNTED), 1);
     double visits = 0, dense = 0;
     for (int64_t t = from; t < to; t += step) {
-        int64_t last_row = nh_min(t * cut->rows + cut->rows, cut->length) - 1;
-        struct nh_range first = partners(cut->axis, cut->length, cut->inverse, t * cut->rows);
-        struct nh_range last = partners(cut->axis, cut->length, cut->inverse, last_row);
-        visits += (double)nh_ceil_div(last.end - first.begin, columns);
-        int64_t lead = nh_ceil_div(last.begin - first.begin, columns) * columns;
-        int64_t shared = first.end - (first.begin + lead);
-        if (shared >= columns) dense += (double)(shared / columns);
+        int64_t first = t * cut->rows;
+        int64_t walk = partners(cut->axis, cut->length, cut->inverse, first).begin;
+        for (int32_t row = 0; row < cut->rows; row += cut->part)
+            count_part(cut, walk, first + row, &visits, &dense);
     }
     if (to > from) weight *= (double)(to - from) / (double)nh_ceil_div(to - from, step);
     count->visits += weight * visits;
@@ -71,17 +82,22 @@ static void count_group(const struct cut *cut, int64_t groups, struct nh_tile_co
 static void count_beyond(const struct cut *cut, int64_t groups, struct nh_tile_count *count) {
     if (cut->length == 0 || cut->length % cut->rows) return;
     struct nh_range seen = partners(cut->axis, cut->length, cut->inverse, cut->length - 1);
-    int64_t columns = seen.end - seen.begin;
-    count->visits_beyond = (double)groups * (double)nh_ceil_div(columns, cut->columns);
-    count->dense_beyond = (double)groups * (double)(columns / cut->columns);
+    int64_t columns = seen.end - seen.begin, parts = cut->rows / cut->part;
+    int64_t visits = nh_ceil_div(columns, cut->columns), dense = columns / cut->columns;
+    if (parts > 1) {
+        visits = parts;
+        dense = dense ? parts : 0;
+    }
+    count->visits_beyond = (double)(groups * visits);
+    count->dense_beyond = (double)(groups * dense);
 }
 
-static struct nh_tile_count count_axis(const struct nh_axis *axis, int32_t rows, int32_t columns,
-                                       bool inverse) {
+static struct nh_tile_count count_axis(const struct nh_axis *axis, int32_t rows, int32_t part,
+                                       int32_t columns, bool inverse) {
     int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
     struct nh_tile_count count = {.tiles = axis->dilation * nh_ceil_div(longest, rows)};
     int64_t shorter = longest * axis->dilation - axis->length;
-    struct cut cut = {axis, longest, rows, columns, inverse};
+    struct cut cut = {axis, longest, rows, part, columns, inverse};
     count_group(&cut, axis->dilation - shorter, &count);
     if (!shorter) return count;
     cut.length--;
@@ -97,22 +113,27 @@ static bool same_axis(const struct nh_axis *a, const struct nh_axis *b) {
 
 /* Solvers try many shapes of tiles that share their extents per axis, and are asked again for the estimates of those
  * they propose: what a thread has counted lately is remembered. */
-struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
-                                   bool inverse) {
+struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows, int32_t part,
+                                        int32_t columns, bool inverse) {
     static _Thread_local struct {
         struct nh_axis axis;
         uint64_t tile;
         struct nh_tile_count count;
     } remembered[REMEMBERED];
-    uint64_t tile = (uint64_t)rows << 32 | (uint64_t)columns << 1 | inverse;
+    uint64_t tile = (uint64_t)rows << 42 | (uint64_t)part << 21 | (uint64_t)columns << 1 | inverse;
     uint64_t key = (tile * 31 + (uint64_t)axis->length) * UINT64_C(0x9e3779b97f4a7c15);
     size_t place = key >> 32 & (REMEMBERED - 1);
     if (remembered[place].tile != tile || !same_axis(&remembered[place].axis, axis)) {
         remembered[place].axis = *axis;
         remembered[place].tile = tile;
-        remembered[place].count = count_axis(axis, rows, columns, inverse);
+        remembered[place].count = count_axis(axis, rows, part, columns, inverse);
     }
     return remembered[place].count;
+}
+
+struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                   bool inverse) {
+    return nh_tile_part_count(axis, rows, rows, columns, inverse);
 }
 
 int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH_MOST_BOXES][3]) {

@@ -21,6 +21,11 @@ struct nh_tile_count {
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                    bool inverse);
 
+/* The same where row tiles are made of parts of `part` rows that walk together, each passing over what none of its
+ * rows sees: pairs of a part with a column tile. A part beyond the group's last row visits one tile. */
+struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows, int32_t part,
+                                        int32_t columns, bool inverse);
+
 /* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
  * nothing else is left. Returns how many. */
 enum { NH_MOST_BOXES = 36 };

@@ -11,11 +11,12 @@ int32_t nh_tiling_orders(int32_t rank) {
 }
 
 static struct nh_tiling_count count_tiles(const struct nh_problem *problem, const int32_t own[3],
-                                          const int32_t walk[3], bool inverse) {
+                                          const int32_t part[3], const int32_t walk[3],
+                                          bool inverse) {
     double items = 1, visited = 1, full = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        struct nh_tile_count count = nh_tile_count(axis, own[a], walk[a], inverse);
+        struct nh_tile_count count = nh_tile_part_count(axis, own[a], part[a], walk[a], inverse);
         items *= (double)count.tiles;
         visited *= count.visits + count.visits_beyond;
         full *= count.dense + count.dense_beyond;
@@ -25,12 +26,17 @@ static struct nh_tiling_count count_tiles(const struct nh_problem *problem, cons
 
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
                                        const int32_t k[3]) {
-    return count_tiles(problem, q, k, false);
+    return count_tiles(problem, q, q, k, false);
+}
+
+struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, const int32_t q[3],
+                                            const int32_t part[3], const int32_t k[3]) {
+    return count_tiles(problem, q, part, k, false);
 }
 
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
                                                const int32_t q[3]) {
-    return count_tiles(problem, k, q, true);
+    return count_tiles(problem, k, k, q, true);
 }
 
 static int64_t longest_group(const struct nh_axis *axis) {

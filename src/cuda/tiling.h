@@ -16,6 +16,11 @@ struct nh_tiling_count {
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
                                        const int32_t k[3]);
 
+/* The same where each part of a query tile, a box with extents `part`, passes over key tiles of which it sees nothing: pairs
+ * of a part with a key tile. */
+struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, const int32_t q[3],
+                                            const int32_t part[3], const int32_t k[3]);
+
 /* The same for the kernels that own keys: tiles of keys, and the tiles of queries that attend them. Walks over heads
  * that share a key head count as many times. */
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],

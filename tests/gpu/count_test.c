@@ -24,6 +24,7 @@ static const char *const problems[] = {
     "fwd:bf16:b1h4k2d32:385:w17:d3",
     "fwd:bf16:b1h1d32:150:w20:x70",
     "fwd:bf16:b1h1d32:20x27:w7x5",
+    "fwd:bf16:b1h1d32:50x50:w19x21",
     "fwd:bf16:b2h1d32:19x33:w8x8:s4x2:d1x2",
     "fwd:bf16:b1h1d32:7x9x11:w3x5x4:c010",
     "fwd:f32:b1h1d32:17x22:w5x7:s1x3",

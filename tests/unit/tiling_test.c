@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-/* A dilation group of the grid, with the tiles of its rows and columns. */
+/* A dilation group of the grid, with the tiles of its rows and columns, and the parts of the former. */
 struct grid {
     const struct nh_problem *problem;
     bool inverse;
     int64_t length[NH_AXES];
-    int32_t rows[NH_AXES], columns[NH_AXES];
+    int32_t rows[NH_AXES], part[NH_AXES], columns[NH_AXES];
 };
 
 static bool sees(const struct grid *grid, int a, int64_t row, int64_t column) {
@@ -26,11 +26,11 @@ static bool sees(const struct grid *grid, int a, int64_t row, int64_t column) {
         for (at[1] = 0; at[1] < (extent)[1]; at[1]++)                                              \
             for (at[2] = 0; at[2] < (extent)[2]; at[2]++)
 
-/* Whether every row of the tile at `row` sees every column of the tile at `column`. */
+/* Whether every row of the part at `row` sees every column of the tile at `column`. */
 static bool sees_all(const struct grid *grid, const int64_t row[3], const int64_t column[3]) {
     int64_t r[3], c[3], rows[3], columns[3];
     for (int a = 0; a < NH_AXES; a++) {
-        rows[a] = nh_min(grid->rows[a], grid->length[a] - row[a]);
+        rows[a] = nh_min(grid->part[a], grid->length[a] - row[a]);
         columns[a] = grid->columns[a];
     }
     FOR_BOX(r, rows)
@@ -41,11 +41,12 @@ static bool sees_all(const struct grid *grid, const int64_t row[3], const int64_
     return true;
 }
 
-/* Columns [begin, end) that any row of the tile sees on an axis. */
-static void find_halo(const struct grid *grid, int a, int64_t row, int64_t *begin, int64_t *end) {
+/* Columns [begin, end) that any of so many rows sees on an axis. */
+static void find_halo(const struct grid *grid, int a, int64_t row, int64_t rows, int64_t *begin,
+                      int64_t *end) {
     *begin = grid->length[a];
     *end = 0;
-    for (int64_t r = row; r < nh_min(row + grid->rows[a], grid->length[a]); r++)
+    for (int64_t r = row; r < nh_min(row + rows, grid->length[a]); r++)
         for (int64_t c = 0; c < grid->length[a]; c++)
             if (sees(grid, a, r, c)) {
                 *begin = nh_min(*begin, c);
@@ -53,19 +54,39 @@ static void find_halo(const struct grid *grid, int a, int64_t row, int64_t *begi
             }
 }
 
-static void count_row_tile(const struct grid *grid, const int64_t row[3],
-                           struct nh_tiling_count *count) {
-    int64_t begin[3], end[3], tiles[3], t[3];
+/* The tiles that a part meets of a walk that starts at column `walk`. */
+static void count_part(const struct grid *grid, const int64_t first[3], const int64_t walk[3],
+                       struct nh_tiling_count *count) {
+    int64_t row[3], start[3], tiles[3], t[3];
     for (int a = 0; a < NH_AXES; a++) {
-        find_halo(grid, a, row[a], &begin[a], &end[a]);
-        tiles[a] = (end[a] - begin[a] + grid->columns[a] - 1) / grid->columns[a];
+        int64_t begin, end, columns = grid->columns[a];
+        bool whole = grid->part[a] == grid->rows[a], outside = first[a] >= grid->length[a];
+        row[a] = nh_min(first[a], grid->length[a] - 1);
+        find_halo(grid, a, row[a], grid->part[a], &begin, &end);
+        start[a] = walk[a] + (begin - walk[a]) / columns * columns;
+        tiles[a] = outside && !whole ? 1 : (end - start[a] + columns - 1) / columns;
     }
     FOR_BOX(t, tiles) {
         int64_t column[3];
         for (int a = 0; a < NH_AXES; a++)
-            column[a] = begin[a] + t[a] * grid->columns[a];
+            column[a] = start[a] + t[a] * grid->columns[a];
         count->visited++;
         count->partial += !sees_all(grid, row, column);
+    }
+}
+
+static void count_row_tile(const struct grid *grid, const int64_t row[3],
+                           struct nh_tiling_count *count) {
+    int64_t walk[3], end[3], parts[3], part[3];
+    for (int a = 0; a < NH_AXES; a++) {
+        parts[a] = grid->rows[a] / grid->part[a];
+        find_halo(grid, a, nh_min(row[a], grid->length[a] - 1), grid->rows[a], &walk[a], &end[a]);
+    }
+    FOR_BOX(part, parts) {
+        int64_t first[3];
+        for (int a = 0; a < NH_AXES; a++)
+            first[a] = row[a] + part[a] * grid->part[a];
+        count_part(grid, first, walk, count);
     }
 }
 
@@ -85,9 +106,8 @@ static struct nh_tiling_count enumerate(struct grid *grid) {
         count.items += launched;
         FOR_BOX(tile, tiles) {
             int64_t row[3];
-            /* a tile beyond the end of a shorter group walks what the last row sees */
             for (int a = 0; a < NH_AXES; a++)
-                row[a] = nh_min(tile[a] * grid->rows[a], grid->length[a] - 1);
+                row[a] = tile[a] * grid->rows[a];
             count_row_tile(grid, row, &count);
         }
     }
@@ -95,13 +115,14 @@ static struct nh_tiling_count enumerate(struct grid *grid) {
 }
 
 static void check_problem(const struct nh_problem *problem, const int32_t rows[3],
-                          const int32_t columns[3], bool inverse) {
+                          const int32_t part[3], const int32_t columns[3], bool inverse) {
     struct grid grid = {.problem = problem, .inverse = inverse};
     memcpy(grid.rows, rows, sizeof grid.rows);
+    memcpy(grid.part, part, sizeof grid.part);
     memcpy(grid.columns, columns, sizeof grid.columns);
     struct nh_tiling_count expected = enumerate(&grid);
     struct nh_tiling_count count = inverse ? nh_tiling_inverse_count(problem, rows, columns)
-                                           : nh_tiling_count(problem, rows, columns);
+                                           : nh_tiling_part_count(problem, rows, part, columns);
     CHECK(count.items == expected.items && count.visited == expected.visited &&
               count.partial == expected.partial,
           "L %lld,%lld,%lld inverse %d: %g items %g tiles %g masked, enumerated %g %g %g",
@@ -113,7 +134,7 @@ static void check_problem(const struct nh_problem *problem, const int32_t rows[3
 /* Few long axes or several short ones, so that the enumeration stays small. */
 static void check_random(uint64_t *state) {
     struct nh_problem problem = {.rank = (int32_t)test_between(state, 1, 3)};
-    int32_t rows[3] = {1, 1, 1}, columns[3] = {1, 1, 1};
+    int32_t rows[3] = {1, 1, 1}, part[3] = {1, 1, 1}, columns[3] = {1, 1, 1};
     const int64_t longest[] = {0, 90, 20, 9};
     for (int a = 0; a < NH_AXES; a++)
         problem.axis[a] = (struct nh_axis){1, 1, 1, 1, 0};
@@ -128,8 +149,12 @@ static void check_random(uint64_t *state) {
         rows[a] = (int32_t)test_between(state, 1, problem.rank == 1 ? 16 : 5);
         columns[a] = (int32_t)test_between(state, 1, problem.rank == 1 ? 16 : 5);
     }
-    check_problem(&problem, rows, columns, false);
-    check_problem(&problem, rows, columns, true);
+    check_problem(&problem, rows, rows, columns, false);
+    check_problem(&problem, rows, rows, columns, true);
+    int axis = (int)test_between(state, NH_AXES - problem.rank, NH_AXES - 1);
+    memcpy(part, rows, sizeof part);
+    rows[axis] *= (int32_t)test_between(state, 2, 3);
+    check_problem(&problem, rows, part, columns, false);
 }
 
 /* The fastest axis is the one of which a row's walk covers most: the first here, or the last of equal ones. */

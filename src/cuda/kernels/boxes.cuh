@@ -3,7 +3,10 @@
  * walked rows the queries that attend them: the ranges of both are boxes whose ends never decrease from row to row.
  *
  * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a walked tile NH_WALK_X x NH_WALK_Y x
- * NH_WALK_Z; rows of a tile are numbered with z fastest. All positions are inside the dilation group.
+ * NH_WALK_Z; rows of a walked tile are numbered with z fastest. All positions are inside the dilation group.
+ *
+ * An owned tile is slabs of 64 rows, one per warpgroup, stacked along the axis NH_STACK; rows are numbered slab by slab,
+ * in these with z fastest.
  *
  * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
  * axis of its rows, the tile has so many fewer positions, and its halo is smaller. */
@@ -16,6 +19,18 @@
 #endif
 #ifndef NH_INVERSE
 #define NH_INVERSE 0
+#endif
+#ifndef NH_STACK
+#define NH_STACK (NH_OWN_X > 1 ? 0 : NH_OWN_Y > 1 ? 1 : 2)
+#endif
+
+#define SLAB (64 / NH_OWN_HEADS)
+#define SLABS (NH_OWN_X * NH_OWN_Y * NH_OWN_Z / SLAB)
+#define SLAB_X (NH_OWN_X / (NH_STACK == 0 ? SLABS : 1))
+#define SLAB_Y (NH_OWN_Y / (NH_STACK == 1 ? SLABS : 1))
+#define SLAB_Z (NH_OWN_Z / (NH_STACK == 2 ? SLABS : 1))
+#if SLAB_X * SLAB_Y * SLAB_Z != SLAB
+#error "the owned tile is no stack of slabs of 64 rows"
 #endif
 
 /* Heads in so many equal parts, of which every block keeps to one: their number divides that of the blocks. */
@@ -143,10 +158,12 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
 
 /* Where in an item's tile a row is. */
 __device__ __forceinline__ void nh_row_position(int row, int at[3]) {
-    row /= NH_OWN_HEADS;
-    at[0] = row / (NH_OWN_Z * NH_OWN_Y);
-    at[1] = row / NH_OWN_Z % NH_OWN_Y;
-    at[2] = row % NH_OWN_Z;
+    const int slab[3] = {SLAB_X, SLAB_Y, SLAB_Z};
+    int position = row / NH_OWN_HEADS % SLAB;
+    at[0] = position / (SLAB_Z * SLAB_Y);
+    at[1] = position / SLAB_Z % SLAB_Y;
+    at[2] = position % SLAB_Z;
+    at[NH_STACK] += row / 64 * slab[NH_STACK];
 }
 
 /* What one row sees, relative to the start of the item's walk. */

@@ -16,6 +16,10 @@
 #define CONSUMER_REGISTERS (NH_WARPGROUPS == 2 ? 240 : 160)
 #endif
 
+#if SLABS != NH_WARPGROUPS
+#error "a slab for each warpgroup"
+#endif
+
 /* A row of a tile in shared memory is cut into chunks of one swizzle atom, 128 bytes or, for 32 elements, 64. */
 #define CHUNK(dim) ((dim) == 32 ? 32 : 64)
 #define CHUNKS(dim) (((dim) + 63) / 64)
@@ -118,12 +122,19 @@ __device__ __forceinline__ void walk_token(const nh_cuda_args &args, const nh_it
     token_of(args, item, position, token);
 }
 
+/* The axis along which the tiles of a walk follow each other first. */
+#ifndef WALK_FIRST
+#define WALK_FIRST 2
+#endif
+#define WALK_SECOND (WALK_FIRST == 2 ? 1 : 2)
+#define WALK_LAST (3 - WALK_FIRST - WALK_SECOND)
+
 __device__ __forceinline__ void next_tile(const nh_item &item, int tile[3]) {
-    if (++tile[2] < item.tiles[2]) return;
-    tile[2] = 0;
-    if (++tile[1] < item.tiles[1]) return;
-    tile[1] = 0;
-    tile[0]++;
+    if (++tile[WALK_FIRST] < item.tiles[WALK_FIRST]) return;
+    tile[WALK_FIRST] = 0;
+    if (++tile[WALK_SECOND] < item.tiles[WALK_SECOND]) return;
+    tile[WALK_SECOND] = 0;
+    tile[WALK_LAST]++;
 }
 
 #define SLOT(n) ((n) % NH_STAGES)
@@ -131,15 +142,6 @@ __device__ __forceinline__ void next_tile(const nh_item &item, int tile[3]) {
 
 /* ---- consumers ---- */
 
-/* The box of one warpgroup: 64 rows in a row. */
-#define SLAB (64 / NH_OWN_HEADS)
-#define PLANE (NH_OWN_Y * NH_OWN_Z)
-#define SLAB_X (PLANE <= SLAB ? SLAB / PLANE : 1)
-#define SLAB_Y (PLANE <= SLAB ? NH_OWN_Y : NH_OWN_Z <= SLAB ? SLAB / NH_OWN_Z : 1)
-#define SLAB_Z (NH_OWN_Z <= SLAB ? NH_OWN_Z : SLAB)
-#if SLAB_X * SLAB_Y * SLAB_Z * NH_OWN_HEADS != 64 || NH_OWN_X * NH_OWN_Y * NH_OWN_Z * NH_OWN_HEADS != OWN_ROWS
-#error "the owned tile does not split into boxes of 64"
-#endif
 #if NH_WALK_Z % 8 || NH_WALK_ROWS % 16
 #error "walked tiles are runs of 8 rows, an even number of them"
 #endif
@@ -317,9 +319,16 @@ __device__ __forceinline__ void start_of_tile(const walk &w, int start[3]) {
         start[a] = w.tile[a] * k_tile[a];
 }
 
+/* Warpgroups that pass over tiles note what each of them multiplies. */
+#ifndef NOTED_PARTS
+#define NOTED_PARTS 1
+#endif
+
 __device__ __forceinline__ void note_tile(const nh_cuda_args &args, const walk &w) {
+    int part = ((int)threadIdx.x / 128 - 1) % NOTED_PARTS;
     if (NH_NOTED && threadIdx.x % 128 == 0)
-        nh_note_tile(args, w.item, w.t, threadIdx.x == 128, w.t < w.window_tiles && !seen_whole(w));
+        nh_note_tile(args, w.item, w.t * NOTED_PARTS + part, NOTED_PARTS > 1 || threadIdx.x == 128,
+                     w.t < w.window_tiles && !seen_whole(w));
 }
 
 __device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
@@ -349,11 +358,11 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
     w.sight[0] = nh_sight_of(args, item, row);
     w.sight[1] = nh_sight_of(args, item, row + 8);
     /* The same by construction: said, so that the compiler makes their bits once. */
-    if (8 % (NH_OWN_Z * NH_OWN_HEADS) == 0 || NH_OWN_HEADS % 16 == 0) {
+    if (8 % (SLAB_Z * NH_OWN_HEADS) == 0 || NH_OWN_HEADS % 16 == 0) {
         w.sight[1].begin[2] = w.sight[0].begin[2];
         w.sight[1].end[2] = w.sight[0].end[2];
     }
-    if (PLANE * NH_OWN_HEADS % 16 == 0) {
+    if (SLAB_Y * SLAB_Z * NH_OWN_HEADS % 16 == 0) {
         w.sight[1].begin[0] = w.sight[0].begin[0];
         w.sight[1].end[0] = w.sight[0].end[0];
     }

@@ -4,19 +4,22 @@
  * copy engine, straight from the caller's tensors; NH_WARPGROUPS warpgroups of 64 queries each multiply. Boxes may
  * start anywhere, so that the walk over keys starts exactly where the window does; what lies outside the grid arrives
  * as zeros and is masked like everything else outside the window. Only key tiles that some query of a warpgroup does
- * not see as a whole are masked.
+ * not see as a whole are masked, and tiles of which no query of a warpgroup sees anything it passes over
+ * (fused90_part.cuh).
  *
- * Inside a warpgroup the scores of tile t + 1 are multiplied while the softmax of tile t runs. No product is issued
- * under an if: ptxas would serialise all of them, so the walk has a head, a steady state and a tail.
+ * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued under
+ * an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
- * NH_WARPGROUPS, NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_BIASED,
+ * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_BIASED,
  * NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #endif
+#define WALK_FIRST NH_STACK
+#define NOTED_PARTS NH_WARPGROUPS
 #include "fused90_again.cuh"
 #include "fused90_bias.cuh"
 #include "naive_forward.cuh"
@@ -33,6 +36,7 @@
 #define MAPS (NH_EXTRA ? 5 : 3)
 
 #include "fused90_keys.cuh"
+#include "fused90_part.cuh"
 
 struct maps {
     nh_tensor_map map[MAPS * MAP_VARIANTS];
@@ -68,16 +72,24 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
 
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, items = 0;
-    int token[3];
+    int position[3], token[3];
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         if (items) nh_barrier_wait(s.q_free, (items - 1) & 1);
         items++;
-        token_of(args, item, item.own, token);
         const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
         int head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
-        fetch<NH_Q_MAP>(s.q, map + MAP_Q, s.q_full, OWN_ROWS, NH_DIM, head, (int)args.heads, token, item.batch);
+        nh_barrier_expect(s.q_full, Q_BYTES);
+#pragma unroll
+        for (int slab = 0; slab < SLABS; slab++) {
+            nh_row_position(64 * slab, position);
+            for (int a = 0; a < 3; a++)
+                position[a] += item.own[a];
+            token_of(args, item, position, token);
+            fetch_more<NH_Q_MAP>(s.q + 64 * slab * ROW_BYTES(NH_DIM), map + MAP_Q, s.q_full, OWN_ROWS, NH_DIM, head,
+                                 (int)args.heads, token, item.batch);
+        }
         fetch_walk(args, s, map, item, n);
     }
 }
@@ -299,21 +311,37 @@ __device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_quer
 #define V_TILE_AT(n)                                                                               \
     nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V))
 
+/* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
+__device__ __forceinline__ void pass_over(const shared_layout &s, const nh_item &item, walk &w, unsigned &n) {
+    nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
+    release_warp(s.k_free + 8 * SLOT(n));
+    nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
+    release_warp(s.v_free + 8 * SLOT(n));
+    if (NH_BIASED) {
+        nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
+        release_warp(s.bias_free + 8 * SLOT(n));
+    }
+    n++;
+    advance(w, item);
+}
+
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
     const unsigned bias_place[2] = {bias_place_of(row), bias_place_of(row + 8)};
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
-    unsigned n = 0, items = 0, weight[SCORES / 2];
+    unsigned n = 0, before, items = 0, weight[SCORES / 2];
     float score[SCORES], out[OUTS], zero = 0;
     nh_item item;
     walk w;
+    part mine;
     sighted seen;
     rows r;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
+        part_begin(args, item, warpgroup, w, mine);
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
             out[i] = 0;
@@ -326,42 +354,45 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         hold_queries(q, s.q, warpgroup);
         release_warp(s.q_free);
 #endif
-        nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
-        NH_WGMMA_FENCE();
-        issue_scores(score, q, K_TILE_AT(n));
-        NH_WGMMA_WAIT(0);
-        release(s.k_free + 8 * SLOT(n));
-        if (!NH_HOLD && w.t == w.last) release(s.q_free);
-        bias_scores(args, s, w, n, bias_place, score);
-        mask_lines(args, w, score, seen);
-        soften(score, seen, r, scale);
-        pack_weights(weight, score);
-        n++;
-        advance(w, item);
-        while (w.t <= w.last) {
+        do {
+            while (outside_part(w, mine))
+                pass_over(s, item, w, n);
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
             NH_WGMMA_FENCE();
             issue_scores(score, q, K_TILE_AT(n));
-            nh_barrier_wait(s.v_full + 8 * SLOT(n - 1), PHASE(n - 1));
-            issue_values(out, weight, V_TILE_AT(n - 1));
-            NH_WGMMA_WAIT(1);
-            release(s.k_free + 8 * SLOT(n));
-            if (!NH_HOLD && w.t == w.last) release(s.q_free);
-            bias_scores(args, s, w, n, bias_place, score);
-            mask_lines(args, w, score, seen);
-            soften(score, seen, r, scale);
             NH_WGMMA_WAIT(0);
-            release(s.v_free + 8 * SLOT(n - 1));
-            shrink(out, r);
-            pack_weights(weight, score);
-            n++;
-            advance(w, item);
-        }
-        nh_barrier_wait(s.v_full + 8 * SLOT(n - 1), PHASE(n - 1));
-        NH_WGMMA_FENCE();
-        issue_values(out, weight, V_TILE_AT(n - 1));
-        NH_WGMMA_WAIT(0);
-        release(s.v_free + 8 * SLOT(n - 1));
+            before = n;
+            for (;;) {
+                release(s.k_free + 8 * SLOT(n));
+                if (!NH_HOLD && w.t == mine.last) release(s.q_free);
+                bias_scores(args, s, w, n, bias_place, score);
+                mask_lines(args, w, score, seen);
+                soften(score, seen, r, scale);
+                NH_WGMMA_WAIT(0);
+                if (before != n) release(s.v_free + 8 * SLOT(before));
+                shrink(out, r);
+                pack_weights(weight, score);
+                before = n++;
+                advance(w, item);
+                /* Values that are not multiplied yet keep a stage: no further than the others reach. */
+                while (n - before < NH_STAGES && outside_part(w, mine))
+                    pass_over(s, item, w, n);
+                if (w.t > mine.last || outside_part(w, mine)) break;
+                nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
+                NH_WGMMA_FENCE();
+                issue_scores(score, q, K_TILE_AT(n));
+                nh_barrier_wait(s.v_full + 8 * SLOT(before), PHASE(before));
+                issue_values(out, weight, V_TILE_AT(before));
+                NH_WGMMA_WAIT(1);
+            }
+            nh_barrier_wait(s.v_full + 8 * SLOT(before), PHASE(before));
+            NH_WGMMA_FENCE();
+            issue_values(out, weight, V_TILE_AT(before));
+            NH_WGMMA_WAIT(0);
+            release(s.v_free + 8 * SLOT(before));
+        } while (w.t <= mine.last);
+        while (w.t <= w.last)
+            pass_over(s, item, w, n);
         finish_row(args, item, row, out, 0, r.shift[0], r.sum[0]);
         finish_row(args, item, row + 8, out, 1, r.shift[1], r.sum[1]);
         zero += doubt<OUTS>(out);

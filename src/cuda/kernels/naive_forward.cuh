@@ -1,8 +1,10 @@
-/* O = softmax(scale Q K^T + bias) V of one query by a group of lanes, keys four at a time with a running maximum. */
+/* O = softmax(scale Q K^T + bias) V of one query by a group of lanes, NH_KEYS keys at a time with a running maximum. */
 #pragma once
 #include "naive.cuh"
 
+#ifndef NH_KEYS
 #define NH_KEYS 4 /* enough independent products to hide their latency */
+#endif
 
 struct nh_sums {
     real largest, sum, out[NH_LANE_ELEMENTS];

@@ -1,0 +1,33 @@
+/* The part of a block's walk that concerns one warpgroup. Its slab of the block's queries sees nothing of some key tiles that
+ * the other slabs need, at the ends of the axis along which they are stacked: these it passes over. Tiles follow each other
+ * along that axis first, so that all warpgroups pass over some of every line, each at another time, and the stages of the
+ * ring make up for it. */
+#pragma once
+#include "fused90.cuh"
+
+/* Of the tiles of the window: those at [begin, end) on that axis. `last`: the number of the last tile to multiply, extra
+ * tokens included. */
+struct part {
+    int begin, end, last;
+};
+
+__device__ __forceinline__ void part_begin(const nh_cuda_args &args, const nh_item &item, int warpgroup, const walk &w,
+                                           part &p) {
+    const int slab[3] = {SLAB_X, SLAB_Y, SLAB_Z}, tile[3] = NH_WALK_TILE;
+    const int a = NH_STACK, extent = tile[a];
+    int first = item.own[a] + warpgroup * slab[a], last_row = item.length[a] - 1;
+    nh_range low = nh_seen_from(args.axis[a], item.length[a], nh_min(first, last_row));
+    nh_range high = nh_seen_from(args.axis[a], item.length[a], nh_min(first + slab[a] - 1, last_row));
+    p.begin = (low.begin - item.walk[a]) / extent;
+    p.end = (high.end - item.walk[a] + extent - 1) / extent;
+    /* Nothing of this warpgroup is stored. */
+    if (first > last_row) p.end = p.begin + 1;
+    /* The last tile of the last line. */
+    p.last = NH_EXTRA ? w.last : w.window_tiles - item.tiles[a] + p.end - 1;
+}
+
+/* Whether no query of the warpgroup sees anything of the tile. */
+__device__ __forceinline__ bool outside_part(const walk &w, const part &p) {
+    bool inside = w.tile[NH_STACK] >= p.begin && w.tile[NH_STACK] < p.end;
+    return !inside && w.t < w.window_tiles;
+}
