@@ -53,9 +53,9 @@ __device__ __forceinline__ unsigned lay_out(bias_gradient &s, unsigned base, uns
 }
 
 __device__ __forceinline__ void init_barriers(const bias_gradient &s) {
-    nh_barrier_init(s.parts_full, 4 * NH_WARPGROUPS);
-    nh_barrier_init(s.parts_free, BIAS_WARPS);
-    nh_barrier_init(s.met, BIAS_WARPS);
+    nh_barrier_init(s.parts_full, CONSUMER_LANES);
+    nh_barrier_init(s.parts_free, BIAS_LANES);
+    nh_barrier_init(s.met, BIAS_LANES);
 }
 
 /* ---- consumers ---- */
@@ -82,7 +82,7 @@ __device__ __forceinline__ void pass_on_d_s(const bias_gradient &s, const float 
         float odd = part_element(d_s, part, 0, 1) + part_element(d_s, part, 1, 1);
         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + part * PART_BYTES), "f"(even), "f"(odd) : "memory");
     }
-    release_warp(s.parts_full);
+    nh_barrier_arrive(s.parts_full);
 }
 
 /* ---- helpers ---- */
@@ -137,7 +137,7 @@ __device__ __forceinline__ float *bias_table(const nh_cuda_args &args, int head)
 }
 
 __device__ __forceinline__ void meet(const bias_gradient &s, unsigned m) {
-    release_warp(s.met);
+    nh_barrier_arrive(s.met);
     nh_barrier_wait(s.met, m & 1);
 }
 
@@ -145,7 +145,7 @@ __device__ __forceinline__ void meet(const bias_gradient &s, unsigned m) {
 __device__ __forceinline__ void clear_tables(const nh_cuda_args &args) {
     int heads = (int)args.heads / NH_HEAD_PARTS, first = blockIdx.x % NH_HEAD_PARTS * heads;
     for (int head = first; head < first + heads; head++)
-        for (long long i = (int)threadIdx.x - 32; i < bias_entries(args); i += 32 * BIAS_WARPS)
+        for (long long i = (int)threadIdx.x - 32; i < bias_entries(args); i += BIAS_LANES)
             bias_table(args, head)[i] = 0;
 }
 
@@ -157,9 +157,9 @@ __device__ __forceinline__ void add_tile(const nh_cuda_args &args, const bias_gr
     float *table = bias_table(args, box.head);
     nh_barrier_wait(s.parts_full, m & 1);
     add_parts(s, lines);
-    release_warp(s.parts_free);
+    nh_barrier_arrive(s.parts_free);
     meet(s, m);
-    for (int i = (int)threadIdx.x - 32; i < BIAS_ENTRIES; i += 32 * BIAS_WARPS) {
+    for (int i = (int)threadIdx.x - 32; i < BIAS_ENTRIES; i += BIAS_LANES) {
         int entry = bias_entry(args, box, i);
         if (entry >= 0) atomicAdd(table + entry, diagonal_sum(lines + i / BIAS_Z * LINE_BYTES, i % BIAS_Z));
     }
