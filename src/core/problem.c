@@ -178,7 +178,7 @@ static nhood_status check_strides(struct nh_problem *problem, int32_t tensor,
         strides->axis[a + shift] = given->axis[a];
     int64_t reach = shape[5];
     for (int i = 0; i < 5; i++) {
-        int64_t size = *slot[i] < 0 ? -*slot[i] : *slot[i], part;
+        int64_t size = *slot[i] < 0 ? -nh_max(*slot[i], -INT64_MAX) : *slot[i], part;
         if (shape[i] > 1 && size == 0 && is_output(role))
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "strides[%s] = 0 on an axis of %lld: outputs would overlap", name,

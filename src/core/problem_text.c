@@ -22,11 +22,12 @@ static void put(struct writer *writer, const char *format, ...) {
     size_t room = writer->length < writer->capacity ? writer->capacity - writer->length : 0;
     va_list arguments;
     va_start(arguments, format);
-    int written = vsnprintf(room ? writer->text + writer->length : NULL, room, format, arguments);
+    char *at = room ? writer->text + writer->length : NULL;
+    int written = vsnprintf(at, room, format, arguments);
     va_end(arguments);
     /* The text has '.' in every locale. No format here prints the locale's separator otherwise. */
     char point = *localeconv()->decimal_point;
-    for (char *c = writer->text + writer->length; room && point != '.' && *c; c++)
+    for (char *c = at; at && point != '.' && *c; c++)
         if (*c == point) *c = '.';
     if (written > 0) writer->length += (size_t)written;
 }

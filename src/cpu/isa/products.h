@@ -183,11 +183,14 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
                         row_scores(tile, score, i) + (int64_t)part * step_slots(step) * VL;
                     sources[parts++] = source + (int64_t)i * VL * width;
                 }
-                real *row = extra_out + step->slot * width;
-                if (!step->extra)
+                real *row;
+                if (step->extra) {
+                    row = extra_out + step->slot * width;
+                } else {
                     row = out + (halo_row(tile, slow, middle) * tile->box.keys[2] + vector->start -
                                  tile->box.key[2]) *
                                     width;
+                }
                 struct band_product product = {weights, sources, parts, width, row, width};
                 if (parts) band_run(&product, &list, vectors, tile->geometry->band_vectors);
             }
