@@ -36,8 +36,10 @@ static void count_tiles(const struct cut *cut, int64_t from, int64_t to, double 
     int64_t step = nh_max(nh_ceil_div(to - from, MOST_COUNTED), 1);
     double visits = 0, dense = 0;
     for (int64_t t = from; t < to; t += step) {
-        int64_t first = t * cut->rows;
+        int64_t first = t * cut->rows, last = nh_min(first + cut->rows, cut->length) - 1;
         int64_t walk = partners(cut->axis, cut->length, cut->inverse, first).begin;
+        int64_t end = partners(cut->axis, cut->length, cut->inverse, last).end;
+        count->halo = nh_max(count->halo, end - walk);
         for (int32_t row = 0; row < cut->rows; row += cut->part)
             count_part(cut, walk, first + row, &visits, &dense);
     }

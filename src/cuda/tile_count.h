@@ -8,6 +8,8 @@
 struct nh_tile_count {
     /* row tiles, all dilation groups as long as the first */
     int64_t tiles;
+    /* columns of the longest halo */
+    int64_t halo;
     /* pairs of a row tile with a column tile of its halo; of these, pairs that need no mask */
     double visits, dense;
     /* the same of the row tiles that the longest dilation groups have and shorter ones lack, for kernels that do not

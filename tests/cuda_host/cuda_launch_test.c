@@ -65,7 +65,7 @@ static void check_all(const char *text) {
     CHECK(taken >= 1, "%s: no solver takes it", text);
 }
 
-/* cuda.naive, whose launches are simple enough to be written down. */
+/* cuda.naive, whose launches are simple enough to be written down: problems that it does not cut into tiles. */
 static const struct fake_launch *naive(const char *text, struct nh_problem *problem) {
     nhood_io io;
     read_problem(text, problem);
@@ -90,7 +90,7 @@ static void check_large(void) {
     const unsigned *grid = naive("fwd:f16:b100000h40000d1:64:w3", &problem)->grid;
     CHECK(grid[0] == 1u << 30 && grid[1] == 1 && grid[2] == 1, "grid %u x %u x %u", grid[0],
           grid[1], grid[2]);
-    grid = naive("fwd:f16:b70000h2d8:64:w3", &problem)->grid;
+    grid = naive("fwd:f16:b70000h2d8:64:w17", &problem)->grid;
     CHECK(grid[0] == 70000 * 2 * 64 / 128 && grid[1] == 1, "grid %u x %u", grid[0], grid[1]);
     grid = naive("fwd:f16:b1h1d65536:8:w3", &problem)->grid;
     CHECK(grid[0] == 2 && grid[1] == 256, "grid %u x %u", grid[0], grid[1]);

@@ -1,5 +1,6 @@
 /* The tiles that estimates count, against an enumeration of every tile pair of small problems. */
 #include "test.h"
+#include "tile_count.h"
 #include "tiling.h"
 
 #include <string.h>
@@ -10,6 +11,8 @@ struct grid {
     bool inverse;
     int64_t length[NH_AXES];
     int32_t rows[NH_AXES], part[NH_AXES], columns[NH_AXES];
+    /* the longest that was met */
+    int64_t halo[NH_AXES];
 };
 
 static bool sees(const struct grid *grid, int a, int64_t row, int64_t column) {
@@ -75,12 +78,12 @@ static void count_part(const struct grid *grid, const int64_t first[3], const in
     }
 }
 
-static void count_row_tile(const struct grid *grid, const int64_t row[3],
-                           struct nh_tiling_count *count) {
+static void count_row_tile(struct grid *grid, const int64_t row[3], struct nh_tiling_count *count) {
     int64_t walk[3], end[3], parts[3], part[3];
     for (int a = 0; a < NH_AXES; a++) {
         parts[a] = grid->rows[a] / grid->part[a];
         find_halo(grid, a, nh_min(row[a], grid->length[a] - 1), grid->rows[a], &walk[a], &end[a]);
+        grid->halo[a] = nh_max(grid->halo[a], end[a] - walk[a]);
     }
     FOR_BOX(part, parts) {
         int64_t first[3];
@@ -129,6 +132,11 @@ static void check_problem(const struct nh_problem *problem, const int32_t rows[3
           (long long)problem->axis[0].length, (long long)problem->axis[1].length,
           (long long)problem->axis[2].length, inverse, count.items, count.visited, count.partial,
           expected.items, expected.visited, expected.partial);
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t halo = nh_tile_count(&problem->axis[a], rows[a], columns[a], inverse).halo;
+        CHECK(halo == grid.halo[a], "axis %d inverse %d: halo %lld, enumerated %lld", a, inverse,
+              (long long)halo, (long long)grid.halo[a]);
+    }
 }
 
 /* Few long axes or several short ones, so that the enumeration stays small. */

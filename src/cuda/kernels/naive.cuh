@@ -9,7 +9,19 @@
 
 #define NH_CHUNK (NH_GROUP * NH_VECTORS * NH_VECTOR)
 #define NH_LANE_ELEMENTS (NH_VECTORS * NH_VECTOR)
+#ifndef NH_THREADS
 #define NH_THREADS 128
+#endif
+
+/* 1: every row is as long as a chunk, which nothing has to look after then */
+#ifndef NH_WHOLE
+#define NH_WHOLE 0
+#endif
+
+/* 1: by tiles, see naive_tile.cuh */
+#ifndef NH_TILED
+#define NH_TILED 0
+#endif
 
 /* 0: there are no extra tokens */
 #ifndef NH_EXTRA
@@ -61,7 +73,7 @@ __device__ __forceinline__ void nh_load_row(const elem *row, int first, int dim,
 #pragma unroll
     for (int v = 0; v < NH_VECTORS; v++) {
         int column = first + (v * NH_GROUP + nh_lane()) * NH_VECTOR;
-        if (column < dim) {
+        if (NH_WHOLE || column < dim) {
             nh_load_vector<NH_VECTOR>(row + column, to + v * NH_VECTOR);
         } else {
 #pragma unroll
@@ -75,7 +87,7 @@ __device__ __forceinline__ void nh_store_row(elem *row, int first, int dim, cons
 #pragma unroll
     for (int v = 0; v < NH_VECTORS; v++) {
         int column = first + (v * NH_GROUP + nh_lane()) * NH_VECTOR;
-        if (column < dim) nh_store_vector<NH_VECTOR>(row + column, from + v * NH_VECTOR);
+        if (NH_WHOLE || column < dim) nh_store_vector<NH_VECTOR>(row + column, from + v * NH_VECTOR);
     }
 }
 

@@ -1,9 +1,39 @@
-/* dK and dV, one group per key, so that nothing is added atomically and results are bit-equal run to run. */
+/* dK and dV, one group per key or, by tiles, one thread, so that nothing is added atomically and results are bit-equal run
+ * to run. */
 #include "naive_backward_key.cuh"
 
+#if NH_TILED
+#define NH_INVERSE 1
+#include "naive_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    naive_backward_key(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    nh_item item;
+    nh_item_at(args, (int)blockIdx.x, item);
+    elem *q = (elem *)nh_shared_memory, *d_o = q + nh_staged_rows(item) * NH_STAGED_ROW;
+    int share = (int)(args.heads / args.kv_heads);
+    nh_query key;
+    bool exists = nh_tile_query(args, item, (int)threadIdx.x, key);
+    nh_key_rows r;
+    nh_box box;
+    if (exists) {
+        nh_key_rows_set(args, key, r);
+        box = nh_inverse_box(args, key.at);
+    }
+    for (int head = item.head * share; head < (item.head + 1) * share; head++) {
+        nh_stage<NH_Q, NH_D_O>(args, item, head, q);
+        nh_staged();
+        if (exists) nh_walk_head(args, r, key, box, head, nh_staged_walk(item, box, q), nh_staged_walk(item, box, d_o));
+        __syncthreads();
+    }
+    if (exists) nh_key_rows_store(args, key, r);
+}
+#else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_backward_key(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.kv_heads * nh_token_count(args);
     for (long long row = nh_first_row(); row < rows; row += nh_row_step())
         nh_differentiate_key(args, nh_query_of(args, row, args.kv_heads));
 }
+#endif

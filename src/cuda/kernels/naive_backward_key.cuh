@@ -39,11 +39,10 @@ __device__ __forceinline__ real nh_key_bias(const nh_cuda_args &args, const nh_b
     return nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]);
 }
 
+/* The queries of one head; q, d_o: their rows. */
 __device__ __forceinline__ void nh_walk_head(const nh_cuda_args &args, nh_key_rows &r, const nh_query &key,
-                                          const nh_box &box, long long head) {
+                                             const nh_box &box, long long head, const nh_walk &q, const nh_walk &d_o) {
     const nh_cuda_tensor &lse = args.tensor[NH_LSE], &delta = args.tensor[NH_DELTA];
-    nh_walk q = nh_walk_of(args.tensor[NH_Q], box, key.batch, head);
-    nh_walk d_o = nh_walk_of(args.tensor[NH_D_O], box, key.batch, head);
     const real *lse_base = nh_scalar(lse, key.batch, box.first, head);
     const real *delta_base = nh_scalar(delta, key.batch, box.first, head) + NH_DELTA_AT;
     for (int x = 0; x < box.count[0]; x++)
@@ -56,21 +55,30 @@ __device__ __forceinline__ void nh_walk_head(const nh_cuda_args &args, nh_key_ro
                      nh_key_bias(args, box, key.at, head, x, y, z));
 }
 
-__device__ __forceinline__ void nh_differentiate_key(const nh_cuda_args &args, const nh_query &key) {
-    long long share = args.heads / args.kv_heads;
-    nh_key_rows r;
+__device__ __forceinline__ void nh_key_rows_set(const nh_cuda_args &args, const nh_query &key, nh_key_rows &r) {
     nh_operand_set(r.k, nh_row(args.tensor[NH_K], key.batch, key.at, key.head), args.dim);
     nh_operand_set(r.v, nh_row(args.tensor[NH_V], key.batch, key.at, key.head), args.dim_v);
     r.scale = (real)args.scale;
     nh_clear(r.d_k);
     nh_clear(r.d_v);
-    nh_box box = nh_inverse_box(args, key.at);
-    for (long long head = key.head * share; head < (key.head + 1) * share; head++)
-        nh_walk_head(args, r, key, box, head);
+}
+
+__device__ __forceinline__ void nh_key_rows_store(const nh_cuda_args &args, const nh_query &key, const nh_key_rows &r) {
     const nh_cuda_tensor &d_k = args.tensor[NH_D_K], &d_v = args.tensor[NH_D_V];
     if (d_k.data)
         nh_store_row(nh_row(d_k, key.batch, key.at, key.head), nh_chunk_first(), (int)args.dim, r.d_k);
     if (d_v.data)
         nh_store_row(nh_row(d_v, key.batch, key.at, key.head), nh_chunk_first(), (int)args.dim_v,
                      r.d_v);
+}
+
+__device__ __forceinline__ void nh_differentiate_key(const nh_cuda_args &args, const nh_query &key) {
+    long long share = args.heads / args.kv_heads;
+    nh_key_rows r;
+    nh_key_rows_set(args, key, r);
+    nh_box box = nh_inverse_box(args, key.at);
+    for (long long head = key.head * share; head < (key.head + 1) * share; head++)
+        nh_walk_head(args, r, key, box, head, nh_walk_of(args.tensor[NH_Q], box, key.batch, head),
+                     nh_walk_of(args.tensor[NH_D_O], box, key.batch, head));
+    nh_key_rows_store(args, key, r);
 }

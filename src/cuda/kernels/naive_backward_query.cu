@@ -1,4 +1,4 @@
-/* delta = rowsum(dO * O) - dLSE, kept for the other gradients, and dQ, one group per query. */
+/* delta = rowsum(dO * O) - dLSE, kept for the other gradients, and dQ, one group per query or, by tiles, one thread. */
 #include "naive_backward_query.cuh"
 
 __device__ __forceinline__ real delta_of(const nh_cuda_args &args, const nh_query &query,
@@ -12,6 +12,27 @@ __device__ __forceinline__ real delta_of(const nh_cuda_args &args, const nh_quer
     return delta;
 }
 
+#if NH_TILED
+#include "naive_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    naive_backward_query(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    nh_item item;
+    nh_item_at(args, (int)blockIdx.x, item);
+    elem *k = (elem *)nh_shared_memory, *v = k + nh_staged_rows(item) * NH_STAGED_ROW;
+    if (args.tensor[NH_D_Q].data) nh_stage<NH_K, NH_V>(args, item, item.kv_head, k);
+    nh_staged();
+    nh_query query;
+    if (!nh_tile_query(args, item, (int)threadIdx.x, query)) return;
+    nh_operand d_o;
+    nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
+    real delta = delta_of(args, query, d_o);
+    if (!args.tensor[NH_D_Q].data) return;
+    nh_box box = nh_window_box(args, query.at);
+    nh_differentiate_query_by(args, query, d_o, delta, box, nh_staged_walk(item, box, k), nh_staged_walk(item, box, v));
+}
+#else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_backward_query(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
@@ -23,3 +44,4 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         if (args.tensor[NH_D_Q].data) nh_differentiate_query(args, query, d_o, delta);
     }
 }
+#endif

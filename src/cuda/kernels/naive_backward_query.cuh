@@ -17,8 +17,10 @@ __device__ __forceinline__ void nh_take_key(const nh_query_rows &r, const elem *
     nh_add_scaled(d_q, r.scale * d_s, row);
 }
 
-__device__ __forceinline__ void nh_differentiate_query(const nh_cuda_args &args, const nh_query &query,
-                                                       const nh_operand &d_o, real delta) {
+/* box: the query's window; k, v: the rows under it. */
+__device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &args, const nh_query &query,
+                                                          const nh_operand &d_o, real delta, const nh_box &box,
+                                                          const nh_walk &k, const nh_walk &v) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     nh_query_rows r;
     r.d_o = d_o;
@@ -28,9 +30,6 @@ __device__ __forceinline__ void nh_differentiate_query(const nh_cuda_args &args,
     r.scale = (real)args.scale;
     real d_q[NH_LANE_ELEMENTS];
     nh_clear(d_q);
-    nh_box box = nh_window_box(args, query.at);
-    nh_walk k = nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head);
-    nh_walk v = nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head);
     nh_bias bias = nh_bias_of(args, query, box);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++)
@@ -49,4 +48,12 @@ __device__ __forceinline__ void nh_differentiate_query(const nh_cuda_args &args,
                     0, (int)args.dim, d_q);
     nh_store_row(nh_row(args.tensor[NH_D_Q], query.batch, query.at, query.head), nh_chunk_first(),
                  (int)args.dim, d_q);
+}
+
+__device__ __forceinline__ void nh_differentiate_query(const nh_cuda_args &args, const nh_query &query,
+                                                       const nh_operand &d_o, real delta) {
+    long long kv_head = query.head / (args.heads / args.kv_heads);
+    nh_box box = nh_window_box(args, query.at);
+    nh_differentiate_query_by(args, query, d_o, delta, box, nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head),
+                              nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head));
 }

@@ -1,9 +1,27 @@
-/* O, one group of lanes per query. */
+/* O, one group of lanes per query or, by tiles, one thread. */
 #include "naive_forward.cuh"
 
+#if NH_TILED
+#include "naive_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    naive_forward(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    nh_item item;
+    nh_item_at(args, (int)blockIdx.x, item);
+    elem *k = (elem *)nh_shared_memory, *v = k + nh_staged_rows(item) * NH_STAGED_ROW;
+    nh_stage<NH_K, NH_V>(args, item, item.kv_head, k);
+    nh_staged();
+    nh_query query;
+    if (!nh_tile_query(args, item, (int)threadIdx.x, query)) return;
+    nh_box box = nh_window_box(args, query.at);
+    nh_attend_to(args, query, box, nh_staged_walk(item, box, k), nh_staged_walk(item, box, v));
+}
+#else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_forward(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
     for (long long row = nh_first_row(); row < rows; row += nh_row_step())
         nh_attend(args, nh_query_of(args, row, args.heads));
 }
+#endif

@@ -42,7 +42,9 @@ __device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, co
     s.largest = largest;
 }
 
-__device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_query &query) {
+/* box: the query's window; k, v: the rows under it. */
+__device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
+                                             const nh_walk &k, const nh_walk &v) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     real scale = (real)args.scale;
     nh_operand q;
@@ -51,9 +53,6 @@ __device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_que
     s.largest = NH_MINUS_INFINITY;
     s.sum = 0;
     nh_clear(s.out);
-    nh_box box = nh_window_box(args, query.at);
-    nh_walk k = nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head);
-    nh_walk v = nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head);
     nh_bias bias = nh_bias_of(args, query, box);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++) {
@@ -81,4 +80,11 @@ __device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_que
     if (args.tensor[NH_LSE].data && nh_lane() == 0 && blockIdx.y == 0)
         *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head) =
             s.largest + nh_log(s.sum);
+}
+
+__device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_query &query) {
+    long long kv_head = query.head / (args.heads / args.kv_heads);
+    nh_box box = nh_window_box(args, query.at);
+    nh_attend_to(args, query, box, nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head),
+                 nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head));
 }

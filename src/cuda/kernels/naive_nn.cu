@@ -1,11 +1,9 @@
-/* o_i = sum over n of A[i, n] v_N(i,n): one group per query, one chunk of columns. */
+/* o_i = sum over n of A[i, n] v_N(i,n): one group per query and chunk of columns or, by tiles, one thread per query. */
 #include "naive.cuh"
 
-__device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query) {
-    nh_box box = nh_window_box(args, query.at);
-    nh_walk v = nh_walk_of(args.tensor[NH_V], box, query.batch,
-                           query.head / (args.heads / args.kv_heads));
-    const elem *a = nh_row(args.tensor[NH_A], query.batch, query.at, query.head);
+/* a: the query's row of A; box: its window; v: the rows under it. */
+__device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query, const nh_box &box, const nh_walk &v,
+                                       const elem *a) {
     real out[NH_LANE_ELEMENTS], row[NH_LANE_ELEMENTS];
     nh_clear(out);
     for (int x = 0; x < box.count[0]; x++)
@@ -21,9 +19,33 @@ __device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query 
                  (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, out);
 }
 
+#if NH_TILED
+#include "naive_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    naive_nn(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    nh_item item;
+    nh_item_at(args, (int)blockIdx.x, item);
+    elem *v = (elem *)nh_shared_memory, *weights = v + nh_staged_rows(item) * NH_STAGED_ROW;
+    nh_stage<NH_V, -1>(args, item, item.kv_head, v);
+    nh_move_weights<false>(args, item, weights);
+    nh_staged();
+    nh_query query;
+    if (!nh_tile_query(args, item, (int)threadIdx.x, query)) return;
+    nh_box box = nh_window_box(args, query.at);
+    gather(args, query, box, nh_staged_walk(item, box, v), weights + threadIdx.x * args.window_count);
+}
+#else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_nn(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        gather(args, nh_query_of(args, row, args.heads));
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
+        nh_query query = nh_query_of(args, row, args.heads);
+        nh_box box = nh_window_box(args, query.at);
+        gather(args, query, box,
+               nh_walk_of(args.tensor[NH_V], box, query.batch, query.head / (args.heads / args.kv_heads)),
+               nh_row(args.tensor[NH_A], query.batch, query.at, query.head));
+    }
 }
+#endif

@@ -1,15 +1,13 @@
-/* A[i, n] = scale * q_i . k_N(i,n) (+ bias): one group per query; a lane keeps every NH_GROUP-th slot so that the
- * group writes its line of A in one go. */
+/* A[i, n] = scale * q_i . k_N(i,n) (+ bias): one group per query or, by tiles, one thread; a lane keeps every NH_GROUP-th
+ * slot so that the group writes its line of A in one go. */
 #include "naive.cuh"
 
-__device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &query) {
+/* a: the query's row of A; box: its window; k: the rows under it. */
+__device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &query, const nh_box &box, const nh_walk &k,
+                                      elem *a) {
     nh_operand q;
     nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
-    nh_box box = nh_window_box(args, query.at);
-    nh_walk k = nh_walk_of(args.tensor[NH_K], box, query.batch,
-                           query.head / (args.heads / args.kv_heads));
     nh_bias bias = nh_bias_of(args, query, box);
-    elem *a = nh_row(args.tensor[NH_A], query.batch, query.at, query.head);
     real scale = (real)args.scale, unused = args.flags & NH_ZERO_FILL ? 0 : NH_MINUS_INFINITY;
     int window[3] = {(int)args.axis[0].window, (int)args.axis[1].window, (int)args.axis[2].window};
     long long line = 0;
@@ -29,9 +27,35 @@ __device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &
             }
 }
 
+#if NH_TILED
+#include "naive_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    naive_pn(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    nh_item item;
+    nh_item_at(args, (int)blockIdx.x, item);
+    elem *k = (elem *)nh_shared_memory, *weights = k + nh_staged_rows(item) * NH_STAGED_ROW;
+    nh_stage<NH_K, -1>(args, item, item.kv_head, k);
+    nh_staged();
+    nh_query query;
+    if (nh_tile_query(args, item, (int)threadIdx.x, query)) {
+        nh_box box = nh_window_box(args, query.at);
+        weigh(args, query, box, nh_staged_walk(item, box, k), weights + threadIdx.x * args.window_count);
+    }
+    __syncthreads();
+    nh_move_weights<true>(args, item, weights);
+}
+#else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_pn(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        weigh(args, nh_query_of(args, row, args.heads));
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
+        nh_query query = nh_query_of(args, row, args.heads);
+        nh_box box = nh_window_box(args, query.at);
+        weigh(args, query, box,
+              nh_walk_of(args.tensor[NH_K], box, query.batch, query.head / (args.heads / args.kv_heads)),
+              nh_row(args.tensor[NH_A], query.batch, query.at, query.head));
+    }
 }
+#endif

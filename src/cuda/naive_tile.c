@@ -1,0 +1,127 @@
+#include "naive_tile.h"
+
+#include "dtype.h"
+#include "launch.h"
+#include "load.h"
+#include "tile_count.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A thread holds a row of Q and one of O in registers, and walks its window alone. */
+enum { MOST_DIM = 32, MOST_WINDOW = 13, VECTOR_BYTES = 16 };
+
+static bool takes(const struct nh_problem *problem) {
+    if (problem->op == NHOOD_OP_IN || problem->dtype == NHOOD_DTYPE_F64) return false;
+    if (problem->op != NHOOD_OP_NN && problem->dim > MOST_DIM) return false;
+    if (problem->op != NHOOD_OP_PN && problem->dim_v > MOST_DIM) return false;
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].window > MOST_WINDOW || problem->axis[a].length > INT32_MAX)
+            return false;
+    return nh_cuda_vector(problem, UINT32_MAX) * (int64_t)nh_dtype_bytes(problem->dtype) ==
+           VECTOR_BYTES;
+}
+
+static int64_t row_bytes(const struct nh_problem *problem) {
+    int64_t dim = problem->op == NHOOD_OP_PN   ? problem->dim
+                  : problem->op == NHOOD_OP_NN ? problem->dim_v
+                                               : nh_max(problem->dim, problem->dim_v);
+    int64_t vectors = dim * (int64_t)nh_dtype_bytes(problem->dtype) / VECTOR_BYTES;
+    return (vectors | 1) * VECTOR_BYTES;
+}
+
+static int64_t queries_of(const int32_t tile[NH_AXES]) {
+    return (int64_t)tile[0] * tile[1] * tile[2];
+}
+
+int64_t nh_naive_tile_shared_bytes(const struct nh_problem *problem, const int32_t tile[NH_AXES],
+                                   bool keys) {
+    int64_t staged = row_bytes(problem);
+    for (int a = 0; a < NH_AXES; a++)
+        staged *= nh_tile_count(&problem->axis[a], tile[a], 1, keys).halo;
+    if (problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD) return 2 * staged;
+    return staged +
+           queries_of(tile) * problem->window_count * (int64_t)nh_dtype_bytes(problem->dtype);
+}
+
+static int passes_of(const struct nh_problem *problem) {
+    return problem->op == NHOOD_OP_BWD ? 2 : 1;
+}
+
+int64_t nh_naive_tile_resident(int32_t op, const int32_t tile[NH_AXES], bool keys) {
+    enum { REGISTERS = 65536 };
+    int64_t per_thread = op != NHOOD_OP_BWD ? 128 : keys ? 255 : 168;
+    return nh_max(1, REGISTERS / (per_thread * queries_of(tile)));
+}
+
+static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                        const int32_t tile[NH_AXES], bool keys) {
+    enum { RESERVED_SHARED_BYTES = 1024 };
+    int64_t shared = nh_naive_tile_shared_bytes(problem, tile, keys);
+    if (shared > device->shared_bytes_per_block) return 0;
+    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
+    int64_t by_registers = nh_naive_tile_resident(problem->op, tile, keys);
+    return nh_max(1, nh_min(by_shared, by_registers)) * queries_of(tile) / 32;
+}
+
+/* Clocks of a warp scheduler for a block's instructions: a start, the staging of rows, the moving of A, and multiply-adds
+ * with all that goes with them. They wait for each other the more, the fewer warps there are. Fitted on an H200. */
+static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const int32_t tile[NH_AXES], bool keys) {
+    const double start = 161, row = 6.87, slot = 0.469, product = 0.01756, hiding_warps = 7.93;
+    bool unfused = problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN;
+    double blocks = (double)(problem->batch * (keys ? problem->kv_heads : problem->heads));
+    double staged = unfused ? 1 : 2,
+           walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_count count = nh_tile_count(&problem->axis[a], tile[a], 1, keys);
+        blocks *= (double)count.tiles;
+        staged *= count.visits / (double)count.tiles;
+    }
+    double pairs = (double)(queries_of(tile) * (problem->window_count + problem->extra_tokens));
+    double dims = problem->op == NHOOD_OP_PN   ? (double)problem->dim
+                  : problem->op == NHOOD_OP_NN ? (double)problem->dim_v
+                                               : (double)(problem->dim + problem->dim_v);
+    if (problem->op == NHOOD_OP_BWD) dims *= keys ? 2 : 1.5;
+    double clocks = start + walks * (row * staged + product * dims * pairs);
+    if (unfused) clocks += slot * pairs;
+    double warps = (double)warps_of(problem, device, tile, keys);
+    double waves = fmax(blocks / device->multiprocessors, warps * 32 / (double)queries_of(tile));
+    return waves * clocks * (1 + hiding_warps / warps);
+}
+
+double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                        const int32_t tile[NH_AXES]) {
+    const double launch_ns = 7750;
+    double ns = 0;
+    for (int pass = 0; pass < passes_of(problem); pass++)
+        ns += nh_cuda_clocks_ns(device, pass_clocks(problem, device, tile, pass)) + launch_ns;
+    return ns;
+}
+
+/* For all its launches. */
+static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                 const int32_t tile[NH_AXES]) {
+    for (int pass = 0; pass < passes_of(problem); pass++)
+        if (!warps_of(problem, device, tile, pass)) return false;
+    return true;
+}
+
+bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          int32_t tile[NH_AXES]) {
+    static const int32_t threads[] = {64, 128, 256};
+    int32_t box[NH_MOST_BOXES][NH_AXES];
+    double least = INFINITY;
+    if (!takes(problem)) return false;
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        int count = nh_tile_boxes(problem, threads[t], box);
+        for (int i = 0; i < count; i++) {
+            if (!fits(problem, device, box[i])) continue;
+            double ns = nh_naive_tile_ns(problem, device, box[i]);
+            if (ns >= least) continue;
+            least = ns;
+            memcpy(tile, box[i], sizeof box[i]);
+        }
+    }
+    return isfinite(least);
+}
