@@ -1,6 +1,7 @@
 /* cuda.joint90: the backward pass on sm_90 with five products (kernels/joint90.cu): stats of the queries, which also
  * zero f32 sums for dQ; then blocks that own keys, from which the copy engine adds each walked tile's dQ to the sums;
- * then dQ in the tensors' type. Sums are added in whatever order blocks come to them: not deterministic. */
+ * then dQ in the tensors' type, and spoilt rows made again. Sums are added in whatever order blocks come to them: not
+ * deterministic. */
 #include "backward90.h"
 #include "backward_steps.h"
 #include "cuda_solvers.h"
@@ -166,20 +167,34 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
 }
 
 static nhood_status add_convert(struct nh_cuda_operation *operation,
-                                const struct nh_problem *problem, size_t stats,
-                                const struct sums *sums) {
+                                const struct nh_problem *problem, const struct sums *sums) {
     enum { THREADS = 128, COLUMNS = 16 };
     struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
     struct nh_cuda_step step;
     int64_t rows = problem->batch * problem->heads * problem->tokens;
-    int64_t lanes = nh_max(sums->columns, nh_fused90_row_bytes(problem->dim_v) / 2) / COLUMNS;
+    int64_t lanes = sums->columns / COLUMNS;
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_cuda_step_init(&step, problem);
+    bind_sums(&step, problem, sums);
+    step.threads = THREADS;
+    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+    step.outputs = BIT(D_Q);
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              size_t stats, const struct sums *sums) {
+    enum { THREADS = 128, LANES = MOST_DIM / 8, BLOCKS_PER_MULTIPROCESSOR = 4 };
+    struct nh_kernel_spec spec = {.source = "joint90_again.cu"};
+    struct nh_cuda_step step;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_GROUP", LANES);
     nh_cuda_step_init(&step, problem);
     nh_backward90_bind_stats(&step, problem, stats);
     bind_sums(&step, problem, sums);
     step.threads = THREADS;
-    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+    step.grid[0] = BLOCKS_PER_MULTIPROCESSOR * operation->device->multiprocessors;
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
@@ -192,7 +207,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
     nhood_status status = add_stats(operation, problem, stats, &sums);
     if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + WALK);
-    if (!status) status = add_convert(operation, problem, stats, &sums);
+    if (!status) status = add_convert(operation, problem, &sums);
+    if (!status) status = add_again(operation, problem, stats, &sums);
     return status;
 }
 

@@ -120,7 +120,7 @@ __device__ __forceinline__ void issue_d_k(float *d_k, unsigned *d_s, unsigned lo
 }
 
 /* Where the stats of this lane's columns are, the first two of each group of 8. The compiler must not know how the sum
- * comes about: from the alignment of the stages it would make bitwise ors, one for each column, all kept in registers. */
+ * comes about: from the alignment of the stages it would make a bitwise or for each column, all kept in registers. */
 __device__ __forceinline__ unsigned own_stats(unsigned stats) {
     unsigned own;
     asm volatile("add.u32 %0, %1, %2;" : "=r"(own) : "r"(stats), "r"(32 * (threadIdx.x & 3)));

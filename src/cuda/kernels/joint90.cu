@@ -167,7 +167,7 @@ __device__ __forceinline__ unsigned long long keys_across(const joint_layout &s,
     return nh_descriptor(at, ROW_BYTES(NH_DIM), OWN_ROWS * ROW_BYTES(NH_DIM));
 }
 
-/* Some row of dK or dV is not finite: joint90_convert.cu makes those again. */
+/* Some row of dK or dV is not finite: joint90_again.cu makes those again. */
 __device__ __forceinline__ void note_spoilt(const nh_cuda_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
