@@ -191,11 +191,19 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 }
 
 /* Multiply-adds outside tensor cores: 128 lanes per multiprocessor and clock, of which loads, shuffles and address
- * arithmetic leave a few in a hundred; what every row costs before its first key; and what a key takes that a row has to
- * wait for, where there are few rows. Fitted on an H200. */
+ * arithmetic leave a few in a hundred, more where no column has to be checked; what every row costs before its first key;
+ * and what a key takes that a row has to wait for, where there are few rows. Fitted on an H200. */
 static double rows_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    const double row_clocks = 145, launch_ns = 7750, lanes = 0.0396, backward = 1.98,
-                 key_clocks = 1380;
+    const double launch_ns = 7750, backward = 1.98, key_clocks = 1380;
+    /* nn shuffles nothing; in looks for its weights in lines far apart */
+    static const double pace[] = {[NHOOD_OP_FWD] = 1,
+                                  [NHOOD_OP_BWD] = 1,
+                                  [NHOOD_OP_PN] = 1.1,
+                                  [NHOOD_OP_NN] = 2,
+                                  [NHOOD_OP_IN] = 0.3};
+    struct layout layout = layout_of(problem);
+    bool whole = is_whole(problem, &layout);
+    double lanes = pace[problem->op] * (whole ? 0.0764 : 0.0396), row_clocks = whole ? 80 : 145;
     double rows = (double)(problem->batch * problem->heads * problem->tokens);
     double passes = problem->op == NHOOD_OP_BWD ? backward : 1;
     double clocks =
