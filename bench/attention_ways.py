@@ -27,7 +27,7 @@ class Way:
     """what nhood is held to"""
     cuda_only: bool = False
     compiled: bool = False
-    """by torch, for every shape"""
+    """for every shape, at the first call"""
     computes: bool = True
     """whether the result is neighborhood attention"""
 
@@ -128,10 +128,10 @@ def flex_attention(query, key, value, kernel_size, dilation, bias) -> Tensor:
 WAYS = {
     way.name: way
     for way in (
-        Way("nhood", nhood_attention),
-        Way("gemm", nhood_attention, solver="cuda.gemm", cuda_only=True),
-        Way("naive", nhood_attention, solver="cuda.naive", cuda_only=True),
-        Way("unfused", unfused_attention),
+        Way("nhood", nhood_attention, compiled=True),
+        Way("gemm", nhood_attention, solver="cuda.gemm", cuda_only=True, compiled=True),
+        Way("naive", nhood_attention, solver="cuda.naive", cuda_only=True, compiled=True),
+        Way("unfused", unfused_attention, compiled=True),
         Way("gather", gather_attention),
         Way("flex", flex_attention, cuda_only=True, compiled=True),
         Way("none", no_attention, computes=False),

@@ -1,6 +1,6 @@
 """Measures the cases of bench/models.py, in this process or in several.
 
-Getting ready takes longer than running where a way is compiled by torch. So each case of a wave gets a process of its
+Getting ready takes longer than running where a way is compiled for every shape. So each case of a wave gets a process of its
 own; all get ready at once, and when the last one is, their clocks run one after the other.
 """
 

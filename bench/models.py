@@ -13,7 +13,7 @@ These are the rows of Tables 5 to 8 in Hassani, Hwu, Shi, "Faster Neighborhood A
 at hand. Each way is first compared, per distinct attention of the models, with `gather` in f32; one that differs
 or cannot do it is left out, with the reason. Then all take turns; times are medians over turns. Training steps
 are forward, loss, backward and AdamW, under autocast for f16 and bf16. f32 is full f32 for all, unless --tf32.
-Compiling FlexAttention takes most of the time: --jobs gets so many cases ready at once.
+Compiling, most of all FlexAttention, takes longer than running: --jobs gets so many cases ready at once.
 
     bench/models.py --models paper --dtypes f16 f32 --bias with without --output build/bench/models
 
