@@ -170,7 +170,9 @@ static void try_queries(struct kept *kept, const int32_t q[3], int32_t heads) {
     tiles.value[WARPGROUPS] = rows / 64;
     tiles.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
     for (tiles.value[STACK] = 0; tiles.value[STACK] < NH_AXES; tiles.value[STACK]++) {
-        if (!nh_fused90_slab(q, heads, tiles.value[STACK], slab)) continue;
+        if (!nh_fused90_slab(q, heads, tiles.value[STACK], slab) ||
+            (problem->has_bias && !nh_fused90_pairs(slab)))
+            continue;
         for (size_t i = 0; i < sizeof k_shapes / sizeof *k_shapes; i++) {
             if (!of_rank(k_shapes[i], problem->rank) || !nh_fused90_boxes_fit(problem, k_shapes[i]))
                 continue;

@@ -150,11 +150,14 @@ int64_t nh_fused90_row_bytes(int64_t dim) {
     return dim == 32 ? 64 : nh_ceil_div(dim, 64) * 128;
 }
 
+bool nh_fused90_pairs(const int32_t slab[3]) {
+    return slab[2] % 16 == 0 || (slab[2] == 8 && slab[1] % 2 == 0);
+}
+
 int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]) {
-    int64_t entries = 1;
-    for (int a = 0; a < NH_AXES; a++)
-        entries *= own[a] + walk[a] - 1;
-    return nh_ceil_div(4 * entries, 16) * 16;
+    int64_t floats = (own[0] + walk[0] - 1) * (own[1] + walk[1] - 1) * (own[2] + walk[2]);
+    int64_t copy = (floats + 16) / 32 * 32 + 16;
+    return 2 * copy * (int64_t)sizeof(float);
 }
 
 bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {

@@ -41,6 +41,9 @@ void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *pr
 /* Bytes of one row of a tile in shared memory. */
 int64_t nh_fused90_row_bytes(int64_t dim);
 
+/* With a bias: whether 16 rows that follow each other are two runs of 8 along z, a step apart along z or y. */
+bool nh_fused90_pairs(const int32_t slab[3]);
+
 /* Bytes of a bias table's box for one pair of tiles: see kernels/fused90_bias.cuh. */
 int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]);
 

@@ -67,10 +67,9 @@ static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_
     return problem->has_bias && !facts[pass].keys ? 184 : 208;
 }
 
-/* With a bias, rows are runs of 8 along z. */
 bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                      const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
-    if (problem->has_bias && own[2] % 8) return false;
+    if (problem->has_bias && !nh_fused90_pairs(own)) return false;
     int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
     return sums / 2 + nh_backward90_rows(walk) * facts[pass].registers / 4 <=
                most_registers(problem, pass) &&

@@ -10,7 +10,8 @@ static int64_t gradient_bytes(const int32_t own[3], const int32_t walk[3]) {
     bool along_z = own_runs > 1;
     int64_t parts = walk[0] * (walk[1] + !along_z) * (runs + along_z);
     int64_t lines = (own[0] + walk[0] - 1) * (own[1] + walk[1] - 1);
-    return (warps * parts + 2 * lines * (own_runs + runs - 1)) * part_bytes;
+    int64_t lines_bytes = 32 + lines * (own_runs + runs) * part_bytes;
+    return warps * parts * part_bytes + 2 * lines_bytes;
 }
 
 int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t own[3],

@@ -10,16 +10,51 @@
 #define BIAS_Y (NH_OWN_Y + NH_WALK_Y - 1)
 #define BIAS_Z (NH_OWN_Z + NH_WALK_Z - 1)
 #define BIAS_ENTRIES (BIAS_X * BIAS_Y * BIAS_Z)
-#define BIAS_BYTES ((4 * BIAS_ENTRIES + 15) / 16 * 16)
 #define BIAS_WARPS 3
 
 /* Lanes of the block's two parts. At barriers for what lanes read and write on their own they all arrive: one lane that
  * does for its warp takes a __syncwarp before, which is slower, and compute-sanitizer's racecheck cannot follow it. */
 #define BIAS_LANES (32 * BIAS_WARPS)
 #define CONSUMER_LANES (128 * NH_WARPGROUPS)
+
+/* Entries of a thread, and how many it asks for before it writes the first. */
+#ifndef BIAS_MOST_BATCH
+#define BIAS_MOST_BATCH 1
+#endif
+#define BIAS_ROUNDS ((BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES)
+#define BIAS_BATCH(most) ((BIAS_ROUNDS + (BIAS_ROUNDS + (most) - 1) / (most) - 1) / ((BIAS_ROUNDS + (most) - 1) / (most)))
 #if NH_BIASED && NH_OWN_HEADS > 1
 #error "heads that share a tile have tables of their own"
 #endif
+#if NH_BIASED && (SLAB_Z != 8 && SLAB_Z % 16 || SLAB_Z == 8 && SLAB_Y % 2)
+#error "a warp's rows are two runs of 8 along z, a step apart along z or y"
+#endif
+
+/* A box twice, the second time one place further, so that two entries in a row can be loaded at once wherever they start;
+ * lines are even and copies half of the banks apart. */
+#define BIAS_LINE (BIAS_Z + 1)
+#define BIAS_COPY ((BIAS_X * BIAS_Y * BIAS_LINE + 16) / 32 * 32 + 16)
+#define BIAS_BYTES (2 * 4 * BIAS_COPY)
+
+/* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is a step
+ * from the first, along z or y: what is at one distance from it is at the next from the first, so that instead of twice
+ * the runs of columns there are PARTS, one more along that axis. */
+#define PAIRED_Z (SLAB_Z > 8)
+#define PAIRED_Y (!PAIRED_Z)
+#define PART_Y (NH_WALK_Y + PAIRED_Y)
+#define PART_Z (NH_RUNS + PAIRED_Z)
+#define PARTS (NH_WALK_X * PART_Y * PART_Z)
+
+/* The run of columns that is at a part's distance from the first (half 0) or second run of rows; -1 if there is none. */
+__device__ __forceinline__ constexpr int part_columns(int part, int half) {
+    int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y, z = part % PART_Z;
+    if (!half) {
+        y -= PAIRED_Y;
+        z -= PAIRED_Z;
+    }
+    bool inside = y >= 0 && y < NH_WALK_Y && z >= 0 && z < NH_RUNS;
+    return inside ? (x * NH_WALK_Y + y) * NH_RUNS + z : -1;
+}
 
 __device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
     for (int i = 0; i < NH_STAGES; i++) {
@@ -65,13 +100,30 @@ __device__ __forceinline__ long long bias_entries(const nh_cuda_args &args) {
     return entries;
 }
 
+__device__ __forceinline__ void store_bias(unsigned to, float bias) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(bias) : "memory");
+}
+
 /* By BIAS_WARPS warps, from the second of the block on. Entries that the table lacks belong to pairs that are masked. */
 __device__ __forceinline__ void lay_bias(const nh_cuda_args &args, const bias_box &box, unsigned to) {
+    enum { BATCH = BIAS_BATCH(BIAS_MOST_BATCH) };
     const elem *table = (const elem *)args.tensor[NH_BIAS].data + box.head * bias_entries(args);
-    for (int i = (int)threadIdx.x - 32; i < BIAS_ENTRIES; i += BIAS_LANES) {
-        int entry = bias_entry(args, box, i);
-        float bias = entry >= 0 ? nh_load(table[entry]) : 0;
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(bias) : "memory");
+#pragma unroll 1
+    for (int first = (int)threadIdx.x - 32; first < BIAS_ENTRIES; first += BATCH * BIAS_LANES) {
+        float bias[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int place = first + i * BIAS_LANES, entry = bias_entry(args, box, place);
+            bias[i] = entry >= 0 && place < BIAS_ENTRIES ? nh_load(table[entry]) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int place = first + i * BIAS_LANES;
+            unsigned at = to + 4 * (place + place / BIAS_Z);
+            if (place >= BIAS_ENTRIES) continue;
+            store_bias(at, bias[i]);
+            store_bias(at + 4 * (BIAS_COPY + 1), bias[i]);
+        }
     }
 }
 
@@ -101,43 +153,54 @@ __device__ __forceinline__ void lay_biases(const nh_cuda_args &args, unsigned ri
     }
 }
 
-/* Where in a box the entry of a row is for this thread's first column, in bytes. */
+/* Where in a box the entries of a row are for this thread's first two columns, in bytes. */
 __device__ __forceinline__ unsigned bias_place_of(int row) {
     int at[3];
     nh_row_position(row, at);
-    int entry = ((NH_OWN_X - 1 - at[0]) * BIAS_Y + NH_OWN_Y - 1 - at[1]) * BIAS_Z + NH_OWN_Z - 1 - at[2];
-    return 4 * (entry + 2 * (threadIdx.x & 3));
+    int line = (NH_OWN_X - 1 - at[0]) * BIAS_Y + NH_OWN_Y - 1 - at[1], z = NH_OWN_Z - 1 - at[2];
+    return 4 * (line * BIAS_LINE + z + z % 2 * (BIAS_COPY + 1) + 2 * (threadIdx.x & 3));
 }
 
-__device__ __forceinline__ float bias_at(unsigned address) {
-    float bias;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(bias) : "r"(address));
-    return bias;
+__device__ __forceinline__ float2 load_pair(unsigned from) {
+    float2 pair;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(from));
+    return pair;
 }
 
-/* Products become scores. first, second: addresses of the entries of this thread's two rows for its first column. */
-__device__ __forceinline__ void add_bias(float *score, float scale, unsigned first, unsigned second) {
+/* Products become scores. place: address of the entries of the first of this thread's two rows. */
+__device__ __forceinline__ void add_bias(float *score, float scale, unsigned place) {
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
-        const int line = 8 * j / NH_WALK_Z, z = 8 * j % NH_WALK_Z;
-        const unsigned column = 4 * ((line / NH_WALK_Y * BIAS_Y + line % NH_WALK_Y) * BIAS_Z + z);
-        score[4 * j + 0] = fmaf(score[4 * j + 0], scale, bias_at(first + column));
-        score[4 * j + 1] = fmaf(score[4 * j + 1], scale, bias_at(first + column + 4));
-        score[4 * j + 2] = fmaf(score[4 * j + 2], scale, bias_at(second + column));
-        score[4 * j + 3] = fmaf(score[4 * j + 3], scale, bias_at(second + column + 4));
+    for (int part = 0; part < PARTS; part++) {
+        int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y - PAIRED_Y, z = part % PART_Z - PAIRED_Z;
+        float2 bias = load_pair(place + 4 * ((x * BIAS_Y + y) * BIAS_LINE + 8 * z));
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int run = part_columns(part, half);
+            if (run < 0) continue;
+            float *s = score + 4 * run + 2 * half;
+            s[0] = fmaf(s[0], scale, bias.x);
+            s[1] = fmaf(s[1], scale, bias.y);
+        }
     }
+}
+
+/* Lets go of a box that is not needed; it must have been laid down. */
+template <class Layout> __device__ __forceinline__ void pass_over_bias(const Layout &s, unsigned n) {
+    if (!NH_BIASED) return;
+    nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
+    nh_barrier_arrive(s.bias_free + 8 * SLOT(n));
 }
 
 /* Products of tile n become scores, for a layout with members bias, bias_full and bias_free. Without a bias they stay
  * what they are. */
 template <class Layout>
 __device__ __forceinline__ void bias_scores(const nh_cuda_args &args, const Layout &s, const walk &w, unsigned n,
-                                            const unsigned place[2], float *score) {
+                                            unsigned place, float *score) {
     if (!NH_BIASED) return;
     unsigned box = s.bias + SLOT(n) * BIAS_BYTES;
     nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
     if (w.t < w.window_tiles) {
-        add_bias(score, (float)args.scale, box + place[0], box + place[1]);
+        add_bias(score, (float)args.scale, box + place);
     } else {
 #pragma unroll
         for (int i = 0; i < NH_WALK_ROWS / 2; i++)

@@ -12,27 +12,16 @@
 #pragma once
 #include "fused90_bias.cuh"
 
-#if NH_BIASED && NH_OWN_Z % 8
-#error "owned rows are runs of 8 along z"
-#endif
-#define OWN_RUNS ((NH_OWN_Z + 7) / 8)
-
-/* Along which axis the second run of a warp's rows follows the first. */
-#define PAIRED_Z (OWN_RUNS > 1)
-#define PAIRED_Y (!PAIRED_Z)
-
-/* A warp's parts: runs of columns, one more along that axis. */
-#define PART_Y (NH_WALK_Y + PAIRED_Y)
-#define PART_Z (NH_RUNS + PAIRED_Z)
-#define PARTS (NH_WALK_X * PART_Y * PART_Z)
 #define PART_BYTES 256
 #define PARTS_BYTES (4 * NH_WARPGROUPS * PARTS * PART_BYTES)
 
-/* Lines, each of 8 rows of LINE_FLOATS. */
+/* Lines, each of 8 rows; behind each row, and in front of the first, 8 zeros, where diagonals may start and end. */
+#define OWN_RUNS ((NH_OWN_Z + 7) / 8)
 #define LINE_RUNS (OWN_RUNS + NH_RUNS - 1)
-#define LINE_FLOATS (8 * LINE_RUNS)
-#define LINE_BYTES (8 * 4 * LINE_FLOATS)
-#define LINES_BYTES (BIAS_X * BIAS_Y * LINE_BYTES)
+#define ROW_FLOATS (8 * LINE_RUNS + 8)
+#define LINE_BYTES (8 * 4 * ROW_FLOATS)
+#define LINES_BYTES (32 + BIAS_X * BIAS_Y * LINE_BYTES)
+#define MATRICES (BIAS_X * BIAS_Y * LINE_RUNS)
 #define LINES_AT(s, m) ((s).lines + (m) % 2 * LINES_BYTES)
 #define BIAS_GRADIENT_BYTES (PARTS_BYTES + 2 * LINES_BYTES)
 
@@ -58,17 +47,20 @@ __device__ __forceinline__ void init_barriers(const bias_gradient &s) {
     nh_barrier_init(s.met, BIAS_LANES);
 }
 
+__device__ __forceinline__ void store_pair(unsigned to, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
 /* ---- consumers ---- */
 
-/* The element of dS that the first (half 0) or second run of rows adds to a part; zero if it has no columns there. */
-__device__ __forceinline__ float part_element(const float *d_s, int part, int half, int odd) {
-    int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y, z = part % PART_Z;
-    if (!half) {
-        y -= PAIRED_Y;
-        z -= PAIRED_Z;
-    }
-    bool inside = y >= 0 && y < NH_WALK_Y && z >= 0 && z < NH_RUNS;
-    return inside ? d_s[4 * ((x * NH_WALK_Y + y) * NH_RUNS + z) + 2 * half + odd] : 0;
+/* Sums of a part's pairs of runs. */
+__device__ __forceinline__ float2 sum_part(const float *d_s, int part) {
+    int first = part_columns(part, 0), second = part_columns(part, 1);
+    float2 sum = make_float2(0, 0);
+    if (first >= 0) sum = make_float2(d_s[4 * first], d_s[4 * first + 1]);
+    if (second < 0) return sum;
+    const float *below = d_s + 4 * second + 2;
+    return first < 0 ? make_float2(below[0], below[1]) : make_float2(sum.x + below[0], sum.y + below[1]);
 }
 
 /* Hands dS of the m-th tile with a bias to the helpers. */
@@ -78,9 +70,8 @@ __device__ __forceinline__ void pass_on_d_s(const bias_gradient &s, const float 
     nh_barrier_wait(s.parts_free, m & 1 ^ 1);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
-        float even = part_element(d_s, part, 0, 0) + part_element(d_s, part, 1, 0);
-        float odd = part_element(d_s, part, 0, 1) + part_element(d_s, part, 1, 1);
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + part * PART_BYTES), "f"(even), "f"(odd) : "memory");
+        float2 sum = sum_part(d_s, part);
+        store_pair(to + part * PART_BYTES, sum.x, sum.y);
     }
     nh_barrier_arrive(s.parts_full);
 }
@@ -88,45 +79,71 @@ __device__ __forceinline__ void pass_on_d_s(const bias_gradient &s, const float 
 /* ---- helpers ---- */
 
 /* A consumer warp's part at a distance of runs, counted from the least; negative if it has none. */
-__device__ __forceinline__ constexpr int part_at(int warp, int x, int y, int z) {
-    int run = 2 * warp;
-    x += run / (NH_OWN_Y * OWN_RUNS) - (NH_OWN_X - 1);
-    y += run / OWN_RUNS % NH_OWN_Y - (NH_OWN_Y - 1) + PAIRED_Y;
-    z += run % OWN_RUNS - (OWN_RUNS - 1) + PAIRED_Z;
+__device__ __forceinline__ int part_at(int warp, int x, int y, int z) {
+    int first[3];
+    nh_row_position(16 * warp, first);
+    x += first[0] - (NH_OWN_X - 1);
+    y += first[1] - (NH_OWN_Y - 1) + PAIRED_Y;
+    z += first[2] / 8 - (OWN_RUNS - 1) + PAIRED_Z;
     bool inside = x >= 0 && x < NH_WALK_X && y >= 0 && y < PART_Y && z >= 0 && z < PART_Z;
     return inside ? (x * PART_Y + y) * PART_Z + z : -1;
 }
 
-/* Each helper warp adds up every BIAS_WARPS-th matrix. */
+/* The matrix at a distance: a consumer warp's part, if it has one; negative otherwise. */
+__device__ __forceinline__ int part_of_matrix(int warp, int matrix) {
+    if (matrix >= MATRICES) return -1;
+    return part_at(warp, matrix / (BIAS_Y * LINE_RUNS), matrix / LINE_RUNS % BIAS_Y, matrix % LINE_RUNS);
+}
+
+/* Each helper warp adds up every BIAS_WARPS-th matrix; two at a time, for the way from shared memory is long. */
+template <int OWN> __device__ __forceinline__ void add_parts(unsigned from, unsigned to) {
+    enum { AT_ONCE = 2, WARPS = 4 * NH_WARPGROUPS };
+#pragma unroll
+    for (int first = OWN; first < MATRICES; first += AT_ONCE * BIAS_WARPS) {
+        float2 part[AT_ONCE][WARPS];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE * WARPS; i++) {
+            int w = i % WARPS, number = part_of_matrix(w, first + i / WARPS * BIAS_WARPS);
+            if (number >= 0) part[i / WARPS][w] = load_pair(from + (w * PARTS + number) * PART_BYTES);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int matrix = first + i * BIAS_WARPS;
+            float2 sum = make_float2(0, 0);
+            if (matrix >= MATRICES) continue;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                if (part_of_matrix(w, matrix) < 0) continue;
+                sum.x += part[i][w].x;
+                sum.y += part[i][w].y;
+            }
+            store_pair(to + matrix / LINE_RUNS * LINE_BYTES + matrix % LINE_RUNS * 32, sum.x, sum.y);
+        }
+    }
+}
+
 __device__ __forceinline__ void add_parts(const bias_gradient &s, unsigned lines) {
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) - 1, lane = threadIdx.x & 31;
-    unsigned from = s.parts + 8 * lane, to = lines + (lane / 4 * LINE_FLOATS + 2 * (lane & 3)) * 4;
-#pragma unroll
-    for (int i = 0; i < BIAS_X * BIAS_Y * LINE_RUNS; i++) {
-        if (i % BIAS_WARPS != warp) continue;
-        float even = 0, odd = 0;
-#pragma unroll
-        for (int w = 0; w < 4 * NH_WARPGROUPS; w++) {
-            int part = part_at(w, i / (BIAS_Y * LINE_RUNS), i / LINE_RUNS % BIAS_Y, i % LINE_RUNS);
-            if (part < 0) continue;
-            float x, y;
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from + (w * PARTS + part) * PART_BYTES));
-            even += x;
-            odd += y;
-        }
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + i / LINE_RUNS * LINE_BYTES + i % LINE_RUNS * 32),
-                     "f"(even), "f"(odd)
-                     : "memory");
+    unsigned from = s.parts + 8 * lane, to = lines + 32 + (lane / 4 * ROW_FLOATS + 2 * (lane & 3)) * 4;
+    if (warp == 0) {
+        add_parts<0>(from, to);
+    } else if (warp == 1) {
+        add_parts<1>(from, to);
+    } else {
+        add_parts<2>(from, to);
     }
 }
 
 /* Column minus row is the same along a diagonal, from -7 on. */
 __device__ __forceinline__ float diagonal_sum(unsigned line, int diagonal) {
-    unsigned from = line + 4 * (diagonal - 7);
+    unsigned from = line + 4 * (diagonal + 1);
     float sum = 0;
 #pragma unroll
-    for (int row = 0; row < 8; row++)
-        if ((unsigned)(diagonal - 7 + row) < LINE_FLOATS) sum += bias_at(from + row * 4 * (LINE_FLOATS + 1));
+    for (int row = 0; row < 8; row++) {
+        float element;
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(element) : "r"(from + row * 4 * (ROW_FLOATS + 1)));
+        sum += element;
+    }
     return sum;
 }
 
@@ -136,32 +153,47 @@ __device__ __forceinline__ float *bias_table(const nh_cuda_args &args, int head)
     return (float *)tables.data + head * tables.head + blockIdx.x / NH_HEAD_PARTS * bias_entries(args);
 }
 
-__device__ __forceinline__ void meet(const bias_gradient &s, unsigned m) {
+/* Of all helpers, for the n-th time. */
+__device__ __forceinline__ void meet(const bias_gradient &s, unsigned n) {
     nh_barrier_arrive(s.met);
-    nh_barrier_wait(s.met, m & 1);
+    nh_barrier_wait(s.met, n & 1);
 }
 
-/* All tables of this block, before the first tile. */
-__device__ __forceinline__ void clear_tables(const nh_cuda_args &args) {
+/* All tables of this block, and lines, before the first tile. */
+__device__ __forceinline__ void clear_sums(const nh_cuda_args &args, const bias_gradient &s) {
     int heads = (int)args.heads / NH_HEAD_PARTS, first = blockIdx.x % NH_HEAD_PARTS * heads;
     for (int head = first; head < first + heads; head++)
         for (long long i = (int)threadIdx.x - 32; i < bias_entries(args); i += BIAS_LANES)
             bias_table(args, head)[i] = 0;
+    for (int i = (int)threadIdx.x - 32; i < LINES_BYTES / 4; i += BIAS_LANES)
+        store_pair(s.lines + 8 * i, 0, 0);
+    meet(s, 0);
 }
 
 /* Adds the m-th tile to the table. No two threads add to one entry, and all have met since the last tile: so the order
  * is always the same. */
 __device__ __forceinline__ void add_tile(const nh_cuda_args &args, const bias_gradient &s, const bias_box &box,
                                          unsigned m) {
+    enum { AT_ONCE = BIAS_BATCH(3) };
     unsigned lines = LINES_AT(s, m);
     float *table = bias_table(args, box.head);
     nh_barrier_wait(s.parts_full, m & 1);
     add_parts(s, lines);
     nh_barrier_arrive(s.parts_free);
-    meet(s, m);
-    for (int i = (int)threadIdx.x - 32; i < BIAS_ENTRIES; i += BIAS_LANES) {
-        int entry = bias_entry(args, box, i);
-        if (entry >= 0) atomicAdd(table + entry, diagonal_sum(lines + i / BIAS_Z * LINE_BYTES, i % BIAS_Z));
+    meet(s, m + 1);
+#pragma unroll 1
+    for (int first = (int)threadIdx.x - 32; first < BIAS_ENTRIES; first += AT_ONCE * BIAS_LANES) {
+        float sum[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int place = nh_min(first + i * BIAS_LANES, BIAS_ENTRIES - 1);
+            sum[i] = diagonal_sum(lines + place / BIAS_Z * LINE_BYTES, place % BIAS_Z);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int place = first + i * BIAS_LANES, entry = bias_entry(args, box, place);
+            if (entry >= 0 && place < BIAS_ENTRIES) atomicAdd(table + entry, sum[i]);
+        }
     }
 }
 
@@ -171,7 +203,7 @@ __device__ __forceinline__ void lay_biases_and_differentiate(const nh_cuda_args 
     unsigned m = 0;
     bool pending = false;
     bias_box last;
-    clear_tables(args);
+    clear_sums(args, s);
     lay_biases(args, ring, full, free, [&](const bias_box &box, bool seen) {
         if (pending) add_tile(args, s, last, m++);
         pending = seen;

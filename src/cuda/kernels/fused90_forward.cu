@@ -317,10 +317,7 @@ __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_item 
     release_warp(s.k_free + 8 * SLOT(n));
     nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
     release_warp(s.v_free + 8 * SLOT(n));
-    if (NH_BIASED) {
-        nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
-        release_warp(s.bias_free + 8 * SLOT(n));
-    }
+    pass_over_bias(s, n);
     n++;
     advance(w, item);
 }
@@ -328,7 +325,7 @@ __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_item 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
-    const unsigned bias_place[2] = {bias_place_of(row), bias_place_of(row + 8)};
+    unsigned bias_place = bias_place_of(row);
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned n = 0, before, items = 0, weight[SCORES / 2];

@@ -4,12 +4,7 @@
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 56
 #define CONSUMER_REGISTERS 224
-#endif
-#include "fused90_bias.cuh"
-#if NH_BIASED
-/* The warps beside the producer have more to do. */
-#define PRODUCER_REGISTERS 56
-#define CONSUMER_REGISTERS 224
+#define BIAS_MOST_BATCH 4
 #endif
 #include "fused90_bias.cuh"
 #include "fused90_key_end.cuh"
@@ -45,7 +40,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
     float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634), zero = 0;
-    const unsigned bias_place[2] = {bias_place_of(row), bias_place_of(row + 8)};
+    unsigned bias_place = bias_place_of(row);
     unsigned n = 0, items = 0;
     nh_item item;
     walk w;

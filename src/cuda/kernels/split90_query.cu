@@ -10,6 +10,7 @@
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 72
 #define CONSUMER_REGISTERS 216
+#define BIAS_MOST_BATCH 4
 #endif
 #include "fused90_again.cuh"
 #include "fused90_bias_gradient.cuh"
@@ -108,10 +109,12 @@ __device__ __forceinline__ float2 stats_of(const nh_cuda_args &args, const nh_it
 /* dP becomes dS. The bias's gradient has no row to make again where a masked pair's dP is not finite: its dS is zero. */
 __device__ __forceinline__ void differentiate(float *d_p, const float *weight, float delta, float delta_below) {
 #pragma unroll
-    for (int i = 0; i < SCORES; i++) {
+    for (int i = 0; i < SCORES; i++)
         d_p[i] = weight[i] * (d_p[i] - (i & 2 ? delta_below : delta));
-        if (NH_BIASED && weight[i] == 0) d_p[i] = 0;
-    }
+    if (!NH_BIASED || !__any_sync(~0u, doubt<SCORES>(d_p) != 0)) return;
+#pragma unroll
+    for (int i = 0; i < SCORES; i++)
+        if (weight[i] == 0) d_p[i] = 0;
 }
 
 __device__ __forceinline__ bool d_q_spoilt(const nh_cuda_args &args, const nh_query &query) {
@@ -128,7 +131,7 @@ __device__ __forceinline__ void d_q_again(const nh_cuda_args &args, const nh_que
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
-    const unsigned bias_place[2] = {bias_place_of(row), bias_place_of(row + 8)};
+    unsigned bias_place = bias_place_of(row);
     unsigned long long q = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned long long d_o = nh_descriptor(s.d_o + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
     unsigned n = 0, m = 0, items = 0, packed[SCORES / 2];
