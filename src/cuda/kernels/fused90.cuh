@@ -312,6 +312,11 @@ __device__ __forceinline__ bool seen_whole(const walk &w, int first = NH_FIRST_A
     return whole;
 }
 
+/* The tile is not one of extra tokens. */
+__device__ __forceinline__ bool of_window(const walk &w) {
+    return !NH_EXTRA || w.t < w.window_tiles;
+}
+
 __device__ __forceinline__ void start_of_tile(const walk &w, int start[3]) {
     const int k_tile[3] = NH_WALK_TILE;
 #pragma unroll

@@ -199,7 +199,7 @@ __device__ __forceinline__ void bias_scores(const nh_cuda_args &args, const Layo
     if (!NH_BIASED) return;
     unsigned box = s.bias + SLOT(n) * BIAS_BYTES;
     nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
-    if (w.t < w.window_tiles) {
+    if (of_window(w)) {
         add_bias(score, (float)args.scale, box + place);
     } else {
 #pragma unroll

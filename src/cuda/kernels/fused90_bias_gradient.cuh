@@ -181,8 +181,9 @@ __device__ __forceinline__ void add_tile(const nh_cuda_args &args, const bias_gr
     add_parts(s, lines);
     nh_barrier_arrive(s.parts_free);
     meet(s, m + 1);
-#pragma unroll 1
-    for (int first = (int)threadIdx.x - 32; first < BIAS_ENTRIES; first += AT_ONCE * BIAS_LANES) {
+#pragma unroll
+    for (int round = 0; round < BIAS_ROUNDS; round += AT_ONCE) {
+        int first = (int)threadIdx.x - 32 + round * BIAS_LANES;
         float sum[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {

@@ -171,7 +171,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             NH_WGMMA_FENCE();
             issue_d_q(d_q, packed,
                       nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
-            if (NH_BIASED && w.t < w.window_tiles) pass_on_d_s(s.gradient, d_p, m++);
+            if (NH_BIASED && of_window(w)) pass_on_d_s(s.gradient, d_p, m++);
             NH_WGMMA_WAIT(0);
             release(s.k_free + 8 * SLOT(n));
             n++;
