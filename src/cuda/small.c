@@ -135,6 +135,8 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
     nh_kernel_define(&spec, "NH_STAGES", launch->stages);
+    nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
+    nh_kernel_define(&spec, "NH_NEAR_HEADS", shape->slots ? nh_small_near_heads(problem->heads) : 1);
     if (launch->stages) define_boxes(problem, &spec);
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(&spec, names[0][a], shape->rows[a]);
@@ -174,6 +176,8 @@ static void set_maps(const struct nh_problem *problem, const struct nh_small_lau
                      struct nh_cuda_step *step) {
     const struct nh_small_shape *shape = &launch->shape;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    int32_t statistics[NH_AXES];
+    nh_small_statistics_box(shape, statistics);
     step->maps = 0;
     if (!launch->stages) return;
     for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++) {
@@ -181,7 +185,7 @@ static void set_maps(const struct nh_problem *problem, const struct nh_small_lau
         bool halo = by_keys ? *tensor == NHOOD_Q || *tensor == NHOOD_D_O
                             : *tensor == NHOOD_K || *tensor == NHOOD_V;
         *map = *tensor == NH_DELTA
-                   ? nh_fused90_stats_map(problem, shape->halo)
+                   ? nh_fused90_stats_map(problem, statistics)
                    : nh_fused90_map(problem, *tensor, halo ? shape->halo : shape->subtile, 1);
         /* more would be fetched for nothing where heads lie apart */
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
@@ -205,8 +209,10 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     set_maps(problem, &launch, step);
     step->threads = 32 * (launch.warps + nh_small_fetchers(launch.stages));
     step->shared_bytes = nh_small_shared_bytes(problem, &launch);
-    step->grid[0] = nh_min(step->args.tiling.items,
-                           device->multiprocessors * nh_small_residents(problem, device, &launch));
+    int64_t blocks = nh_min(step->args.tiling.items,
+                            device->multiprocessors * nh_small_residents(problem, device, &launch));
+    int64_t near_heads = launch.shape.slots ? nh_small_near_heads(problem->heads) : 1;
+    step->grid[0] = nh_max(blocks / near_heads, 1) * near_heads;
     return NHOOD_OK;
 }
 

@@ -20,7 +20,7 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
     launch->stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
     return nh_small_shape_of(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
                              value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), subtile,
-                             launch->stages > 0, &launch->shape);
+                             launch->stages, &launch->shape);
 }
 
 /* Of an item and a subtile, and warps where threads copy: by keys one per subtile, which keeps its sums. */

@@ -36,22 +36,28 @@ static int64_t steps_of(int64_t dim) {
     return nh_ceil_div(dim, 16);
 }
 
-/* What is fetched for an item. */
-static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    enum { BOX_ALIGNMENT = 1024, BARRIERS_BYTES = 16, STATISTICS_BYTES = 16 };
-    int64_t halo = launch->shape.halo_rows, rows = launch->shape.item_rows;
+static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes) {
+    enum { BOX_ALIGNMENT = 1024 };
+    return launch->stages ? nh_ceil_div(bytes, BOX_ALIGNMENT) * BOX_ALIGNMENT : bytes;
+}
+
+/* Halos and rows of items that are under way or in use. */
+static int64_t stages_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { BARRIERS_BYTES = 24, STATISTICS_BYTES = 16 };
+    int64_t columns = launch->shape.halo_rows, rows = launch->shape.item_rows;
     int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
-    bool forward = launch->kernel == NH_SMALL_FORWARD;
-    bool by_queries = launch->kernel == NH_SMALL_BACKWARD_QUERY;
-    const int64_t part[] = {halo * key, halo * value, rows * (forward ? nh_max(key, value) : key),
-                            forward ? 0 : rows * value,
-                            forward      ? 0
-                            : by_queries ? rows * value
-                                         : halo * STATISTICS_BYTES};
-    int64_t bytes = BARRIERS_BYTES, alignment = launch->stages ? BOX_ALIGNMENT : 1;
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        bytes += nh_ceil_div(part[i], alignment) * alignment;
-    return bytes;
+    int64_t stages = nh_max(1, launch->stages), halos = launch->shape.slots ? 1 : stages;
+    int64_t halo = aligned_bytes(launch, columns * key) + aligned_bytes(launch, columns * value);
+    if (launch->kernel == NH_SMALL_FORWARD)
+        return halos * halo +
+               stages * (BARRIERS_BYTES + aligned_bytes(launch, rows * nh_max(key, value)));
+    int32_t box[NH_AXES];
+    int64_t item = aligned_bytes(launch, rows * key) + aligned_bytes(launch, rows * value);
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) item += aligned_bytes(launch, rows * value);
+    if (launch->kernel == NH_SMALL_BACKWARD_KEY)
+        halo += aligned_bytes(launch, nh_max(1, launch->shape.slots) * STATISTICS_BYTES *
+                                          nh_small_statistics_box(&launch->shape, box));
+    return halos * halo + stages * (BARRIERS_BYTES + item);
 }
 
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
@@ -66,8 +72,7 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                           ? 16 * launch->warps * nh_small_row_bytes(problem->dim)
                           : 0;
     int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
-    return nh_max(1, launch->stages) * stage_bytes(problem, launch) +
-           penalty_bytes(problem, launch) + bias_gradient + lse + results +
+    return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse + results +
            nh_small_table_bytes(problem, shape, scenes);
 }
 
@@ -121,7 +126,7 @@ static double subtile_instructions(const struct nh_problem *problem,
 
 /* What an item copies to shared memory. */
 static double item_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    double dims = (double)(problem->dim + problem->dim_v), halo = (double)launch->shape.halo_rows;
+    double dims = (double)(problem->dim + problem->dim_v), halo = (double)launch->shape.fetched_rows;
     double share = (double)(problem->heads / problem->kv_heads);
     double rows = (double)launch->shape.item_rows;
     switch (launch->kernel) {

@@ -88,8 +88,72 @@ static void fill_gaps(struct nh_small_shape *shape) {
         h[1]++;
 }
 
+/* ---- halos that roll ---- */
+
+int32_t nh_small_near_heads(int64_t heads) {
+    return heads % 4 == 0 ? 4 : heads % 2 == 0 ? 2 : 1;
+}
+
+/* The axis along which they do. */
+struct chain {
+    const struct nh_axis *axis;
+    enum nh_small_rows rows;
+    /* of the longest dilation group, and whether others are shorter */
+    int64_t length, tiles, shorter;
+    int64_t item, columns;
+};
+
+/* Slots that the boxes of the chain's item need. */
+static struct nh_range item_slots(const struct chain *chain, int64_t item) {
+    struct nh_range slots = {INT64_MAX, 0};
+    for (int64_t less = 0; less <= chain->shorter; less++) {
+        int64_t length = chain->length - less, row = nh_min(item * chain->item, length - 1);
+        int64_t begin = nh_min(columns_of(chain->axis, chain->rows, length, row).begin,
+                               chain->tiles * chain->item - chain->columns);
+        slots.begin = nh_min(slots.begin, begin / chain->item);
+        slots.end = nh_max(slots.end, nh_ceil_div(begin + chain->columns, chain->item));
+    }
+    return slots;
+}
+
+/* Slots that are in use when an item's are asked for and the stages before hold the items before. */
+static int64_t slots_in_use(const struct chain *chain, int64_t item, int32_t stages) {
+    int64_t oldest = INT64_MAX;
+    for (int64_t before = item; before > item - stages; before--) {
+        int64_t own = ((before % chain->tiles) + chain->tiles) % chain->tiles;
+        oldest = nh_min(oldest, before - own + item_slots(chain, own).begin);
+    }
+    return item_slots(chain, item).end - oldest;
+}
+
+/* 0: the halo cannot roll. Rows of a slot are whole turns of the swizzle or, where the number of slots is even, half ones. */
+static int32_t slots_of(const struct nh_problem *problem, enum nh_small_rows rows,
+                        const struct nh_small_shape *shape, int64_t slot_rows, int32_t stages) {
+    int a = NH_AXES - problem->rank;
+    const struct nh_axis *axis = &problem->axis[a];
+    int64_t item = shape->rows[a];
+    if (problem->rank == 1 || item == 1 || item != shape->subtile[a] ||
+        slot_rows % (problem->rank == 2 ? 4 : 8) ||
+        (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
+        return 0;
+    int64_t length = representative_length(
+        axis, nh_axis_group_length(axis->length, axis->dilation, 0), item);
+    const struct chain chain = {.axis = axis,
+                                .rows = rows,
+                                .length = length,
+                                .tiles = nh_ceil_div(length, item),
+                                .shorter = axis->length % axis->dilation != 0,
+                                .item = item,
+                                .columns = shape->columns[a]};
+    if (chain.tiles * item < chain.columns) return 0;
+    int64_t slots = 1;
+    for (int64_t i = 0; i < chain.tiles; i++)
+        slots = nh_max(slots, slots_in_use(&chain, i, stages));
+    return (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
+}
+
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *subtile, bool boxes,
+                       const int32_t *item, const int32_t *subtile, int32_t stages,
                        struct nh_small_shape *shape) {
     *shape = (struct nh_small_shape){.dense = true, .item_rows = 1, .items = 1, .subtiles = 1};
     int64_t box = 1;
@@ -108,13 +172,29 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
         shape->subtiles *= tiles_of(axis, subtile[a]);
         box *= columns;
     }
-    if (boxes) fill_gaps(shape);
+    if (stages) fill_gaps(shape);
     const int32_t *h = shape->halo, *k = shape->columns;
     int64_t line = h[0] * h[1] == 1 ? h[2] : congruent(h[2], k[2]);
     int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
-    shape->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
+    shape->fetched_rows = shape->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
+    int first = NH_AXES - problem->rank;
+    int64_t slot_rows = shape->rows[first] * (problem->rank == 3 ? plane : line);
+    if (stages) shape->slots = slots_of(problem, rows, shape, slot_rows, stages);
+    if (shape->slots) {
+        shape->halo[first] = shape->rows[first];
+        shape->fetched_rows = slot_rows;
+        shape->halo_rows = shape->slots * slot_rows;
+    }
     shape->blocks = nh_ceil_div(box, 8);
     return shape->halo_rows <= MOST_HALO_ROWS;
+}
+
+int64_t nh_small_statistics_box(const struct nh_small_shape *shape, int32_t *box) {
+    for (int a = 0; a < NH_AXES; a++)
+        box[a] = shape->halo[a];
+    if (!shape->slots || shape->halo[0] > 1) return shape->fetched_rows;
+    box[2] += box[2] % 2;
+    return (int64_t)box[1] * box[2];
 }
 
 int64_t nh_small_row_bytes(int64_t width) {
@@ -134,11 +214,13 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
                              int64_t scenes) {
-    enum { ITEM_BYTES = 64 + 32 * NH_CUDA_TENSORS, ALIGNMENTS_BYTES = 1536 };
+    enum { ITEM_BYTES = 80 + 32 * NH_CUDA_TENSORS, ALIGNMENTS_BYTES = 1536 };
     const int32_t *q = shape->rows, *k = shape->columns;
+    int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
-    int64_t scene = ITEM_BYTES + (q[0] + q[1] + q[2]) * (12 + 16 * chunks);
+    int64_t scene = ITEM_BYTES + (q[0] + q[1] + q[2]) * (12 + 16 * chunks) + 8 * q[first];
     int64_t prefixes = (k[0] + k[1] + k[2] + 3) * 16 * chunks;
+    int64_t wraps = shape->slots ? k[first] : 1;
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
     if (problem->has_bias) {
         scene += 4 * problem->bias_count;
@@ -149,5 +231,5 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
         }
         columns *= 2;
     }
-    return scenes * scene + prefixes + gathers + 4 * columns + ALIGNMENTS_BYTES;
+    return scenes * scene + prefixes + wraps * (gathers + 4 * columns) + ALIGNMENTS_BYTES;
 }

@@ -13,19 +13,30 @@ struct nh_small_shape {
     int32_t rows[NH_AXES], subtile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
     /* every row sees all columns of its subtile */
     bool dense;
-    /* in shared memory */
-    int64_t halo_rows, item_rows;
+    /* of a halo that rolls along the first axis (kernels/small_roll.cuh), each with as many positions as an item has rows
+     * there, which `halo` then counts; 0: an item's halo is fetched as a whole */
+    int32_t slots;
+    /* in shared memory; of the halo: all slots, what is fetched at a time */
+    int64_t halo_rows, fetched_rows, item_rows;
     /* blocks of 8 columns that a subtile multiplies */
     int64_t blocks;
     /* of the whole problem, per batch entry and head */
     double items, subtiles;
 };
 
-/* boxes: the copy engine fetches halos, which then have no gaps: columns are added to lines, and lines to planes, until
- * consecutive columns of a subtile are consecutive rows modulo 8. False if a halo is larger than any shared memory. */
+/* stages: of the copy engine, which fetches halos without gaps: columns are added to lines, and lines to planes, until
+ * consecutive columns of a subtile are consecutive rows modulo 8; halos of items that are one subtile wide on the first axis
+ * roll. 0: threads copy. False if a halo is larger than any shared memory. */
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *subtile, bool boxes,
+                       const int32_t *item, const int32_t *subtile, int32_t stages,
                        struct nh_small_shape *shape);
+
+/* Box of columns whose statistics are fetched at a time, and its places in shared memory: a slot's lines are even, as boxes
+ * start at multiples of 128 bytes. */
+int64_t nh_small_statistics_box(const struct nh_small_shape *shape, int32_t *box);
+
+/* Heads next to each other that blocks next to each other work for, where halos roll. */
+int32_t nh_small_near_heads(int64_t heads);
 
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_small_row_bytes(int64_t width);

@@ -10,6 +10,8 @@
  * ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
  *
  * On sm_90 the copy engine fetches halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh), else threads copy them.
+ * Then a block may take items that follow each other along the first axis, and fetch of each halo what the one before did
+ * not have (NH_SLOTS > 0: see small_roll.cuh).
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128), NH_Q0.. (rows of an item), NH_S0.. (of a
  * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some
@@ -25,6 +27,11 @@
 /* Of the copy engine's boxes that are under way or in use at a time; 0: threads copy. */
 #ifndef NH_STAGES
 #define NH_STAGES 0
+#endif
+
+/* Of the rolling halo; 0: an item's halo is fetched as a whole. */
+#ifndef NH_SLOTS
+#define NH_SLOTS 0
 #endif
 
 #define NH_LOG2E 1.4426950408889634
@@ -54,7 +61,15 @@ enum {
     NH_COLUMNS = NH_CHUNKS * NH_CHUNK,
     NH_LINE = NH_H0 * NH_H1 == 1 ? NH_H2 : NH_CONGRUENT(NH_H2, NH_K2),
     NH_PLANE = NH_H0 == 1 ? NH_H1 * NH_LINE : NH_CONGRUENT(NH_H1 *NH_LINE, NH_K1 *NH_K2),
-    NH_HALO_ROWS = (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
+    /* what is fetched at a time: with NH_SLOTS as far along the first axis as an item's rows */
+    NH_FETCHED_ROWS = NH_SLOTS ? NH_H0 * NH_PLANE : (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
+    NH_HALO_ROWS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_ROWS : NH_FETCHED_ROWS,
+    /* statistics of columns: the copy engine's boxes start at multiples of 128 bytes, so a slot of lines has whole ones */
+    NH_STATISTICS_LINE = NH_SLOTS && NH_RANK == 2 ? (NH_LINE + 1) / 2 * 2 : NH_LINE,
+    NH_FETCHED_STATISTICS = NH_RANK == 2 && NH_SLOTS ? NH_H1 * NH_STATISTICS_LINE : NH_FETCHED_ROWS,
+    NH_STATISTICS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_STATISTICS : NH_FETCHED_STATISTICS,
+    /* where threads copy, and where it rolls, there is only one */
+    NH_HALOS = NH_STAGES == 0 || NH_SLOTS ? 1 : NH_STAGES,
     NH_STEPS = (NH_DIM + 15) / 16,
     NH_STEPS_V = (NH_DIM_V + 15) / 16,
     NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V,
@@ -105,6 +120,9 @@ NH_DEVICE constexpr int nh_axis_halo(int axis) {
 NH_DEVICE constexpr int nh_axis_pitch(int axis) {
     return axis == 0 ? NH_PLANE : axis == 1 ? NH_LINE : 1;
 }
+NH_DEVICE constexpr int nh_statistics_pitch(int axis) {
+    return axis == 1 ? NH_STATISTICS_LINE : nh_axis_pitch(axis);
+}
 NH_DEVICE constexpr int nh_rows_before(int axis) {
     return axis == 0 ? 0 : axis == 1 ? NH_Q0 : NH_Q0 + NH_Q1;
 }
@@ -134,15 +152,6 @@ NH_DEVICE int nh_row_number(int subtile, int row) {
 
 /* ---- items ---- */
 
-struct nh_item {
-    int number, batch, head; /* of the rows */
-    /* dilation group and its tokens, first positions of rows and halo */
-    int group[3], length[3], row[3], column[3];
-    /* Of each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
-     * (In shared memory because the compiler would keep products of strides in registers across items.) */
-    long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
-};
-
 NH_DEVICE int nh_least(int a, int b) {
     return a < b ? a : b;
 }
@@ -162,15 +171,29 @@ NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int posit
     return nh_window_range(length, (int)axis.window, stride, axis.causal, position);
 }
 
+#include "small_roll.cuh"
+
+struct nh_item {
+    int number, batch, head; /* of the rows */
+    /* dilation group and its tokens, first positions of rows and halo */
+    int group[3], length[3], row[3], column[3];
+    nh_roll roll;
+    /* Of each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
+     * (In shared memory because the compiler would keep products of strides in registers across items.) */
+    long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
+};
+
 /* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that item
- * has no rows that exist. */
-NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item) {
+ * has no rows that exist. first: of those that a block takes. */
+NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, bool first, nh_item &item) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
     int length[3] = {1, 1, 1};
     unsigned rest = (unsigned)index;
+    const int near_head = NH_SLOTS ? nh_digit(&rest, NH_NEAR_HEADS) : 0, line = (int)rest;
+    if (NH_SLOTS) row[NH_FIRST_AXIS] = nh_digit(&rest, args.tiling.tiles[NH_FIRST_AXIS]) * nh_axis_rows(NH_FIRST_AXIS);
 #pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS; a--)
+    for (int a = 2; a >= NH_FIRST_AXIS + (NH_SLOTS > 0); a--)
         row[a] = nh_digit(&rest, args.tiling.tiles[a]) * nh_axis_rows(a);
 #pragma unroll
     for (int a = 2; a >= NH_FIRST_AXIS; a--) {
@@ -179,11 +202,16 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item
         length[a] = nh_axis_group_length((int)axis.length, (int)axis.dilation, group[a]);
         column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1)).begin;
     }
+    nh_roll roll = {0, {0, 0}};
+    if (NH_SLOTS) {
+        roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first);
+        column[NH_FIRST_AXIS] = nh_roll_begin(args, column[NH_FIRST_AXIS]);
+    }
     int share = (int)(args.heads / args.kv_heads);
     int heads = (int)(NH_INVERSE ? args.kv_heads : args.heads), row_head;
-    if (NH_HEAD_SLOWEST) {
+    if (NH_HEAD_SLOWEST || NH_SLOTS) {
         int batch = nh_digit(&rest, (int)args.batch);
-        row_head = (int)rest;
+        row_head = (int)rest * (NH_SLOTS ? NH_NEAR_HEADS : 1) + near_head;
         rest = (unsigned)batch;
     } else {
         row_head = nh_digit(&rest, heads);
@@ -206,6 +234,7 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, int index, nh_item &item
         item.number = index;
         item.batch = (int)rest;
         item.head = row_head;
+        item.roll = roll;
 #pragma unroll
         for (int a = 0; a < 3; a++) {
             item.group[a] = group[a];

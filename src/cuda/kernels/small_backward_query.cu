@@ -6,10 +6,11 @@
 #include "small_bias_gradient.cuh"
 #include "small_exact_gradient.cuh"
 
-/* What is fetched for an item. */
-struct nh_stage {
+struct nh_halo {
     alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
+};
+struct nh_rows {
     /* where threads copy, gradients take the places of queries that have been read */
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)];
@@ -17,12 +18,12 @@ struct nh_stage {
 };
 
 struct nh_shared {
+    nh_halo halo[NH_HALOS];
+    nh_rows rows[NH_STAGES ? NH_STAGES : 1];
 #if NH_STAGES
-    nh_stage stage[NH_STAGES];
     alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_DIM)];
     nh_ring ring;
 #else
-    nh_stage stage;
     nh_scene scene[2];
 #endif
     nh_tables tables;
@@ -83,18 +84,19 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
 }
 
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
-                                const nh_penalties &penalties, const nh_stage &stage, nh_bias_sums &sums,
-                                int subtile, char *results) {
+                                const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows,
+                                nh_bias_sums &sums, int subtile, char *results) {
     unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4], places[NH_STEPS_PLACES][4];
-    nh_load_rows<NH_DIM, NH_STEPS>(queries, stage.queries, subtile);
-    nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, stage.d_outputs, subtile);
+    nh_load_rows<NH_DIM, NH_STEPS>(queries, rows.queries, subtile);
+    nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, rows.d_outputs, subtile);
     float lse[2], delta[2], d_queries[2 * NH_STEPS][4] = {};
-    nh_row_statistics(args, scene, subtile, stage.outputs, d_outputs, lse, delta);
+    nh_row_statistics(args, scene, subtile, rows.outputs, d_outputs, lse, delta);
     unsigned keys[NH_STEPS], keys_across[NH_STEPS], values[NH_STEPS_V];
-    int first = nh_box_row(scene.sight, subtile), reach = nh_sight_reach(scene.sight, subtile);
-    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, stage.keys, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, stage.keys, first);
-    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, stage.values, first);
+    const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
+    const int reach = nh_sight_reach(scene.sight, subtile);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, halo.keys, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, halo.keys, first);
+    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, halo.values, first);
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     const bool bias_wanted = nh_bias_wanted(args);
     const float *bias[2] = {scene.bias, scene.bias};
@@ -106,8 +108,8 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
         unsigned seen[2];
         int row[4 * NH_GATHERS], row_across[4 * NH_GATHERS];
         if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, chunk);
-        nh_gather_rows(row, tables.columns, chunk, nh_lane_column<NH_AS_LAID>());
-        nh_gather_rows(row_across, tables.columns, chunk, nh_lane_column<NH_TRANSPOSED>());
+        nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
+        nh_gather_rows(row_across, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             int column = chunk * NH_CHUNK + 16 * p;
@@ -163,24 +165,25 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
-            nh_stage &stage = shared.stage[turn];
+            nh_halo &halo = shared.halo[turn % NH_HALOS];
+            nh_rows &rows = shared.rows[turn];
             int kv_head = item.head / (heads / kv_heads);
-            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, stage.queries, item.head, heads);
-            nh_fetch_rows<NH_O_MAP>(args, item, maps.o, barrier, stage.outputs, item.head, heads);
-            nh_fetch_rows<NH_D_O_MAP>(args, item, maps.d_o, barrier, stage.d_outputs, item.head, heads);
+            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, rows.queries, item.head, heads);
+            nh_fetch_rows<NH_O_MAP>(args, item, maps.o, barrier, rows.outputs, item.head, heads);
+            nh_fetch_rows<NH_D_O_MAP>(args, item, maps.d_o, barrier, rows.d_outputs, item.head, heads);
             if (threadIdx.x % 32) return;
-            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, stage.keys, kv_head, kv_heads);
-            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, stage.values, kv_head, kv_heads);
+            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, kv_head, kv_heads);
+            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, kv_head, kv_heads);
         };
-        nh_fetch_items<(2 * NH_HALO_ROWS + 3 * NH_ROWS) * nh_row_bytes(NH_DIM)>(
+        nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), 3 * NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, 1, fetch);
     } else {
         int bias_turn = 0;
         char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
             nh_bias_head(args, bias_turn, scene.item.head, shared.sums);
-            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.stage[stage], shared.sums,
-                             subtile, results);
+            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS],
+                             shared.rows[stage], shared.sums, subtile, results);
             if (args.tensor[NH_D_Q].data)
                 nh_store_results<NH_D_Q_MAP>(args, scene.item, maps.d_q, NH_D_Q, subtile, results,
                                              scene.item.head, heads);
@@ -196,33 +199,34 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_query(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    nh_stage &stage = shared.stage;
+    nh_halo &halo = shared.halo[0];
+    nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables, shared.scene);
-    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, shared.scene[0].item);
+    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, false, shared.scene[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn];
         const nh_item &item = scene.item;
         turn ^= 1;
-        nh_copy_halo<NH_DIM>(args, item, NH_K, 0, stage.keys);
-        nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, stage.values);
-        nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_Q, stage.queries);
-        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, stage.outputs);
-        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, stage.d_outputs);
+        nh_copy_halo<NH_DIM>(args, item, NH_K, 0, halo.keys);
+        nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, halo.values);
+        nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_Q, rows.queries);
+        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, rows.outputs);
+        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, rows.d_outputs);
         nh_bias_head(args, bias_turn, item.head, shared.sums);
         nh_scene_fill(args, shared.tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
         nh_item_locate_next(args, index + (int)gridDim.x, shared.scene[turn].item);
         nh_copy_wait();
         __syncthreads();
         nh_for_subtiles(args, item, [&](int subtile) {
-            nh_differentiate(args, scene, shared.tables, shared.penalties, stage, shared.sums, subtile,
-                             stage.queries);
+            nh_differentiate(args, scene, shared.tables, shared.penalties, halo, rows, shared.sums, subtile,
+                             rows.queries);
             __syncwarp();
             if (args.tensor[NH_D_Q].data)
-                nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, stage.queries, subtile);
+                nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, rows.queries, subtile);
         });
         __syncthreads();
     }

@@ -16,15 +16,29 @@
 struct nh_ring {
     nh_scene scene[NH_STAGES + NH_FETCHERS];
     unsigned long long full[NH_STAGES], free[NH_STAGES];
+    /* whose boxes have been asked for: a rolling halo's place may be in use by any item before the stage's last */
+    unsigned long long asked[NH_STAGES];
 };
 
 NH_DEVICE nh_scene &nh_scene_of(nh_ring &ring, unsigned turn) {
     return ring.scene[turn % (NH_STAGES + NH_FETCHERS)];
 }
 
+/* Where this block's items begin, or those of the block `ahead` after it, in the items of a head where the halo rolls. */
+NH_DEVICE unsigned nh_roll_start(const nh_cuda_args &args, unsigned ahead) {
+    const unsigned block = blockIdx.x / NH_NEAR_HEADS + ahead, blocks = gridDim.x / NH_NEAR_HEADS;
+    return (unsigned)((unsigned long long)args.tiling.items / NH_NEAR_HEADS * block / blocks);
+}
+
 /* Items of this block. */
 NH_DEVICE unsigned nh_own_items(const nh_cuda_args &args) {
+    if (NH_SLOTS) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
     return ((unsigned)args.tiling.items - blockIdx.x + gridDim.x - 1) / gridDim.x;
+}
+
+NH_DEVICE int nh_own_item(const nh_cuda_args &args, unsigned turn) {
+    return (int)(NH_SLOTS ? (nh_roll_start(args, 0) + turn) * NH_NEAR_HEADS + blockIdx.x % NH_NEAR_HEADS
+                          : blockIdx.x + turn * gridDim.x);
 }
 
 /* By one thread; a barrier must follow. */
@@ -32,6 +46,7 @@ NH_DEVICE void nh_ring_start(nh_ring &ring) {
     for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 2);
         nh_barrier_init(nh_shared_address(&ring.free[i]), NH_SUBTILES);
+        nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
     }
     nh_barrier_init_done();
 }
@@ -47,12 +62,27 @@ NH_DEVICE void nh_box_at(int (&at)[5], const nh_cuda_args &args, const nh_item &
     place<LAYOUT>(at, 0, head, heads, NH_DIM, token, item.batch);
 }
 
-template <int LAYOUT>
+/* What the item needs of a tensor's halo and is not there yet. */
+template <int LAYOUT, int BYTES = NH_FETCHED_ROWS * nh_row_bytes(NH_DIM)>
 NH_DEVICE void nh_fetch_halo(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
-    int at[5];
-    nh_box_at<LAYOUT>(at, args, item, item.column, head, heads);
-    nh_copy_box(nh_shared_address(to), &map, barrier, at);
+    int at[5], position[3] = {item.column[0], item.column[1], item.column[2]};
+    const int slots = NH_SLOTS ? item.roll.fresh.end : 1;
+#pragma unroll 1
+    for (int slot = NH_SLOTS ? item.roll.fresh.begin : 0; slot < slots; slot++) {
+        unsigned place = 0;
+        if (NH_SLOTS) {
+            position[NH_FIRST_AXIS] = slot * NH_SLOT_LINES;
+            place = (unsigned)(item.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
+        }
+        nh_box_at<LAYOUT>(at, args, item, position, head, heads);
+        nh_copy_box(nh_shared_address(to) + place * BYTES, &map, barrier, at);
+    }
+}
+
+/* Boxes of each tensor's halo, for an item. */
+NH_DEVICE int nh_fetches(const nh_item &item) {
+    return NH_SLOTS ? item.roll.fresh.end - item.roll.fresh.begin : 1;
 }
 
 template <int LAYOUT>
@@ -100,27 +130,33 @@ NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, c
 }
 
 /* A fetching warp's part. An item is fetched for each of `members` heads that share its rows: fetch(item, stage, member,
- * barrier) starts what is to land in the stage, BYTES in all. */
-template <int BYTES, typename Fetch>
+ * barrier) starts what is to land in the stage: so many bytes of each box of the halo and of the item's rows. */
+template <int HALO_BYTES, int ROWS_BYTES, typename Fetch>
 NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                               const Fetch &fetch) {
     const int lane = (int)(threadIdx.x % 32);
     const unsigned turns = nh_own_items(args) * members;
 #pragma unroll 1
     for (unsigned turn = threadIdx.x / 32 - NH_WARPS; turn < turns; turn += NH_FETCHERS) {
-        const unsigned stage = turn % NH_STAGES, index = blockIdx.x + turn / members * gridDim.x;
+        const unsigned stage = turn % NH_STAGES, before = turn - 1;
         const int member = (int)(turn % members);
         const unsigned full = nh_shared_address(&ring.full[stage]);
         nh_scene &scene = nh_scene_of(ring, turn);
-        nh_item_locate(args, (int)index, scene.item);
+        nh_item_locate(args, nh_own_item(args, turn / members), turn == 0, scene.item);
         __syncwarp();
         nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
+        if (NH_SLOTS && turn)
+            nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_STAGES]), before / NH_STAGES & 1);
         __syncwarp();
-        if (lane == 0) nh_barrier_expect(full, BYTES);
+        if (lane == 0)
+            nh_barrier_expect(full, (unsigned)(nh_fetches(scene.item) * HALO_BYTES + ROWS_BYTES));
         __syncwarp();
         fetch(scene.item, (int)stage, member, full);
-        const unsigned before = turn - 1;
+        if (NH_SLOTS) {
+            __syncwarp();
+            if (lane == 0) nh_barrier_arrive(nh_shared_address(&ring.asked[stage]));
+        }
         if (turn)
             nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
         if (lane == 0) nh_barrier_arrive(full);

@@ -62,7 +62,8 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
                 const int at[3] = {x, y, z};
                 int halo_row = 0, entry = 0;
                 for (int a = NH_FIRST_AXIS; a < 3; a++) {
-                    halo_row += (at[a] - item.column[a]) * nh_axis_pitch(a);
+                    halo_row += nh_axis_pitch(a) * (NH_SLOTS && a == NH_FIRST_AXIS ? nh_roll_line(item.roll, at[a])
+                                                                                   : at[a] - item.column[a]);
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
                 nh_exact_key(state, keys, values, halo_row, (float)(args.scale * NH_LOG2E),

@@ -7,21 +7,22 @@
 #include "small_boxes.cuh"
 #endif
 
-/* What is fetched for an item. */
-struct nh_stage {
+struct nh_halo {
     alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
+};
+struct nh_rows {
     /* where threads copy, outputs take the places of queries that have been read */
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_WIDEST)];
 };
 
 struct nh_shared {
+    nh_halo halo[NH_HALOS];
+    nh_rows rows[NH_STAGES ? NH_STAGES : 1];
 #if NH_STAGES
-    nh_stage stage[NH_STAGES];
     alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_WIDEST)];
     nh_ring ring;
 #else
-    nh_stage stage;
     nh_scene scene[2];
 #endif
     nh_tables tables;
@@ -91,7 +92,7 @@ NH_DEVICE void nh_store_lse(const nh_cuda_args &args, const nh_item &item, int s
 }
 
 /* Outputs into shared memory, LSE to memory. */
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_stage &stage, int subtile,
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_halo &halo, int subtile,
                          char *results, const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
     float inverse[2], lse[2];
     const bool spoilt = nh_spoilt(output, 0) | nh_spoilt(output, 1);
@@ -108,18 +109,19 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
 #endif
     nh_stage_rows<NH_WIDEST, NH_STEPS_V>(results, output, inverse[0], inverse[1], subtile);
     if (__any_sync(~0u, spoilt))
-        nh_exact_rows(args, scene, stage.keys, stage.values, subtile, results, output, lse);
+        nh_exact_rows(args, scene, halo.keys, halo.values, subtile, results, output, lse);
     nh_store_lse(args, scene.item, subtile, lse);
 }
 
 NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
-                         const nh_penalties &penalties, const nh_stage &stage, int subtile, char *results) {
+                         const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows, int subtile,
+                         char *results) {
     unsigned queries[NH_STEPS][4];
-    nh_load_rows<NH_WIDEST, NH_STEPS>(queries, stage.queries, subtile);
+    nh_load_rows<NH_WIDEST, NH_STEPS>(queries, rows.queries, subtile);
     unsigned keys[NH_STEPS], values[NH_STEPS_V];
-    int first = nh_box_row(scene.sight, subtile);
-    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, stage.keys, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, stage.values, first);
+    int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, halo.keys, first);
+    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, halo.values, first);
     unsigned places[NH_STEPS_PLACES][4];
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     nh_state state = {{-1e30f, -1e30f}, {0.f, 0.f}};
@@ -128,7 +130,7 @@ NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const 
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         int row[4 * NH_GATHERS];
         nh_scores scores = {};
-        nh_gather_rows(row, tables.columns, chunk, nh_lane_column<NH_AS_LAID>());
+        nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
 #pragma unroll
         for (int p = 0; NH_PENALTY && p < NH_PAIRS; p++)
             nh_penalize(scores + 2 * p, places, penalties, chunk * NH_PAIRS + p,
@@ -138,7 +140,7 @@ NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const 
             nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, queries, keys, row[p],
                                                   2 * p + 1 < NH_BLOCKS);
         nh_softmax_chunk(args, scene, tables, subtile, chunk, scores, state, output);
-        nh_gather_rows(row, tables.columns, chunk, nh_lane_column<NH_TRANSPOSED>());
+        nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             unsigned weights[4];
@@ -146,7 +148,7 @@ NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const 
             nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row[p]);
         }
     }
-    nh_finish(args, scene, stage, subtile, results, state, output);
+    nh_finish(args, scene, halo, subtile, results, state, output);
 }
 
 #if NH_STAGES
@@ -166,19 +168,20 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
-            nh_stage &stage = shared.stage[turn];
+            nh_halo &halo = shared.halo[turn % NH_HALOS];
             int kv_head = item.head / (heads / kv_heads);
-            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, stage.queries, item.head, heads);
+            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, shared.rows[turn].queries, item.head, heads);
             if (threadIdx.x % 32) return;
-            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, stage.keys, kv_head, kv_heads);
-            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, stage.values, kv_head, kv_heads);
+            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, kv_head, kv_heads);
+            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, kv_head, kv_heads);
         };
-        nh_fetch_items<(2 * NH_HALO_ROWS + NH_ROWS) * nh_row_bytes(NH_DIM)>(args, shared.tables,
-                                                                            shared.ring, 1, fetch);
+        nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), NH_ROWS * nh_row_bytes(NH_DIM)>(
+            args, shared.tables, shared.ring, 1, fetch);
     } else {
         char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
-            nh_attend(args, scene, shared.tables, shared.penalties, shared.stage[stage], subtile, results);
+            nh_attend(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS], shared.rows[stage],
+                      subtile, results);
             nh_store_results<NH_O_MAP>(args, scene.item, maps.o, NH_O, subtile, results, scene.item.head,
                                        heads);
         };
@@ -192,26 +195,27 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_forward(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    nh_stage &stage = shared.stage;
+    nh_halo &halo = shared.halo[0];
+    nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables, shared.scene);
-    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, shared.scene[0].item);
+    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, false, shared.scene[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn];
         turn ^= 1;
-        nh_copy_halo<NH_DIM>(args, scene.item, NH_K, 0, stage.keys);
-        nh_copy_halo<NH_DIM_V>(args, scene.item, NH_V, 0, stage.values);
-        nh_copy_rows<NH_DIM, NH_WIDEST>(args, scene.item, NH_Q, stage.queries);
+        nh_copy_halo<NH_DIM>(args, scene.item, NH_K, 0, halo.keys);
+        nh_copy_halo<NH_DIM_V>(args, scene.item, NH_V, 0, halo.values);
+        nh_copy_rows<NH_DIM, NH_WIDEST>(args, scene.item, NH_Q, rows.queries);
         nh_scene_fill(args, shared.tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
         nh_item_locate_next(args, index + (int)gridDim.x, shared.scene[turn].item);
         nh_copy_wait();
         __syncthreads();
         nh_for_subtiles(args, scene.item, [&](int subtile) {
-            nh_attend(args, scene, shared.tables, shared.penalties, stage, subtile, stage.queries);
+            nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, rows.queries);
             __syncwarp();
-            nh_store_rows<NH_DIM_V, NH_WIDEST>(args, scene.item, NH_O, stage.queries, subtile);
+            nh_store_rows<NH_DIM_V, NH_WIDEST>(args, scene.item, NH_O, rows.queries, subtile);
         });
         __syncthreads();
     }

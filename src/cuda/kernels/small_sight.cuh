@@ -20,6 +20,8 @@ struct nh_sight {
     unsigned places[NH_AXIS_ROWS];
     /* per coordinate on the slowest axis: columns of the subtile's box before its last that is seen, and that */
     int reach[NH_AXIS_ROWS];
+    /* per coordinate on the rolling axis: line of the circle where the subtile's box begins, and which tables it takes */
+    int line[NH_SLOTS ? NH_SLOT_LINES : 1], wrap[NH_SLOTS ? NH_SLOT_LINES : 1];
     unsigned bits[NH_AXIS_ROWS][NH_CHUNKS][4];
 };
 
@@ -54,19 +56,20 @@ enum { NH_GATHERS = ((NH_PAIRS + 3) / 4) | 1 };
 
 /* What depends on a column alone: its row in the halo and its step in the bias table, both from the box's first. */
 struct nh_column_tables {
-    /* rows by column of a pair and pair, as matrix loads ask for them */
-    uint4 gather[NH_CHUNKS][16][NH_GATHERS];
+    /* rows by column of a pair and pair, as matrix loads ask for them, of boxes with 1 .. NH_WRAPS lines before the end of
+     * the circle in which a halo rolls */
+    uint4 gather[NH_WRAPS][NH_CHUNKS][16][NH_GATHERS];
     int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
-    /* rows of columns 2t and 2t + 1 of each 8, by pair and t */
-    uint4 quad[NH_INVERSE ? NH_COLUMNS / 16 : 1][4];
+    /* places of the statistics of columns 2t and 2t + 1 of each 8, by pair and t */
+    uint4 quad[NH_INVERSE ? NH_WRAPS : 1][NH_COLUMNS / 16][4];
 };
 
 /* Rows of one lane's columns in all pairs of a chunk. */
-NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables &columns, int chunk,
+NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables &columns, int wrap, int chunk,
                               int column) {
 #pragma unroll
     for (int i = 0; 4 * i < NH_PAIRS; i++) {
-        uint4 four = columns.gather[chunk][column][i];
+        uint4 four = columns.gather[wrap][chunk][column][i];
         row[4 * i] = (int)four.x;
         row[4 * i + 1] = (int)four.y;
         row[4 * i + 2] = (int)four.z;
@@ -88,18 +91,24 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
             }
             prefixes.bits[nh_prefixes_before(a) + below][chunk][t] = bits;
         }
-    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
+    for (int i = (int)threadIdx.x; i < NH_COLUMNS * NH_WRAPS; i += NH_THREADS) {
         /* Columns past the box, never seen, repeat earlier ones that are congruent. */
-        int column = c < NH_BOX ? c : NH_BOX - 8 + (c - NH_BOX) % 8, row = 0, bias = 0;
+        int c = i % NH_COLUMNS, wrap = i / NH_COLUMNS;
+        int column = c < NH_BOX ? c : NH_BOX - 8 + (c - NH_BOX) % 8, row = 0, statistics = 0, bias = 0;
         if (column < 0) column = 0;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += nh_column_at(column, a) * nh_axis_pitch(a);
+            statistics += nh_column_at(column, a) * nh_statistics_pitch(a);
+            if (NH_SLOTS && a == NH_FIRST_AXIS && nh_column_at(column, a) > wrap) {
+                row -= NH_HALO_ROWS;
+                statistics -= NH_STATISTICS;
+            }
             if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * nh_bias_step(a);
         }
         if (NH_INVERSE)
-            ((unsigned *)columns.quad[c / 16])[c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2] = (unsigned)row;
-        ((unsigned *)columns.gather[c / NH_CHUNK][c % 16])[c % NH_CHUNK / 16] = (unsigned)row;
+            ((unsigned *)columns.quad[wrap][c / 16])[c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2] = (unsigned)statistics;
+        ((unsigned *)columns.gather[wrap][c / NH_CHUNK][c % 16])[c % NH_CHUNK / 16] = (unsigned)row;
         if (NH_BIAS_COUNT) columns.bias[c] = bias;
     }
 }
@@ -115,13 +124,19 @@ NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, cons
             int t = i % copies, at = i / copies, last = item.length[a] - 1, position = item.row[a] + at;
             int first = position - at % nh_axis_subtile(a);
             int begin = nh_columns_of(args.axis[a], item.length[a], nh_least(first, last)).begin;
-            begin = nh_least(begin - item.column[a], nh_axis_halo(a) - nh_axis_columns(a));
+            begin = NH_SLOTS && a == NH_FIRST_AXIS
+                        ? nh_roll_begin(args, begin) - item.column[a]
+                        : nh_least(begin - item.column[a], nh_axis_halo(a) - nh_axis_columns(a));
             nh_range own = nh_columns_of(args.axis[a], item.length[a], nh_least(position, last));
             int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
             if (t == 0 && a == NH_FIRST_AXIS) {
                 int end = nh_columns_of(args.axis[a], item.length[a],
                                         nh_least(first + nh_axis_subtile(a) - 1, last)).end;
                 sight.reach[nh_rows_before(a) + at] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
+            }
+            if (NH_SLOTS && t == 0 && a == NH_FIRST_AXIS) {
+                sight.line[at] = nh_roll_line(item.roll, item.column[a] + begin);
+                sight.wrap[at] = nh_least(NH_ROLL_LINES - sight.line[at], NH_WRAPS) - 1;
             }
             if (t == 0) {
                 sight.begin[nh_rows_before(a) + at] = begin;
@@ -134,13 +149,31 @@ NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, cons
         }
 }
 
-/* Halo row of a subtile's first column. */
+/* Coordinate in the halo of a subtile's first column. */
+NH_DEVICE int nh_box_at_axis(const nh_sight &sight, int subtile, int axis) {
+    const int at = nh_row_at(subtile, 0, axis);
+    return NH_SLOTS && axis == NH_FIRST_AXIS ? sight.line[at] : sight.begin[nh_rows_before(axis) + at];
+}
+
+/* Halo row of a subtile's first column; place of its statistics. */
 NH_DEVICE int nh_box_row(const nh_sight &sight, int subtile) {
     int row = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        row += sight.begin[nh_rows_before(a) + nh_row_at(subtile, 0, a)] * nh_axis_pitch(a);
+        row += nh_box_at_axis(sight, subtile, a) * nh_axis_pitch(a);
     return row;
+}
+NH_DEVICE int nh_box_statistics(const nh_sight &sight, int subtile) {
+    int place = 0;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        place += nh_box_at_axis(sight, subtile, a) * nh_statistics_pitch(a);
+    return place;
+}
+
+/* Which tables of columns' rows the subtile's box takes. */
+NH_DEVICE int nh_box_wrap(const nh_sight &sight, int subtile) {
+    return NH_SLOTS ? sight.wrap[nh_row_at(subtile, 0, NH_FIRST_AXIS)] : 0;
 }
 
 NH_DEVICE int nh_sight_reach(const nh_sight &sight, int subtile) {
@@ -246,5 +279,5 @@ NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, 
 
 /* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */
 NH_DEVICE void nh_item_locate_next(const nh_cuda_args &args, int next, nh_item &item) {
-    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items) nh_item_locate(args, next, item);
+    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items) nh_item_locate(args, next, false, item);
 }

@@ -1,0 +1,50 @@
+/* The halo of a block's items as one that rolls along the first axis: items follow each other there, their halos overlap,
+ * and each position is fetched once.
+ *
+ * A slot is as many positions on the first axis as an item has rows there. The slots of a chain (the items of one head and
+ * dilation group that differ on the first axis alone) are numbered like its items, those of the next chain go on: number n
+ * is in place n % NH_SLOTS. The host sees to it that no place is asked for again as long as one of the items uses it whose
+ * stages are not free. A subtile's box may begin before the end of that circle and go on at its start: the tables of its
+ * columns' rows are there for every line at which this may happen.
+ *
+ * Part of small.cuh. NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
+ * other, as their rows share lines of the L2. */
+
+enum {
+    NH_SLOT_LINES = NH_FIRST_AXIS == 0 ? NH_Q0 : NH_FIRST_AXIS == 1 ? NH_Q1 : NH_Q2,
+    NH_ROLL_LINES = NH_SLOTS * NH_SLOT_LINES,
+    /* lines of a box: how many of them come before the circle's end */
+    NH_WRAPS = NH_SLOTS == 0 ? 1 : NH_FIRST_AXIS == 0 ? NH_K0 : NH_FIRST_AXIS == 1 ? NH_K1 : NH_K2
+};
+
+struct nh_roll {
+    int place;      /* of the chain's slot 0 */
+    nh_range fresh; /* slots that the item before did not need */
+};
+
+/* Where the box of a subtile begins that sees columns from `begin` on: boxes do not stick out of a chain's slots. */
+NH_DEVICE int nh_roll_begin(const nh_cuda_args &args, int begin) {
+    return nh_least(begin, args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES - nh_axis_columns(NH_FIRST_AXIS));
+}
+
+/* The first column of the box of the subtile at a position. */
+NH_DEVICE int nh_roll_box(const nh_cuda_args &args, int length, int position) {
+    return nh_roll_begin(args, nh_columns_of(args.axis[NH_FIRST_AXIS], length, nh_least(position, length - 1)).begin);
+}
+
+/* Of the item that begins at `row`, the number-th of all chains of a block's head. */
+NH_DEVICE nh_roll nh_roll_of(const nh_cuda_args &args, int length, int row, int number, bool first) {
+    const int columns = nh_axis_columns(NH_FIRST_AXIS), last = NH_SLOT_LINES - nh_axis_subtile(NH_FIRST_AXIS);
+    nh_roll roll;
+    roll.place = (number - row / NH_SLOT_LINES) % (NH_SLOTS + !NH_SLOTS);
+    roll.fresh.end = (nh_roll_box(args, length, row + last) + columns - 1) / NH_SLOT_LINES + 1;
+    roll.fresh.begin = first || row == 0
+                           ? nh_roll_box(args, length, row) / NH_SLOT_LINES
+                           : (nh_roll_box(args, length, row - NH_SLOT_LINES + last) + columns - 1) / NH_SLOT_LINES + 1;
+    return roll;
+}
+
+/* The line of the circle that has a position on the first axis. */
+NH_DEVICE int nh_roll_line(const nh_roll &roll, int position) {
+    return (roll.place * NH_SLOT_LINES + position) % (NH_ROLL_LINES + !NH_SLOTS);
+}
