@@ -66,7 +66,7 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
     /* per warp, score gradients of a subtile and sums for the bias's */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
-        bias_gradient = launch->warps * (32 * nh_small_columns(shape) + 4 * problem->bias_count);
+        bias_gradient = launch->warps * (32 * (nh_small_columns(shape) + 8) + 4 * problem->bias_count);
     int64_t scenes = launch->stages ? launch->stages + nh_small_fetchers(launch->stages) : 2;
     int64_t results = launch->stages && launch->kernel != NH_SMALL_BACKWARD_KEY
                           ? 16 * launch->warps * nh_small_row_bytes(problem->dim)

@@ -47,21 +47,20 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int sub
 /* Weights and score gradients of the 16 queries of a pair, transposed: a thread's columns are 2t and 2t + 1 of each 8.
  * statistics: of the box's first query. */
 NH_DEVICE void nh_weigh(const nh_tables &tables, const float4 *statistics, int wrap, int chunk, int pair,
-                        const unsigned (&seen)[2], const float *const (&bias)[2],
+                        const unsigned (&seen)[2], const float (&bias)[2][4],
                         float (&weights)[2][4], float (&d_scores)[2][4]) {
     const int t = (int)(threadIdx.x % 4);
     const uint4 four = tables.columns.quad[wrap][chunk * NH_PAIRS + pair][t];
     const int place[4] = {(int)four.x, (int)four.y, (int)four.z, (int)four.w};
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        int column = chunk * NH_CHUNK + 16 * pair + c / 2 * 8 + 2 * t + c % 2;
         float2 query = *(const float2 *)&statistics[place[c]];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float &weight = weights[c / 2][2 * half + c % 2], &d_score = d_scores[c / 2][2 * half + c % 2];
             bool visible = NH_PENALTY || seen[half] >> (4 * pair + c) & 1;
             float bent = query.x;
-            if (NH_BIAS_COUNT && visible) bent += *(bias[half] - tables.columns.bias[column]);
+            if (NH_BIAS_COUNT) bent += bias[c / 2][2 * half + c % 2];
             weight = visible ? nh_exp2(fmaf(weight, tables.scale, bent)) : 0.f;
             d_score = weight * (d_score - query.y);
         }
@@ -81,10 +80,8 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
     nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(d_outputs, halo.d_outputs, first);
     nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(d_outputs_across, halo.d_outputs, first);
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
-    const float *bias[2] = {scene.bias, scene.bias};
-    if (NH_BIAS_COUNT)
-        for (int half = 0; half < 2; half++)
-            bias[half] += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4 + 8 * half);
+    const float *table = scene.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
@@ -95,8 +92,9 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             if (chunk * NH_CHUNK + 16 * p >= reach) break;
-            float weights[2][4] = {}, d_scores[2][4] = {};
+            float weights[2][4] = {}, d_scores[2][4] = {}, bias[2][4];
             unsigned operand[4];
+            if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
             if (NH_PENALTY) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
             nh_multiply_columns<NH_DIM, NH_STEPS>(weights, sums.keys, queries, row[p], true);
             nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_scores, sums.values, d_outputs, row[p], true);

@@ -70,14 +70,13 @@ NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene
 /* Scores of 16 columns, the first of which is `column`, become gradients of theirs. */
 NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
                                   const float (&lse)[2], const float (&delta)[2],
-                                  const unsigned (&seen)[2], int pair, const float *const (&bias)[2],
-                                  const int *bias_column) {
+                                  const unsigned (&seen)[2], int pair, const float (&bias)[2][4]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int half = i / 2 % 2, c = i / 4 * 8 + (int)(threadIdx.x % 4) * 2 + i % 2;
+        int half = i / 2 % 2;
         bool visible = NH_PENALTY || seen[half] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
         float &score = scores[i / 4][i % 4], bent = lse[half];
-        if (NH_BIAS_COUNT && visible) bent += bias[half][bias_column[c]];
+        if (NH_BIAS_COUNT) bent += bias[i / 4][i % 4];
         float weight = nh_exp2(fmaf(score, scale, bent));
         score = visible ? weight * (d_weights[i / 4][i % 4] - delta[half]) : 0.f;
     }
@@ -99,10 +98,8 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
     nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, halo.values, first);
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     const bool bias_wanted = nh_bias_wanted(args);
-    const float *bias[2] = {scene.bias, scene.bias};
-    if (NH_BIAS_COUNT)
-        for (int half = 0; half < 2; half++)
-            bias[half] += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4 + 8 * half);
+    const float *table = scene.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
@@ -118,13 +115,13 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
                 if (bias_wanted) nh_bias_lay(sums, column, none);
                 continue;
             }
-            float scores[2][4] = {}, d_weights[2][4] = {};
+            float scores[2][4] = {}, d_weights[2][4] = {}, bias[2][4];
             unsigned d_scores[4];
+            if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, column);
             if (NH_PENALTY) nh_penalize(scores, places, penalties, column / 16, true);
             nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row[p], true);
             nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_weights, d_outputs, values, row[p], true);
-            nh_score_gradients(scores, d_weights, tables.scale, lse, delta, seen, p, bias,
-                               tables.columns.bias + (NH_BIAS_COUNT ? column : 0));
+            nh_score_gradients(scores, d_weights, tables.scale, lse, delta, seen, p, bias);
             nh_pack_weights(d_scores, scores, true);
             if (bias_wanted) nh_bias_lay(sums, column, d_scores);
             nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys_across, row_across[p]);

@@ -10,7 +10,8 @@
 
 /* Nearly nothing without a bias. */
 enum {
-    NH_LAID_COLUMNS = NH_BIAS_COUNT ? NH_COLUMNS : 2,
+    /* the eight rows that a warp writes to at once fall into different banks */
+    NH_LAID_COLUMNS = NH_BIAS_COUNT ? NH_COLUMNS + 8 : 2,
     NH_BIAS_SUMS = NH_BIAS_COUNT ? NH_BIAS_COUNT : 1,
     NH_BIAS_WARPS = NH_BIAS_COUNT ? NH_WARPS : 1
 };
@@ -58,6 +59,24 @@ NH_DEVICE void nh_seen_distances(const nh_cuda_args &args, const nh_item &item, 
     }
 }
 
+/* Of the distances that a row inside the grid sees, all in the subtile's box: base is the column at the first of them from
+ * row 0, entry that distance's in the table. */
+NH_DEVICE void nh_bias_gather_inside(const elem *base, float *sum, int entry) {
+    const int w1 = nh_axis_window(1), w2 = nh_axis_window(2), count = nh_axis_window(0) * w1 * w2;
+#pragma unroll
+    for (int first = 0; first < count; first += 32) {
+        const int i = first + (int)(threadIdx.x % 32), x = i / (w1 * w2), y = i / w2 % w1, z = i % w2;
+        const elem *at = base + (x * NH_K1 + y) * NH_K2 + z;
+        float total = 0.f;
+        if (i >= count) break;
+#pragma unroll
+        for (int r = 0; r < 16; r++)
+            total += nh_load(at[r * NH_LAID_COLUMNS + (nh_row_at(0, r, 0) * NH_K1 + nh_row_at(0, r, 1)) * NH_K2 +
+                                nh_row_at(0, r, 2)]);
+        sum[entry + x * nh_bias_step(0) + y * nh_bias_step(1) + z] += total;
+    }
+}
+
 /* Adds the subtile's gradients to the warp's sums. */
 NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, int subtile, nh_bias_sums &sums) {
     const nh_item &item = scene.item;
@@ -65,7 +84,20 @@ NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, i
     const elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[warp];
     int low[3], count[3];
     nh_seen_distances(args, item, subtile, low, count);
+    int entry_inside = 0;
+    bool inside = true;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const int row = nh_row_at(subtile, 0, a), begin = item.column[a] + scene.sight.begin[nh_rows_before(a) + row];
+        inside = inside && count[a] == nh_axis_window(a) && low[a] + item.row[a] + row == begin;
+        entry_inside += (low[a] + nh_axis_window(a) - 1) * nh_bias_step(a);
+    }
     __syncwarp();
+    if (inside) {
+        nh_bias_gather_inside(&rows[0][0], sums.sum[warp], entry_inside);
+        __syncwarp();
+        return;
+    }
     for (int i = (int)(threadIdx.x % 32); i < count[0] * count[1] * count[2]; i += 32) {
         /* column that lies at this distance from row 0 */
         int at[3], entry = 0;

@@ -42,21 +42,27 @@ NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_scene &scene,
                                 const nh_tables &tables, int subtile, int chunk, nh_scores &scores,
                                 nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
     const float scale = tables.scale;
-    int lane = (int)(threadIdx.x % 32);
+    const int lane = (int)(threadIdx.x % 32);
+    if (NH_BIAS_COUNT) {
+        const float *table = scene.bias + nh_bias_row(args, scene, subtile, lane / 4);
+#pragma unroll
+        for (int p = 0; p < NH_PAIRS; p++) {
+            float bias[2][4];
+            nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                scores[2 * p + i / 4][i % 4] = fmaf(scores[2 * p + i / 4][i % 4], scale, bias[i / 4][i % 4]);
+        }
+    }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = lane / 4 + 8 * half;
         unsigned bits = NH_PENALTY ? ~0u : nh_sight_bits(scene.sight, subtile, row, chunk);
         float top = NH_MINUS_INFINITY, sum = 0.f;
-        const float *table = scene.bias;
-        if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, row);
 #pragma unroll
         for (int b = 0; b < 2 * NH_BLOCKS; b++) {
             float &score = scores[b / 2][2 * half + b % 2];
             bool seen = bits >> b & 1;
-            if (NH_BIAS_COUNT && seen)
-                score = fmaf(score, scale,
-                             table[tables.columns.bias[chunk * NH_CHUNK + b / 2 * 8 + lane % 4 * 2 + b % 2]]);
             score = seen ? score : NH_MINUS_INFINITY;
             top = fmaxf(top, score);
         }

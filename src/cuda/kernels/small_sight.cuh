@@ -59,7 +59,7 @@ struct nh_column_tables {
     /* rows by column of a pair and pair, as matrix loads ask for them, of boxes with 1 .. NH_WRAPS lines before the end of
      * the circle in which a halo rolls */
     uint4 gather[NH_WRAPS][NH_CHUNKS][16][NH_GATHERS];
-    int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
+    alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
     /* places of the statistics of columns 2t and 2t + 1 of each 8, by pair and t */
     uint4 quad[NH_INVERSE ? NH_WRAPS : 1][NH_COLUMNS / 16][4];
 };
@@ -104,7 +104,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
                 row -= NH_HALO_ROWS;
                 statistics -= NH_STATISTICS;
             }
-            if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * nh_bias_step(a);
+            if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * (NH_INVERSE ? -nh_bias_step(a) : nh_bias_step(a));
         }
         if (NH_INVERSE)
             ((unsigned *)columns.quad[wrap][c / 16])[c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2] = (unsigned)statistics;
@@ -232,6 +232,28 @@ NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_scene &scene, int s
                  nh_bias_step(a);
     }
     return entry;
+}
+
+/* From a row's place in the table to that of the row 8 further, in the same subtile. */
+NH_DEVICE int nh_bias_lower() {
+    int entry = 0;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        entry += (NH_INVERSE ? nh_row_at(0, 8, a) : -nh_row_at(0, 8, a)) * nh_bias_step(a);
+    return entry;
+}
+
+/* Bias of the 16 columns from `column` on, as a product's scores are laid out. table: the place of row g and the box's first
+ * column. */
+NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns, const float *table, int column) {
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        const uint2 two = *(const uint2 *)&columns.bias[column + 8 * block + (int)(threadIdx.x % 4) * 2];
+        const float *at[2] = {table + (int)two.x, table + (int)two.y};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            bias[block][i] = at[i % 2][i / 2 * nh_bias_lower()];
+    }
 }
 
 /* ---- one block's tables ---- */
