@@ -428,6 +428,12 @@ NH_DEVICE void nh_pack_weights(unsigned (&operand)[4], const float (*c)[4], bool
     operand[3] = both ? nh_pack(c[1][2], c[1][3]) : 0u;
 }
 
+template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.f;
+}
+
 /* Over the four lanes that share a row. */
 NH_DEVICE float nh_row_max(float value) {
     value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));

@@ -4,6 +4,9 @@
  * key head pass by. See small.cuh. */
 #define NH_INVERSE 1
 #include "small_exact_gradient.cuh"
+#if NH_STAGES
+#include "small_boxes.cuh"
+#endif
 
 static_assert(NH_STAGES || NH_SUBTILES == NH_WARPS, "one subtile of an item per warp");
 

@@ -5,6 +5,9 @@
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "small_bias_gradient.cuh"
 #include "small_exact_gradient.cuh"
+#if NH_STAGES
+#include "small_boxes.cuh"
+#endif
 
 struct nh_halo {
     alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];

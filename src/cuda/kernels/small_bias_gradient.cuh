@@ -6,7 +6,7 @@
  * adds up the warps. Every order is fixed: results are bit-equal every run. */
 #pragma once
 
-#include "small_gradient.cuh"
+#include "small_sight.cuh"
 
 /* Nearly nothing without a bias. */
 enum {

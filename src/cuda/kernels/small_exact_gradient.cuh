@@ -2,7 +2,7 @@
  * value. For rows that a NaN or infinity outside their windows has spoilt, as in small_exact.cuh; all is read from memory. */
 #pragma once
 
-#include "small_gradient.cuh"
+#include "small_sight.cuh"
 
 enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
 

@@ -1,5 +1,5 @@
-/* Forward of small windows: the item's keys and values lie in shared memory, a subtile of 16 queries meets all its keys
- * at once (up to 128, otherwise in chunks with a running maximum). Several blocks, or stages of one, share a
+/* Forward of small windows: the item's keys and values lie in shared memory, a subtile of 16 queries meets its keys in groups
+ * of 16. Several blocks, or stages of one, share a
  * multiprocessor, so that the copies of one run under the products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_exact.cuh"
@@ -30,63 +30,98 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-typedef float nh_scores[2 * NH_PAIRS][4];
-
-/* Rows g and g + 8 of the subtile. */
-struct nh_state {
-    float top[2], sum[2];
+/* What a subtile's scores are made of. */
+struct nh_subtile {
+    const nh_cuda_args &args;
+    const nh_scene &scene;
+    const nh_tables &tables;
+    const nh_penalties &penalties;
+    const nh_halo &halo;
+    const nh_rows &rows;
+    int number;
 };
 
-/* Masks a chunk's scores and turns them into weights. */
-NH_DEVICE void nh_softmax_chunk(const nh_cuda_args &args, const nh_scene &scene,
-                                const nh_tables &tables, int subtile, int chunk, nh_scores &scores,
-                                nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
-    const float scale = tables.scale;
-    const int lane = (int)(threadIdx.x % 32);
-    if (NH_BIAS_COUNT) {
-        const float *table = scene.bias + nh_bias_row(args, scene, subtile, lane / 4);
+/* Scores of the subtile, times the scale where there is a bias, and minus infinity or less where a column is not seen: calls
+ * visit(scores, both, row) for each 16 columns, of which the second eight count if `both`; row is that of this lane's column
+ * for transposed loads. */
+template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile, const Visit &visit) {
+    const nh_scene &scene = subtile.scene;
+    const nh_tables &tables = subtile.tables;
+    const int first = nh_box_row(scene.sight, subtile.number), wrap = nh_box_wrap(scene.sight, subtile.number);
+    unsigned queries[NH_STEPS][4], keys[NH_STEPS], places[NH_STEPS_PLACES][4];
+    nh_load_rows<NH_WIDEST, NH_STEPS>(queries, subtile.rows.queries, subtile.number);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, subtile.halo.keys, first);
+    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile.number);
+    const float *table = scene.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(subtile.args, scene, subtile.number, (int)(threadIdx.x % 32) / 4);
+#pragma unroll 1
+    for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
+        int row[4 * NH_GATHERS], row_across[4 * NH_GATHERS];
+        unsigned seen[2];
+        nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
+        nh_gather_rows(row_across, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
+        if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile.number, chunk);
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
-            float bias[2][4];
-            nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
+            const bool both = 2 * p + 1 < NH_BLOCKS;
+            float scores[2][4] = {}, bias[2][4];
+            if (NH_PENALTY) nh_penalize(scores, places, subtile.penalties, chunk * NH_PAIRS + p, both);
+            nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row[p], both);
+            if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                scores[2 * p + i / 4][i % 4] = fmaf(scores[2 * p + i / 4][i % 4], scale, bias[i / 4][i % 4]);
-        }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = lane / 4 + 8 * half;
-        unsigned bits = NH_PENALTY ? ~0u : nh_sight_bits(scene.sight, subtile, row, chunk);
-        float top = NH_MINUS_INFINITY, sum = 0.f;
-#pragma unroll
-        for (int b = 0; b < 2 * NH_BLOCKS; b++) {
-            float &score = scores[b / 2][2 * half + b % 2];
-            bool seen = bits >> b & 1;
-            score = seen ? score : NH_MINUS_INFINITY;
-            top = fmaxf(top, score);
-        }
-        float factor = NH_BIAS_COUNT ? 1.f : scale;
-        top = nh_row_max(top) * factor;
-        if (NH_CHUNKS > 1) top = fmaxf(top, state.top[half]);
-#pragma unroll
-        for (int b = 0; b < 2 * NH_BLOCKS; b++) {
-            float &score = scores[b / 2][2 * half + b % 2];
-            score = nh_exp2(fmaf(score, factor, -top));
-            sum += score;
-        }
-        if (NH_CHUNKS > 1) {
-            float shrink = nh_exp2(state.top[half] - top);
-            sum += state.sum[half] * shrink;
-#pragma unroll
-            for (int u = 0; u < 2 * NH_STEPS_V; u++) {
-                output[u][2 * half] *= shrink;
-                output[u][2 * half + 1] *= shrink;
+            for (int i = 0; i < 8; i++) {
+                float &score = scores[i / 4][i % 4];
+                if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
+                if (!NH_PENALTY && !(seen[i / 2 % 2] >> (4 * p + i / 4 * 2 + i % 2) & 1)) score = NH_MINUS_INFINITY;
             }
+            visit(scores, both, row_across[p]);
         }
-        state.top[half] = top;
-        state.sum[half] = sum;
     }
+}
+
+/* Rows g and g + 8: scores relative to what are weights, and their sums, both in base 2. */
+struct nh_state {
+    float reference[2], sum[2];
+};
+
+NH_DEVICE float nh_score_scale(const nh_subtile &subtile) {
+    return NH_BIAS_COUNT ? 1.f : subtile.tables.scale;
+}
+
+/* Of rows g and g + 8; rarely called. */
+static __device__ __noinline__ float2 nh_largest_scores(const nh_subtile &subtile) {
+    float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
+    nh_for_scores(subtile, [&](const float (&scores)[2][4], bool both, int) {
+#pragma unroll
+        for (int i = 0; i < (both ? 8 : 4); i++)
+            top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
+    });
+    const float scale = nh_score_scale(subtile);
+    return make_float2(nh_row_max(top[0]) * scale, nh_row_max(top[1]) * scale);
+}
+
+/* Weights of the subtile, times the values; and the weights' sums. */
+NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
+    const float scale = nh_score_scale(subtile);
+    unsigned values[NH_STEPS_V];
+    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, subtile.halo.values,
+                                                         nh_box_row(subtile.scene.sight, subtile.number));
+    nh_clear(output);
+    state.sum[0] = state.sum[1] = 0.f;
+    nh_for_scores(subtile, [&](float (&scores)[2][4], bool both, int row) {
+        unsigned weights[4];
+#pragma unroll
+        for (int i = 0; i < (both ? 8 : 4); i++) {
+            float &score = scores[i / 4][i % 4];
+            score = nh_exp2(fmaf(score, scale, -state.reference[i / 2 % 2]));
+            state.sum[i / 2 % 2] += score;
+        }
+        nh_pack_weights(weights, scores, both);
+        nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row);
+    });
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        state.sum[half] = nh_row_sum(state.sum[half]);
 }
 
 /* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
@@ -104,9 +139,8 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
     const bool spoilt = nh_spoilt(output, 0) | nh_spoilt(output, 1);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float sum = nh_row_sum(state.sum[half]);
-        inverse[half] = nh_reciprocal(sum);
-        lse[half] = (state.top[half] + nh_log2(sum)) * (float)NH_LN2;
+        inverse[half] = nh_reciprocal(state.sum[half]);
+        lse[half] = (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
     }
 #if NH_STAGES
     nh_results_free();
@@ -119,42 +153,23 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
     nh_store_lse(args, scene.item, subtile, lse);
 }
 
+/* Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: then to the
+ * rows' largest, at the price of finding these. */
 NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
-                         const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows, int subtile,
-                         char *results) {
-    unsigned queries[NH_STEPS][4];
-    nh_load_rows<NH_WIDEST, NH_STEPS>(queries, rows.queries, subtile);
-    unsigned keys[NH_STEPS], values[NH_STEPS_V];
-    int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
-    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, halo.keys, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, halo.values, first);
-    unsigned places[NH_STEPS_PLACES][4];
-    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
-    nh_state state = {{-1e30f, -1e30f}, {0.f, 0.f}};
-    float output[2 * NH_STEPS_V][4] = {};
-#pragma unroll 1
-    for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
-        int row[4 * NH_GATHERS];
-        nh_scores scores = {};
-        nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
-#pragma unroll
-        for (int p = 0; NH_PENALTY && p < NH_PAIRS; p++)
-            nh_penalize(scores + 2 * p, places, penalties, chunk * NH_PAIRS + p,
-                        2 * p + 1 < NH_BLOCKS);
-#pragma unroll
-        for (int p = 0; p < NH_PAIRS; p++)
-            nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, queries, keys, row[p],
-                                                  2 * p + 1 < NH_BLOCKS);
-        nh_softmax_chunk(args, scene, tables, subtile, chunk, scores, state, output);
-        nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
-#pragma unroll
-        for (int p = 0; p < NH_PAIRS; p++) {
-            unsigned weights[4];
-            nh_pack_weights(weights, scores + 2 * p, 2 * p + 1 < NH_BLOCKS);
-            nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row[p]);
-        }
+                         const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows, int number, char *results) {
+    const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
+    const nh_subtile subtile = {args, scene, tables, penalties, halo, rows, number};
+    nh_state state = {{0.f, 0.f}, {}};
+    float output[2 * NH_STEPS_V][4];
+    nh_weigh_values(subtile, state, output);
+    const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most;
+    if (!__all_sync(~0u, held)) {
+        const float2 largest = nh_largest_scores(subtile);
+        state.reference[0] = largest.x;
+        state.reference[1] = largest.y;
+        nh_weigh_values(subtile, state, output);
     }
-    nh_finish(args, scene, halo, subtile, results, state, output);
+    nh_finish(args, scene, halo, number, results, state, output);
 }
 
 #if NH_STAGES

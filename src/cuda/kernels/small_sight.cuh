@@ -210,6 +210,12 @@ NH_DEVICE unsigned nh_sight_bits(const nh_sight &sight, int subtile, int row, in
     return bits;
 }
 
+NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_sight &sight, int subtile, int chunk) {
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        seen[half] = nh_sight_bits(sight, subtile, (int)(threadIdx.x % 32) / 4 + 8 * half, chunk);
+}
+
 /* ---- bias ---- */
 
 /* A head's table, in base 2, by `threads` threads; a barrier must follow. */
