@@ -73,7 +73,10 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                           : 0;
     int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
     return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse + results +
-           nh_small_table_bytes(problem, shape, scenes);
+           nh_small_table_bytes(problem, shape,
+                                launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS
+                                                                        : NH_SMALL_QUERIES,
+                                scenes);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */

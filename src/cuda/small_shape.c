@@ -213,8 +213,8 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 }
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             int64_t scenes) {
-    enum { ITEM_BYTES = 80 + 32 * NH_CUDA_TENSORS, ALIGNMENTS_BYTES = 1536 };
+                             enum nh_small_rows rows, int64_t scenes) {
+    enum { ITEM_BYTES = 88 + 32 * NH_CUDA_TENSORS, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
@@ -222,6 +222,7 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
     int64_t prefixes = (k[0] + k[1] + k[2] + 3) * 16 * chunks;
     int64_t wraps = shape->slots ? k[first] : 1;
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
+    int64_t tables = wraps * (gathers + (rows == NH_SMALL_KEYS ? 4 * columns : 0));
     if (problem->has_bias) {
         scene += 4 * problem->bias_count;
         int64_t step = 8;
@@ -229,7 +230,7 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
             scene += (k[a] + shape->subtile[a]) * step;
             step *= 2 * problem->axis[a].window - 1;
         }
-        columns *= 2;
+        tables += 4 * columns;
     }
-    return scenes * scene + prefixes + wraps * (gathers + 4 * columns) + ALIGNMENTS_BYTES;
+    return scenes * scene + prefixes + tables + OTHER_BYTES;
 }

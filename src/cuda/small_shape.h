@@ -46,6 +46,6 @@ int64_t nh_small_columns(const struct nh_small_shape *shape);
 
 /* Tables and `scenes` items, with what their rows see and a bias, beside the rows; no less than what the kernels take. */
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             int64_t scenes);
+                             enum nh_small_rows rows, int64_t scenes);
 
 #endif

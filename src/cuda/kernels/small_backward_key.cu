@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const auto fetch = [&](const nh_item &item, int turn, int member, unsigned barrier) {
             nh_halo &halo = shared.halo[turn % NH_HALOS];
             nh_rows &rows = shared.rows[turn];
-            int head = item.head * share + member;
+            int head = item.column_head + member;
             nh_fetch_rows<NH_K_MAP>(args, item, maps.k, barrier, rows.keys, item.head, kv_heads);
             nh_fetch_rows<NH_V_MAP>(args, item, maps.v, barrier, rows.values, item.head, kv_heads);
             if (threadIdx.x % 32) return;
@@ -212,7 +212,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     int turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables, shared.scene);
-    if (threadIdx.x / 32 == 0) nh_item_locate(args, (int)blockIdx.x, false, shared.scene[0].item);
+    __syncthreads();
+    if (threadIdx.x / 32 == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn];
@@ -221,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         turn ^= 1;
         nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_K, rows.keys);
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_V, rows.values);
-        nh_item_locate_next(args, index + (int)gridDim.x, shared.scene[turn].item);
+        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.scene[turn].item);
 #pragma unroll 1
         for (int member = 0; member < share; member++) {
             nh_copy_halo<NH_DIM>(args, item, NH_Q, member * args.tensor[NH_Q].head, halo.queries);

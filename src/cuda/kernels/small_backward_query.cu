@@ -167,13 +167,12 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
             nh_halo &halo = shared.halo[turn % NH_HALOS];
             nh_rows &rows = shared.rows[turn];
-            int kv_head = item.head / (heads / kv_heads);
             nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, rows.queries, item.head, heads);
             nh_fetch_rows<NH_O_MAP>(args, item, maps.o, barrier, rows.outputs, item.head, heads);
             nh_fetch_rows<NH_D_O_MAP>(args, item, maps.d_o, barrier, rows.d_outputs, item.head, heads);
             if (threadIdx.x % 32) return;
-            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, kv_head, kv_heads);
-            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, kv_head, kv_heads);
+            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, item.column_head, kv_heads);
+            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, item.column_head, kv_heads);
         };
         nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), 3 * NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, 1, fetch);
@@ -205,7 +204,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables, shared.scene);
-    if (warp == 0) nh_item_locate(args, (int)blockIdx.x, false, shared.scene[0].item);
+    __syncthreads();
+    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn];
@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, rows.d_outputs);
         nh_bias_head(args, bias_turn, item.head, shared.sums);
         nh_scene_fill(args, shared.tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
-        nh_item_locate_next(args, index + (int)gridDim.x, shared.scene[turn].item);
+        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.scene[turn].item);
         nh_copy_wait();
         __syncthreads();
         nh_for_subtiles(args, item, [&](int subtile) {

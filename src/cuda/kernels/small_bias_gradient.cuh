@@ -106,7 +106,8 @@ NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, i
         for (int a = 2; a >= 0; a--) {
             at[a] = 0;
             if (a < NH_FIRST_AXIS) continue;
-            int distance = low[a] + nh_digit(&rest, count[a]), row = nh_row_at(subtile, 0, a);
+            int distance = low[a] + (int)(rest % (unsigned)count[a]), row = nh_row_at(subtile, 0, a);
+            rest /= (unsigned)count[a];
             entry += (distance + nh_axis_window(a) - 1) * nh_bias_step(a);
             at[a] = distance + item.row[a] + row - item.column[a] - scene.sight.begin[nh_rows_before(a) + row];
         }

@@ -139,10 +139,11 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
 #pragma unroll 1
     for (unsigned turn = threadIdx.x / 32 - NH_WARPS; turn < turns; turn += NH_FETCHERS) {
         const unsigned stage = turn % NH_STAGES, before = turn - 1;
-        const int member = (int)(turn % members);
+        unsigned own = turn;
+        const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
         nh_scene &scene = nh_scene_of(ring, turn);
-        nh_item_locate(args, nh_own_item(args, turn / members), turn == 0, scene.item);
+        nh_item_locate(args, tables.digits, nh_own_item(args, own), turn == 0, scene.item);
         __syncwarp();
         nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);

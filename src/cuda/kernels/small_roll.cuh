@@ -7,8 +7,23 @@
  * stages are not free. A subtile's box may begin before the end of that circle and go on at its start: the tables of its
  * columns' rows are there for every line at which this may happen.
  *
- * Part of small.cuh. NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
+ * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
  * other, as their rows share lines of the L2. */
+#pragma once
+
+#include "small_layout.cuh"
+
+NH_DEVICE int nh_least(int a, int b) {
+    return a < b ? a : b;
+}
+
+/* Columns of the row at a position. */
+NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position) {
+    const int stride = NH_STRIDED ? (int)axis.stride : 1;
+    if (NH_INVERSE)
+        return nh_inverse_range(length, (int)axis.window, stride, axis.causal, position);
+    return nh_window_range(length, (int)axis.window, stride, axis.causal, position);
+}
 
 enum {
     NH_SLOT_LINES = NH_FIRST_AXIS == 0 ? NH_Q0 : NH_FIRST_AXIS == 1 ? NH_Q1 : NH_Q2,

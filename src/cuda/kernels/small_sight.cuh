@@ -61,7 +61,7 @@ struct nh_column_tables {
     uint4 gather[NH_WRAPS][NH_CHUNKS][16][NH_GATHERS];
     alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
     /* places of the statistics of columns 2t and 2t + 1 of each 8, by pair and t */
-    uint4 quad[NH_INVERSE ? NH_WRAPS : 1][NH_COLUMNS / 16][4];
+    uint4 quad[NH_INVERSE ? NH_WRAPS : 1][NH_INVERSE ? NH_COLUMNS / 16 : 1][4];
 };
 
 /* Rows of one lane's columns in all pairs of a chunk. */
@@ -265,6 +265,7 @@ NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns
 /* ---- one block's tables ---- */
 
 struct nh_tables {
+    nh_digits digits;
     nh_prefixes prefixes;
     nh_column_tables columns;
     float scale; /* of scores, to base 2 */
@@ -278,6 +279,7 @@ NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables, nh_s
         scene[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
             .bias[place < NH_BIAS_MARGIN ? place : place + NH_BIAS_COUNT] = 0.f;
     }
+    nh_digits_start(args, tables.digits);
     if (threadIdx.x == 0) tables.scale = (float)(args.scale * NH_LOG2E);
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
@@ -306,6 +308,6 @@ NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, 
 }
 
 /* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */
-NH_DEVICE void nh_item_locate_next(const nh_cuda_args &args, int next, nh_item &item) {
-    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items) nh_item_locate(args, next, false, item);
+NH_DEVICE void nh_item_locate_next(const nh_cuda_args &args, const nh_tables &tables, int next, nh_item &item) {
+    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items) nh_item_locate(args, tables.digits, next, false, item);
 }

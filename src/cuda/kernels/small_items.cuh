@@ -1,0 +1,158 @@
+/* Items of the small windows: where the boxes of rows and their halos lie. See small.cuh. */
+#pragma once
+
+#include "small_roll.cuh"
+
+/* A divisor known to the launch; dividends below 2^31 are multiplied instead. */
+struct nh_divisor {
+    unsigned base, factor, shift;
+};
+
+NH_DEVICE nh_divisor nh_divisor_of(unsigned base) {
+    unsigned shift = 31;
+    while (1ull << (shift - 31) < base)
+        shift++;
+    return {base, (unsigned)(((1ull << shift) + base - 1) / base), shift};
+}
+
+NH_DEVICE unsigned nh_quotient(unsigned number, const nh_divisor &by) {
+    return (unsigned)((unsigned long long)number * by.factor >> by.shift);
+}
+
+NH_DEVICE int nh_digit(unsigned *index, const nh_divisor &base) {
+    const unsigned quotient = nh_quotient(*index, base);
+    const int digit = (int)(*index - quotient * base.base);
+    *index = quotient;
+    return digit;
+}
+
+/* What the digits of an item's number count. */
+struct nh_digits {
+    nh_divisor tiles[3], groups[3], batch, heads, share; /* heads: of the rows; share: of heads among keys */
+};
+
+/* By all threads; a barrier must follow. */
+NH_DEVICE void nh_digits_start(const nh_cuda_args &args, nh_digits &digits) {
+    const int i = (int)threadIdx.x;
+    if (i >= (int)(sizeof digits / sizeof(nh_divisor))) return;
+    const long long heads = NH_INVERSE ? args.kv_heads : args.heads;
+    ((nh_divisor *)&digits)[i] = nh_divisor_of(i < 3    ? (unsigned)args.tiling.tiles[i]
+                                               : i < 6  ? (unsigned)args.axis[i - 3].dilation
+                                               : i == 6 ? (unsigned)args.batch
+                                               : i == 7 ? (unsigned)heads
+                                                        : (unsigned)(args.heads / args.kv_heads));
+}
+
+struct nh_item {
+    int number, batch, head, column_head; /* head: of the rows; column_head: of the columns, the first that shares it */
+    /* dilation group and its tokens, first positions of rows and halo */
+    int group[3], length[3], row[3], column[3];
+    nh_roll roll;
+    /* Of each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
+     * (In shared memory because the compiler would keep products of strides in registers across items.) */
+    long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
+};
+
+/* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that item
+ * has no rows that exist. first: of those that a block takes. */
+NH_DEVICE void nh_item_locate(const nh_cuda_args &args, const nh_digits &digits, int index, bool first, nh_item &item) {
+    const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
+    int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
+    int length[3] = {1, 1, 1};
+    unsigned rest = (unsigned)index;
+    const int near_head = (int)(rest % NH_NEAR_HEADS), line = (int)(rest /= NH_NEAR_HEADS);
+    if (NH_SLOTS) row[NH_FIRST_AXIS] = nh_digit(&rest, digits.tiles[NH_FIRST_AXIS]) * nh_axis_rows(NH_FIRST_AXIS);
+#pragma unroll
+    for (int a = 2; a >= NH_FIRST_AXIS + (NH_SLOTS > 0); a--)
+        row[a] = nh_digit(&rest, digits.tiles[a]) * nh_axis_rows(a);
+#pragma unroll
+    for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+        const nh_cuda_axis &axis = args.axis[a];
+        group[a] = nh_digit(&rest, digits.groups[a]);
+        length[a] = (int)nh_quotient((unsigned)(axis.length - group[a] + axis.dilation - 1), digits.groups[a]);
+        column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1)).begin;
+    }
+    nh_roll roll = {0, {0, 0}};
+    if (NH_SLOTS) {
+        roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first);
+        column[NH_FIRST_AXIS] = nh_roll_begin(args, column[NH_FIRST_AXIS]);
+    }
+    int row_head;
+    if (NH_HEAD_SLOWEST || NH_SLOTS) {
+        int batch = nh_digit(&rest, digits.batch);
+        row_head = (int)rest * NH_NEAR_HEADS + near_head;
+        rest = (unsigned)batch;
+    } else {
+        row_head = nh_digit(&rest, digits.heads);
+    }
+    const int column_head = (int)(NH_INVERSE ? (unsigned)row_head * digits.share.base
+                                             : nh_quotient((unsigned)row_head, digits.share));
+    if (lane < NH_CUDA_TENSORS) {
+        const nh_cuda_tensor &t = args.tensor[lane];
+        bool of_keys = keys >> lane & 1;
+        int head = of_keys == (NH_INVERSE != 0) ? row_head : column_head;
+        long long origin = rest * t.batch + head * t.head;
+#pragma unroll
+        for (int a = NH_FIRST_AXIS; a < 3; a++) {
+            int at = of_keys == (NH_INVERSE != 0) ? row[a] : column[a];
+            origin += (at * args.axis[a].dilation + group[a]) * t.axis[a];
+            item.step[lane][a] = args.axis[a].dilation * t.axis[a];
+        }
+        item.origin[lane] = origin;
+    }
+    if (lane == 0) {
+        item.number = index;
+        item.batch = (int)rest;
+        item.head = row_head;
+        item.column_head = column_head;
+        item.roll = roll;
+#pragma unroll
+        for (int a = 0; a < 3; a++) {
+            item.group[a] = group[a];
+            item.row[a] = row[a];
+            item.column[a] = column[a];
+            item.length[a] = length[a];
+        }
+    }
+}
+
+/* In the counting build a subtile and its box are one pair of tiles. By all lanes of a warp. */
+NH_DEVICE void nh_note_subtile(const nh_cuda_args &args, int index, int subtile) {
+    if (NH_NOTED && threadIdx.x % 32 == 0) nh_note_tile(args, index, subtile, true, !NH_DENSE);
+}
+
+NH_DEVICE bool nh_subtile_exists(const nh_item &item, int subtile) {
+    bool exists = true;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        exists = exists && item.row[a] + nh_row_at(subtile, 0, a) < item.length[a];
+    return exists;
+}
+
+/* Calls work(subtile) for each that is the warp's and exists. */
+template <typename Work>
+NH_DEVICE void nh_for_subtiles(const nh_cuda_args &args, const nh_item &item, const Work &work) {
+#pragma unroll 1
+    for (int subtile = (int)(threadIdx.x / 32); subtile < NH_SUBTILES; subtile += NH_WARPS)
+        if (nh_subtile_exists(item, subtile)) {
+            nh_note_subtile(args, item.number, subtile);
+            work(subtile);
+        }
+}
+
+NH_DEVICE bool nh_row_exists(const nh_item &item, int subtile, int row) {
+    bool exists = true;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        exists = exists && item.row[a] + nh_row_at(subtile, row, a) < item.length[a];
+    return exists;
+}
+
+/* Elements from a tensor's start to a row. */
+NH_DEVICE long long nh_row_offset(const nh_item &item, int slot, int subtile, int row) {
+    long long offset = item.origin[slot];
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        offset += nh_row_at(subtile, row, a) * item.step[slot][a];
+    return offset;
+}

@@ -1,0 +1,139 @@
+/* Boxes of the small windows, and rows of them in shared memory: see small.cuh.
+ *
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128), NH_Q0.. (rows of an item), NH_S0.. (of a
+ * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some
+ * stride is not 1), NH_DENSE (every row sees all columns of its subtile's box), NH_PENALTY (see small_penalty.cuh),
+ * NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_SHARED_BYTES. */
+#pragma once
+#define NH_POSITION int
+#include "prelude.cuh"
+#include "tile_note.cuh"
+
+#include "mma.cuh"
+
+/* Of the copy engine's boxes that are under way or in use at a time; 0: threads copy. */
+#ifndef NH_STAGES
+#define NH_STAGES 0
+#endif
+
+/* Of the rolling halo; 0: an item's halo is fetched as a whole. */
+#ifndef NH_SLOTS
+#define NH_SLOTS 0
+#define NH_NEAR_HEADS 1
+#endif
+
+#define NH_LOG2E 1.4426950408889634
+#define NH_LN2 0.6931471805599453
+
+#ifndef NH_HEAD_SLOWEST
+#define NH_HEAD_SLOWEST 0
+#endif
+
+/* The least number of rows from `rows` on that is congruent to `residue` modulo 8. */
+#define NH_CONGRUENT(rows, residue) ((rows) + (((residue) - (rows)) % 8 + 8) % 8)
+
+enum {
+    NH_FETCHERS = NH_STAGES < 3 ? NH_STAGES : 3, /* of a block's warps, the last */
+    NH_THREADS = 32 * (NH_WARPS + NH_FETCHERS),
+    NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
+    NH_ROWS = NH_Q0 * NH_Q1 * NH_Q2,
+    NH_SUBTILES = NH_ROWS / 16,
+    NH_AXIS_ROWS = NH_Q0 + NH_Q1 + NH_Q2,
+    NH_BOX = NH_K0 * NH_K1 * NH_K2,
+    /* A product has 8 columns, a matrix load 16, and a thread's masks of a chunk are 32 bits. */
+    NH_BOX_BLOCKS = (NH_BOX + 7) / 8,
+    NH_CHUNKS = (NH_BOX_BLOCKS + 15) / 16,
+    NH_PAIRS = ((NH_BOX_BLOCKS + NH_CHUNKS - 1) / NH_CHUNKS + 1) / 2,
+    NH_BLOCKS = NH_CHUNKS == 1 ? NH_BOX_BLOCKS : 2 * NH_PAIRS,
+    NH_CHUNK = 16 * NH_PAIRS,
+    NH_COLUMNS = NH_CHUNKS * NH_CHUNK,
+    NH_LINE = NH_H0 * NH_H1 == 1 ? NH_H2 : NH_CONGRUENT(NH_H2, NH_K2),
+    NH_PLANE = NH_H0 == 1 ? NH_H1 * NH_LINE : NH_CONGRUENT(NH_H1 *NH_LINE, NH_K1 *NH_K2),
+    /* what is fetched at a time: with NH_SLOTS as far along the first axis as an item's rows */
+    NH_FETCHED_ROWS = NH_SLOTS ? NH_H0 * NH_PLANE : (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
+    NH_HALO_ROWS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_ROWS : NH_FETCHED_ROWS,
+    /* statistics of columns: the copy engine's boxes start at multiples of 128 bytes, so a slot of lines has whole ones */
+    NH_STATISTICS_LINE = NH_SLOTS && NH_RANK == 2 ? (NH_LINE + 1) / 2 * 2 : NH_LINE,
+    NH_FETCHED_STATISTICS = NH_RANK == 2 && NH_SLOTS ? NH_H1 * NH_STATISTICS_LINE : NH_FETCHED_ROWS,
+    NH_STATISTICS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_STATISTICS : NH_FETCHED_STATISTICS,
+    /* where threads copy, and where it rolls, there is only one */
+    NH_HALOS = NH_STAGES == 0 || NH_SLOTS ? 1 : NH_STAGES,
+    NH_STEPS = (NH_DIM + 15) / 16,
+    NH_STEPS_V = (NH_DIM_V + 15) / 16,
+    NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V,
+    NH_STAGE_ALIGNMENT = NH_STAGES ? 1024 : 128 /* boxes start where the copy engine's swizzle does */
+};
+static_assert(NH_STAGES || NH_SUBTILES % NH_WARPS == 0, "every warp has as many subtiles");
+
+/* ---- rows in shared memory: units of 16 bytes ---- */
+
+NH_DEVICE constexpr int nh_units(int width) {
+    return (width + 15) / 16 * 2;
+}
+
+/* An even number of units that is no power of two gets one more: then no swizzle is needed. */
+NH_DEVICE constexpr bool nh_swizzled(int width) {
+    return (nh_units(width) & (nh_units(width) - 1)) == 0;
+}
+NH_DEVICE constexpr int nh_row_bytes(int width) {
+    return 16 * (nh_units(width) + !nh_swizzled(width));
+}
+
+NH_DEVICE int nh_swizzle(int width, int row) {
+    return !nh_swizzled(width)    ? 0
+           : nh_units(width) == 2 ? row >> 2 & 1
+           : nh_units(width) == 4 ? row >> 1 & 3
+                                  : row & 7;
+}
+
+NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
+    return row * nh_row_bytes(width) + ((unit ^ nh_swizzle(width, row)) << 4);
+}
+
+/* ---- boxes ---- */
+
+NH_DEVICE constexpr int nh_axis_rows(int axis) {
+    return axis == 0 ? NH_Q0 : axis == 1 ? NH_Q1 : NH_Q2;
+}
+NH_DEVICE constexpr int nh_axis_subtile(int axis) {
+    return axis == 0 ? NH_S0 : axis == 1 ? NH_S1 : NH_S2;
+}
+NH_DEVICE constexpr int nh_axis_columns(int axis) {
+    return axis == 0 ? NH_K0 : axis == 1 ? NH_K1 : NH_K2;
+}
+NH_DEVICE constexpr int nh_axis_halo(int axis) {
+    return axis == 0 ? NH_H0 : axis == 1 ? NH_H1 : NH_H2;
+}
+/* Halo rows from one position to the next. */
+NH_DEVICE constexpr int nh_axis_pitch(int axis) {
+    return axis == 0 ? NH_PLANE : axis == 1 ? NH_LINE : 1;
+}
+NH_DEVICE constexpr int nh_statistics_pitch(int axis) {
+    return axis == 1 ? NH_STATISTICS_LINE : nh_axis_pitch(axis);
+}
+NH_DEVICE constexpr int nh_rows_before(int axis) {
+    return axis == 0 ? 0 : axis == 1 ? NH_Q0 : NH_Q0 + NH_Q1;
+}
+NH_DEVICE constexpr int nh_prefixes_before(int axis) {
+    return axis == 0 ? 0 : axis == 1 ? NH_K0 + 1 : NH_K0 + NH_K1 + 2;
+}
+
+/* Coordinate of a column in its subtile's box; the last axis is fastest. */
+NH_DEVICE int nh_column_at(int column, int axis) {
+    return axis == 2 ? column % NH_K2 : axis == 1 ? column / NH_K2 % NH_K1 : column / (NH_K2 * NH_K1);
+}
+
+/* Coordinate in the item of row 0 .. 15 of a subtile. */
+NH_DEVICE int nh_row_at(unsigned subtile, unsigned row, int axis) {
+    const unsigned across = NH_Q2 / NH_S2, down = NH_Q1 / NH_S1;
+    return (int)(axis == 2   ? subtile % across * NH_S2 + row % NH_S2
+                 : axis == 1 ? subtile / across % down * NH_S1 + row / NH_S2 % NH_S1
+                             : subtile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
+}
+
+/* Where shared memory has that row of the item: the last axis is fastest; a box of the copy engine is a subtile. */
+NH_DEVICE int nh_row_number(int subtile, int row) {
+    if (NH_STAGES) return 16 * subtile + row;
+    return (nh_row_at(subtile, row, 0) * NH_Q1 + nh_row_at(subtile, row, 1)) * NH_Q2 +
+           nh_row_at(subtile, row, 2);
+}
