@@ -135,6 +135,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
     nh_kernel_define(&spec, "NH_STAGES", launch->stages);
+    nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch->stages));
     nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
     nh_kernel_define(&spec, "NH_NEAR_HEADS", shape->slots ? nh_small_near_heads(problem->heads) : 1);
     if (launch->stages) define_boxes(problem, &spec);

@@ -15,7 +15,7 @@ struct nh_small_launch {
     struct nh_small_shape shape;
 };
 
-/* Warps that fetch by the copy engine, as NH_FETCHERS in kernels/small.cuh. */
+/* Warps that fetch by the copy engine. */
 int32_t nh_small_fetchers(int32_t stages);
 
 /* Which product can mask, as NH_PENALTY in kernels/small_penalty.cuh; 0: none. */

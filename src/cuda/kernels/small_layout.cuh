@@ -1,26 +1,17 @@
 /* Boxes of the small windows, and rows of them in shared memory: see small.cuh.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128), NH_Q0.. (rows of an item), NH_S0.. (of a
- * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS, NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some
- * stride is not 1), NH_DENSE (every row sees all columns of its subtile's box), NH_PENALTY (see small_penalty.cuh),
- * NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_SHARED_BYTES. */
+ * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS (that work), NH_FETCHERS (warps after them),
+ * NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DENSE (every row sees all columns of its subtile's box),
+ * NH_PENALTY (see small_penalty.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias
+ * table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a time; 0: threads copy), NH_SLOTS
+ * (of the halo that rolls; 0: an item's is fetched as a whole), NH_NEAR_HEADS (see small_roll.cuh), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "prelude.cuh"
 #include "tile_note.cuh"
 
 #include "mma.cuh"
-
-/* Of the copy engine's boxes that are under way or in use at a time; 0: threads copy. */
-#ifndef NH_STAGES
-#define NH_STAGES 0
-#endif
-
-/* Of the rolling halo; 0: an item's halo is fetched as a whole. */
-#ifndef NH_SLOTS
-#define NH_SLOTS 0
-#define NH_NEAR_HEADS 1
-#endif
 
 #define NH_LOG2E 1.4426950408889634
 #define NH_LN2 0.6931471805599453
@@ -33,7 +24,6 @@
 #define NH_CONGRUENT(rows, residue) ((rows) + (((residue) - (rows)) % 8 + 8) % 8)
 
 enum {
-    NH_FETCHERS = NH_STAGES < 3 ? NH_STAGES : 3, /* of a block's warps, the last */
     NH_THREADS = 32 * (NH_WARPS + NH_FETCHERS),
     NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
     NH_ROWS = NH_Q0 * NH_Q1 * NH_Q2,
