@@ -82,17 +82,15 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
 static int64_t registers_of(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
-    int64_t blocks = launch->shape.blocks, keys = steps_of(problem->dim);
-    int64_t values = steps_of(problem->dim_v);
-    if (launch->kernel == NH_SMALL_BACKWARD_KEY) return 12 * (keys + values) + 74;
-    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) return 12 * keys + 4 * values + 48;
-    /* Scores of one chunk give way to outputs as these grow; of several, both are there. */
-    int64_t chunks = nh_ceil_div(blocks, 16), scores = 4 * nh_ceil_div(blocks, chunks);
-    int64_t rest = chunks > 1 ? 4 * keys + 8 * values : nh_max(4 * keys, 8 * values);
-    return scores + rest + 12;
+    int64_t keys = steps_of(problem->dim), values = steps_of(problem->dim_v);
+    switch (launch->kernel) {
+    case NH_SMALL_FORWARD: return 4 * keys + 8 * values + 48;
+    case NH_SMALL_BACKWARD_QUERY: return 12 * keys + 4 * values + (problem->has_bias ? 80 : 64);
+    default: return 12 * (keys + values) + 80;
+    }
 }
 
-/* Blocks that share a multiprocessor; 0: not even one fits. */
+/* Where the copy engine fetches, many warps belong to a block: it fits as long as the compiler need not spill. */
 int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                            const struct nh_small_launch *launch) {
     enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_RESIDENTS = 16, MOST_WARPS = 48 };
@@ -102,6 +100,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
     int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch->stages), 4) * 4;
     int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
     int64_t by_registers = REGISTERS / (32 * warps * registers);
+    if (launch->stages && !by_registers) return 0;
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
     return nh_max(1, nh_min(residents, MOST_RESIDENTS));
 }
