@@ -10,6 +10,7 @@
 #include "launch.h"
 #include "load.h"
 #include "small_choice.h"
+#include "small_roll.h"
 
 #include <string.h>
 
@@ -135,9 +136,10 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
     nh_kernel_define(&spec, "NH_STAGES", launch->stages);
-    nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch->stages));
+    nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));
     nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
-    nh_kernel_define(&spec, "NH_NEAR_HEADS", shape->slots ? nh_small_near_heads(problem->heads) : 1);
+    nh_kernel_define(&spec, "NH_HELD", launch->held);
+    nh_kernel_define(&spec, "NH_NEAR_HEADS", nh_small_near_heads(problem, shape));
     if (launch->stages) define_boxes(problem, &spec);
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(&spec, names[0][a], shape->rows[a]);
@@ -208,11 +210,11 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     if (status) return status;
     *spec = spec_of(problem, device, &launch);
     set_maps(problem, &launch, step);
-    step->threads = 32 * (launch.warps + nh_small_fetchers(launch.stages));
+    step->threads = 32 * (launch.warps + nh_small_fetchers(&launch));
     step->shared_bytes = nh_small_shared_bytes(problem, &launch);
     int64_t blocks = nh_min(step->args.tiling.items,
                             device->multiprocessors * nh_small_residents(problem, device, &launch));
-    int64_t near_heads = launch.shape.slots ? nh_small_near_heads(problem->heads) : 1;
+    int64_t near_heads = nh_small_near_heads(problem, &launch.shape);
     step->grid[0] = nh_max(blocks / near_heads, 1) * near_heads;
     return NHOOD_OK;
 }

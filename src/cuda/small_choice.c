@@ -1,6 +1,7 @@
 #include "small_choice.h"
 
 #include "fused90_maps.h"
+#include "small_roll.h"
 
 #include <string.h>
 
@@ -10,6 +11,15 @@ const char *const nh_small_knobs[] = {"q0",        "q1",         "q2", "s0", "s1
                                       "warps",     "stages",     "k0", "k1", "k2",
                                       "key_warps", "key_stages", NULL};
 
+/* Makes the halo of a launch roll if it can. By queries, a warp takes its rows at once. */
+static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
+    enum { HELD_LONGER = 3 };
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    int32_t held = launch->stages + (by_keys ? 0 : HELD_LONGER);
+    nh_small_roll(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, held, &launch->shape);
+    launch->held = launch->shape.slots ? held : launch->stages;
+}
+
 bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
                         const int32_t *value, struct nh_small_launch *launch) {
     bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
@@ -18,9 +28,14 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
     launch->kernel = kernel;
     launch->warps = value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS];
     launch->stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
-    return nh_small_shape_of(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
-                             value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), subtile,
-                             launch->stages, &launch->shape);
+    enum nh_small_rows rows = by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
+    bool boxes = launch->stages > 0;
+    if (!nh_small_shape_of(problem, rows, value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), subtile,
+                           boxes, &launch->shape))
+        return false;
+    launch->held = 0;
+    if (boxes) roll(problem, launch);
+    return true;
 }
 
 /* Of an item and a subtile, and warps where threads copy: by keys one per subtile, which keeps its sums. */
@@ -115,7 +130,7 @@ static void consider(const struct nh_problem *problem, const struct nh_device *d
     insert(choice, &option);
 }
 
-/* Sets the shape, which stages and warps have no part in. */
+/* Sets the shape of a halo that does not roll, which stages and warps have no part in. */
 static bool shape_fits(const struct nh_problem *problem, const struct box *box, bool boxes,
                        struct nh_small_launch *launch) {
     enum nh_small_rows rows =
@@ -135,12 +150,15 @@ static void consider_box(const struct nh_problem *problem, const struct nh_devic
     struct nh_small_launch launch = {.kernel = kernel, .warps = box->warps};
     if (shape_fits(problem, box, false, &launch)) consider(problem, device, &launch, box, choice);
     if (!boxes || !shape_fits(problem, box, true, &launch)) return;
+    const struct nh_small_shape whole = launch.shape;
     for (launch.stages = 1; launch.stages <= MOST_STAGES; launch.stages++) {
+        launch.shape = whole;
+        roll(problem, &launch);
         /* as many warps as an item has subtiles serve heads that share keys */
         launch.warps = box->warps;
         if (warps_fit(problem, &launch)) consider(problem, device, &launch, box, choice);
         for (size_t i = 0; i < count; i++) {
-            launch.warps = warps[i] - nh_small_fetchers(launch.stages);
+            launch.warps = warps[i] - nh_small_fetchers(&launch);
             if (launch.warps != box->warps && warps_fit(problem, &launch))
                 consider(problem, device, &launch, box, choice);
         }

@@ -1,10 +1,12 @@
 #include "small_launch.h"
 #include "load.h"
+#include "small_roll.h"
 
 #include <math.h>
 
-int32_t nh_small_fetchers(int32_t stages) {
-    return stages < 3 ? stages : 3;
+int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
+    int32_t most = launch->kernel == NH_SMALL_FORWARD ? 3 : 2;
+    return launch->stages < most ? launch->stages : most;
 }
 
 /* A tiny scale would make the penalty a small one. */
@@ -42,8 +44,9 @@ static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes
 }
 
 /* Halos and rows of items that are under way or in use. */
-static int64_t stages_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    enum { BARRIERS_BYTES = 24, STATISTICS_BYTES = 16 };
+static int64_t stages_bytes(const struct nh_problem *problem,
+                            const struct nh_small_launch *launch) {
+    enum { BARRIERS_BYTES = 48, STATISTICS_BYTES = 16 };
     int64_t columns = launch->shape.halo_rows, rows = launch->shape.item_rows;
     int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
     int64_t stages = nh_max(1, launch->stages), halos = launch->shape.slots ? 1 : stages;
@@ -66,17 +69,18 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
     /* per warp, score gradients of a subtile and sums for the bias's */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
-        bias_gradient = launch->warps * (32 * (nh_small_columns(shape) + 8) + 4 * problem->bias_count);
-    int64_t scenes = launch->stages ? launch->stages + nh_small_fetchers(launch->stages) : 2;
+        bias_gradient =
+            launch->warps * (32 * (nh_small_columns(shape) + 8) + 4 * problem->bias_count);
+    int64_t scenes = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
     int64_t results = launch->stages && launch->kernel != NH_SMALL_BACKWARD_KEY
                           ? 16 * launch->warps * nh_small_row_bytes(problem->dim)
                           : 0;
     int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
-    return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse + results +
-           nh_small_table_bytes(problem, shape,
-                                launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS
-                                                                        : NH_SMALL_QUERIES,
-                                scenes);
+    return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse +
+           results +
+           nh_small_table_bytes(
+               problem, shape,
+               launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES, scenes);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -97,7 +101,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
     int64_t shared = nh_small_shared_bytes(problem, launch);
     if (shared > device->shared_bytes_per_block) return 0;
     int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
-    int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch->stages), 4) * 4;
+    int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
     int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
     int64_t by_registers = REGISTERS / (32 * warps * registers);
     if (launch->stages && !by_registers) return 0;
@@ -128,7 +132,8 @@ static double subtile_instructions(const struct nh_problem *problem,
 
 /* What an item copies to shared memory. */
 static double item_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    double dims = (double)(problem->dim + problem->dim_v), halo = (double)launch->shape.fetched_rows;
+    double dims = (double)(problem->dim + problem->dim_v),
+           halo = (double)launch->shape.fetched_rows;
     double share = (double)(problem->heads / problem->kv_heads);
     double rows = (double)launch->shape.item_rows;
     switch (launch->kernel) {
@@ -157,13 +162,13 @@ static double boxes_instructions(const struct nh_problem *problem,
 }
 
 /* Clocks of an item on a multiprocessor where the copy engine fetches, fitted on an H200: what is scarcest of issue slots,
- * bytes from the L2, warps that prepare items, and stages, which are taken from when an item is asked for until its last
- * subtile is done. share: of the heads that an item is fetched for. */
+ * which copies contend with, bytes from the L2, warps that prepare items, and stages, which are taken from when an item is
+ * asked for until its last subtile is done. share: of the heads that an item is fetched for. */
 static double boxes_item_clocks(const struct nh_problem *problem,
                                 const struct nh_small_launch *launch, double residents,
                                 double share) {
-    const double bytes_per_clock = 33, latency = 2600, preparation = 3700;
-    const double slower[] = {1.12, 0.95, 0.95};
+    const double bytes_per_clock = 33, latency = 2600, preparation = 3300, contention = 0.15;
+    const double slower[] = {1.05, 0.8, 1.05};
     const double filled_least = 0.2, filled_per_warp = 0.016;
     double warps = residents * launch->warps, filled = filled_least + filled_per_warp * warps;
     double slots = boxes_instructions(problem, launch) / 4 / filled;
@@ -171,10 +176,10 @@ static double boxes_item_clocks(const struct nh_problem *problem,
     double copy = item_bytes(problem, launch) / share / bytes_per_clock;
     double rounds = ceil((double)(launch->shape.item_rows / 16) / launch->warps);
     double held = latency + copy + rounds * slots * warps;
-    double fetchers = nh_small_fetchers(launch->stages);
+    double fetchers = nh_small_fetchers(launch);
     return slower[launch->kernel] * share *
-           fmax(fmax(subtiles * slots, copy),
-                fmax(preparation / fetchers, held / launch->stages) / residents);
+           fmax(fmax(subtiles * slots + contention * copy, copy),
+                fmax(preparation / fetchers, held / launch->held) / residents);
 }
 
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,

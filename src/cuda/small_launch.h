@@ -12,11 +12,13 @@ struct nh_small_launch {
     int32_t warps;
     /* of the copy engine; 0: threads copy */
     int32_t stages;
+    /* items whose part of a halo that rolls may be in use: as many as stages, or more if these are free before */
+    int32_t held;
     struct nh_small_shape shape;
 };
 
-/* Warps that fetch by the copy engine. */
-int32_t nh_small_fetchers(int32_t stages);
+/* Warps that fetch by the copy engine: an item is prepared in less time than the others need for it. */
+int32_t nh_small_fetchers(const struct nh_small_launch *launch);
 
 /* Which product can mask, as NH_PENALTY in kernels/small_penalty.cuh; 0: none. */
 int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch);

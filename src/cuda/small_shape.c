@@ -13,15 +13,14 @@ static int64_t greatest_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-static struct nh_range columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
-                                  int64_t length, int64_t position) {
+struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
+                                    int64_t length, int64_t position) {
     return rows == NH_SMALL_KEYS
                ? nh_inverse_range(length, axis->window, axis->stride, axis->causal, position)
                : nh_window_range(length, axis->window, axis->stride, axis->causal, position);
 }
 
-/* Between the borders ranges repeat: a group as long as both borders and two periods has every pattern. */
-static int64_t representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
+int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
     int64_t period = tile / greatest_divisor(tile, axis->stride) * axis->stride;
     int64_t enough = 4 * axis->window + 2 * period;
     return length > enough ? length - (length - enough) / period * period : length;
@@ -33,8 +32,8 @@ static int64_t most_columns(const struct nh_axis *axis, enum nh_small_rows rows,
     int64_t most = 0;
     for (int64_t first = 0; first < length; first += tile) {
         int64_t last = nh_min(first + tile, length) - 1;
-        int64_t begin = columns_of(axis, rows, length, first).begin;
-        most = nh_max(most, columns_of(axis, rows, length, last).end - begin);
+        int64_t begin = nh_small_columns_of(axis, rows, length, first).begin;
+        most = nh_max(most, nh_small_columns_of(axis, rows, length, last).end - begin);
     }
     return most;
 }
@@ -43,7 +42,7 @@ static int64_t most_columns(const struct nh_axis *axis, enum nh_small_rows rows,
 static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t length,
                     int64_t columns) {
     for (int64_t i = 0; i < length; i++) {
-        struct nh_range range = columns_of(axis, rows, length, i);
+        struct nh_range range = nh_small_columns_of(axis, rows, length, i);
         if (range.end - range.begin != columns) return false;
     }
     return true;
@@ -55,18 +54,19 @@ static int64_t longest_group(const struct nh_axis *axis) {
 
 static int64_t extent_of(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile) {
     int64_t longest = longest_group(axis);
-    int64_t most = most_columns(axis, rows, representative_length(axis, longest, tile), tile);
+    int64_t most =
+        most_columns(axis, rows, nh_small_representative_length(axis, longest, tile), tile);
     if (axis->length % axis->dilation == 0) return most;
-    longest = representative_length(axis, longest - 1, tile);
+    longest = nh_small_representative_length(axis, longest - 1, tile);
     return nh_max(most, most_columns(axis, rows, longest, tile));
 }
 
 static bool dense(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile,
                   int64_t columns) {
     int64_t longest = longest_group(axis);
-    return all_see(axis, rows, representative_length(axis, longest, tile), columns) &&
+    return all_see(axis, rows, nh_small_representative_length(axis, longest, tile), columns) &&
            (axis->length % axis->dilation == 0 ||
-            all_see(axis, rows, representative_length(axis, longest - 1, tile), columns));
+            all_see(axis, rows, nh_small_representative_length(axis, longest - 1, tile), columns));
 }
 
 static double tiles_of(const struct nh_axis *axis, int64_t tile) {
@@ -88,72 +88,8 @@ static void fill_gaps(struct nh_small_shape *shape) {
         h[1]++;
 }
 
-/* ---- halos that roll ---- */
-
-int32_t nh_small_near_heads(int64_t heads) {
-    return heads % 4 == 0 ? 4 : heads % 2 == 0 ? 2 : 1;
-}
-
-/* The axis along which they do. */
-struct chain {
-    const struct nh_axis *axis;
-    enum nh_small_rows rows;
-    /* of the longest dilation group, and whether others are shorter */
-    int64_t length, tiles, shorter;
-    int64_t item, columns;
-};
-
-/* Slots that the boxes of the chain's item need. */
-static struct nh_range item_slots(const struct chain *chain, int64_t item) {
-    struct nh_range slots = {INT64_MAX, 0};
-    for (int64_t less = 0; less <= chain->shorter; less++) {
-        int64_t length = chain->length - less, row = nh_min(item * chain->item, length - 1);
-        int64_t begin = nh_min(columns_of(chain->axis, chain->rows, length, row).begin,
-                               chain->tiles * chain->item - chain->columns);
-        slots.begin = nh_min(slots.begin, begin / chain->item);
-        slots.end = nh_max(slots.end, nh_ceil_div(begin + chain->columns, chain->item));
-    }
-    return slots;
-}
-
-/* Slots that are in use when an item's are asked for and the stages before hold the items before. */
-static int64_t slots_in_use(const struct chain *chain, int64_t item, int32_t stages) {
-    int64_t oldest = INT64_MAX;
-    for (int64_t before = item; before > item - stages; before--) {
-        int64_t own = ((before % chain->tiles) + chain->tiles) % chain->tiles;
-        oldest = nh_min(oldest, before - own + item_slots(chain, own).begin);
-    }
-    return item_slots(chain, item).end - oldest;
-}
-
-/* 0: the halo cannot roll. Rows of a slot are whole turns of the swizzle or, where the number of slots is even, half ones. */
-static int32_t slots_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                        const struct nh_small_shape *shape, int64_t slot_rows, int32_t stages) {
-    int a = NH_AXES - problem->rank;
-    const struct nh_axis *axis = &problem->axis[a];
-    int64_t item = shape->rows[a];
-    if (problem->rank == 1 || item == 1 || item != shape->subtile[a] ||
-        slot_rows % (problem->rank == 2 ? 4 : 8) ||
-        (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
-        return 0;
-    int64_t length = representative_length(
-        axis, nh_axis_group_length(axis->length, axis->dilation, 0), item);
-    const struct chain chain = {.axis = axis,
-                                .rows = rows,
-                                .length = length,
-                                .tiles = nh_ceil_div(length, item),
-                                .shorter = axis->length % axis->dilation != 0,
-                                .item = item,
-                                .columns = shape->columns[a]};
-    if (chain.tiles * item < chain.columns) return 0;
-    int64_t slots = 1;
-    for (int64_t i = 0; i < chain.tiles; i++)
-        slots = nh_max(slots, slots_in_use(&chain, i, stages));
-    return (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
-}
-
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *subtile, int32_t stages,
+                       const int32_t *item, const int32_t *subtile, bool boxes,
                        struct nh_small_shape *shape) {
     *shape = (struct nh_small_shape){.dense = true, .item_rows = 1, .items = 1, .subtiles = 1};
     int64_t box = 1;
@@ -172,29 +108,13 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
         shape->subtiles *= tiles_of(axis, subtile[a]);
         box *= columns;
     }
-    if (stages) fill_gaps(shape);
+    if (boxes) fill_gaps(shape);
     const int32_t *h = shape->halo, *k = shape->columns;
     int64_t line = h[0] * h[1] == 1 ? h[2] : congruent(h[2], k[2]);
     int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
     shape->fetched_rows = shape->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
-    int first = NH_AXES - problem->rank;
-    int64_t slot_rows = shape->rows[first] * (problem->rank == 3 ? plane : line);
-    if (stages) shape->slots = slots_of(problem, rows, shape, slot_rows, stages);
-    if (shape->slots) {
-        shape->halo[first] = shape->rows[first];
-        shape->fetched_rows = slot_rows;
-        shape->halo_rows = shape->slots * slot_rows;
-    }
     shape->blocks = nh_ceil_div(box, 8);
     return shape->halo_rows <= MOST_HALO_ROWS;
-}
-
-int64_t nh_small_statistics_box(const struct nh_small_shape *shape, int32_t *box) {
-    for (int a = 0; a < NH_AXES; a++)
-        box[a] = shape->halo[a];
-    if (!shape->slots || shape->halo[0] > 1) return shape->fetched_rows;
-    box[2] += box[2] % 2;
-    return (int64_t)box[1] * box[2];
 }
 
 int64_t nh_small_row_bytes(int64_t width) {

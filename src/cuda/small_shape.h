@@ -24,19 +24,18 @@ struct nh_small_shape {
     double items, subtiles;
 };
 
-/* stages: of the copy engine, which fetches halos without gaps: columns are added to lines, and lines to planes, until
- * consecutive columns of a subtile are consecutive rows modulo 8; halos of items that are one subtile wide on the first axis
- * roll. 0: threads copy. False if a halo is larger than any shared memory. */
+/* boxes: the copy engine fetches halos, which then have no gaps: columns are added to lines, and lines to planes, until
+ * consecutive columns of a subtile are consecutive rows modulo 8. False if a halo is larger than any shared memory. */
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *subtile, int32_t stages,
+                       const int32_t *item, const int32_t *subtile, bool boxes,
                        struct nh_small_shape *shape);
 
-/* Box of columns whose statistics are fetched at a time, and its places in shared memory: a slot's lines are even, as boxes
- * start at multiples of 128 bytes. */
-int64_t nh_small_statistics_box(const struct nh_small_shape *shape, int32_t *box);
+/* Columns of the row at a position of a dilation group. */
+struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
+                                    int64_t length, int64_t position);
 
-/* Heads next to each other that blocks next to each other work for, where halos roll. */
-int32_t nh_small_near_heads(int64_t heads);
+/* Between the borders ranges repeat: a group as long as both borders and two periods has every pattern. */
+int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile);
 
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_small_row_bytes(int64_t width);

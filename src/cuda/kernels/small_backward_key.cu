@@ -3,6 +3,7 @@
  * small_backward_query.cu. A warp owns one subtile: its sums stay in registers while the query heads that share the
  * key head pass by. See small.cuh. */
 #define NH_INVERSE 1
+#define NH_STOPS 1
 #include "small_exact_gradient.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"

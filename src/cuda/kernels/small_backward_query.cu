@@ -1,6 +1,7 @@
 /* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE. Scores
  * are needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
 #define NH_INVERSE 0
+#define NH_STOPS 1
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "small_bias_gradient.cuh"
@@ -62,7 +63,7 @@ NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float2 both = scene.lse[16 * subtile + lane / 4 + 8 * half];
-        lse[half] = both.x;
+        lse[half] = both.x * -(float)NH_LOG2E;
         delta[half] -= both.y;
     }
     if (lane % 4 > 1 || !nh_row_exists(scene.item, subtile, row)) return;
@@ -85,14 +86,17 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
     }
 }
 
+/* taken() is called when the rows may be written over, but for the places of queries where threads copy. */
+template <typename Taken>
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
                                 const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows,
-                                nh_bias_sums &sums, int subtile, char *results) {
+                                nh_bias_sums &sums, int subtile, char *results, const Taken &taken) {
     unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4], places[NH_STEPS_PLACES][4];
     nh_load_rows<NH_DIM, NH_STEPS>(queries, rows.queries, subtile);
     nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, rows.d_outputs, subtile);
     float lse[2], delta[2], d_queries[2 * NH_STEPS][4] = {};
     nh_row_statistics(args, scene, subtile, rows.outputs, d_outputs, lse, delta);
+    taken();
     unsigned keys[NH_STEPS], keys_across[NH_STEPS], values[NH_STEPS_V];
     const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
     const int reach = nh_sight_reach(scene.sight, subtile);
@@ -182,7 +186,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
             nh_bias_head(args, bias_turn, scene.item.head, shared.sums);
             nh_differentiate(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS],
-                             shared.rows[stage], shared.sums, subtile, results);
+                             shared.rows[stage], shared.sums, subtile, results,
+                             [&] { nh_rows_taken(shared.ring, stage); });
             if (args.tensor[NH_D_Q].data)
                 nh_store_results<NH_D_Q_MAP>(args, scene.item, maps.d_q, NH_D_Q, subtile, results,
                                              scene.item.head, heads);
@@ -223,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         nh_for_subtiles(args, item, [&](int subtile) {
             nh_differentiate(args, scene, shared.tables, shared.penalties, halo, rows, shared.sums, subtile,
-                             rows.queries);
+                             rows.queries, [] {});
             __syncwarp();
             if (args.tensor[NH_D_Q].data)
                 nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, rows.queries, subtile);

@@ -14,14 +14,18 @@
 #include "tma.cuh"
 
 struct nh_ring {
-    nh_scene scene[NH_STAGES + NH_FETCHERS];
+    nh_scene scene[NH_HELD + NH_FETCHERS];
     unsigned long long full[NH_STAGES], free[NH_STAGES];
     /* whose boxes have been asked for: a rolling halo's place may be in use by any item before the stage's last */
     unsigned long long asked[NH_STAGES];
+    /* of items whose rows are free before their part of the halo */
+    unsigned long long done[NH_HELD];
 };
+/* Whether a subtile's rows are taken before all else, and their stage freed then. */
+enum { NH_EARLY = NH_HELD > NH_STAGES };
 
 NH_DEVICE nh_scene &nh_scene_of(nh_ring &ring, unsigned turn) {
-    return ring.scene[turn % (NH_STAGES + NH_FETCHERS)];
+    return ring.scene[turn % (NH_HELD + NH_FETCHERS)];
 }
 
 /* Where this block's items begin, or those of the block `ahead` after it, in the items of a head where the halo rolls. */
@@ -48,7 +52,16 @@ NH_DEVICE void nh_ring_start(nh_ring &ring) {
         nh_barrier_init(nh_shared_address(&ring.free[i]), NH_SUBTILES);
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
     }
+    for (int i = 0; i < NH_HELD; i++)
+        nh_barrier_init(nh_shared_address(&ring.done[i]), NH_SUBTILES);
     nh_barrier_init_done();
+}
+
+/* By a warp that has taken its subtile's rows. */
+NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
+    if (!NH_EARLY) return;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
 }
 
 /* The five coordinates of the box at a position of the item's dilation group. */
@@ -147,6 +160,7 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
         __syncwarp();
         nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
+        if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
         if (NH_SLOTS && turn)
             nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_STAGES]), before / NH_STAGES & 1);
         __syncwarp();
@@ -160,6 +174,8 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
         }
         if (turn)
             nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
+        if (NH_LSE_ROWS) nh_copy_wait();
+        __syncwarp();
         if (lane == 0) nh_barrier_arrive(full);
     }
 }
@@ -181,9 +197,12 @@ NH_DEVICE void nh_work_items(const nh_cuda_args &args, nh_ring &ring, unsigned m
             if (nh_subtile_exists(scene.item, (int)subtile)) {
                 nh_note_subtile(args, scene.item.number, (int)subtile);
                 work(scene, (int)stage, (int)subtile, (int)(turn - first));
+            } else {
+                nh_rows_taken(ring, (int)stage);
             }
             __syncwarp();
-            if (threadIdx.x % 32 == 0) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
+            if (threadIdx.x % 32 == 0)
+                nh_barrier_arrive(nh_shared_address(NH_EARLY ? &ring.done[turn % NH_HELD] : &ring.free[stage]));
         }
     }
     nh_results_free();

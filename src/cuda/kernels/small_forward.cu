@@ -30,6 +30,10 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
+struct nh_queries {
+    unsigned operand[NH_STEPS][4];
+};
+
 /* What a subtile's scores are made of. */
 struct nh_subtile {
     const nh_cuda_args &args;
@@ -37,8 +41,8 @@ struct nh_subtile {
     const nh_tables &tables;
     const nh_penalties &penalties;
     const nh_halo &halo;
-    const nh_rows &rows;
     int number;
+    const nh_queries &queries;
 };
 
 /* Scores of the subtile, times the scale where there is a bias, and minus infinity or less where a column is not seen: calls
@@ -48,8 +52,7 @@ template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile
     const nh_scene &scene = subtile.scene;
     const nh_tables &tables = subtile.tables;
     const int first = nh_box_row(scene.sight, subtile.number), wrap = nh_box_wrap(scene.sight, subtile.number);
-    unsigned queries[NH_STEPS][4], keys[NH_STEPS], places[NH_STEPS_PLACES][4];
-    nh_load_rows<NH_WIDEST, NH_STEPS>(queries, subtile.rows.queries, subtile.number);
+    unsigned keys[NH_STEPS], places[NH_STEPS_PLACES][4];
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, subtile.halo.keys, first);
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile.number);
     const float *table = scene.bias;
@@ -66,7 +69,7 @@ template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile
             const bool both = 2 * p + 1 < NH_BLOCKS;
             float scores[2][4] = {}, bias[2][4];
             if (NH_PENALTY) nh_penalize(scores, places, subtile.penalties, chunk * NH_PAIRS + p, both);
-            nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row[p], both);
+            nh_multiply_columns<NH_DIM, NH_STEPS>(scores, subtile.queries.operand, keys, row[p], both);
             if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -88,8 +91,11 @@ NH_DEVICE float nh_score_scale(const nh_subtile &subtile) {
     return NH_BIAS_COUNT ? 1.f : subtile.tables.scale;
 }
 
-/* Of rows g and g + 8; rarely called. */
-static __device__ __noinline__ float2 nh_largest_scores(const nh_subtile &subtile) {
+/* Of rows g and g + 8. Rarely called, with arguments that are in registers: a struct would be stored for each subtile. */
+static __device__ __noinline__ float2 nh_largest_scores(const nh_cuda_args &args, const nh_scene &scene,
+                                                        const nh_tables &tables, const nh_penalties &penalties,
+                                                        const nh_halo &halo, int number, nh_queries queries) {
+    const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
     nh_for_scores(subtile, [&](const float (&scores)[2][4], bool both, int) {
 #pragma unroll
@@ -153,18 +159,25 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
     nh_store_lse(args, scene.item, subtile, lse);
 }
 
-/* Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: then to the
+/* taken() is called when the queries' places may be written over, but for this subtile's where threads copy.
+ *
+ * Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: then to the
  * rows' largest, at the price of finding these. */
+template <typename Taken>
 NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
-                         const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows, int number, char *results) {
+                         const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows, int number, char *results,
+                         const Taken &taken) {
     const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
-    const nh_subtile subtile = {args, scene, tables, penalties, halo, rows, number};
+    nh_queries queries;
+    nh_load_rows<NH_WIDEST, NH_STEPS>(queries.operand, rows.queries, number);
+    taken();
+    const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
     nh_state state = {{0.f, 0.f}, {}};
     float output[2 * NH_STEPS_V][4];
     nh_weigh_values(subtile, state, output);
     const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most;
     if (!__all_sync(~0u, held)) {
-        const float2 largest = nh_largest_scores(subtile);
+        const float2 largest = nh_largest_scores(args, scene, tables, penalties, halo, number, queries);
         state.reference[0] = largest.x;
         state.reference[1] = largest.y;
         nh_weigh_values(subtile, state, output);
@@ -201,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
             nh_attend(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS], shared.rows[stage],
-                      subtile, results);
+                      subtile, results, [&] { nh_rows_taken(shared.ring, stage); });
             nh_store_results<NH_O_MAP>(args, scene.item, maps.o, NH_O, subtile, results, scene.item.head,
                                        heads);
         };
@@ -234,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_copy_wait();
         __syncthreads();
         nh_for_subtiles(args, scene.item, [&](int subtile) {
-            nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, rows.queries);
+            nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, rows.queries, [] {});
             __syncwarp();
             nh_store_rows<NH_DIM_V, NH_WIDEST>(args, scene.item, NH_O, rows.queries, subtile);
         });

@@ -75,7 +75,7 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, const nh_digits &digits,
     nh_roll roll = {0, {0, 0}};
     if (NH_SLOTS) {
         roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first);
-        column[NH_FIRST_AXIS] = nh_roll_begin(args, column[NH_FIRST_AXIS]);
+        column[NH_FIRST_AXIS] = nh_roll_box(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS]).begin;
     }
     int row_head;
     if (NH_HEAD_SLOWEST || NH_SLOTS) {

@@ -5,7 +5,8 @@
  * NH_MIN_BLOCKS, NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DENSE (every row sees all columns of its subtile's box),
  * NH_PENALTY (see small_penalty.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias
  * table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a time; 0: threads copy), NH_SLOTS
- * (of the halo that rolls; 0: an item's is fetched as a whole), NH_NEAR_HEADS (see small_roll.cuh), NH_SHARED_BYTES. */
+ * (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD (items whose part of the halo may be in use) and
+ * NH_NEAR_HEADS (see small_roll.cuh), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "prelude.cuh"
@@ -18,6 +19,11 @@
 
 #ifndef NH_HEAD_SLOWEST
 #define NH_HEAD_SLOWEST 0
+#endif
+
+/* Whether subtiles stop at the last line that any of their rows sees. */
+#ifndef NH_STOPS
+#define NH_STOPS 0
 #endif
 
 /* The least number of rows from `rows` on that is congruent to `residue` modulo 8. */

@@ -37,25 +37,36 @@ struct nh_roll {
     nh_range fresh; /* slots that the item before did not need */
 };
 
-/* Where the box of a subtile begins that sees columns from `begin` on: boxes do not stick out of a chain's slots. */
-NH_DEVICE int nh_roll_begin(const nh_cuda_args &args, int begin) {
-    return nh_least(begin, args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES - nh_axis_columns(NH_FIRST_AXIS));
+/* Lines of its box that a subtile multiplies, of which it sees `seen`: columns come in groups of 16. */
+NH_DEVICE int nh_roll_touched(int seen) {
+    const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
+    return NH_STOPS ? nh_least(((seen * columns + 15) / 16 * 16 + columns - 1) / columns, lines) : lines;
 }
 
-/* The first column of the box of the subtile at a position. */
-NH_DEVICE int nh_roll_box(const nh_cuda_args &args, int length, int position) {
-    return nh_roll_begin(args, nh_columns_of(args.axis[NH_FIRST_AXIS], length, nh_least(position, length - 1)).begin);
+/* Lines of the box of the subtile at a position that are multiplied: they do not stick out of a chain's slots. */
+NH_DEVICE nh_range nh_roll_box(const nh_cuda_args &args, int length, int position) {
+    const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
+    const int slots_end = args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES;
+    int begin = nh_columns_of(axis, length, nh_least(position, length - 1)).begin;
+    int end = nh_columns_of(axis, length, nh_least(position + nh_axis_subtile(NH_FIRST_AXIS), length) - 1).end;
+    while (begin + nh_roll_touched(end - begin) > slots_end)
+        begin--;
+    return {begin, begin + nh_roll_touched(end - begin)};
+}
+
+/* Slots up to the last that the item at `row` needs. */
+NH_DEVICE int nh_roll_end(const nh_cuda_args &args, int length, int row) {
+    const int last = NH_SLOT_LINES - nh_axis_subtile(NH_FIRST_AXIS);
+    return (nh_roll_box(args, length, row + last).end - 1) / NH_SLOT_LINES + 1;
 }
 
 /* Of the item that begins at `row`, the number-th of all chains of a block's head. */
 NH_DEVICE nh_roll nh_roll_of(const nh_cuda_args &args, int length, int row, int number, bool first) {
-    const int columns = nh_axis_columns(NH_FIRST_AXIS), last = NH_SLOT_LINES - nh_axis_subtile(NH_FIRST_AXIS);
     nh_roll roll;
     roll.place = (number - row / NH_SLOT_LINES) % (NH_SLOTS + !NH_SLOTS);
-    roll.fresh.end = (nh_roll_box(args, length, row + last) + columns - 1) / NH_SLOT_LINES + 1;
-    roll.fresh.begin = first || row == 0
-                           ? nh_roll_box(args, length, row) / NH_SLOT_LINES
-                           : (nh_roll_box(args, length, row - NH_SLOT_LINES + last) + columns - 1) / NH_SLOT_LINES + 1;
+    roll.fresh.end = nh_roll_end(args, length, row);
+    roll.fresh.begin = first || row == 0 ? nh_roll_box(args, length, row).begin / NH_SLOT_LINES
+                                         : nh_roll_end(args, length, row - NH_SLOT_LINES);
     return roll;
 }
 

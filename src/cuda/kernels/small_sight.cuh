@@ -47,7 +47,7 @@ struct nh_scene {
     nh_sight sight;
     /* the head's, in base 2 */
     float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
-    /* of its rows: -LSE in base 2, and LSE's gradient */
+    /* of its rows: LSE and its gradient */
     float2 lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
 };
 
@@ -125,7 +125,7 @@ NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, cons
             int first = position - at % nh_axis_subtile(a);
             int begin = nh_columns_of(args.axis[a], item.length[a], nh_least(first, last)).begin;
             begin = NH_SLOTS && a == NH_FIRST_AXIS
-                        ? nh_roll_begin(args, begin) - item.column[a]
+                        ? nh_roll_box(args, item.length[a], first).begin - item.column[a]
                         : nh_least(begin - item.column[a], nh_axis_halo(a) - nh_axis_columns(a));
             nh_range own = nh_columns_of(args.axis[a], item.length[a], nh_least(position, last));
             int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
@@ -284,22 +284,24 @@ NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables, nh_s
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
 
+/* Once the threads' copies are there, zeros for rows that do not exist. */
 NH_DEVICE void nh_lse_fill(const nh_cuda_args &args, const nh_item &item, float2 *lse, int thread,
                            int threads) {
     const nh_cuda_tensor &from = args.tensor[NH_LSE], &gradient = args.tensor[NH_D_LSE];
-#pragma unroll 4
+#pragma unroll 1
     for (int i = thread; i < NH_LSE_ROWS; i += threads) {
-        int subtile = i / 16, row = i % 16;
-        bool exists = nh_row_exists(item, subtile, row);
-        long long at = exists ? nh_row_offset(item, NH_LSE, subtile, row) : 0;
-        float value = ((const float *)from.data)[at], slope = 0.f;
-        if (gradient.data)
-            slope = ((const float *)gradient.data)[exists ? nh_row_offset(item, NH_D_LSE, subtile, row) : 0];
-        lse[i] = exists ? make_float2(value * -(float)NH_LOG2E, slope) : make_float2(0.f, 0.f);
+        const int subtile = i / 16, row = i % 16;
+        const bool exists = nh_row_exists(item, subtile, row), slope = exists && gradient.data;
+        nh_copy4(&lse[i].x, (const float *)from.data + (exists ? nh_row_offset(item, NH_LSE, subtile, row) : 0), exists);
+        nh_copy4(&lse[i].y,
+                 (const float *)(slope ? gradient.data : from.data) +
+                     (slope ? nh_row_offset(item, NH_D_LSE, subtile, row) : 0),
+                 slope);
     }
 }
 
-/* All of a scene but its item, by `threads` threads; head: of the bias. A barrier must follow. */
+/* All of a scene but its item, by `threads` threads; head: of the bias. The threads' copies must have landed, and a barrier
+ * must follow. */
 NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, nh_scene &scene, int head,
                              int thread, int threads) {
     nh_sight_fill(args, scene.item, tables.prefixes, scene.sight, thread, threads);

@@ -1,0 +1,110 @@
+#include "small_roll.h"
+
+/* The axis along which they do. */
+struct chain {
+    const struct nh_axis *axis;
+    enum nh_small_rows rows;
+    /* whether subtiles stop at the last line that any of their rows sees */
+    bool stops;
+    /* of the longest dilation group, and whether others are shorter */
+    int64_t length, tiles, shorter;
+    /* rows of an item along the axis, and its lines of columns with their columns */
+    int64_t item, lines, columns;
+};
+
+/* As nh_roll_touched. */
+static int64_t touched(const struct chain *chain, int64_t seen) {
+    int64_t columns = nh_ceil_div(seen * chain->columns, 16) * 16;
+    return chain->stops ? nh_min(nh_ceil_div(columns, chain->columns), chain->lines) : chain->lines;
+}
+
+/* Slots that the item's box needs in a dilation group, as nh_roll_box has it. */
+static struct nh_range slots_in_group(const struct chain *chain, int64_t length, int64_t item) {
+    int64_t first = nh_min(item * chain->item, length - 1);
+    int64_t last = nh_min((item + 1) * chain->item, length) - 1;
+    int64_t begin = nh_small_columns_of(chain->axis, chain->rows, length, first).begin;
+    int64_t end = nh_small_columns_of(chain->axis, chain->rows, length, last).end;
+    while (begin + touched(chain, end - begin) > chain->tiles * chain->item)
+        begin--;
+    return (struct nh_range){begin / chain->item,
+                             nh_ceil_div(begin + touched(chain, end - begin), chain->item)};
+}
+
+/* In any group. */
+static struct nh_range item_slots(const struct chain *chain, int64_t item) {
+    struct nh_range slots = slots_in_group(chain, chain->length, item);
+    if (!chain->shorter) return slots;
+    struct nh_range others = slots_in_group(chain, chain->length - 1, item);
+    return (struct nh_range){nh_min(slots.begin, others.begin), nh_max(slots.end, others.end)};
+}
+
+/* No item may need less than the one before: slots are asked for once. */
+static bool advances(const struct chain *chain) {
+    for (int64_t less = 0; less <= chain->shorter; less++)
+        for (int64_t i = 1; i < chain->tiles; i++)
+            if (slots_in_group(chain, chain->length - less, i).end <
+                slots_in_group(chain, chain->length - less, i - 1).end)
+                return false;
+    return true;
+}
+
+/* Slots that are in use when an item's are asked for and the `held` last items are not done. */
+static int64_t slots_in_use(const struct chain *chain, int64_t item, int32_t held) {
+    int64_t oldest = INT64_MAX;
+    for (int64_t before = item; before > item - held; before--) {
+        int64_t own = ((before % chain->tiles) + chain->tiles) % chain->tiles;
+        oldest = nh_min(oldest, before - own + item_slots(chain, own).begin);
+    }
+    return item_slots(chain, item).end - oldest;
+}
+
+/* Whole turns of the swizzle, or with an even number of slots half ones. */
+static bool rows_agree(const struct nh_problem *problem, int64_t slot_rows) {
+    return slot_rows % (problem->rank == 2 ? 4 : 8) == 0;
+}
+
+void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
+                   struct nh_small_shape *shape) {
+    int first = NH_AXES - problem->rank;
+    const struct nh_axis *axis = &problem->axis[first];
+    int64_t item = shape->rows[first];
+    if (problem->rank == 1 || item == 1 || item != shape->subtile[first] ||
+        (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
+        return;
+    int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
+    int64_t slot_rows = item * lines * shape->halo[2];
+    int64_t group = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t length = nh_small_representative_length(axis, group, item);
+    const struct chain chain = {.axis = axis,
+                                .rows = rows,
+                                .stops = problem->op == NHOOD_OP_BWD,
+                                .length = length,
+                                .tiles = nh_ceil_div(length, item),
+                                .shorter = axis->length % axis->dilation != 0,
+                                .item = item,
+                                .lines = shape->columns[first],
+                                .columns = shape->columns[2] *
+                                           (problem->rank == 3 ? shape->columns[1] : 1)};
+    if (!rows_agree(problem, slot_rows) || chain.tiles * item < chain.lines || !advances(&chain))
+        return;
+    int64_t slots = 1;
+    for (int64_t i = 0; i < chain.tiles; i++)
+        slots = nh_max(slots, slots_in_use(&chain, i, held));
+    shape->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
+    shape->halo[first] = (int32_t)item;
+    shape->fetched_rows = slot_rows;
+    shape->halo_rows = shape->slots * slot_rows;
+}
+
+int32_t nh_small_near_heads(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+    if (!shape->slots) return 1;
+    return problem->heads % 4 == 0 ? 4 : problem->heads % 2 == 0 ? 2 : 1;
+}
+
+int64_t nh_small_statistics_box(const struct nh_small_shape *shape, int32_t *box) {
+    for (int a = 0; a < NH_AXES; a++)
+        box[a] = shape->halo[a];
+    if (!shape->slots || shape->halo[0] > 1) return shape->fetched_rows;
+    box[2] += box[2] % 2;
+    return (int64_t)box[1] * box[2];
+}
