@@ -87,7 +87,7 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
  * instructions of softmax, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *value) {
-    const double loading = 1.02, softening = 0.728, copying = 6.85, masking = 12.9;
+    const double loading = 1.15, softening = 0.823, copying = 7.74, masking = 14.6;
     struct widths w = widths_of(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
@@ -117,7 +117,7 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
-static const double block_clocks = 8010, tile_latency = 1120, alone_share = 1.83, launch_ns = 10200;
+static const double block_clocks = 9050, tile_latency = 1270, alone_share = 1.83, launch_ns = 11000;
 
 static double memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
     return 1.2 * nh_cuda_memory_ns(problem, device);

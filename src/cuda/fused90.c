@@ -54,11 +54,11 @@ static struct walks count_walks(const struct nh_problem *problem, const int32_t 
 static double predict(const struct nh_problem *problem, const struct nh_device *device,
                       const struct nh_config *config, const struct walks *walks,
                       struct nh_count *count) {
-    const double tensor = 0.882, exponential = problem->has_bias ? 2.27 : 0.92, masks = 4.93,
+    const double tensor = 1.19, exponential = problem->has_bias ? 3.06 : 1.24, masks = 6.66,
                  memory = 1.18;
     /* the median of 43 pairs of configs that differ in nothing else */
     const double held = 0.99;
-    const double turn[] = {288, 75}, item = 2140, launch_ns = 8290;
+    const double turn[] = {389, 101}, item = 2890, launch_ns = 10700;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double keys = (double)value[KX] * value[KY] * value[KZ], warpgroups = value[WARPGROUPS];

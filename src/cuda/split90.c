@@ -86,11 +86,11 @@ static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_d
         .products =
             (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v),
         .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
-        .tensor = 0.754,
+        .tensor = 0.739,
         .exponential = 0.705,
-        .masks = 8.53,
-        .turn = 920,
-        .item = 984,
+        .masks = 8.36,
+        .turn = 902,
+        .item = 964,
     };
     return nh_backward90_ns(problem, cuda, walks, &load, work);
 }
@@ -130,7 +130,7 @@ static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_de
 /* Only the launch for the stats waits for memory. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 17000, stats = 4;
+    const double launches_ns = 29400, stats = 4;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double stats_bytes =
