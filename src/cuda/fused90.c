@@ -49,16 +49,16 @@ static struct walks count_walks(const struct nh_problem *problem, const int32_t 
                           nh_tiling_part_count(problem, value + QX, slab, value + KX)};
 }
 
-/* Nanoseconds. Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next (less
- * with three warpgroups, which cover for each other) and from one item to the next. */
+/* Nanoseconds. Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next and
+ * from one item to the next. */
 static double predict(const struct nh_problem *problem, const struct nh_device *device,
                       const struct nh_config *config, const struct walks *walks,
                       struct nh_count *count) {
-    const double tensor = 1.19, exponential = problem->has_bias ? 3.06 : 1.24, masks = 6.66,
-                 memory = 1.18;
+    const double tensor = 0.905, exponential = problem->has_bias ? 2.62 : 0.8, masks = 6.2,
+                 l2 = 0.49, memory = 1.18;
     /* the median of 43 pairs of configs that differ in nothing else */
     const double held = 0.99;
-    const double turn[] = {389, 101}, item = 2890, launch_ns = 10700;
+    const double turn = 398, item = 3540, launch_ns = 10700;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double keys = (double)value[KX] * value[KY] * value[KZ], warpgroups = value[WARPGROUPS];
@@ -79,9 +79,10 @@ static double predict(const struct nh_problem *problem, const struct nh_device *
     nh_cuda_count_load(cuda, &load, &work);
     work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     const double *limit = work.limit_ns;
-    double turns = load.tiles / warpgroups * turn[value[WARPGROUPS] > 2] + items * item;
+    double turns = load.tiles / warpgroups * turn + items * item;
     double busy = tensor * limit[NHOOD_LIMIT_TENSOR] +
                   exponential * limit[NHOOD_LIMIT_EXPONENTIAL] + masks * limit[NHOOD_LIMIT_MASK] +
+                  l2 * limit[NHOOD_LIMIT_L2] +
                   nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
     busy *= nh_cuda_rounding(items, cuda->multiprocessors);
     if (value[HOLD]) busy *= held;
