@@ -64,18 +64,24 @@ static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_d
     return nh_max(1, nh_min(by_shared, by_registers)) * queries_of(tile) / 32;
 }
 
+/* Of a launch. */
+static double blocks_of(const struct nh_problem *problem, const int32_t tile[NH_AXES], bool keys) {
+    double blocks = (double)problem->batch * (double)(keys ? problem->kv_heads : problem->heads);
+    for (int a = 0; a < NH_AXES; a++)
+        blocks *= (double)nh_tile_count(&problem->axis[a], tile[a], 1, keys).tiles;
+    return blocks;
+}
+
 /* Clocks of a warp scheduler for a block's instructions: a start, the staging of rows, the moving of A, and multiply-adds
  * with all that goes with them. They wait for each other the more, the fewer warps there are. Fitted on an H200. */
 static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const int32_t tile[NH_AXES], bool keys) {
     const double start = 161, row = 6.87, slot = 0.469, product = 0.01756, hiding_warps = 7.93;
     bool unfused = problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN;
-    double blocks = (double)(problem->batch * (keys ? problem->kv_heads : problem->heads));
-    double staged = unfused ? 1 : 2,
-           walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double staged = unfused ? 1 : 2;
+    double walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
     for (int a = 0; a < NH_AXES; a++) {
         struct nh_tile_count count = nh_tile_count(&problem->axis[a], tile[a], 1, keys);
-        blocks *= (double)count.tiles;
         staged *= count.visits / (double)count.tiles;
     }
     double pairs = (double)(queries_of(tile) * (problem->window_count + problem->extra_tokens));
@@ -86,7 +92,8 @@ static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda
     double clocks = start + walks * (row * staged + product * dims * pairs);
     if (unfused) clocks += slot * pairs;
     double warps = (double)warps_of(problem, device, tile, keys);
-    double waves = fmax(blocks / device->multiprocessors, warps * 32 / (double)queries_of(tile));
+    double waves = fmax(blocks_of(problem, tile, keys) / device->multiprocessors,
+                        warps * 32 / (double)queries_of(tile));
     return waves * clocks * (1 + hiding_warps / warps);
 }
 
@@ -103,7 +110,8 @@ double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_d
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *device,
                  const int32_t tile[NH_AXES]) {
     for (int pass = 0; pass < passes_of(problem); pass++)
-        if (!warps_of(problem, device, tile, pass)) return false;
+        if (!warps_of(problem, device, tile, pass) || blocks_of(problem, tile, pass) > INT32_MAX)
+            return false;
     return true;
 }
 

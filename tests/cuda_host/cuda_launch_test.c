@@ -90,6 +90,9 @@ static void check_large(void) {
     const unsigned *grid = naive("fwd:f16:b100000h40000d1:64:w3", &problem)->grid;
     CHECK(grid[0] == 1u << 30 && grid[1] == 1 && grid[2] == 1, "grid %u x %u x %u", grid[0],
           grid[1], grid[2]);
+    grid =
+        naive("fwd:f16:b100000h40000d8:64:w3", &problem)->grid; /* more tiles than can be counted */
+    CHECK(grid[0] == 1u << 30, "grid %u", grid[0]);
     grid = naive("fwd:f16:b70000h2d8:64:w17", &problem)->grid;
     CHECK(grid[0] == 70000 * 2 * 64 / 128 && grid[1] == 1, "grid %u x %u", grid[0], grid[1]);
     grid = naive("fwd:f16:b1h1d65536:8:w3", &problem)->grid;
