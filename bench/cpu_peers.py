@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import re
 import statistics
 import subprocess
@@ -80,10 +81,13 @@ class Problem:
         return (10 if backward else 4) * self.batch * self.tokens * self.keys * self.heads * self.dim
 
     def arrays(self) -> np.ndarray:
-        """query, key, value, d_out, heads last."""
-        random = np.random.default_rng(1)
+        """query, key, value, d_out, heads last, from a cache line on as torch's tensors: numpy's large arrays are not."""
         shape = (4, self.batch, *self.length, self.heads, self.dim)
-        return random.standard_normal(shape, dtype=np.float32)
+        memory = np.empty(math.prod(shape) + 15, np.float32)
+        start = -memory.ctypes.data % 64 // 4
+        arrays = memory[start : start + math.prod(shape)].reshape(shape)
+        np.random.default_rng(1).standard_normal(dtype=np.float32, out=arrays)
+        return arrays
 
     def axis_starts(self, axis: int) -> np.ndarray:
         """The first key of each token's window, as a position in the token's dilation group."""
@@ -252,7 +256,10 @@ def masked_contender(torch: Any, problem: Problem, arrays: np.ndarray, backward:
 def flex_contender(torch: Any, problem: Problem, arrays: np.ndarray, backward: bool) -> Contender:
     if backward:
         raise Absent("torch has no backward of it on CPUs")
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    try:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    except ImportError:
+        raise Absent(f"torch {torch.__version__} has none") from None
 
     starts = [torch.from_numpy(problem.axis_starts(axis)) for axis in range(2)]
     columns, window, dilation = problem.length[1], problem.window, problem.dilation

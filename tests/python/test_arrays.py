@@ -105,6 +105,16 @@ def test_views_of_lse_and_gradients():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("dtype", (np.float32, np.float16, BF16))
+def test_large_results_begin_on_a_cache_line(dtype):
+    query = random(2, 512, 2, 64, dtype=dtype)
+    for _ in range(4):
+        out, lse = nhood.na1d(query, query, query, 3, return_lse=True)
+        assert out.ctypes.data % 64 == 0
+        assert out.shape == query.shape and out.dtype == dtype and out.flags.c_contiguous and out.flags.writeable
+        assert lse.shape == query.shape[:-1]
+
+
 def test_read_only_and_subclasses():
     query = random(1, 9, 2, 8)
     expected = nhood.na1d(query, query, query, 3)

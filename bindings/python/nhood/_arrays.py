@@ -6,6 +6,7 @@ imported it), and everything else that exports its memory. Results are of the ki
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Union
@@ -15,6 +16,7 @@ import numpy as np
 from . import _dlpack
 from . import _library as c
 from ._layouts import Layout, wrong_dtype
+from ._memory import aligned_bytes
 
 
 class Kind(NamedTuple):
@@ -63,9 +65,16 @@ def _read_numpy(array: np.ndarray, name: str) -> tuple[int, Layout, Any]:
     return array.ctypes.data, (array.shape, array.strides, dtype), array
 
 
+_LARGE = 1 << 16  # bytes; of smaller results, aligning costs more than it saves
+
+
 def _empty_numpy(shape: tuple[int, ...], dtype: int) -> tuple[Any, int]:
     numpy_dtype = _DTYPE_TO_NUMPY[dtype] if dtype in _DTYPE_TO_NUMPY else _numpy_bfloat16()
-    array = np.empty(shape, numpy_dtype)
+    size = math.prod(shape) * numpy_dtype.itemsize
+    if size < _LARGE:
+        array = np.empty(shape, numpy_dtype)
+    else:
+        array = aligned_bytes(size).view(numpy_dtype).reshape(shape)
     return array, array.ctypes.data
 
 

@@ -15,16 +15,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-import numpy as np
-
 from . import _library as c
 from ._layouts import Layout
+from ._memory import aligned_bytes
 from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
 
 PLAN_CACHE_SIZE = 512
 CPU = 0  # the library's number of the only device that takes CPU memory
 CUDA_ALIGNMENT = 16  # of tensors, in bytes, for solvers that need some
-_ALIGNMENT = 64
 
 
 class Context:
@@ -235,8 +233,8 @@ class _Scratch:
 
     def reserve(self, size: int) -> None:
         self.workspace = None  # frees the old one first
-        self.workspace = np.empty(size + _ALIGNMENT, np.uint8)
-        self.io.workspace = -(-self.workspace.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self.workspace = aligned_bytes(size)
+        self.io.workspace = self.workspace.ctypes.data
         self.io.workspace_bytes = size
 
 
