@@ -103,6 +103,9 @@ static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_
         sum_span(run, tile, unit, slow, middle, begin, end, target[i].offset, target[i].width);
         struct rows rows =
             tensor_rows(tile, target[i].tensor, tile->box.kv_head, slow, middle, target[i].dim);
+        if (middle + 1 < geometry->order[1].length) /* most likely the next job's row */
+            rows.ahead = axis_distance(tile, target[i].tensor, 1, middle, middle + 1) *
+                         (int64_t)nh_dtype_bytes(rows.dtype);
         rows_to(rows, begin, end - begin, NULL, tile->scratch.line, target[i].width);
     }
 }
