@@ -1,7 +1,7 @@
 /* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
  *
  * NH_STAGES places for what belongs to an item take turns; a barrier each tells that its boxes have landed, another that
- * all its subtiles are done. The last warps of a block fetch, each every NH_FETCHERS-th item: where an item is and what its
+ * all its subtiles are done, or have taken their rows if the halo rolls and more items are held than there are stages. The last warps of a block fetch, each every NH_FETCHERS-th item: where an item is and what its
  * rows see, its scene, takes one warp longer than the others need for the item, and is worked out before there is room
  * for its boxes. The other warps, any number of them, take the subtiles of all items in turn.
  *

@@ -1,6 +1,6 @@
 /* Forward of small windows: the item's keys and values lie in shared memory, a subtile of 16 queries meets its keys in groups
- * of 16. Several blocks, or stages of one, share a
- * multiprocessor, so that the copies of one run under the products of the others. See small.cuh. */
+ * of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under the products of the
+ * others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_exact.cuh"
 #if NH_STAGES
