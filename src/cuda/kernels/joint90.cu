@@ -172,11 +172,34 @@ __device__ __forceinline__ void note_spoilt(const nh_cuda_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
 
+/* In three dimensions masks need so many registers that none are left for weights before they are rounded: dS is made
+ * from the rounded ones, and dV, for which they are there, can start before dP has come. */
+#define ROUNDED_WEIGHTS (NH_RANK == 3)
+
+__device__ __forceinline__ float2 unpack(unsigned both) {
+    return make_float2(nh_load((elem)both), nh_load((elem)(both >> 16)));
+}
+
+/* pack_d_s of fused90_key.cuh, from rounded weights. */
+__device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weight, const float *d_p, unsigned own) {
+#pragma unroll
+    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+        float even = stats_at(own, 8 * j).y, odd = stats_at(own, 8 * j + 1).y;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float2 p = unpack(weight[2 * j + half]);
+            const float *pair = d_p + 4 * j + 2 * half;
+            packed[2 * j + half] = pack(p.x * (pair[0] - even), p.y * (pair[1] - odd));
+        }
+    }
+}
+
 /* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. */
 __device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_layout &s, const walk &w, unsigned n,
                                           bool last, int warpgroup, float scale, unsigned long long k_across,
                                           key_rows &r) {
     unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(STATS_AT(n));
+    unsigned long long d_o = nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
     float score[SCORES], d_p[SCORES], d_q[NH_D_Q_N / 2];
     nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
@@ -187,13 +210,23 @@ __device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_
     mask_tile(args, w, score);
     weigh(score, stats, scale);
     pack_weights(weight, score);
-    NH_WGMMA_WAIT(0);
-    pack_d_s(d_s, score, d_p, stats);
+    if (ROUNDED_WEIGHTS) {
+        NH_WGMMA_FENCE();
+        issue_d_v(r.d_v, weight, d_o);
+    }
+    NH_WGMMA_WAIT(ROUNDED_WEIGHTS);
+    if (ROUNDED_WEIGHTS) {
+        pack_d_s(d_s, weight, d_p, stats);
+    } else {
+        pack_d_s(d_s, score, d_p, stats);
+    }
     store_d_s(D_S_AT(n) + warpgroup * D_S_CHUNK, d_s);
     nh_show_shared();
     release_warp(D_S_FULL(n));
-    NH_WGMMA_FENCE();
-    issue_d_v(r.d_v, weight, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V)));
+    if (!ROUNDED_WEIGHTS) {
+        NH_WGMMA_FENCE();
+        issue_d_v(r.d_v, weight, d_o);
+    }
     nh_barrier_wait(D_S_FULL(n), D_S_PHASE(n));
     NH_WGMMA_FENCE();
     issue_d_q(d_q, nh_descriptor(D_S_AT(n) + warpgroup / D_Q_PARTS * 64 * 128, 128, 16), k_across);
