@@ -50,7 +50,7 @@ static double now_ns(void) {
 /* ---- specialisation ---- */
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
-    if (spec->count == NH_KERNEL_DEFINES) return; /* the compile then names the missing macro */
+    if (spec->count == NH_KERNEL_DEFINES) return;
     spec->define[spec->count].name = name;
     spec->define[spec->count++].value = value;
 }

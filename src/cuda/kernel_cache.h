@@ -4,7 +4,7 @@
 
 #include "cuda.h"
 
-enum { NH_KERNEL_DEFINES = 40 };
+enum { NH_KERNEL_DEFINES = 48 };
 
 /* One specialisation: a kernel source and the macros it is compiled with. Its key is all of this and nothing of
  * a problem's extents, so that a new image size compiles nothing. */
@@ -18,6 +18,7 @@ struct nh_kernel_spec {
     } define[NH_KERNEL_DEFINES];
 };
 
+/* A spec that is full stays as it is; nh_cuda_step_add refuses it. */
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
 
 struct nh_kernel {

@@ -226,6 +226,10 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     operation->spec[index] = *spec;
     if (operation->device->noted_tiles)
         note_tiles(operation, &operation->step[index], &operation->spec[index]);
+    /* one that did not fit is missing, and most have a value that goes without saying */
+    if (operation->spec[index].count == NH_KERNEL_DEFINES)
+        return nh_error(NHOOD_ERR_INTERNAL, "%s: more than %d macros", spec->source,
+                        NH_KERNEL_DEFINES - 1);
     return NHOOD_OK;
 }
 

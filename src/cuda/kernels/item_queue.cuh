@@ -12,7 +12,7 @@ struct item_queue {
     unsigned item, full, free;
 };
 
-/* Readers: those who call next_item, a warp counting as one. */
+/* Readers: threads that call next_item. */
 __device__ __forceinline__ void init_queue(const item_queue &queue, unsigned readers) {
     nh_barrier_init(queue.full, 1);
     nh_barrier_init(queue.free, readers);
@@ -29,12 +29,11 @@ __device__ __forceinline__ int claim_item(const nh_cuda_args &args, const item_q
     return (int)item;
 }
 
-/* The same for those who are told; `alone`: by one thread of its warp. */
-__device__ __forceinline__ int next_item(const item_queue &queue, int n, bool alone) {
+/* The same for those who are told. */
+__device__ __forceinline__ int next_item(const item_queue &queue, int n) {
     int item;
     nh_barrier_wait(queue.full, n & 1);
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(item) : "r"(queue.item) : "memory");
-    if (!alone) __syncwarp();
-    if (alone || threadIdx.x % 32 == 0) nh_barrier_arrive(queue.free);
+    nh_barrier_arrive(queue.free);
     return item;
 }

@@ -64,7 +64,7 @@ __device__ __forceinline__ void init_barriers(const joint_layout &s) {
     nh_barrier_init(D_S_FULL(1), 4 * NH_WARPGROUPS);
     nh_barrier_init(s.d_q_full, 4 * NH_WARPGROUPS);
     nh_barrier_init(s.d_q_free, 1);
-    init_queue(s.queue, 4 * NH_WARPGROUPS + 1);
+    init_queue(s.queue, 128 * NH_WARPGROUPS + 1);
 }
 
 /* ---- the thread that adds dQ to the sums ---- */
@@ -81,7 +81,7 @@ __device__ __forceinline__ void write_out(const nh_cuda_args &args, const maps &
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
     nh_item item;
-    for (int round = 0, index; (index = next_item(s.queue, round, true)) < args.tiling.items; round++) {
+    for (int round = 0, index; (index = next_item(s.queue, round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         int x = sums_start(args, item, 0), y = sums_start(args, item, 1), z = sums_start(args, item, 2);
         int head = (item.batch * (int)args.kv_heads + item.head) * share, tile[3] = {0, 0, 0};
@@ -248,7 +248,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_la
     walk w;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int round = 0, index; (index = next_item(s.queue, round, false)) < args.tiling.items; round++) {
+    for (int round = 0, index; (index = next_item(s.queue, round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
         key_rows_clear(r);
