@@ -10,10 +10,6 @@
 #include "small_boxes.cuh"
 #endif
 
-struct nh_halo {
-    alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
-    alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
-};
 struct nh_rows {
     /* where threads copy, gradients take the places of queries that have been read */
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_DIM)];
@@ -22,7 +18,7 @@ struct nh_rows {
 };
 
 struct nh_shared {
-    nh_halo halo[NH_HALOS];
+    nh_key_halo halo[NH_HALOS];
     nh_rows rows[NH_STAGES ? NH_STAGES : 1];
 #if NH_STAGES
     alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_DIM)];
@@ -89,7 +85,7 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
 /* taken() is called when the rows may be written over, but for the places of queries where threads copy. */
 template <typename Taken>
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
-                                const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows,
+                                const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows,
                                 nh_bias_sums &sums, int subtile, char *results, const Taken &taken) {
     unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4], places[NH_STEPS_PLACES][4];
     nh_load_rows<NH_DIM, NH_STEPS>(queries, rows.queries, subtile);
@@ -169,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
-            nh_halo &halo = shared.halo[turn % NH_HALOS];
+            nh_key_halo &halo = shared.halo[turn % NH_HALOS];
             nh_rows &rows = shared.rows[turn];
             nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, rows.queries, item.head, heads);
             nh_fetch_rows<NH_O_MAP>(args, item, maps.o, barrier, rows.outputs, item.head, heads);
@@ -203,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_query(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    nh_halo &halo = shared.halo[0];
+    nh_key_halo &halo = shared.halo[0];
     nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);

@@ -7,17 +7,13 @@
 #include "small_boxes.cuh"
 #endif
 
-struct nh_halo {
-    alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
-    alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
-};
 struct nh_rows {
     /* where threads copy, outputs take the places of queries that have been read */
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_WIDEST)];
 };
 
 struct nh_shared {
-    nh_halo halo[NH_HALOS];
+    nh_key_halo halo[NH_HALOS];
     nh_rows rows[NH_STAGES ? NH_STAGES : 1];
 #if NH_STAGES
     alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_WIDEST)];
@@ -40,7 +36,7 @@ struct nh_subtile {
     const nh_scene &scene;
     const nh_tables &tables;
     const nh_penalties &penalties;
-    const nh_halo &halo;
+    const nh_key_halo &halo;
     int number;
     const nh_queries &queries;
 };
@@ -94,7 +90,7 @@ NH_DEVICE float nh_score_scale(const nh_subtile &subtile) {
 /* Of rows g and g + 8. Rarely called, with arguments that are in registers: a struct would be stored for each subtile. */
 static __device__ __noinline__ float2 nh_largest_scores(const nh_cuda_args &args, const nh_scene &scene,
                                                         const nh_tables &tables, const nh_penalties &penalties,
-                                                        const nh_halo &halo, int number, nh_queries queries) {
+                                                        const nh_key_halo &halo, int number, nh_queries queries) {
     const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
     nh_for_scores(subtile, [&](const float (&scores)[2][4], bool both, int) {
@@ -139,7 +135,7 @@ NH_DEVICE void nh_store_lse(const nh_cuda_args &args, const nh_item &item, int s
 }
 
 /* Outputs into shared memory, LSE to memory. */
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_halo &halo, int subtile,
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_key_halo &halo, int subtile,
                          char *results, const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
     float inverse[2], lse[2];
     const bool spoilt = nh_spoilt(output, 0) | nh_spoilt(output, 1);
@@ -165,8 +161,8 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
  * rows' largest, at the price of finding these. */
 template <typename Taken>
 NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
-                         const nh_penalties &penalties, const nh_halo &halo, const nh_rows &rows, int number, char *results,
-                         const Taken &taken) {
+                         const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows, int number,
+                         char *results, const Taken &taken) {
     const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
     nh_queries queries;
     nh_load_rows<NH_WIDEST, NH_STEPS>(queries.operand, rows.queries, number);
@@ -202,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
-            nh_halo &halo = shared.halo[turn % NH_HALOS];
+            nh_key_halo &halo = shared.halo[turn % NH_HALOS];
             nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, shared.rows[turn].queries, item.head, heads);
             if (threadIdx.x % 32) return;
             nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, item.column_head, kv_heads);
@@ -228,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_forward(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
-    nh_halo &halo = shared.halo[0];
+    nh_key_halo &halo = shared.halo[0];
     nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);

@@ -86,6 +86,12 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
     return row * nh_row_bytes(width) + ((unit ^ nh_swizzle(width, row)) << 4);
 }
 
+/* What launches by queries keep of the keys that their subtiles see. */
+struct nh_key_halo {
+    alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
+    alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
+};
+
 /* ---- boxes ---- */
 
 NH_DEVICE constexpr int nh_axis_rows(int axis) {
