@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,10 +69,10 @@ class Attention:
 # ---- the model ----
 
 
-def make_model(case: Case, device: str) -> nn.Module:
+def make_model(name: str, bias: bool, device: str) -> nn.Module:
     torch.manual_seed(0)
     with torch.device(device):  # large models take long to initialise on a CPU
-        return models.create(case.model, rel_pos_bias=case.bias).to(device)
+        return models.create(name, rel_pos_bias=bias).to(device)
 
 
 def make_input(model: str, batch: int, device: str) -> Tensor:
@@ -106,8 +107,9 @@ def make_run(case: Case, model: nn.Module, device: str) -> Callable[[], None]:
     return step
 
 
-def attentions_in(model: nn.Module, name: str, device: str) -> list[Attention]:
-    """The distinct ones."""
+@functools.lru_cache(maxsize=None)
+def attentions_in(name: str, bias: bool) -> list[Attention]:
+    """The distinct ones of a model."""
     found = set()
 
     def record(query, key, value, kernel_size, dilation, bias) -> Tensor:
@@ -116,7 +118,7 @@ def attentions_in(model: nn.Module, name: str, device: str) -> list[Attention]:
         return value
 
     with attention_of_models(record), torch.no_grad():
-        model(make_input(name, 1, device))
+        make_model(name, bias, "meta")(make_input(name, 1, "meta"))
     return sorted(found, key=str)
 
 
@@ -193,46 +195,20 @@ def timed(run: Callable[[], None], seconds: float) -> float:
             return spent / count
 
 
-@contextlib.contextmanager
-def holding(alone: contextlib.AbstractContextManager) -> Iterator[None]:
-    """The device is this process's while the lock is, and so is its memory."""
-    with alone:
-        try:
-            yield
-        finally:
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-
-
-def measure(
-    case: Case,
-    ways: list[Way],
-    turns: int,
-    seconds: float,
-    device: str,
-    alone: contextlib.AbstractContextManager,
-    everyone: Callable[[], Any],
-) -> Case:
-    """alone: a lock, held while the device computes; everyone: waits until all others are as far"""
-    model = make_model(case, device)
-    attentions = attentions_in(model, case.model, device)
+def measure(case: Case, ways: list[Way], turns: int, seconds: float, device: str) -> Case:
+    attentions = attentions_in(case.model, case.bias)
     for way in (way for way in ways if way.computes):
         if way.cuda_only and device == "cpu":
             case.absent[way.name] = "needs CUDA"
-        elif way.compiled:  # takes long, and does not need the device alone
-            attempt(case, way, lambda way=way: [run_once(way, each, case, device) for each in attentions])
-    with holding(alone):
-        for way in (way for way in ways if way.computes and way.name not in case.absent):
+        else:
             attempt(case, way, lambda way=way: check(way, attentions, case, device))
-    everyone()
 
     def turn(way: Way) -> None:
         with going(way):
             case.seconds.setdefault(way.name, []).append(timed(run, seconds))
 
-    with holding(alone):
-        run = make_run(case, model, device)
-        for _ in range(turns):
-            for way in (way for way in ways if way.name not in case.absent):
-                attempt(case, way, lambda way=way: turn(way))
+    run = make_run(case, make_model(case.model, case.bias, device), device)
+    for _ in range(turns):
+        for way in (way for way in ways if way.name not in case.absent):
+            attempt(case, way, lambda way=way: turn(way))
     return case

@@ -13,7 +13,7 @@ These are the rows of Tables 5 to 8 in Hassani, Hwu, Shi, "Faster Neighborhood A
 at hand. Each way is first compared, per distinct attention of the models, with `gather` in f32; one that differs
 or cannot do it is left out, with the reason. Then all take turns; times are medians over turns. Training steps
 are forward, loss, backward and AdamW, under autocast for f16 and bf16. f32 is full f32 for all, unless --tf32.
-Compiling, most of all FlexAttention, takes longer than running: --jobs gets so many cases ready at once.
+Compiling, most of all FlexAttention, takes longer than running: with --jobs, so many processes do it ahead.
 
     bench/models.py --models paper --dtypes f16 f32 --bias with without --output build/bench/models
 
@@ -27,14 +27,15 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+import time
 from pathlib import Path
 
 import model_report
 import nhood
 import torch
 from attention_ways import WAYS
-from model_cases import DTYPES, Case
-from model_workers import measure_all
+from model_cases import DTYPES, Case, measure
+from model_compiling import compile_ahead, set_precision
 from nhood import models
 
 PAPER = """
@@ -80,7 +81,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="per way and turn")
-    parser.add_argument("--jobs", type=int, default=1, help="cases that get ready at a time, a process for each")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile ahead")
     parser.add_argument("--tf32", action="store_true", help="f32 products may run as TF32, in all ways")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, default=Path("build/bench/models"), help="a folder")
@@ -102,8 +103,14 @@ def main() -> None:
         path.unlink(missing_ok=True)
     settings = {case.setting for case in model_report.load(path)[0]}
     cases = [case for case in make_cases(arguments) if case.setting not in settings]
-    options = arguments.ways, arguments.turns, arguments.seconds, arguments.device
-    for i, case in enumerate(measure_all(cases, arguments.jobs, arguments.tf32, *options), 1):
+    if arguments.jobs > 1:
+        start = time.perf_counter()
+        compile_ahead(cases, arguments.ways, arguments.jobs, arguments.tf32, arguments.device)
+        print(f"compiled ahead in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    set_precision(arguments.tf32)
+    ways = [WAYS[name] for name in arguments.ways]
+    for i, case in enumerate(cases, 1):
+        measure(case, ways, arguments.turns, arguments.seconds, arguments.device)
         print(f"{i}/{len(cases)} {model_report.row(case, model_report.ways_of([case]))}", file=sys.stderr, flush=True)
         model_report.append(case, machine(arguments.device), path)
     model_report.write(path)

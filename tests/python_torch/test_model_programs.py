@@ -67,7 +67,7 @@ def test_benchmark_finds_what_is_wrong(training: bool, monkeypatch: pytest.Monke
     from attention_ways import WAYS, Way
 
     case = bench.Case("nat_mini", "f32", True, training, 1)
-    attentions = bench.attentions_in(bench.make_model(case, "cpu"), case.model, "cpu")
+    attentions = bench.attentions_in(case.model, case.bias)
     assert len(attentions) == 4  # one per level
     bench.check(WAYS["unfused"], attentions, case, "cpu")
     with pytest.raises(bench.Absent, match="of the largest value"):

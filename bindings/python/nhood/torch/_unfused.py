@@ -6,7 +6,7 @@ differentiated any number of times, in both modes.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -124,6 +124,21 @@ def _accumulator(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
+# AV and IN are products of two tensors; their other arguments are parameters.
+
+
+def _keep_both(ctx: Any, arguments: tuple[Any, ...], _: Tensor) -> None:
+    ctx.save_for_backward(*arguments[:2])
+    ctx.parameters = arguments[2:]
+
+
+def _product_rule(product: Callable[..., Tensor], ctx: Any, tangents: tuple[Any, ...]) -> Tensor:
+    left, right = ctx.saved_tensors
+    t_left, t_right = tangents[:2]
+    total = None if t_left is None else product(t_left, right, *ctx.parameters)
+    return _sum(total, None if t_right is None else product(left, t_right, *ctx.parameters))
+
+
 class AV(Function):
     """out[i] = sum over n of attn[i, n] value[N(i, n)]"""
 
@@ -131,10 +146,7 @@ class AV(Function):
     def compute(attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
         return _ops.na_av(attn, value, *axes, clamp_window)
 
-    @staticmethod
-    def keep(ctx: Any, arguments: tuple[Any, ...], out: Tensor) -> None:
-        ctx.save_for_backward(*arguments[:2])
-        ctx.parameters = arguments[2:]
+    keep = staticmethod(_keep_both)
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
@@ -155,10 +167,7 @@ class AV(Function):
 
     @staticmethod
     def push_forward(ctx: Any, *tangents: Any) -> Tensor:
-        attn, value = ctx.saved_tensors
-        t_attn, t_value = tangents[:2]
-        total = None if t_attn is None else av(t_attn, value, *ctx.parameters)
-        return _sum(total, None if t_value is None else av(attn, t_value, *ctx.parameters))
+        return _product_rule(av, ctx, tangents)
 
 
 class IN(Function):
@@ -168,10 +177,7 @@ class IN(Function):
     def compute(attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool) -> Tensor:
         return _ops.na_in(attn, d_out, *axes, kv_heads, clamp_window)
 
-    @staticmethod
-    def keep(ctx: Any, arguments: tuple[Any, ...], d_value: Tensor) -> None:
-        ctx.save_for_backward(*arguments[:2])
-        ctx.parameters = arguments[2:]
+    keep = staticmethod(_keep_both)
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
@@ -192,10 +198,7 @@ class IN(Function):
 
     @staticmethod
     def push_forward(ctx: Any, *tangents: Any) -> Tensor:
-        attn, d_out = ctx.saved_tensors
-        t_attn, t_d_out = tangents[:2]
-        total = None if t_attn is None else inverse(t_attn, d_out, *ctx.parameters)
-        return _sum(total, None if t_d_out is None else inverse(attn, t_d_out, *ctx.parameters))
+        return _product_rule(inverse, ctx, tangents)
 
 
 QKTransformable = transformable(QK, _operations.QK)
