@@ -107,44 +107,10 @@ __device__ __forceinline__ int head_or_origin(const nh_cuda_args &args, int slot
     return head;
 }
 
-/* Position and token at which a tile of the item's walk starts. */
-__device__ __forceinline__ void walk_position(const nh_item &item, const int tile[3], int position[3]) {
-    const int extent[3] = NH_WALK_TILE;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        position[a] = item.walk[a] + tile[a] * extent[a];
-}
-
-__device__ __forceinline__ void walk_token(const nh_cuda_args &args, const nh_item &item, const int tile[3],
-                                           int token[3]) {
-    int position[3];
-    walk_position(item, tile, position);
-    token_of(args, item, position, token);
-}
-
-/* The axis along which the tiles of a walk follow each other first. */
-#ifndef WALK_FIRST
-#define WALK_FIRST 2
-#endif
-#define WALK_SECOND (WALK_FIRST == 2 ? 1 : 2)
-#define WALK_LAST (3 - WALK_FIRST - WALK_SECOND)
-
-__device__ __forceinline__ void next_tile(const nh_item &item, int tile[3]) {
-    if (++tile[WALK_FIRST] < item.tiles[WALK_FIRST]) return;
-    tile[WALK_FIRST] = 0;
-    if (++tile[WALK_SECOND] < item.tiles[WALK_SECOND]) return;
-    tile[WALK_SECOND] = 0;
-    tile[WALK_LAST]++;
-}
-
 #define SLOT(n) ((n) % NH_STAGES)
 #define PHASE(n) ((n) / NH_STAGES & 1)
 
 /* ---- consumers ---- */
-
-#if NH_WALK_Z % 8 || NH_WALK_ROWS % 16
-#error "walked tiles are runs of 8 rows, an even number of them"
-#endif
 
 __device__ __forceinline__ float exp2_of(float x) {
     float y;
@@ -160,16 +126,6 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
 #endif
     return both;
-}
-
-/* One word after the other: the compiler then turns seven bits at a time into predicates. */
-__device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
-    const unsigned bits[4] = {a0, a1, b0, b1};
-#pragma unroll
-    for (int part = 0; part < 4; part++)
-#pragma unroll
-        for (int j = 0; j < NH_WALK_ROWS / 8; j++)
-            score[4 * j + part] = bits[part] & 1u << j ? score[4 * j + part] : NH_MINUS_INFINITY;
 }
 
 /* The accumulators of two groups of 8 columns are the A operand of 16: nothing to exchange. */
@@ -283,98 +239,6 @@ __device__ __forceinline__ void release(unsigned barrier) {
 __device__ __forceinline__ void release_warp(unsigned barrier) {
     __syncwarp();
     release(barrier);
-}
-
-/* The walk of a consumer over the key tiles of its item. */
-struct walk {
-    int item, t, last, window_tiles, tile[3];
-    nh_full full;
-    nh_sight sight[2];
-};
-
-__device__ __forceinline__ void advance(walk &w, const nh_item &item) {
-    w.t++;
-    next_tile(item, w.tile);
-}
-
-/* Back to the first tile. */
-__device__ __forceinline__ void walk_again(walk &w) {
-    w.t = 0;
-    w.tile[0] = w.tile[1] = w.tile[2] = 0;
-}
-
-/* Every row of the warpgroup sees all of the tile, as far as axes [first, 3) are concerned or, of these, below `end`. */
-__device__ __forceinline__ bool seen_whole(const walk &w, int first = NH_FIRST_AXIS, int end = 3) {
-    bool whole = true;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        if (a >= first && a < end) whole = whole && w.tile[a] >= w.full.begin[a] && w.tile[a] < w.full.end[a];
-    return whole;
-}
-
-/* The tile is not one of extra tokens. */
-__device__ __forceinline__ bool of_window(const walk &w) {
-    return !NH_EXTRA || w.t < w.window_tiles;
-}
-
-__device__ __forceinline__ void start_of_tile(const walk &w, int start[3]) {
-    const int k_tile[3] = NH_WALK_TILE;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        start[a] = w.tile[a] * k_tile[a];
-}
-
-/* Warpgroups that pass over tiles note what each of them multiplies. */
-#ifndef NOTED_PARTS
-#define NOTED_PARTS 1
-#endif
-
-__device__ __forceinline__ void note_tile(const nh_cuda_args &args, const walk &w) {
-    int part = ((int)threadIdx.x / 128 - 1) % NOTED_PARTS;
-    if (NH_NOTED && threadIdx.x % 128 == 0)
-        nh_note_tile(args, w.item, w.t * NOTED_PARTS + part, NOTED_PARTS > 1 || threadIdx.x == 128,
-                     w.t < w.window_tiles && !seen_whole(w));
-}
-
-__device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
-    int c = 2 * (threadIdx.x & 3), start[3];
-    note_tile(args, w);
-#if NH_EXTRA
-    if (w.t >= w.window_tiles) {
-        int count = (int)args.extra_tokens - (w.t - w.window_tiles) * NH_WALK_ROWS;
-        if (count >= NH_WALK_ROWS) return;
-        unsigned even = nh_count_bits(count, c), odd = nh_count_bits(count, c + 1);
-        mask(score, even, odd, even, odd);
-        return;
-    }
-#endif
-    if (seen_whole(w)) return;
-    start_of_tile(w, start);
-    mask(score, nh_sight_bits(w.sight[0], start, c), nh_sight_bits(w.sight[0], start, c + 1),
-         nh_sight_bits(w.sight[1], start, c), nh_sight_bits(w.sight[1], start, c + 1));
-}
-
-__device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_item &item, int warpgroup, int row,
-                                           walk &w) {
-    const int extent[3] = {SLAB_X, SLAB_Y, SLAB_Z};
-    int first[3];
-    nh_row_position(64 * warpgroup, first);
-    w.full = nh_full_tiles(args, item, first, extent);
-    w.sight[0] = nh_sight_of(args, item, row);
-    w.sight[1] = nh_sight_of(args, item, row + 8);
-    /* The same by construction: said, so that the compiler makes their bits once. */
-    if (8 % (SLAB_Z * NH_OWN_HEADS) == 0 || NH_OWN_HEADS % 16 == 0) {
-        w.sight[1].begin[2] = w.sight[0].begin[2];
-        w.sight[1].end[2] = w.sight[0].end[2];
-    }
-    if (SLAB_Y * SLAB_Z * NH_OWN_HEADS % 16 == 0) {
-        w.sight[1].begin[0] = w.sight[0].begin[0];
-        w.sight[1].end[0] = w.sight[0].end[0];
-    }
-    walk_again(w);
-    w.item = item.index;
-    w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
-    w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
 }
 
 /* ---- the frame of a kernel ---- */

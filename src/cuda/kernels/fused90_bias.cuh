@@ -4,7 +4,7 @@
  * minus that of the row, of which the former is known when the kernel is compiled. The table goes from query to key: where
  * owned rows are keys, the box is laid down backwards. */
 #pragma once
-#include "fused90.cuh"
+#include "fused90_walk.cuh"
 
 #define BIAS_X (NH_OWN_X + NH_WALK_X - 1)
 #define BIAS_Y (NH_OWN_Y + NH_WALK_Y - 1)

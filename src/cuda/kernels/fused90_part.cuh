@@ -3,7 +3,7 @@
  * along that axis first, so that all warpgroups pass over some of every line, each at another time, and the stages of the
  * ring make up for it. */
 #pragma once
-#include "fused90.cuh"
+#include "fused90_walk.cuh"
 
 /* Of the tiles of the window: those at [begin, end) on that axis. `last`: the number of the last tile to multiply, extra
  * tokens included. */
