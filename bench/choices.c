@@ -1,7 +1,8 @@
 /* Times what the planner chooses beside the other candidates worth a run, in turns. bench/choices.py drives it:
  *
- *     NHOOD_CACHE=.. choices CUT < commands
+ *     NHOOD_CACHE=.. choices CUT [GPU] < commands
  *
+ * GPU: one that `nhood simulate --gpu` knows, for `list` alone.
  * Candidates estimated at more than CUT times the least take no part, but for the best of each solver
  * within a third more.
  * Each command is a line, and is answered by a line:
@@ -201,6 +202,8 @@ static nhood_status obey(const struct nh_device *device, const char *line, doubl
     nhood_status status = nhood_problem_parse(text, &given);
     if (!status) status = nh_problem_canonical(&given, &problem);
     contest.request = (struct nh_request){nh_registry_solvers, device, &problem, NULL, NULL};
+    if (!status && device->described && strncmp(line, "list", 4) != 0)
+        status = nh_error(NHOOD_ERR_ARGUMENT, "%s is only described", device->info.name);
     if (!status) status = nh_wisdom_create(device->host, &contest.request.wisdom);
     if (status) return status;
     if (strncmp(line, "prepare", 7) == 0) {
@@ -215,28 +218,42 @@ static nhood_status obey(const struct nh_device *device, const char *line, doubl
     return status;
 }
 
+static void obey_all(const struct nh_device *device, double cut) {
+    char line[LINE_BYTES];
+    while (fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\r\n")] = '\0';
+        if (obey(device, line, cut))
+            printf("{\"failed\": \"%s\", \"why\": \"%s\"}\n", line, nhood_last_error());
+        fflush(stdout);
+    }
+}
+
 int main(int argc, char **argv) {
     const nhood_context_options options = {.struct_size = sizeof options,
-                                           .cache = getenv("NHOOD_CACHE")};
+                                           .cache = getenv("NHOOD_CACHE"),
+                                           .nvrtc = getenv("NHOOD_NVRTC")};
     const struct nh_host host = {0};
     struct nh_device device;
     struct nh_cuda *cuda;
-    char line[LINE_BYTES], note[1024];
+    char note[1024];
     int32_t count = 0;
-    if (argc != 2) {
-        fprintf(stderr, "usage: choices CUT < commands\n");
+    if (argc != 2 && argc != 3) {
+        fprintf(stderr, "usage: choices CUT [GPU] < commands\n");
         return EXIT_FAILURE;
+    }
+    if (argc == 3) {
+        if (nh_cuda_describe(argv[2], &host, &device)) {
+            fprintf(stderr, "choices: %s\n", nhood_last_error());
+            return EXIT_FAILURE;
+        }
+        obey_all(&device, atof(argv[1]));
+        return EXIT_SUCCESS;
     }
     if (nh_cuda_open(&options, &host, &device, 1, &count, &cuda, note, sizeof note) || !count) {
         fprintf(stderr, "choices: no GPU: %s\n", note);
         return EXIT_FAILURE;
     }
-    while (fgets(line, sizeof line, stdin)) {
-        line[strcspn(line, "\r\n")] = '\0';
-        if (obey(&device, line, atof(argv[1])))
-            printf("{\"failed\": \"%s\", \"why\": \"%s\"}\n", line, nhood_last_error());
-        fflush(stdout);
-    }
+    obey_all(&device, atof(argv[1]));
     nh_cuda_close(cuda, &device, count);
     return EXIT_SUCCESS;
 }

@@ -3,9 +3,9 @@
 backward, every candidate worth a run is timed beside the one that the estimates choose, and on some problems beside the
 one that MEASURE chooses within a second.
 
-Compiling takes far longer than timing, so it comes in turns: many processes (build/choices) fill a cache folder with the
-kernels of some problems, then one of them has the machine to itself and times these. Problems are drawn in an order of
-their own (by CRC); after the first few, those that would take many kernels of their own are passed over.
+Compiling takes far longer than timing, so many processes (build/choices) fill a cache folder with the kernels of later
+problems while one of them times the earlier. Problems are drawn in an order of their own (by CRC); after the first few,
+those that would take many kernels of their own are passed over.
 
 Results are appended to DIR/choices.jsonl, a line for each problem; a command that is repeated goes on where it was.
 DIR/choices.md is made of that file's lines of this device and commit; --budget 0 only makes it anew.
@@ -24,12 +24,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Optional
 
-from study import ROOT, Records, Tool, find_where
+from study import ROOT, Records, Tool, find_commit, find_where, read_lines
 from study_report import Result, Where
 
 # Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
@@ -42,11 +42,11 @@ MOST_EXCEPTIONS = 60
 
 
 class Worker:
-    """A process of build/choices."""
+    """A process of build/choices. Those that only compile give way to the one that times."""
 
-    def __init__(self, program: Path, cut: float, cache: str) -> None:
+    def __init__(self, program: Path, cut: float, cache: str, gpu: str = "", before: tuple[str, ...] = ()) -> None:
         self.process = subprocess.Popen(
-            (program, str(cut)),
+            (*before, program, str(cut), *((gpu,) if gpu else ())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "NHOOD_CACHE": cache},
@@ -62,32 +62,31 @@ class Worker:
         return json.loads(answer)
 
 
-class Workers:
+class Compilers:
+    """Processes that get problems ready, each one at a time and in order."""
+
     def __init__(self, count: int, *options: Any) -> None:
         self.pool = ThreadPoolExecutor(count)
+        self.workers = [Worker(*options, before=("nice",)) for _ in range(count)]
         self.idle: SimpleQueue[Worker] = SimpleQueue()
-        for _ in range(count):
-            self.idle.put(Worker(*options))
+        for worker in self.workers:
+            self.idle.put(worker)
 
-    def ask(self, command: str) -> Result:
+    def prepare(self, problem: str) -> Future[None]:
+        return self.pool.submit(self.ask, f"prepare {problem}")
+
+    def ask(self, command: str) -> None:
         worker = self.idle.get()
         try:
-            return worker.ask(command)
+            worker.ask(command)
         finally:
             self.idle.put(worker)
 
-    def prepare(self, problems: list[str], end: float) -> None:
-        """All at once; those with three axes have the most candidates and come first."""
-
-        def one(problem: str) -> None:
-            if time.monotonic() < end:
-                self.ask(f"prepare {problem}")
-
-        list(self.pool.map(one, sorted(problems, key=rank_of, reverse=True)))
-
     def close(self) -> None:
-        while not self.idle.empty():
-            self.idle.get().process.kill()
+        """Ends what is under way, too."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self.workers:
+            worker.process.kill()
 
 
 def rank_of(problem: str) -> int:
@@ -133,20 +132,53 @@ def measure_all(options: argparse.Namespace, records: Records, problems: list[st
     end = time.monotonic() + options.budget
     command = shlex.join(["python3", "bench/choices.py", *sys.argv[1:]])
     missing = [(i, text) for i, text in enumerate(problems) if (text, CONTENDER) not in records.known]
-    workers = Workers(options.processes, options.choices, options.cut, cache)
+    compilers = Compilers(max(1, options.processes - 1), options.choices, options.cut, cache)
+    clock = Worker(options.choices, options.cut, cache)
+    ready = [compilers.prepare(text) for _, text in missing]
     try:
-        for first in range(0, len(missing), options.at_once):
-            chunk = missing[first : first + options.at_once]
-            workers.prepare([text for _, text in chunk], end)
-            for i, text in chunk:
-                if time.monotonic() >= end:
-                    print("the budget is spent; the same command goes on", file=sys.stderr)
-                    return
-                by_budget = options.measure_every and i // len(options.ranks) % options.measure_every == 0
-                result = workers.ask(f"measure {options.measure:g} {text}" if by_budget else f"time {text}")
-                records.append(text, CONTENDER, {**result, "command": command})
+        for (i, text), made in zip(missing, ready):
+            wait([made], max(0, end - time.monotonic()))
+            if not made.done() or time.monotonic() >= end:
+                print("the budget is spent; the same command goes on", file=sys.stderr)
+                break
+            if made.exception():
+                print(f"passed over: {made.exception()}", file=sys.stderr)
+                continue
+            by_budget = options.measure_every and i // len(options.ranks) % options.measure_every == 0
+            result = clock.ask(f"measure {options.measure:g} {text}" if by_budget else f"time {text}")
+            records.append(text, CONTENDER, {**result, "command": command})
     finally:
-        workers.close()
+        compilers.close()
+        clock.process.kill()
+
+
+# ---- other estimates ----
+
+
+def again(line: Result, planner: Worker) -> Result:
+    """The line with its candidates as the estimates of `planner` would list them; a choice without a time, too."""
+    times = {(solver, config): [*times] for solver, config, _, *times in line["candidates"]}
+    listed = planner.ask(f"list {line['problem']}")["candidates"]
+    candidates = [
+        [solver, config, estimate_ns, *times.pop((solver, config), (0, 0))]
+        for place, (solver, config, estimate_ns, *_) in enumerate(listed)
+        if place == 0 or (solver, config) in times
+    ]
+    gone = [candidate for candidate in line["candidates"] if (candidate[0], candidate[1]) in times]
+    return {**line, "candidates": candidates + gone, "measured": -1}
+
+
+def choose_again(options: argparse.Namespace) -> tuple[list[Result], Where]:
+    """Every time in the file, whatever its commit, and the choices of build/choices."""
+    planner = Worker(options.choices, math.inf, "", options.again)
+    found = {line["problem"]: line for line in read_lines(options.output / "choices.jsonl") if timed(line)}
+    if not found:
+        raise SystemExit(f"{options.output / 'choices.jsonl'}: no times")
+    lines = [again(line, planner) for line in found.values()]
+    planner.process.kill()
+    texts = (", ".join(sorted({line[key] for line in lines})) for key in ("description", "driver", "commit"))
+    description, driver, commits = texts
+    return lines, Where(description, driver, f"{commits} (times), {find_commit()} (estimates)")
 
 
 # ---- the report ----
@@ -221,7 +253,9 @@ def exceptions(lines: list[Result]) -> list[str]:
 def write_report(lines: list[Result], where: Where, folder: Path) -> None:
     lines = [line for line in lines if timed(line)]
     text = ["# How good the choices are", "", f"{where.description}; driver {where.driver}; commit {where.commit}.", ""]
-    text += [f"Timed: {sum(len(timed(line)) for line in lines)} candidates.", ""]
+    unknown = sum(behind(line, 0) is None for line in lines)
+    text += [f"Timed: {sum(len(timed(line)) for line in lines)} candidates of {len(lines)} problems.", ""]
+    text += [f"Of {unknown} problems the choice has no time; they are left out below.", ""] if unknown else []
     text += table("choice by estimate", by_rank(lines, defaultdict(int)))
     measured = {line["problem"]: line["measured"] for line in lines}
     if any(choice >= 0 for choice in measured.values()):
@@ -238,15 +272,18 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=4, help="kernels that any other may take beside earlier ones' (4)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--cut", type=float, default=1.5, help="leave out those estimated so many times slower (1.5)")
-    parser.add_argument("--at-once", type=int, default=150, help="problems compiled for before they are timed (150)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that compile (all cores)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="one times, the others compile (all cores)")
     parser.add_argument("--measure", type=float, default=1, help="MEASURE's budget in seconds (1)")
     parser.add_argument("--measure-every", type=int, default=15, help="of so many problems, MEASURE one; 0: none (15)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--choices", type=Path, default=ROOT / "build" / "choices", help="(build/choices)")
     parser.add_argument("--cache", help="a folder of kernels to start from and to leave (none)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
+    parser.add_argument("--again", metavar="GPU", help="only ask how good this build's choices are, by known times (h200)")
     options = parser.parse_args()
+    if options.again:
+        write_report(*choose_again(options), options.output)
+        return
     tool = Tool(options.nhood, "cuda:0", None, 0, 0)
     options.output.mkdir(parents=True, exist_ok=True)
     records = Records(options.output / "choices.jsonl", find_where(tool))

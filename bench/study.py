@@ -41,22 +41,23 @@ FORWARD = ("fwd", "pn", "nn")
 TIMEOUT_S = 120  # of one `nhood bench`
 LEAST_CALLS, WARM_UP_S = 3, 0.02  # as `nhood bench` does it
 
+def read_lines(path: Path) -> Iterator[Result]:
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            print(f"{path}: passed over a line that is not whole", file=sys.stderr)
+
+
 class Records:
     """The file of results. Each line is whole: an interrupted one is passed over, and measured again."""
 
     def __init__(self, path: Path, where: Where) -> None:
         self.path, self.where = path, where
-        self.lines = [line for line in self.read() if all(line.get(k) == v for k, v in asdict(where).items())]
+        self.lines = [line for line in read_lines(path) if all(line.get(k) == v for k, v in asdict(where).items())]
         self.known = {(line["problem"], line["contender"]) for line in self.lines}
-
-    def read(self) -> Iterator[Result]:
-        if not self.path.exists():
-            return
-        for line in self.path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                print(f"{self.path}: passed over a line that is not whole", file=sys.stderr)
 
     def append(self, problem: str, contender: str, result: Result) -> None:
         line = {**result, "problem": problem, "contender": contender, **asdict(self.where)}
@@ -222,6 +223,14 @@ def measure_all(
             return
 
 
+def find_commit() -> str:
+    git = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
+    try:
+        return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def find_where(tool: Tool) -> Where:
     device = next((d for d in tool.info()["devices"] if d["name"] == tool.device), None)
     if not device:
@@ -233,12 +242,7 @@ def find_where(tool: Tool) -> Where:
             driver = subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()[0]
         except (OSError, subprocess.CalledProcessError):
             driver = "unknown (no nvidia-smi)"
-    git = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
-    try:
-        commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "unknown"
-    return Where(device["description"], driver, commit)
+    return Where(device["description"], driver, find_commit())
 
 
 def open_study(tool: Tool, turns: int, dense_gflop: Optional[float]) -> Any:

@@ -43,6 +43,28 @@ def test_untimed_choices_do_not_count():
     assert choices.behind(LINES[0], -1) is None
 
 
+class OtherEstimates:
+    """Of the problem's candidates it proposes qx=2, which was not timed, and qx=1, and no more qx=0."""
+
+    def ask(self, command):
+        return {"candidates": [["cuda.fused90", f"qx={i}", 50 + i, 0, 0] for i in (2, 1, 3)]}
+
+
+def test_other_estimates_on_known_times(tmp_path):
+    known = line("fwd:f16:b1h1d32:64:w7", [100, 90], measured=1)
+    found = choices.again(known, OtherEstimates())
+    # the choice comes first, without a time; qx=3 was not timed either; that qx=0 was fast is not forgotten
+    assert found["candidates"] == [
+        ["cuda.fused90", "qx=2", 52, 0, 0],
+        ["cuda.fused90", "qx=1", 51, 90, 7],
+        ["cuda.fused90", "qx=0", 100, 100, 7],
+    ]
+    assert choices.behind(found, 0) is None and found["measured"] == -1
+    choices.write_report([found, LINES[1]], WHERE, tmp_path)
+    text = (tmp_path / "choices.md").read_text()
+    assert "Of 1 problems the choice has no time" in text and "| all | 1 |" in text
+
+
 class Planner:
     """Its candidates for a problem are as many as the window is wide."""
 
