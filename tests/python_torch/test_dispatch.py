@@ -7,6 +7,7 @@ from nhood.torch import _dispatch, _ops
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from versions import needs_keys_of_dispatch
 
 AXES = ((3, 3), (1, 1), (1, 1), (False, False))
 
@@ -41,6 +42,7 @@ def query():
     return torch.randn(1, 7, 7, 2, 8, generator=torch.Generator().manual_seed(0))
 
 
+@needs_keys_of_dispatch
 def test_plain_calls_go_directly(query):
     plain = _dispatch.only_implementation
     assert plain((query, None)) and plain((torch.nn.Parameter(query), query[:, ::2])) and plain((query.double(),))

@@ -4,6 +4,7 @@ computes whatever a backend's rules let through."""
 import nhood.compat.natten
 import pytest
 import torch
+from versions import needs_flex
 
 nhood.compat.natten.install()
 
@@ -14,6 +15,7 @@ from natten.backends.configs import cutlass, cutlass_blackwell, cutlass_hopper, 
 from natten.types import KernelSchedule  # noqa: E402
 from natten.utils import device  # noqa: E402
 
+pytestmark = needs_flex
 HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 

@@ -5,6 +5,7 @@ import plain_torch
 import pytest
 import torch
 from natten_inputs import assert_gradients_agree, qkv, randn
+from versions import needs_flex
 
 nhood.compat.natten.install()
 
@@ -348,6 +349,7 @@ def test_merge_attentions_refused():
 # Backends, on a machine without CUDA
 
 
+@needs_flex
 def test_backends_on_the_cpu():
     tensors = qkv((8, 8), dtype=torch.float32)
     assert get_compatible_backends(*tensors, torch_compile=False) == ["flex-fna"]
@@ -369,6 +371,7 @@ def test_backends_on_the_cpu():
         natten.attention(*flat, is_causal=True, backend="flex-fmha")
 
 
+@needs_flex
 def test_what_flex_refuses():
     with pytest.raises(ValueError, match="power of 2"):
         natten.na1d(*qkv((8,), dim=12, dtype=torch.float32), 3, backend="flex-fna")
@@ -388,6 +391,7 @@ def test_what_no_backend_of_natten_takes_is_computed_all_the_same():
     torch.testing.assert_close(natten.na1d(*tensors, 3), plain_torch.neighborhood_attention(*tensors, 3)[0])
 
 
+@needs_flex
 def test_attention_kwargs():
     tensors = qkv((8,), dtype=torch.float32)
     extra = dict(additional_keys=randn(2, 3, 2, 8, dtype=torch.float32))

@@ -15,6 +15,7 @@ import torch
 from nhood import _library as c
 from nhood import _operations, _plans
 from nhood.torch import _tensors
+from versions import needs_flex, needs_flop_counts
 
 nhood.compat.natten.install()
 
@@ -432,6 +433,7 @@ assert type(layer) is natten.NeighborhoodAttention2D
     in_new_process(code)
 
 
+@needs_flex
 def test_wheel(tmp_path):
     """bindings/natten brings the same package as natten itself, with a profiler to run."""
     source = Path(__file__).resolve().parents[2] / "bindings" / "natten"
@@ -473,6 +475,7 @@ except RuntimeError as error:
 # FLOPs, and the profiler
 
 
+@needs_flop_counts
 def test_flop_counts():
     from natten.flops import fna_flop_count, get_flops, na_av_flop_count, na_qk_flop_count
 
@@ -534,6 +537,7 @@ def test_handles_of_fvcore(model, shape, extra_shape, macs, grad):
     assert total == macs
 
 
+@needs_flex
 def test_profiler(capsys):
     from natten import profiler
 

@@ -13,6 +13,7 @@ import torch
 from cases import CASES, assert_near, random_case
 from nhood import _library, _plans
 from nhood.torch import _tensors
+from versions import needs_precisions
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 
@@ -211,9 +212,9 @@ def test_deterministic_algorithms_are_asked_for(monkeypatch):
         ("pass", False),
         ("torch.set_float32_matmul_precision('high')", True),
         ("torch.backends.cuda.matmul.allow_tf32 = True", True),
-        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True),
-        ("torch.backends.fp32_precision = 'tf32'", True),
-        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False),
+        pytest.param("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True, marks=needs_precisions),
+        pytest.param("torch.backends.fp32_precision = 'tf32'", True, marks=needs_precisions),
+        pytest.param("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False, marks=needs_precisions),
     ],
 )
 def test_tf32_is_allowed_as_torch_is_told(setting, allowed):
@@ -261,3 +262,9 @@ def test_the_numpy_package_points_here():
     tensor = torch.randn(1, 9, 2, 8, requires_grad=True)
     with pytest.raises(ValueError, match="nhood.torch"):
         nhood.na1d(tensor, tensor, tensor, 3)
+
+
+def test_old_versions_are_refused():
+    code = "import torch; del torch.library.register_fake; import nhood.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert f"ImportError: nhood.torch needs torch 2.4 or later, this is {torch.__version__}" in done.stderr

@@ -9,6 +9,7 @@ import pytest
 import torch
 from nhood import _plans
 
+pytest.importorskip("torch.nn.attention.flex_attention")  # a peer in it
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import study_cuda  # noqa: E402
 

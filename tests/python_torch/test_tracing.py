@@ -7,6 +7,7 @@ import torch
 from nhood.torch import _ops, _tensors
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
+from versions import needs_errors_of_traced_code, needs_flop_counts
 
 AXES = ((3, 4), (2, 1), (1, 2), (False, False))
 CAUSAL = ((3, 4), (2, 1), (1, 2), (True, False))
@@ -156,6 +157,7 @@ def test_export():
     torch.testing.assert_close(program.module()(x), model(x))
 
 
+@needs_errors_of_traced_code
 def test_wrong_arguments_fail_while_tracing():
     def call(query, key, value):
         return nt.na2d(query, key, value, (3, 4, 5))
@@ -170,6 +172,7 @@ def test_meta_tensors():
     assert (out.shape, lse.shape, out.device.type) == ((2, 7, 9, 4, 6), (2, 7, 9, 4), "meta")
 
 
+@needs_flop_counts
 def test_flops():
     query, key, value = tensors(requires_grad=True)
     extra = torch.randn(2, 3, 2, 8), torch.randn(2, 3, 2, 6)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from test_gradients import CALLS, function, inputs
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from versions import needs_vmap_of_operators
 
 MAPPED = 3
-has_vmap_of_operators = pytest.mark.skipif(not hasattr(torch.library, "register_vmap"), reason="needs torch 2.5")
 AXES = ((3, 4), (2, 1), (1, 2), (False, False))
 
 
@@ -142,7 +142,7 @@ def test_ensembles_of_layers():
     same(got, torch.stack([layer(x) for layer in layers]))
 
 
-@has_vmap_of_operators
+@needs_vmap_of_operators
 def test_operators():
     torch.manual_seed(0)
     query, out, d_out = torch.randn(3, MAPPED, 2, 7, 9, 4, 8, dtype=torch.float64)
@@ -169,7 +169,7 @@ def test_operators():
             same(got, expected)
 
 
-@has_vmap_of_operators
+@needs_vmap_of_operators
 @pytest.mark.parametrize("transform", [vmap, lambda call: grad(lambda x: call(x[0]).sum())], ids=["vmap", "grad"])
 def test_compiled(transform):
     torch.compiler.reset()
@@ -179,7 +179,7 @@ def test_compiled(transform):
     same(torch.compile(call, fullgraph=True, backend="aot_eager")(x), call(x))
 
 
-@has_vmap_of_operators
+@needs_vmap_of_operators
 def test_forward_mode_is_not_compiled():
     """Not even wrongly: it runs eagerly, or the compiler says that it cannot."""
     torch.manual_seed(0)

@@ -8,6 +8,11 @@ The operators are registered with torch.library as torch.ops.nhood.*: torch.comp
 torch's FLOP counter know them.
 """
 
+import torch as _torch
+
+if not hasattr(_torch.library, "register_fake"):  # new in 2.4
+    raise ImportError(f"nhood.torch needs torch 2.4 or later, this is {_torch.__version__}")
+
 from ._dense import attention, merge_attentions
 from ._functions import (
     na1d,
