@@ -5,6 +5,7 @@
 #include "output.h"
 #include "progress.h"
 #include "random_problem.h"
+#include "shared_config.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -84,6 +85,11 @@ static int verify_solver(struct verify *verify, const struct test_case *test, in
     const char *solver = nhood_solver_name(index, NULL);
     nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
     nhood_plan *plan;
+    if (test->random && verify->per_kernel > 1) {
+        uint64_t group = test->seed / (uint64_t)verify->per_kernel;
+        int failed = shared_config_prefer(target, &given->problem, test->text, solver, group);
+        if (failed) return failed;
+    }
     nhood_status status =
         nhood_plan_create(target->context, target->device, &given->problem, &options, &plan);
     if (status) return complain_library(status, test->text);
@@ -240,7 +246,7 @@ int cmd_verify(int argc, char **argv) {
          .low = 1,
          .high = 1e9,
          .argument = "M",
-         .help = "of random problems, M in turn share what kernels are compiled for (1)"},
+         .help = "of random problems, M in turn share kernels, of a drawn config (1)"},
         {.name = "seed",
          .integer = &verify.seed,
          .high = 1e15,
