@@ -1,4 +1,5 @@
 /* Wisdom in files. */
+#include "file_io.h"
 #include "wisdom_table.h"
 
 #include <errno.h>
@@ -56,17 +57,6 @@ nhood_status nh_wisdom_load(struct nh_wisdom *wisdom, const char *path, int64_t 
 
 /* ---- saving ---- */
 
-static bool write_all(int file, const char *at, size_t bytes) {
-    while (bytes) {
-        ssize_t count = write(file, at, bytes);
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0) return false;
-        at += count;
-        bytes -= (size_t)count;
-    }
-    return true;
-}
-
 /* Writes under a name of its own in the same folder, then renames. The name is unique also among hosts that
  * share the folder: process and time. */
 static nhood_status replace_file(const char *path, const char *text, size_t length) {
@@ -78,15 +68,9 @@ static nhood_status replace_file(const char *path, const char *text, size_t leng
     if (size >= (int)sizeof unfinished) return refuse(path, strerror(ENAMETOOLONG));
     int file = open(unfinished, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file < 0) return refuse(path, strerror(errno));
-    bool whole = write_all(file, text, length) && fsync(file) == 0;
+    bool whole = nh_file_write(file, text, length) && fsync(file) == 0;
+    if (nh_file_close(file, whole) && rename(unfinished, path) == 0) return NHOOD_OK;
     int reason = errno;
-    /* Some file systems report a full disk only here. */
-    if (close(file) && whole) {
-        whole = false;
-        reason = errno;
-    }
-    if (whole && rename(unfinished, path) == 0) return NHOOD_OK;
-    if (whole) reason = errno;
     unlink(unfinished);
     return refuse(path, strerror(reason));
 }

@@ -2,6 +2,7 @@
  * tells apart two keys of one hash. */
 #include "store.h"
 
+#include "file_io.h"
 #include "store_prune.h"
 
 #include <errno.h>
@@ -119,17 +120,6 @@ static bool read_all(int file, void *data, size_t bytes) {
     return true;
 }
 
-static bool write_all(int file, const void *data, size_t bytes) {
-    for (const char *at = data; bytes;) {
-        ssize_t count = write(file, at, bytes);
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0) return false;
-        at += count;
-        bytes -= (size_t)count;
-    }
-    return true;
-}
-
 /* The entry's body (key, then payload), or NULL if it is not whole or of another key. */
 static char *read_body(const struct nh_store *store, int file, const char *key,
                        struct header *header) {
@@ -178,16 +168,9 @@ static bool write_entry(struct nh_store *store, const char *unfinished, const ch
     int file = openat(store->folder, unfinished,
                       O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0) return false;
-    bool whole = write_all(file, &header, sizeof header) && write_all(file, key, key_bytes) &&
-                 write_all(file, payload, bytes);
-    int reason = errno;
-    /* Some file systems report a full disk only here. */
-    if (close(file) && whole) {
-        whole = false;
-        reason = errno;
-    }
-    errno = reason;
-    return whole;
+    return nh_file_close(file, nh_file_write(file, &header, sizeof header) &&
+                                   nh_file_write(file, key, key_bytes) &&
+                                   nh_file_write(file, payload, bytes));
 }
 
 void nh_store_write(struct nh_store *store, const char *key, const void *payload, size_t bytes) {
