@@ -8,22 +8,8 @@ import math
 from typing import Optional
 
 import torch
+from dense import axis_window
 from torch import Tensor
-
-
-def axis_window(length: int, window: int, stride: int, dilation: int, causal: bool, token: int) -> list[int]:
-    """The tokens that `token` attends on one axis, in order."""
-    group, position = token % dilation, token // dilation
-    group_length = len(range(group, length, dilation))
-    block = position // stride * stride
-    if causal:
-        leader = min(block + stride - 1, group_length - 1)
-        positions = range(max(leader - (window - 1), 0), position + 1)
-    else:
-        leader = min(block + stride // 2, group_length - 1)
-        start = min(max(leader - window // 2, 0), group_length - window)
-        positions = range(start, start + window)
-    return [p * dilation + group for p in positions]
 
 
 def per_axis(value, rank: int) -> tuple:
