@@ -105,6 +105,22 @@ def test_processes_tune_at_once(own_cache):
     assert any(known >= {" ".join(line.split()[:4]) for line in text.splitlines()[1:]} for text in outputs)
 
 
+def test_processes_given_the_same_wisdom_make_the_same_plans(tmp_path):
+    nhood.tune(PROBLEM, budget=0.02)
+    head, *lines = nhood.export_wisdom().splitlines()
+    slowest = max(lines, key=lambda line: int(line.split()[4]))
+    lines = [line for line in lines if line != slowest] + [" ".join([*slowest.split()[:4], "1", "9"])]
+    code = f"import nhood, sys; nhood.import_wisdom(sys.stdin.read()); print(nhood.tune('{PROBLEM}', budget=0)[0])"
+    package = Path(nhood.__file__).parent.parent
+    plans = []
+    for number, order in enumerate((lines, lines[::-1])):  # processes without a file in common
+        environment = {**os.environ, "PYTHONPATH": str(package), "NHOOD_CACHE": str(tmp_path / str(number))}
+        text = "\n".join([head, *order, ""])
+        done = subprocess.run([sys.executable, "-c", code], env=environment, input=text, capture_output=True, text=True)
+        plans.append(done.stdout)
+    assert plans[0] == plans[1] and slowest.split()[3] in plans[0] and "by 9 samples" in plans[0]
+
+
 def test_without_a_cache_folder(monkeypatch):
     monkeypatch.setenv("NHOOD_CACHE", "")
     nhood.configure()
