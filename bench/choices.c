@@ -25,7 +25,7 @@
 enum { MOST_LISTED = 256, MOST_TURNS = 21, LEAST_TURNS = 7, LINE_BYTES = 512 };
 static const double most_behind = 4.0 / 3;
 /* Fewer turns for candidates that all take long. */
-static const double enough_s = 0.2;
+static const double enough_s = 0.1;
 
 struct candidate {
     struct nh_build build;
@@ -102,13 +102,12 @@ static double patience(int turn) {
 }
 
 static bool take_turn(struct contest *contest, const struct nh_scratch *scratch, int turn) {
-    const struct nh_device *device = contest->request.device;
     bool any = false;
     for (int i = 0; i < contest->count; i++) {
         struct candidate *candidate = &contest->candidate[i];
         double ns;
         if (candidate->out || !candidate->build.operation) continue;
-        if (device->timing->run(device, candidate->build.operation, &scratch->io, &ns)) {
+        if (nh_scratch_run(scratch, candidate->build.operation, &ns)) {
             candidate->out = true;
             continue;
         }

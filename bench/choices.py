@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from queue import SimpleQueue
@@ -42,14 +43,14 @@ MOST_EXCEPTIONS = 60
 
 
 class Worker:
-    """A process of build/choices. Those that only compile give way to the one that times."""
+    """A process of build/choices."""
 
-    def __init__(self, program: Path, cut: float, cache: str, gpu: str = "", before: tuple[str, ...] = ()) -> None:
+    def __init__(self, command: Iterable[Any], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            (*before, program, str(cut), *((gpu,) if gpu else ())),
+            [str(word) for word in command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "NHOOD_CACHE": cache},
+            env={**os.environ, **environment},
             text=True,
             bufsize=1,
         )
@@ -63,11 +64,16 @@ class Worker:
 
 
 class Compilers:
-    """Processes that get problems ready, each one at a time and in order."""
+    """Processes that get problems ready, each one at a time and in order; they give way to the one that times."""
 
-    def __init__(self, count: int, *options: Any) -> None:
+    def __init__(self, options: argparse.Namespace, cache: str) -> None:
+        count = max(1, options.processes - 1)
+        environment = {"NHOOD_CACHE": cache}
+        if options.pretended:
+            folders = (str(options.pretended), os.environ.get("LD_LIBRARY_PATH", ""))
+            environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
         self.pool = ThreadPoolExecutor(count)
-        self.workers = [Worker(*options, before=("nice",)) for _ in range(count)]
+        self.workers = [Worker(("nice", options.choices, options.cut), environment) for _ in range(count)]
         self.idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers:
             self.idle.put(worker)
@@ -122,7 +128,7 @@ def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> list[
 
 def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
     """Ranks in turns, and on each of them operations and dtypes."""
-    worker = Worker(options.choices, options.cut, "")
+    worker = Worker((options.choices, options.cut), {})
     suites = [draw(tool.suite(rank, MOST_OF_SUITE, None), worker, options) for rank in options.ranks]
     worker.process.kill()
     return [problem for turn in zip(*suites) for problem in turn]
@@ -132,8 +138,8 @@ def measure_all(options: argparse.Namespace, records: Records, problems: list[st
     end = time.monotonic() + options.budget
     command = shlex.join(["python3", "bench/choices.py", *sys.argv[1:]])
     missing = [(i, text) for i, text in enumerate(problems) if (text, CONTENDER) not in records.known]
-    compilers = Compilers(max(1, options.processes - 1), options.choices, options.cut, cache)
-    clock = Worker(options.choices, options.cut, cache)
+    compilers = Compilers(options, cache)
+    clock = Worker((options.choices, options.cut), {"NHOOD_CACHE": cache})
     ready = [compilers.prepare(text) for _, text in missing]
     try:
         for (i, text), made in zip(missing, ready):
@@ -170,7 +176,7 @@ def again(line: Result, planner: Worker) -> Result:
 
 def choose_again(options: argparse.Namespace) -> tuple[list[Result], Where]:
     """Every time in the file, whatever its commit, and the choices of build/choices."""
-    planner = Worker(options.choices, math.inf, "", options.again)
+    planner = Worker((options.choices, math.inf, options.again), {})
     found = {line["problem"]: line for line in read_lines(options.output / "choices.jsonl") if timed(line)}
     if not found:
         raise SystemExit(f"{options.output / 'choices.jsonl'}: no times")
@@ -272,14 +278,16 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=4, help="kernels that any other may take beside earlier ones' (4)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--cut", type=float, default=1.5, help="leave out those estimated so many times slower (1.5)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="one times, the others compile (all cores)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="one of which times (all cores)")
+    pretended = "folder of a libcuda.so.1 for those that compile, to leave the GPU alone: build/fake_driver (none)"
+    parser.add_argument("--pretended", type=Path, help=pretended)
     parser.add_argument("--measure", type=float, default=1, help="MEASURE's budget in seconds (1)")
     parser.add_argument("--measure-every", type=int, default=15, help="of so many problems, MEASURE one; 0: none (15)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--choices", type=Path, default=ROOT / "build" / "choices", help="(build/choices)")
     parser.add_argument("--cache", help="a folder of kernels to start from and to leave (none)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
-    parser.add_argument("--again", metavar="GPU", help="only ask how good this build's choices are, by known times (h200)")
+    parser.add_argument("--again", metavar="GPU", help="only say, by known times, how good this build's choices are")
     options = parser.parse_args()
     if options.again:
         write_report(*choose_again(options), options.output)

@@ -41,6 +41,7 @@ FORWARD = ("fwd", "pn", "nn")
 TIMEOUT_S = 120  # of one `nhood bench`
 LEAST_CALLS, WARM_UP_S = 3, 0.02  # as `nhood bench` does it
 
+
 def read_lines(path: Path) -> Iterator[Result]:
     if not path.exists():
         return

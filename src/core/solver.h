@@ -39,9 +39,12 @@ struct nh_timing {
     /* Copies from the host; done when it returns. */
     nhood_status (*write)(const struct nh_device *device, void *memory, const void *host,
                           size_t bytes);
+    /* What runs keep from one to the next; both NULL: nothing. DEVICE or MEMORY; to be destroyed in any case. */
+    nhood_status (*clock_create)(const struct nh_device *device, void **clock);
+    void (*clock_destroy)(const struct nh_device *device, void *clock);
     /* Runs once, on a stream of the backend's choice, to the end: *ns is what the device took. */
-    nhood_status (*run)(const struct nh_device *device, const struct nh_operation *operation,
-                        const nhood_io *io, double *ns);
+    nhood_status (*run)(const struct nh_device *device, void *clock,
+                        const struct nh_operation *operation, const nhood_io *io, double *ns);
 };
 
 /* What an estimate rests on, over all launches of an operation. */

@@ -70,17 +70,47 @@ static nhood_status copy_in(const struct nh_device *device, void *memory, const 
     return status;
 }
 
-/* Begins to write over more memory than the L2 holds, so that every sample finds it without the operation's tensors;
- * while that goes on the operation is launched, so that no sample has the time that launching takes. The memory is to be
- * freed when the stream has passed. */
-static nhood_status begin_flush(const struct nh_cuda_device *cuda,
-                                const struct nh_cuda_timer *timer, nh_cu_pointer *memory) {
-    const struct nh_driver *driver = timer->driver;
-    size_t bytes = 2 * (size_t)cuda->l2_bytes + 1;
-    nhood_status status =
-        nh_driver_check(driver, driver->memory_allocate(memory, bytes), "emptying the L2");
+/* What runs keep: making and giving back memory and a stream takes a hundred times as long as a short operation. */
+struct clock {
+    struct nh_cuda_timer timer;
+    void *flushed;
+    size_t flushed_bytes;
+};
+
+static void clock_destroy(const struct nh_device *device, void *made) {
+    struct nh_cuda_device *cuda = device->backend;
+    struct clock *clock = made;
+    struct nh_cuda_scope scope;
+    if (!nh_cuda_enter(cuda, true, &scope)) {
+        nh_cuda_timer_destroy(&clock->timer);
+        nh_cuda_leave(cuda, &scope);
+    }
+    if (clock->flushed) release(device, clock->flushed);
+    nh_release(device->host, clock);
+}
+
+static nhood_status clock_create(const struct nh_device *device, void **made) {
+    struct nh_cuda_device *cuda = device->backend;
+    struct nh_cuda_scope scope;
+    struct clock *clock = *made = nh_allocate(device->host, sizeof *clock);
+    if (!clock) return NHOOD_ERR_MEMORY;
+    *clock = (struct clock){.timer.driver = &cuda->cuda->driver,
+                            .flushed_bytes = 2 * (size_t)cuda->l2_bytes + 1};
+    nhood_status status = allocate(device, clock->flushed_bytes, &clock->flushed);
+    if (!status) status = nh_cuda_enter(cuda, true, &scope);
     if (status) return status;
-    return nh_driver_check(driver, driver->memory_set(*memory, 0, bytes, timer->stream),
+    status = nh_cuda_timer_create(&cuda->cuda->driver, &clock->timer);
+    nh_cuda_leave(cuda, &scope);
+    return status;
+}
+
+/* Begins to write over more memory than the L2 holds, so that every sample finds it without the operation's tensors;
+ * while that goes on the operation is launched, so that no sample has the time that launching takes. */
+static nhood_status begin_flush(const struct clock *clock) {
+    const struct nh_driver *driver = clock->timer.driver;
+    return nh_driver_check(driver,
+                           driver->memory_set((nh_cu_pointer)(uintptr_t)clock->flushed, 0,
+                                              clock->flushed_bytes, clock->timer.stream),
                            "emptying the L2");
 }
 
@@ -97,24 +127,24 @@ static nhood_status time_one(const struct nh_operation *operation, const nhood_i
     return status ? status : nh_cuda_timer_read(timer, seconds);
 }
 
-static nhood_status run_timed(const struct nh_device *device, const struct nh_operation *operation,
-                              const nhood_io *io, double *ns) {
-    struct nh_cuda_device *cuda = device->backend;
-    const struct nh_driver *driver = &cuda->cuda->driver;
+static nhood_status run_timed(const struct nh_device *device, void *made,
+                              const struct nh_operation *operation, const nhood_io *io,
+                              double *ns) {
+    const struct clock *clock = made;
     struct nh_cuda_scope scope;
-    struct nh_cuda_timer timer;
-    nh_cu_pointer flushed = 0;
     double seconds = 0;
-    nhood_status status = nh_cuda_enter(cuda, true, &scope);
+    nhood_status status = nh_cuda_enter(device->backend, true, &scope);
     if (status) return status;
-    status = nh_cuda_timer_create(driver, &timer);
-    if (!status) status = begin_flush(cuda, &timer, &flushed);
-    if (!status) status = time_one(operation, io, &timer, &seconds);
+    status = begin_flush(clock);
+    if (!status) status = time_one(operation, io, &clock->timer, &seconds);
     *ns = 1e9 * seconds;
-    if (flushed) driver->memory_free(flushed);
-    nh_cuda_timer_destroy(&timer);
-    nh_cuda_leave(cuda, &scope);
+    nh_cuda_leave(device->backend, &scope);
     return status;
 }
 
-const struct nh_timing nh_cuda_timing = {allocate, release, copy_in, run_timed};
+const struct nh_timing nh_cuda_timing = {.allocate = allocate,
+                                         .release = release,
+                                         .write = copy_in,
+                                         .clock_create = clock_create,
+                                         .clock_destroy = clock_destroy,
+                                         .run = run_timed};

@@ -48,6 +48,8 @@ nhood_status nh_scratch_create(const struct nh_device *device, const struct nh_p
         if (!status && role == NH_INPUT)
             status = fill(device, problem, tensor, scratch->io.data[tensor]);
     }
+    if (!status && device->timing->clock_create)
+        status = device->timing->clock_create(device, &scratch->clock);
     return status;
 }
 
@@ -57,6 +59,7 @@ void nh_scratch_free(struct nh_scratch *scratch) {
             scratch->device->timing->release(scratch->device, scratch->io.data[tensor]);
     if (scratch->io.workspace)
         scratch->device->timing->release(scratch->device, scratch->io.workspace);
+    if (scratch->clock) scratch->device->timing->clock_destroy(scratch->device, scratch->clock);
     *scratch = (struct nh_scratch){.device = NULL};
 }
 
@@ -70,4 +73,10 @@ nhood_status nh_scratch_reserve(struct nh_scratch *scratch, size_t workspace_byt
         scratch->device->timing->allocate(scratch->device, workspace_bytes, &io->workspace);
     if (!status) io->workspace_bytes = workspace_bytes;
     return status;
+}
+
+nhood_status nh_scratch_run(const struct nh_scratch *scratch, const struct nh_operation *operation,
+                            double *ns) {
+    const struct nh_device *device = scratch->device;
+    return device->timing->run(device, scratch->clock, operation, &scratch->io, ns);
 }

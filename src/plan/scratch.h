@@ -7,6 +7,7 @@
 struct nh_scratch {
     const struct nh_device *device;
     nhood_io io;
+    void *clock;
 };
 
 /* Packed tensors of the problem, the optional outputs too. Inputs hold random numbers of variance 1, since the power
@@ -18,5 +19,9 @@ void nh_scratch_free(struct nh_scratch *scratch);
 
 /* Makes room for a workspace. */
 nhood_status nh_scratch_reserve(struct nh_scratch *scratch, size_t workspace_bytes);
+
+/* Runs an operation whose workspace there is room for; *ns is what the device took. */
+nhood_status nh_scratch_run(const struct nh_scratch *scratch, const struct nh_operation *operation,
+                            double *ns);
 
 #endif

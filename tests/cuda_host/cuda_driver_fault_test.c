@@ -25,7 +25,7 @@ static nhood_status use_solver(const struct fixture *f, const struct nh_solver *
                                const struct nh_problem *problem) {
     const struct nh_device *device = &f->device[0];
     struct nh_operation *operation;
-    void *memory = NULL;
+    void *memory = NULL, *clock = NULL;
     double ns = 0;
     nhood_status status = build_first(solver, problem, device, &operation);
     if (status) return status;
@@ -33,11 +33,13 @@ static nhood_status use_solver(const struct fixture *f, const struct nh_solver *
     status = operation->run(operation, &io);
     if (!status) status = device->timing->allocate(device, 100, &memory);
     if (!status) status = device->timing->write(device, memory, &ns, sizeof ns);
-    if (!status) status = device->timing->run(device, operation, &io, &ns);
+    if (!status) status = device->timing->clock_create(device, &clock);
+    if (!status) status = device->timing->run(device, clock, operation, &io, &ns);
     /* Giving memory back has no way to fail, so what it takes must work. */
     const char *failing = fake.failing;
     fake.failing = NULL;
     if (memory) device->timing->release(device, memory);
+    if (clock) device->timing->clock_destroy(device, clock);
     fake.failing = failing;
     operation->destroy(operation);
     return status;

@@ -77,9 +77,7 @@ static struct noted run(const struct nh_problem *problem, const struct nh_device
             device->timing->write(device, scratch.io.workspace, zeros, operation->workspace_bytes);
         free(zeros);
     }
-    if (!status) {
-        status = device->timing->run(device, operation, &scratch.io, &ns);
-    }
+    if (!status) status = nh_scratch_run(&scratch, operation, &ns);
     if (!status) noted = read_tables((const struct nh_cuda_operation *)operation, &scratch.io);
     nh_scratch_free(&scratch);
     return noted;

@@ -12,9 +12,9 @@
 
 /* What each solver's configs take; 0: running it fails. */
 static double quick_ns[FAKE_CONFIGS], other_ns[FAKE_CONFIGS];
-static int runs, memory_live, allocations, failing_allocation = -1;
+static int runs, memory_live, clocks_live, allocations, failing_allocation = -1;
 static double run_lasts_s, build_lasts_s;
-static bool write_fails;
+static bool write_fails, clock_fails;
 
 static void pause_for(double seconds) {
     struct timespec pause = {0, (long)(seconds * 1e9)};
@@ -50,9 +50,24 @@ static double mean_square(const float *data, int64_t count) {
     return sum / (double)count;
 }
 
-static nhood_status device_run(const struct nh_device *device, const struct nh_operation *operation,
-                               const nhood_io *io, double *ns) {
+static nhood_status device_clock(const struct nh_device *device, void **clock) {
     (void)device;
+    if (clock_fails) return nh_error(NHOOD_ERR_DEVICE, "no clock");
+    clocks_live++;
+    *clock = &clocks_live;
+    return NHOOD_OK;
+}
+
+static void device_clock_destroy(const struct nh_device *device, void *clock) {
+    (void)device;
+    CHECK(clock == &clocks_live && clocks_live-- == 1, "one clock");
+}
+
+static nhood_status device_run(const struct nh_device *device, void *clock,
+                               const struct nh_operation *operation, const nhood_io *io,
+                               double *ns) {
+    (void)device;
+    CHECK(clock == &clocks_live && clocks_live == 1, "the clock of this contest");
     const struct fake_operation *fake = (const struct fake_operation *)operation;
     CHECK(io->workspace_bytes >= operation->workspace_bytes && io->workspace, "workspace");
     double square = mean_square(io->data[NHOOD_Q], 9 * 8);
@@ -66,7 +81,8 @@ static nhood_status device_run(const struct nh_device *device, const struct nh_o
     return *ns > 0 ? NHOOD_OK : nh_error(NHOOD_ERR_DEVICE, "it does not run");
 }
 
-static const struct nh_timing timing = {device_allocate, device_release, device_write, device_run};
+static const struct nh_timing timing = {device_allocate, device_release,       device_write,
+                                        device_clock,    device_clock_destroy, device_run};
 
 /* ---- solvers ---- */
 
@@ -137,7 +153,7 @@ static void restore(void) {
     fake_built = 0;
     failing_allocation = -1;
     run_lasts_s = build_lasts_s = 0;
-    write_fails = false;
+    write_fails = clock_fails = false;
     quick_compiles = true;
     far_ns = 1e6;
 }
@@ -170,8 +186,8 @@ static nhood_status measured(double budget_s, const char *only, struct counts *c
     *winner = ranking.choice[0];
     nh_wisdom_destroy(wisdom);
     CHECK(strided_builds == 0, "%d operations on tensors that are not packed", (int)strided_builds);
-    CHECK(fake_live == 0 && memory_live == 0, "%d operations and %d blocks kept", (int)fake_live,
-          memory_live);
+    CHECK(fake_live == 0 && memory_live == 0 && clocks_live == 0,
+          "%d operations and %d blocks kept", (int)fake_live, memory_live);
     return status;
 }
 
@@ -256,6 +272,10 @@ static void failures(void) {
     write_fails = true;
     CHECK(measured(0, NULL, &counts, &winner) == NHOOD_ERR_DEVICE && counts.records == 0,
           "no way in");
+    restore();
+    clock_fails = true;
+    CHECK(measured(0, NULL, &counts, &winner) == NHOOD_ERR_DEVICE && counts.records == 0,
+          "no clock");
     /* Q, K, V, O and LSE are allocated first: without them nothing runs, without workspace others do. */
     for (int n = 0; n < 8; n++) {
         restore();
