@@ -26,11 +26,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Optional
 
-from study import ROOT, Records, Tool, find_commit, find_where, read_lines
+from study import ROOT, Records, Tool, find_commit, find_where, read_lines, where_all
 from study_report import Result, Where
 
 # Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
@@ -182,9 +183,8 @@ def choose_again(options: argparse.Namespace) -> tuple[list[Result], Where]:
         raise SystemExit(f"{options.output / 'choices.jsonl'}: no times")
     lines = [again(line, planner) for line in found.values()]
     planner.process.kill()
-    texts = (", ".join(sorted({line[key] for line in lines})) for key in ("description", "driver", "commit"))
-    description, driver, commits = texts
-    return lines, Where(description, driver, f"{commits} (times), {find_commit()} (estimates)")
+    known = where_all(lines)
+    return lines, replace(known, commit=f"{known.commit} (times), {find_commit()} (estimates)")
 
 
 # ---- the report ----

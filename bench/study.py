@@ -10,10 +10,10 @@ twice in backward, without the softmax between them, so that what is said of it 
 attention.
 
 Results are appended to DIR/study.jsonl, one line each; a command that is repeated goes on where it was, and one that is
-interrupted loses at most what is under way. DIR/study.md and DIR/*.png are made of that file's lines of this device and commit;
---budget 0 only makes them anew. Problems come in an order of their own (by CRC), so that any budget gives a fair sample.
-Times are medians: on a CPU, of nhood by `nhood bench`; on a GPU, of turns in which all contenders take part. torch and
-matplotlib are used where they are installed.
+interrupted loses at most what is under way. DIR/study.md and DIR/*.png are made of that file's lines of this device and
+commit; --report only makes them anew, of all its lines, and needs no device. Problems come in an order of their own (by
+CRC), so that any budget gives a fair sample. Times are medians: on a CPU, of nhood by `nhood bench`; on a GPU, of turns in
+which all contenders take part. torch and matplotlib are used where they are installed.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ def read_lines(path: Path) -> Iterator[Result]:
             yield json.loads(line)
         except json.JSONDecodeError:
             print(f"{path}: passed over a line that is not whole", file=sys.stderr)
+
+
+def where_all(lines: list[Result]) -> Where:
+    """Of lines from several devices, drivers or commits."""
+    return Where(*(", ".join(sorted({line[key] for line in lines})) for key in ("description", "driver", "commit")))
 
 
 class Records:
@@ -279,7 +284,12 @@ def main() -> None:
     parser.add_argument("--tune", type=float, default=0, help="seconds of tuning per result of nhood (0: estimates choose)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
+    parser.add_argument("--report", action="store_true", help="only write tables and plots of all results in DIR")
     options = parser.parse_args()
+    if options.report:
+        lines = list(read_lines(options.output / "study.jsonl"))
+        write_report(lines, where_all(lines), options.output)
+        return
     tool = Tool(options.nhood, options.device, options.threads, options.min_time, options.tune)
     suites = [tool.suite(rank, options.sample, options.most_gflop)[options.skip :] for rank in options.ranks]
     options.output.mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,17 @@ def test_improvement_and_share_by_hand():
     assert shares["fused over dense flash"] == "0.0 % of 1"
 
 
+def test_report_of_several_commits(tmp_path):
+    other = {**line(f"fwd:f16:{A}", "gemm", 1), "commit": "def456"}
+    (tmp_path / "study.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [*GPU, other]))
+    command = (sys.executable, str(BENCH / "study.py"), "--report", "--output", str(tmp_path))
+    subprocess.run(command, check=True, capture_output=True)
+    markdown = (tmp_path / "study.md").read_text()
+    assert "commit abc123, def456" in markdown
+    # the later of two results counts
+    assert rows(markdown, "Improvement")["f16, forward, 1-D"]["gemm over naive"] == "325 (-50 … 700)"
+
+
 def test_exceptions_absences_and_origin():
     markdown = study_report.report(GPU, WHERE)
     slower = rows(markdown, "Exceptions")
