@@ -1,4 +1,4 @@
-/* Configs: their text form, and solvers that have but one. */
+/* Configs: their text form, their order, and solvers that have but one. */
 #include "solver.h"
 
 #include <stdio.h>
@@ -46,4 +46,19 @@ int nh_one_config(const struct nh_problem *problem, const struct nh_device *devi
     (void)capacity;
     memset(config, 0, sizeof *config);
     return 1;
+}
+
+void nh_least_first(nh_estimate_fn *estimate, const struct nh_problem *problem,
+                    const struct nh_device *device, struct nh_config *config, int count) {
+    int best = 0;
+    double least = 0;
+    for (int i = 0; i < count; i++) {
+        double ns = estimate(problem, device, &config[i], NULL);
+        if (i > 0 && ns >= least) continue;
+        best = i;
+        least = ns;
+    }
+    const struct nh_config first = config[best];
+    memmove(&config[1], &config[0], (size_t)best * sizeof *config);
+    config[0] = first;
 }

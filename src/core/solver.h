@@ -58,20 +58,22 @@ struct nh_count {
     double limit_ns[NHOOD_LIMIT_COUNT];
 };
 
+/* Predicted nanoseconds, and what they rest on in *count, NULL for callers who do not ask. A solver that does not work by
+ * tiles leaves *count as it is given. */
+typedef double nh_estimate_fn(const struct nh_problem *problem, const struct nh_device *device,
+                              const struct nh_config *config, struct nh_count *count);
+
 struct nh_solver {
     const char *name;        /* "reference", "cpu.fused", .. */
     int32_t device_kind;     /* NHOOD_DEVICE_* */
     const char *const *knob; /* NULL-terminated names of config values; NULL: no knobs */
     /* NULL, or one fixed sentence saying why not. */
     const char *(*refuse)(const struct nh_problem *problem, const struct nh_device *device);
-    /* Writes up to capacity configs worth trying, best guess first; returns how many (>= 1). Values beyond the
-     * solver's knobs are left as they are given: 0. */
+    /* Writes up to capacity configs worth trying, the one of the least estimate first; returns how many (>= 1). Values
+     * beyond the solver's knobs are left as they are given: 0. */
     int (*candidates)(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity);
-    /* Predicted nanoseconds, and what they rest on in *count, NULL for callers who do not ask. A solver that does not
-     * work by tiles leaves *count as it is given. */
-    double (*estimate)(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count);
+    nh_estimate_fn *estimate;
     nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation);
 };
@@ -80,6 +82,10 @@ struct nh_solver {
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device);
 int nh_one_config(const struct nh_problem *problem, const struct nh_device *device,
                   struct nh_config *config, int capacity);
+
+/* Moves the config of the least estimate, of equals the first, to the front. */
+void nh_least_first(nh_estimate_fn *estimate, const struct nh_problem *problem,
+                    const struct nh_device *device, struct nh_config *config, int count);
 
 /* Room for the text of any config. */
 enum { NH_CONFIG_BYTES = 256 };

@@ -117,6 +117,7 @@ static const struct {
     int32_t other, lane;
 } sizes[] = {{0, 0},    {0, 64},   {64, 64}, {32, 64}, {16, 64}, {8, 64},
              {64, 128}, {16, 128}, {0, 32},  {32, 32}, {16, 32}, {8, 32}};
+enum { MOST_CONFIGS = NH_AXES * sizeof sizes / sizeof sizes[0] };
 
 /* Sizes clamped to short axes coincide. */
 static bool known(const struct nh_config *config, int last) {
@@ -125,15 +126,14 @@ static bool known(const struct nh_config *config, int last) {
     return false;
 }
 
-int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        struct nh_config *config, int capacity) {
-    (void)device;
+/* Returns how many. */
+static int all_configs(const struct nh_problem *problem, struct nh_config config[MOST_CONFIGS]) {
     int count = 0;
     for (int32_t lane_axis = NH_AXES - 1; lane_axis >= 0; lane_axis--) {
         /* Weights in memory are laid out along the last axis; a unit axis has no lanes to offer. */
         bool last = lane_axis == NH_AXES - 1;
         if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].length == 1)) continue;
-        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && count < capacity; i++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             struct nh_config *row = &config[count];
             memset(row, 0, sizeof *row);
             row->value[NH_KNOB_LANE_AXIS] = lane_axis;
@@ -150,5 +150,15 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
             if (!known(config, count)) count++;
         }
     }
+    return count;
+}
+
+int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
+                        struct nh_config *config, int capacity) {
+    struct nh_config all[MOST_CONFIGS];
+    int count = all_configs(problem, all);
+    nh_least_first(nh_tiled_estimate, problem, device, all, count);
+    count = (int)nh_min(count, capacity);
+    memcpy(config, all, (size_t)count * sizeof *config);
     return count;
 }

@@ -2,6 +2,7 @@
 #include "backward90.h"
 
 #include "load.h"
+#include "walk_counts.h"
 
 #include <string.h>
 
@@ -23,70 +24,144 @@ int64_t nh_backward90_rows(const int32_t tile[3]) {
     return (int64_t)tile[0] * tile[1] * tile[2];
 }
 
-static bool fits(const struct nh_problem *problem, const struct nh_backward90_pair *pair) {
-    int first = NH_AXES - problem->rank;
-    for (int a = 0; a < first; a++)
-        if (pair->own[a] > 1 || pair->walk[a] > 1) return false;
-    return nh_fused90_splits(pair->own) && nh_fused90_boxes_fit(problem, pair->own) &&
-           nh_fused90_boxes_fit(problem, pair->walk);
+static bool fits(const struct nh_problem *problem, const int32_t tile[3]) {
+    for (int a = 0; a < NH_AXES - problem->rank; a++)
+        if (tile[a] > 1) return false;
+    return nh_fused90_boxes_fit(problem, tile);
 }
 
-int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device,
-                       nh_backward90_cost *cost,
-                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
-    int count = 0;
-    for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++)
-        for (size_t j = 0; j < sizeof walk_shapes / sizeof *walk_shapes; j++) {
-            struct nh_backward90_pair pair = {own_shapes[i], walk_shapes[j], -1};
-            if (fits(problem, &pair)) pair.ns = cost(problem, device, pair.own, pair.walk);
-            if (pair.ns < 0) continue;
-            int at = count < NH_BACKWARD90_KEPT ? count++ : NH_BACKWARD90_KEPT;
-            while (at > 0 && best[at - 1].ns > pair.ns) {
-                if (at < NH_BACKWARD90_KEPT) best[at] = best[at - 1];
-                at--;
-            }
-            if (at < NH_BACKWARD90_KEPT) best[at] = pair;
-        }
-    return count;
+static struct nh_backward90_walks walks_of(const struct nh_problem *problem,
+                                           const struct nh_tiling_count *count, double columns,
+                                           bool keys) {
+    struct nh_backward90_walks walks = {count->items, count->visited, count->partial, columns};
+    if (keys) {
+        walks.items *= (double)problem->kv_heads / (double)problem->heads;
+    } else {
+        walks.tiles += (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count->items;
+    }
+    return walks;
 }
 
 struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *problem,
                                                   const int32_t own[3], const int32_t walk[3],
                                                   bool keys) {
-    double columns = (double)nh_backward90_rows(walk);
-    struct nh_tiling_count count =
+    const struct nh_tiling_count count =
         keys ? nh_tiling_inverse_count(problem, own, walk) : nh_tiling_count(problem, own, walk);
-    struct nh_backward90_walks walks = {count.items, count.visited, count.partial, columns};
-    if (keys) {
-        walks.items *= (double)problem->kv_heads / (double)problem->heads;
-    } else {
-        walks.tiles += (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count.items;
+    return walks_of(problem, &count, (double)nh_backward90_rows(walk), keys);
+}
+
+/* ---- search ---- */
+
+static void insert(const struct nh_backward90_pair *pair, struct nh_backward90_pair *best,
+                   int *count) {
+    int at = *count < NH_BACKWARD90_KEPT ? (*count)++ : NH_BACKWARD90_KEPT;
+    while (at > 0 && best[at - 1].ns > pair->ns) {
+        if (at < NH_BACKWARD90_KEPT) best[at] = best[at - 1];
+        at--;
     }
-    return walks;
+    if (at < NH_BACKWARD90_KEPT) best[at] = *pair;
+}
+
+/* A tile to walk, and what it costs with those to own that were tried last. */
+struct walked {
+    const int32_t *shape;
+    double columns;
+    struct nh_walk_columns place;
+    struct nh_backward90_prices prices;
+    bool offered;
+};
+
+enum { WALKED = sizeof walk_shapes / sizeof *walk_shapes };
+
+static int find_walked(const struct nh_problem *problem, struct nh_walk_counts *counts,
+                       struct walked walked[WALKED]) {
+    int count = 0;
+    for (int i = 0; i < WALKED; i++) {
+        const int32_t *shape = walk_shapes[i];
+        if (!fits(problem, shape)) continue;
+        walked[count++] = (struct walked){.shape = shape,
+                                          .columns = (double)nh_backward90_rows(shape),
+                                          .place = nh_walk_columns_of(counts, shape)};
+    }
+    return count;
+}
+
+int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
+                       nh_backward90_offer *offer,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
+    struct nh_walk_counts counts;
+    struct walked walked[WALKED];
+    nh_walk_init(&counts, problem, keys, true);
+    int count = 0, shapes = find_walked(problem, &counts, walked);
+    bool known = false;
+    for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++) {
+        const int32_t *own = own_shapes[i];
+        if (!fits(problem, own) || !nh_fused90_splits(own)) continue;
+        const struct nh_walk_rows rows = nh_walk_rows_of(&counts, own, own);
+        for (struct walked *walk = walked; walk < walked + shapes; walk++) {
+            if (!known || problem->has_bias)
+                walk->offered = offer(problem, device, own, walk->shape, &walk->prices);
+            if (!walk->offered) continue;
+            const struct nh_tiling_count tiles = nh_walk_count(&rows, walk->place);
+            const struct nh_backward90_walks walks = walks_of(problem, &tiles, walk->columns, keys);
+            const struct nh_backward90_pair pair = {
+                own, walk->shape,
+                nh_backward90_ns(problem, device->backend, &walks, &walk->prices)};
+            insert(&pair, best, &count);
+        }
+        known = true;
+    }
+    return count;
+}
+
+/* ---- time ---- */
+
+static struct nh_cuda_load load_of(const struct nh_problem *problem,
+                                   const struct nh_cuda_device *cuda,
+                                   const struct nh_backward90_load *load, double columns,
+                                   double tiles, double masked, double items) {
+    double rows = 64 * WARPGROUPS, row_bytes = (double)(problem->dim + problem->dim_v) * 2;
+    return (struct nh_cuda_load){
+        .tiles = tiles,
+        .masked_tiles = masked,
+        .scores = rows * columns,
+        .products = rows * columns * load->products,
+        .tile_bytes = columns * load->column_bytes,
+        .bytes = items * rows * row_bytes,
+        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
+    };
+}
+
+void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const struct nh_backward90_load *load, double columns,
+                              struct nh_backward90_prices *prices) {
+    const struct nh_cuda_load one = load_of(problem, cuda, load, columns, 1, 1, 0);
+    struct nh_count tile = {.tiles = 0};
+    nh_cuda_count_load(cuda, &one, &tile);
+    double clock = nh_cuda_clocks_ns(cuda, 1.0 / cuda->multiprocessors);
+    prices->tile += load->tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
+                    load->exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL] + load->turn * clock;
+    prices->masks += load->masks * tile.limit_ns[NHOOD_LIMIT_MASK];
+    prices->item += load->item * clock;
 }
 
 double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         const struct nh_backward90_walks *walks,
-                        const struct nh_backward90_load *load, struct nh_count *work) {
-    double rows = 64 * WARPGROUPS, row_bytes = (double)(problem->dim + problem->dim_v) * 2;
-    double copies = (double)(problem->batch * problem->heads), items = copies * walks->items;
-    const struct nh_cuda_load asked = {
-        .tiles = copies * walks->tiles,
-        .masked_tiles = copies * walks->masked,
-        .scores = rows * walks->columns,
-        .products = rows * walks->columns * load->products,
-        .tile_bytes = walks->columns * load->column_bytes,
-        .bytes = items * rows * row_bytes,
-        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
-    };
-    struct nh_count launch = nh_cuda_count_load(cuda, &asked, work);
-    const double *limit = launch.limit_ns;
-    double turns = asked.tiles * load->turn + items * load->item;
-    double busy = load->tensor * limit[NHOOD_LIMIT_TENSOR] +
-                  load->exponential * limit[NHOOD_LIMIT_EXPONENTIAL] +
-                  load->masks * limit[NHOOD_LIMIT_MASK] +
-                  nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
-    return busy * nh_cuda_rounding(items, cuda->multiprocessors);
+                        const struct nh_backward90_prices *prices) {
+    double copies = (double)(problem->batch * problem->heads);
+    double busy = copies * (walks->tiles * prices->tile + walks->masked * prices->masks +
+                            walks->items * prices->item);
+    return busy * nh_cuda_rounding(copies * walks->items, cuda->multiprocessors);
+}
+
+void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_backward90_walks *walks,
+                         const struct nh_backward90_load *load, struct nh_count *work) {
+    double copies = (double)(problem->batch * problem->heads);
+    const struct nh_cuda_load asked =
+        load_of(problem, cuda, load, walks->columns, copies * walks->tiles, copies * walks->masked,
+                copies * walks->items);
+    nh_cuda_count_load(cuda, &asked, work);
 }
 
 /* ---- shared memory ---- */

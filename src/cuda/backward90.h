@@ -15,15 +15,6 @@ struct nh_backward90_pair {
     double ns;
 };
 
-/* Predicted nanoseconds of a kernel with these tiles; negative if it cannot run with them. */
-typedef double nh_backward90_cost(const struct nh_problem *problem, const struct nh_device *device,
-                                  const int32_t own[3], const int32_t walk[3]);
-
-/* The cheapest pairs, cheapest first; how many. */
-int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device,
-                       nh_backward90_cost *cost,
-                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
-
 /* The blocks of a launch, per batch entry and query head. */
 struct nh_backward90_walks {
     double items, tiles, masked;
@@ -44,10 +35,36 @@ struct nh_backward90_load {
     double tensor, exponential, masks, turn, item;
 };
 
-/* Nanoseconds of a launch; what it asks for is added to `work`. */
+/* Nanoseconds of the device for a pair of tiles, for its masks, and for an item. */
+struct nh_backward90_prices {
+    double tile, masks, item;
+};
+
+/* Adds those of a launch that walks so many rows at a time. */
+void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const struct nh_backward90_load *load, double columns,
+                              struct nh_backward90_prices *prices);
+
+/* Nanoseconds of the launches that have these prices and walks. */
 double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         const struct nh_backward90_walks *walks,
-                        const struct nh_backward90_load *load, struct nh_count *work);
+                        const struct nh_backward90_prices *prices);
+
+/* Adds what a launch asks for to `work`. */
+void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_backward90_walks *walks,
+                         const struct nh_backward90_load *load, struct nh_count *work);
+
+/* Prices of a kernel with these tiles; false if it cannot run with them. Only with a bias does it matter what tile blocks
+ * own. */
+typedef bool nh_backward90_offer(const struct nh_problem *problem, const struct nh_device *device,
+                                 const int32_t own[3], const int32_t walk[3],
+                                 struct nh_backward90_prices *prices);
+
+/* The cheapest pairs for blocks that own keys, or queries, cheapest first; how many. */
+int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
+                       nh_backward90_offer *offer,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
 
 int64_t nh_backward90_rows(const int32_t tile[3]);
 

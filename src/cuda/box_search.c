@@ -1,32 +1,26 @@
 #include "box_search.h"
 
 #include "tile_count.h"
+#include "walk_counts.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST_OF_VARIANT = 2, MOST_POWERS = 8 };
+enum { MOST_OF_VARIANT = 2, SIZES = 8 };
 
-/* Of rows of an axis, by the powers of two that are the columns; no tiles: not counted yet. */
-struct line {
-    double tiles, visits[MOST_POWERS], dense[MOST_POWERS];
-};
-
-/* By axes and the powers of two that are the rows. */
-struct counts {
-    const struct nh_box_search *search;
-    struct line line[NH_AXES][MOST_POWERS];
-};
-
-/* The lines of a row box. */
-struct lines {
-    const struct line *of[NH_AXES];
-};
-
+/* All of a size, with their counts as columns, and as rows where these have been asked for. */
 struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];
-    int32_t power[NH_MOST_BOXES][NH_AXES];
+    struct nh_walk_columns columns[NH_MOST_BOXES];
+    struct nh_walk_rows rows[NH_MOST_BOXES];
+};
+
+struct state {
+    const struct nh_box_search *search;
+    struct nh_walk_counts counts;
+    struct nh_walk_columns single;
+    struct boxes boxes[SIZES]; /* by powers of two; count 0: not asked for yet */
 };
 
 struct ranking {
@@ -40,53 +34,34 @@ void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
         box[a] *= 2;
 }
 
-static struct boxes boxes_of(const struct nh_problem *problem, int32_t size) {
-    struct boxes boxes;
-    boxes.count = nh_tile_boxes(problem, size, boxes.extent);
-    for (int i = 0; i < boxes.count; i++)
-        for (int a = 0; a < NH_AXES; a++) {
-            boxes.power[i][a] = 0;
-            while (1 << boxes.power[i][a] < boxes.extent[i][a])
-                boxes.power[i][a]++;
-        }
+static void start(struct state *state, const struct nh_box_search *search) {
+    state->search = search;
+    nh_walk_init(&state->counts, search->problem, search->inverse, false);
+    for (int power = 0; power < SIZES; power++) {
+        const int32_t extent = 1 << power, cube[NH_AXES] = {extent, extent, extent};
+        struct nh_walk_columns columns = nh_walk_columns_of(&state->counts, cube);
+        if (!power) state->single = columns;
+        state->boxes[power].count = 0;
+    }
+}
+
+static struct boxes *boxes_of(struct state *state, int32_t size) {
+    struct boxes *boxes = state->boxes;
+    for (int32_t extent = 1; extent < size; extent *= 2)
+        boxes++;
+    if (boxes->count) return boxes;
+    boxes->count = nh_tile_boxes(state->search->problem, size, boxes->extent);
+    for (int i = 0; i < boxes->count; i++) {
+        boxes->columns[i] = nh_walk_columns_of(&state->counts, boxes->extent[i]);
+        boxes->rows[i].of[0] = NULL;
+    }
     return boxes;
 }
 
-static void count_line(const struct nh_box_search *search, int a, int32_t row, struct line *line) {
-    const struct nh_axis *axis = &search->problem->axis[a];
-    for (int32_t column = 0; column < MOST_POWERS; column++) {
-        struct nh_tile_count count = nh_tile_count(axis, 1 << row, 1 << column, search->inverse);
-        line->tiles = (double)count.tiles;
-        line->visits[column] = count.visits;
-        line->dense[column] = count.dense;
-    }
-}
-
-static struct lines lines_of(struct counts *counts, const int32_t row[NH_AXES]) {
-    struct lines lines;
-    for (int a = 0; a < NH_AXES; a++) {
-        struct line *line = &counts->line[a][row[a]];
-        if (line->tiles <= 0) count_line(counts->search, a, row[a], line);
-        lines.of[a] = line;
-    }
-    return lines;
-}
-
-/* Of a row box with a column box, over the whole grid of one batch entry and head. */
-static double visits_of(const struct lines *lines, const int32_t column[NH_AXES]) {
-    return lines->of[0]->visits[column[0]] * lines->of[1]->visits[column[1]] *
-           lines->of[2]->visits[column[2]];
-}
-
-static double dense_of(const struct lines *lines, const int32_t column[NH_AXES]) {
-    return lines->of[0]->dense[column[0]] * lines->of[1]->dense[column[1]] *
-           lines->of[2]->dense[column[2]];
-}
-
-/* Walks by single columns visit what any tiles must hold. */
-static double least_visits(const struct lines *lines, int32_t columns) {
-    static const int32_t single[NH_AXES] = {0, 0, 0};
-    return visits_of(lines, single) / columns;
+static const struct nh_walk_rows *rows_of(struct state *state, struct boxes *boxes, int i) {
+    if (!boxes->rows[i].of[0])
+        boxes->rows[i] = nh_walk_rows_of(&state->counts, boxes->extent[i], boxes->extent[i]);
+    return &boxes->rows[i];
 }
 
 /* ---- bounds ---- */
@@ -97,9 +72,9 @@ struct floor {
 };
 
 /* Of the two bounds, that latency and that throughput set, the one that is higher for `tiles` without masks. */
-static struct floor floor_of(const struct nh_box_bound *bound, const struct lines *lines,
+static struct floor floor_of(const struct nh_box_bound *bound, const struct nh_walk_rows *rows,
                              double tiles) {
-    double blocks = bound->blocks * lines->of[0]->tiles * lines->of[1]->tiles * lines->of[2]->tiles;
+    double blocks = bound->blocks * nh_walk_items(rows);
     double waves = blocks / bound->multiprocessors, rounds = ceil(waves / bound->residents);
     double busy = bound->per_clock * bound->walks / bound->multiprocessors,
            turns = busy * rounds / waves;
@@ -131,53 +106,54 @@ static void insert(struct ranking *ranking, const struct nh_box_choice *choice) 
 }
 
 /* Adds to `found` the pairs of a row box that may be cheaper than the limit. */
-static void rank_columns(const struct nh_box_search *search, const struct nh_box_bound *bound,
-                         const struct nh_box_choice *of_row, const struct lines *lines,
+static void rank_columns(const struct state *state, const struct nh_box_bound *bound,
+                         const struct nh_box_choice *of_row, const struct nh_walk_rows *rows,
                          const struct boxes *columns, double most, struct ranking *found) {
     const double rounding = 1 + 1e-9;
-    double least = least_visits(lines, of_row->variant->columns);
-    const struct floor floor = floor_of(bound, lines, least);
+    const struct nh_box_search *search = state->search;
+    /* walks by single columns visit what any tiles must hold */
+    double least = nh_walk_visits(rows, state->single) / of_row->variant->columns;
+    const struct floor floor = floor_of(bound, rows, least);
     double limit = rounding * fmin(most, limit_of(found)) - bound->fixed;
     if (floor.fixed + floor.per_tile * least >= limit) return;
     for (int j = 0; j < columns->count; j++) {
-        double tiles = visits_of(lines, columns->power[j]);
-        double cost = floor.fixed + floor.per_tile * tiles;
+        double cost = floor.fixed + floor.per_tile * nh_walk_visits(rows, columns->columns[j]);
         if (cost >= limit) continue;
-        if (cost + floor.per_masked * (tiles - dense_of(lines, columns->power[j])) >= limit)
-            continue;
+        const struct nh_tiling_count count = nh_walk_count(rows, columns->columns[j]);
+        if (cost + floor.per_masked * count.partial >= limit) continue;
         struct nh_box_choice choice = *of_row;
         memcpy(choice.column, columns->extent[j], sizeof choice.column);
-        choice.cost = search->cost(search, choice.variant, choice.row, choice.column);
+        choice.cost = search->cost(search, choice.variant, choice.row, choice.column, &count);
         insert(found, &choice);
         limit = rounding * fmin(most, limit_of(found)) - bound->fixed;
     }
 }
 
 /* No pair that the bound keeps out could have entered `kept`. */
-static void rank_pairs(struct counts *counts, const struct nh_box_variant *variant,
+static void rank_pairs(struct state *state, const struct nh_box_variant *variant,
                        struct ranking *kept) {
-    const struct nh_box_search *search = counts->search;
-    const struct nh_box_bound bound = search->bound(search, variant);
+    const struct nh_box_bound bound = state->search->bound(state->search, variant);
     if (bound.residents <= 0) return;
-    struct boxes rows = boxes_of(search->problem, variant->rows);
-    struct boxes columns = boxes_of(search->problem, variant->columns);
+    struct boxes *rows = boxes_of(state, variant->rows),
+                 *columns = boxes_of(state, variant->columns);
     struct nh_box_choice found[MOST_OF_VARIANT];
-    struct ranking of_variant = {found, 0, MOST_OF_VARIANT};
-    for (int i = 0; i < rows.count; i++) {
+    struct ranking of_variant = {found, 0, (int)nh_min(kept->capacity, MOST_OF_VARIANT)};
+    for (int i = 0; i < rows->count; i++) {
         if (bound.least >= fmin(limit_of(kept), limit_of(&of_variant))) break;
         struct nh_box_choice choice = {.variant = variant};
-        memcpy(choice.row, rows.extent[i], sizeof choice.row);
-        struct lines lines = lines_of(counts, rows.power[i]);
-        rank_columns(search, &bound, &choice, &lines, &columns, limit_of(kept), &of_variant);
+        memcpy(choice.row, rows->extent[i], sizeof choice.row);
+        rank_columns(state, &bound, &choice, rows_of(state, rows, i), columns, limit_of(kept),
+                     &of_variant);
     }
     for (int i = 0; i < of_variant.count; i++)
         insert(kept, &found[i]);
 }
 
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity) {
-    struct counts counts = {.search = search};
+    struct state state;
     struct ranking kept = {best, 0, capacity};
+    start(&state, search);
     for (int i = 0; i < search->variants; i++)
-        rank_pairs(&counts, &search->variant[i], &kept);
+        rank_pairs(&state, &search->variant[i], &kept);
     return kept.count;
 }

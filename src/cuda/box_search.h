@@ -3,7 +3,7 @@
 #ifndef NH_BOX_SEARCH_H
 #define NH_BOX_SEARCH_H
 
-#include "problem.h"
+#include "tiling.h"
 
 /* Positions of a row box and of a column box, and what goes with them. */
 struct nh_box_variant {
@@ -34,9 +34,10 @@ struct nh_box_search {
     int variants;
     struct nh_box_bound (*bound)(const struct nh_box_search *search,
                                  const struct nh_box_variant *variant);
-    /* INFINITY: the boxes do not fit */
+    /* INFINITY: the boxes do not fit. count: of theirs, row tiles beyond a dilation group's last row left out */
     double (*cost)(const struct nh_box_search *search, const struct nh_box_variant *variant,
-                   const int32_t row[NH_AXES], const int32_t column[NH_AXES]);
+                   const int32_t row[NH_AXES], const int32_t column[NH_AXES],
+                   const struct nh_tiling_count *count);
     const struct nh_device *device; /* for the two of them */
 };
 

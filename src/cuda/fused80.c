@@ -124,24 +124,14 @@ static double memory_ns(const struct nh_problem *problem, const struct nh_cuda_d
 }
 
 /* Nanoseconds. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
-    double visits = 1, blocks = (double)(problem->batch * problem->heads);
-    double tiles = blocks, dense = blocks;
-    for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count seen =
-            nh_tile_count(&problem->axis[a], value[Q0 + a], value[K0 + a], false);
-        visits *= seen.visits / (double)seen.tiles;
-        tiles *= seen.visits;
-        dense *= seen.dense;
-        blocks *= (double)seen.tiles;
-    }
+static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const int32_t *value, const struct nh_tiling_count *walk,
+                      struct nh_count *count) {
+    double copies = (double)(problem->batch * problem->heads), blocks = copies * walk->items;
     double extra = (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
-    visits += extra;
+    double visits = walk->visited / walk->items + extra;
     const struct nh_cuda_load load =
-        load_of(problem, cuda, value, tiles + blocks * extra, tiles - dense, blocks);
+        load_of(problem, cuda, value, blocks * visits, copies * walk->partial, blocks);
     double residents = (double)residents_of(problem, cuda, value);
     double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
     double rounds = ceil(waves / residents);
@@ -157,6 +147,14 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     return fmax(busy, memory_ns(problem, cuda)) + launch_ns;
 }
 
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    const int32_t *value = config->value;
+    const struct nh_tiling_count walk =
+        nh_tiling_grid_count(problem, value + Q0, value + K0, false);
+    return predict(problem, device->backend, value, &walk, count);
+}
+
 /* ---- candidates ---- */
 
 static const struct nh_box_variant variants[] = {{128, 64, 4, 2}, {128, 64, 4, 1}, {128, 128, 4, 2},
@@ -170,10 +168,12 @@ static struct nh_config config_of(const struct nh_box_variant *variant, const in
 }
 
 static double cost(const struct nh_box_search *search, const struct nh_box_variant *variant,
-                   const int32_t row[NH_AXES], const int32_t column[NH_AXES]) {
+                   const int32_t row[NH_AXES], const int32_t column[NH_AXES],
+                   const struct nh_tiling_count *count) {
+    const struct nh_cuda_device *cuda = search->device->backend;
     struct nh_config config = config_of(variant, row, column);
-    if (!residents_of(search->problem, search->device->backend, config.value)) return INFINITY;
-    return estimate(search->problem, search->device, &config, NULL);
+    if (!residents_of(search->problem, cuda, config.value)) return INFINITY;
+    return predict(search->problem, cuda, config.value, count, NULL);
 }
 
 /* With as many residents as boxes of such sizes may have, and without extra tokens. */

@@ -3,8 +3,9 @@
 #include "cuda_solvers.h"
 #include "fused90_maps.h"
 #include "load.h"
-#include "tiling.h"
+#include "walk_counts.h"
 
+#include <math.h>
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -42,59 +43,96 @@ struct walks {
     struct nh_tiling_count fetched, seen;
 };
 
-static struct walks count_walks(const struct nh_problem *problem, const int32_t *value) {
-    int32_t slab[3];
-    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
-    return (struct walks){nh_tiling_count(problem, value + QX, value + KX),
-                          nh_tiling_part_count(problem, value + QX, slab, value + KX)};
+/* Of batch entries and heads that walk for themselves. */
+static double copies_of(const struct nh_problem *problem, const int32_t *value) {
+    return (double)(problem->batch * problem->heads / value[QH]);
 }
 
-/* Nanoseconds. Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next and
- * from one item to the next. */
-static double predict(const struct nh_problem *problem, const struct nh_device *device,
-                      const struct nh_config *config, const struct walks *walks,
-                      struct nh_count *count) {
-    const double tensor = 0.905, exponential = problem->has_bias ? 2.62 : 0.8, masks = 6.2,
-                 l2 = 0.49, memory = 1.18;
-    /* the median of 43 pairs of configs that differ in nothing else */
-    const double held = 0.99;
-    const double turn = 398, item = 3540, launch_ns = 10700;
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
-    double keys = (double)value[KX] * value[KY] * value[KZ], warpgroups = value[WARPGROUPS];
-    double row_bytes = (double)(problem->dim + problem->dim_v) * 2;
-    const struct nh_tiling_count *fetched = &walks->fetched, *seen = &walks->seen;
-    double copies = (double)(problem->batch * problem->heads / value[QH]);
-    double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)keys) * seen->items;
-    double items = copies * seen->items;
-    const struct nh_cuda_load load = {
-        .tiles = copies * (seen->visited + warpgroups * extra),
-        .masked_tiles = copies * seen->partial,
+static double extra_tiles(const struct nh_problem *problem, const int32_t *value) {
+    return (double)nh_ceil_div(problem->extra_tokens, (int64_t)value[KX] * value[KY] * value[KZ]);
+}
+
+/* What `tiles` of warpgroups, `fetched` tiles of blocks and `items` ask for. */
+static struct nh_cuda_load load_of(const struct nh_problem *problem,
+                                   const struct nh_cuda_device *cuda, const int32_t *value,
+                                   double tiles, double masked, double fetched, double items) {
+    double keys = (double)value[KX] * value[KY] * value[KZ];
+    double dims = (double)(problem->dim + problem->dim_v);
+    return (struct nh_cuda_load){
+        .tiles = tiles,
+        .masked_tiles = masked,
         .scores = 64 * keys,
-        .products = 64 * keys * (double)(problem->dim + problem->dim_v),
-        .bytes = (copies * (fetched->visited + extra) * keys + items * 64 * warpgroups) * row_bytes,
+        .products = 64 * keys * dims,
+        .bytes = (fetched * keys + items * 64 * value[WARPGROUPS]) * dims * 2,
         .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
     };
-    struct nh_count work = {.tiles = 0};
-    nh_cuda_count_load(cuda, &load, &work);
-    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    const double *limit = work.limit_ns;
-    double turns = load.tiles / warpgroups * turn + items * item;
-    double busy = tensor * limit[NHOOD_LIMIT_TENSOR] +
-                  exponential * limit[NHOOD_LIMIT_EXPONENTIAL] + masks * limit[NHOOD_LIMIT_MASK] +
-                  l2 * limit[NHOOD_LIMIT_L2] +
-                  nh_cuda_clocks_ns(cuda, turns / cuda->multiprocessors);
-    busy *= nh_cuda_rounding(items, cuda->multiprocessors);
+}
+
+/* Nanoseconds of the device for a tile of a warpgroup, for its masks, for a tile that is fetched, and for an item. */
+struct prices {
+    double tile, masks, fetch, item;
+};
+
+/* Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next and from one
+ * item to the next. */
+static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                               const int32_t *value) {
+    const double tensor = 0.905, exponential = problem->has_bias ? 2.62 : 0.8, masks = 6.2,
+                 l2 = 0.49;
+    const double turn = 398, item = 3540;
+    struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
+    const struct nh_cuda_load of_tile = load_of(problem, cuda, value, 1, 1, 1, 0),
+                              of_item = load_of(problem, cuda, value, 0, 0, 0, 1);
+    nh_cuda_count_load(cuda, &of_tile, &tile);
+    nh_cuda_count_load(cuda, &of_item, &own);
+    double clock = nh_cuda_clocks_ns(cuda, 1.0 / cuda->multiprocessors);
+    return (struct prices){
+        .tile = tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
+                exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL] +
+                turn / value[WARPGROUPS] * clock,
+        .masks = masks * tile.limit_ns[NHOOD_LIMIT_MASK],
+        .fetch = l2 * tile.limit_ns[NHOOD_LIMIT_L2],
+        .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] + item * clock,
+    };
+}
+
+/* Nanoseconds. */
+static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const int32_t *value, const struct prices *prices,
+                      const struct walks *walks) {
+    /* held: the median of 43 pairs of configs that differ in nothing else */
+    const double held = 0.99, memory = 1.18, launch_ns = 10700;
+    double copies = copies_of(problem, value), extra = extra_tiles(problem, value);
+    double items = walks->seen.items;
+    double busy =
+        copies * ((walks->seen.visited + value[WARPGROUPS] * extra * items) * prices->tile +
+                  walks->seen.partial * prices->masks +
+                  (walks->fetched.visited + extra * items) * prices->fetch + items * prices->item);
+    busy *= nh_cuda_rounding(copies * items, cuda->multiprocessors);
     if (value[HOLD]) busy *= held;
-    double moving = memory * limit[NHOOD_LIMIT_MEMORY];
-    if (count) *count = work;
-    return (busy > moving ? busy : moving) + launch_ns;
+    return fmax(busy, memory * nh_cuda_memory_ns(problem, cuda)) + launch_ns;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    struct walks walks = count_walks(problem, config->value);
-    return predict(problem, device, config, &walks, count);
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *value = config->value;
+    int32_t slab[3];
+    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
+    const struct walks walks = {nh_tiling_count(problem, value + QX, value + KX),
+                                nh_tiling_part_count(problem, value + QX, slab, value + KX)};
+    const struct prices prices = prices_of(problem, cuda, value);
+    if (count) {
+        double copies = copies_of(problem, value), items = walks.seen.items;
+        double extra = extra_tiles(problem, value) * items;
+        const struct nh_cuda_load load = load_of(
+            problem, cuda, value, copies * (walks.seen.visited + value[WARPGROUPS] * extra),
+            copies * walks.seen.partial, copies * (walks.fetched.visited + extra), copies * items);
+        *count = (struct nh_count){.tiles = 0};
+        nh_cuda_count_load(cuda, &load, count);
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    }
+    return predict(problem, cuda, value, &prices, &walks);
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */
@@ -134,69 +172,111 @@ static bool of_rank(const int32_t shape[3], int rank) {
     return (rank >= 3 || shape[0] == 1) && (rank >= 2 || shape[1] == 1);
 }
 
-enum { MOST_KEPT = 20, MOST_STAGES = 4 };
+enum { MOST_KEPT = 20, MOST_STAGES = 4, KEY_TILES = sizeof k_shapes / sizeof *k_shapes };
 
-struct kept {
+/* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so. */
+struct key_tile {
+    const int32_t *shape;
+    struct nh_walk_columns columns;
+    struct prices prices[2];
+    int32_t stages[2][2];
+};
+
+struct search {
     const struct nh_problem *problem;
     const struct nh_device *device;
+    struct nh_walk_counts counts;
+    struct key_tile key[KEY_TILES];
+    int keys;
     struct nh_config best[MOST_KEPT + 1];
     double cost[MOST_KEPT + 1];
     int count, capacity;
 };
 
-/* All that can vary for one pair of tiles: queries held or not, as many stages as fit. */
-static void try_tiles(struct kept *kept, const struct nh_config *tiles) {
-    const struct nh_cuda_device *cuda = kept->device->backend;
-    struct walks walks = count_walks(kept->problem, tiles->value);
-    for (int32_t hold = 0; hold <= 1; hold++) {
-        struct nh_config tried = *tiles;
-        tried.value[HOLD] = hold;
-        for (tried.value[STAGES] = MOST_STAGES; tried.value[STAGES] > 2; tried.value[STAGES]--)
-            if (shared_bytes(kept->problem, tried.value) <= cuda->shared_bytes_per_block) break;
-        if (shared_bytes(kept->problem, tried.value) > cuda->shared_bytes_per_block ||
-            !registers_fit(kept->problem, tried.value))
-            continue;
-        double ns = predict(kept->problem, kept->device, &tried, &walks, NULL);
-        kept->count = keep(&tried, ns, kept->best, kept->cost, kept->count, kept->capacity);
+static int32_t stages_of(const struct search *search, int32_t *value) {
+    const struct nh_cuda_device *cuda = search->device->backend;
+    if (!registers_fit(search->problem, value)) return 0;
+    for (value[STAGES] = MOST_STAGES; value[STAGES] > 1; value[STAGES]--)
+        if (shared_bytes(search->problem, value) <= cuda->shared_bytes_per_block)
+            return value[STAGES];
+    return 0;
+}
+
+static void add_keys(struct search *search, const int32_t shape[3]) {
+    const struct nh_problem *problem = search->problem;
+    struct key_tile *key = &search->key[search->keys];
+    struct nh_config config = {{0}};
+    int32_t *value = config.value;
+    if (!of_rank(shape, problem->rank) || !nh_fused90_boxes_fit(problem, shape)) return;
+    memcpy(value + KX, shape, 3 * sizeof *shape);
+    for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
+        int of = value[WARPGROUPS] - 2;
+        key->prices[of] = prices_of(problem, search->device->backend, value);
+        for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++)
+            key->stages[of][value[HOLD]] = stages_of(search, value);
+    }
+    key->shape = shape;
+    key->columns = nh_walk_columns_of(&search->counts, shape);
+    search->keys++;
+}
+
+/* With every key tile, queries held or not. */
+static void try_rows(struct search *search, const struct nh_config *queries,
+                     const struct nh_walk_rows *whole, const struct nh_walk_rows *parts) {
+    const struct nh_cuda_device *cuda = search->device->backend;
+    struct nh_config tried = *queries;
+    int of = tried.value[WARPGROUPS] - 2;
+    for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
+        const struct walks walks = {nh_walk_count(whole, key->columns),
+                                    nh_walk_count(parts, key->columns)};
+        memcpy(tried.value + KX, key->shape, 3 * sizeof *key->shape);
+        for (int32_t hold = 0; hold <= 1; hold++) {
+            tried.value[HOLD] = hold;
+            tried.value[STAGES] = key->stages[of][hold];
+            if (!tried.value[STAGES]) continue;
+            double ns = predict(search->problem, cuda, tried.value, &key->prices[of], &walks);
+            search->count =
+                keep(&tried, ns, search->best, search->cost, search->count, search->capacity);
+        }
     }
 }
 
-static void try_queries(struct kept *kept, const int32_t q[3], int32_t heads) {
-    const struct nh_problem *problem = kept->problem;
-    const struct nh_cuda_device *cuda = kept->device->backend;
+static void try_queries(struct search *search, const int32_t q[3], int32_t heads) {
+    const struct nh_problem *problem = search->problem;
+    const struct nh_cuda_device *cuda = search->device->backend;
     int32_t rows = q[0] * q[1] * q[2] * heads;
     if ((rows != 128 && rows != 192) || !nh_fused90_boxes_fit(problem, q)) return;
-    struct nh_config tiles = {{q[0], q[1], q[2], heads}};
+    struct nh_config queries = {{q[0], q[1], q[2], heads}};
     int32_t slab[3];
-    tiles.value[WARPGROUPS] = rows / 64;
-    tiles.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
-    for (tiles.value[STACK] = 0; tiles.value[STACK] < NH_AXES; tiles.value[STACK]++) {
-        if (!nh_fused90_slab(q, heads, tiles.value[STACK], slab) ||
+    queries.value[WARPGROUPS] = rows / 64;
+    queries.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
+    const struct nh_walk_rows whole = nh_walk_rows_of(&search->counts, q, q);
+    for (queries.value[STACK] = 0; queries.value[STACK] < NH_AXES; queries.value[STACK]++) {
+        if (!nh_fused90_slab(q, heads, queries.value[STACK], slab) ||
             (problem->has_bias && !nh_fused90_pairs(slab)))
             continue;
-        for (size_t i = 0; i < sizeof k_shapes / sizeof *k_shapes; i++) {
-            if (!of_rank(k_shapes[i], problem->rank) || !nh_fused90_boxes_fit(problem, k_shapes[i]))
-                continue;
-            memcpy(tiles.value + KX, k_shapes[i], sizeof k_shapes[i]);
-            try_tiles(kept, &tiles);
-        }
+        const struct nh_walk_rows parts = nh_walk_rows_of(&search->counts, q, slab);
+        try_rows(search, &queries, &whole, &parts);
     }
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    struct kept kept = {.problem = problem, .device = device};
+    struct search search = {.problem = problem, .device = device};
     int64_t sharing = problem->heads / problem->kv_heads;
-    kept.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
+    search.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
+    nh_walk_init(&search.counts, problem, false, true);
+    for (size_t i = 0; i < KEY_TILES; i++)
+        add_keys(&search, k_shapes[i]);
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
         if (!of_rank(q_shapes[i], problem->rank)) continue;
         for (int32_t heads = 1; heads <= (problem->has_bias ? 1 : 16) && sharing % heads == 0;
              heads *= 2)
             if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
-                try_queries(&kept, q_shapes[i], heads);
+                try_queries(&search, q_shapes[i], heads);
     }
-    memcpy(config, kept.best, (size_t)kept.count * sizeof *config);
-    return kept.count;
+    memcpy(config, search.best, (size_t)search.count * sizeof *config);
+    return search.count;
 }
 
 /* ---- building ---- */

@@ -46,9 +46,8 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 /* ---- estimate ---- */
 
 /* Fitted to 13 problems on an H200, within 15 %. */
-static double kernel_ns(const struct nh_problem *problem, const struct nh_device *device,
-                        const int32_t own[3], const int32_t walk[3], struct nh_count *work) {
-    const struct nh_backward90_load load = {
+static struct nh_backward90_load load_of(const struct nh_problem *problem) {
+    return (struct nh_backward90_load){
         .products = (double)(3 * problem->dim + 2 * problem->dim_v),
         .column_bytes =
             (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem),
@@ -57,8 +56,6 @@ static double kernel_ns(const struct nh_problem *problem, const struct nh_device
         .turn = 970,
         .item = 5600,
     };
-    struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, true);
-    return nh_backward90_ns(problem, device->backend, &walks, &load, work);
 }
 
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
@@ -68,25 +65,37 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const struct nh_cuda_device *cuda = device->backend;
     double rows = (double)(problem->batch * problem->tokens * problem->heads);
     double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
-    struct nh_count work = {.tiles = 0};
-    double ns = kernel_ns(problem, device, config->value + OWN, config->value + WALK, &work);
     double sums_ns = 1e9 * rows * bytes / cuda->memory_bytes_per_s;
-    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda) + sums_ns;
-    if (count) *count = work;
-    return ns + sums * sums_ns + launches_ns;
+    const int32_t *walk = config->value + WALK;
+    const struct nh_backward90_load load = load_of(problem);
+    const struct nh_backward90_walks walks =
+        nh_backward90_walks_of(problem, config->value + OWN, walk, true);
+    struct nh_backward90_prices prices = {.tile = 0};
+    nh_backward90_add_prices(problem, cuda, &load, walks.columns, &prices);
+    if (count) {
+        *count = (struct nh_count){.tiles = 0};
+        nh_backward90_count(problem, cuda, &walks, &load, count);
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda) + sums_ns;
+    }
+    return nh_backward90_ns(problem, cuda, &walks, &prices) + sums * sums_ns + launches_ns;
 }
 
-static double cost(const struct nh_problem *problem, const struct nh_device *device,
-                   const int32_t own[3], const int32_t walk[3]) {
-    struct nh_count work = {.tiles = 0};
-    if (!fits(problem, device->backend, walk)) return -1;
-    return kernel_ns(problem, device, own, walk, &work);
+static bool offer(const struct nh_problem *problem, const struct nh_device *device,
+                  const int32_t own[3], const int32_t walk[3],
+                  struct nh_backward90_prices *prices) {
+    (void)own;
+    if (!fits(problem, device->backend, walk)) return false;
+    const struct nh_backward90_load load = load_of(problem);
+    *prices = (struct nh_backward90_prices){.tile = 0};
+    nh_backward90_add_prices(problem, device->backend, &load, (double)nh_backward90_rows(walk),
+                             prices);
+    return true;
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
-    int count = nh_backward90_best(problem, device, cost, best);
+    int count = nh_backward90_best(problem, device, true, offer, best);
     if (count > capacity) count = capacity;
     for (int i = 0; i < count; i++)
         for (int a = 0; a < NH_AXES; a++) {

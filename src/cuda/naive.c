@@ -8,6 +8,7 @@
 #include "tiling.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -178,13 +179,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return add_pass(operation, problem, config, &step, &pass[problem->op]);
 }
 
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
-    int count = nh_naive_tile_choose(problem, device->backend, config[0].value);
-    if (count < capacity) config[count++] = (struct nh_config){{0}};
-    return count;
-}
-
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
     return nh_cuda_build(problem, device, config, add_steps, operation);
@@ -219,6 +213,16 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double busy =
         is_tiled(config) ? nh_naive_tile_ns(problem, cuda, config->value) : rows_ns(problem, cuda);
     return fmax(busy, nh_cuda_memory_ns(problem, cuda));
+}
+
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      struct nh_config *config, int capacity) {
+    struct nh_config both[2] = {{{0}}};
+    int count = 1 + nh_naive_tile_choose(problem, device->backend, both[0].value);
+    nh_least_first(estimate, problem, device, both, count);
+    count = (int)nh_min(count, capacity);
+    memcpy(config, both, (size_t)count * sizeof *config);
+    return count;
 }
 
 const struct nh_solver nh_solver_cuda_naive = {

@@ -12,6 +12,7 @@
 #include "small_choice.h"
 #include "small_roll.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_DIM = 128, MOST_LENGTH = 1 << 30, MOST_BIAS = 4096, END = -1 };
@@ -59,7 +60,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     double memory = work.limit_ns[NHOOD_LIMIT_MEMORY] * (forward ? 1 : again) / bandwidth;
     if (count) *count = work;
-    return busy > memory ? busy : memory + launch_overhead_ns;
+    return fmax(busy, memory + launch_overhead_ns);
 }
 
 /* ---- refusal ---- */

@@ -1,6 +1,7 @@
 #include "small_shape.h"
 
 #include "kernel_abi.h"
+#include "tile_count.h"
 
 enum { MOST_HALO_ROWS = 4096 };
 
@@ -27,50 +28,21 @@ int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t lengt
 }
 
 /* Columns of `tile` rows next to each other, at most. */
-static int64_t most_columns(const struct nh_axis *axis, enum nh_small_rows rows, int64_t length,
-                            int64_t tile) {
-    int64_t most = 0;
-    for (int64_t first = 0; first < length; first += tile) {
-        int64_t last = nh_min(first + tile, length) - 1;
-        int64_t begin = nh_small_columns_of(axis, rows, length, first).begin;
-        most = nh_max(most, nh_small_columns_of(axis, rows, length, last).end - begin);
-    }
-    return most;
+static int64_t extent_of(const struct nh_axis *axis, enum nh_small_rows rows, int32_t tile) {
+    return nh_tile_count(axis, tile, 1, rows == NH_SMALL_KEYS).halo;
 }
 
-/* Whether every row sees so many columns. The first ones, at a border, mostly do not. */
-static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t length,
-                    int64_t columns) {
-    for (int64_t i = 0; i < length; i++) {
-        struct nh_range range = nh_small_columns_of(axis, rows, length, i);
-        if (range.end - range.begin != columns) return false;
-    }
-    return true;
-}
-
-static int64_t longest_group(const struct nh_axis *axis) {
-    return nh_axis_group_length(axis->length, axis->dilation, 0);
-}
-
-static int64_t extent_of(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile) {
-    int64_t longest = longest_group(axis);
-    int64_t most =
-        most_columns(axis, rows, nh_small_representative_length(axis, longest, tile), tile);
-    if (axis->length % axis->dilation == 0) return most;
-    longest = nh_small_representative_length(axis, longest - 1, tile);
-    return nh_max(most, most_columns(axis, rows, longest, tile));
-}
-
-static bool dense(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile,
-                  int64_t columns) {
-    int64_t longest = longest_group(axis);
-    return all_see(axis, rows, nh_small_representative_length(axis, longest, tile), columns) &&
-           (axis->length % axis->dilation == 0 ||
-            all_see(axis, rows, nh_small_representative_length(axis, longest - 1, tile), columns));
+/* Whether every row sees so many columns, more than which none sees. The first ones, at a border, mostly do not. */
+static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t columns) {
+    int64_t length = nh_axis_group_length(axis->length, axis->dilation, 0);
+    struct nh_range first = nh_small_columns_of(axis, rows, length, 0);
+    return first.end - first.begin == columns &&
+           nh_tile_count(axis, 1, 1, rows == NH_SMALL_KEYS).visits ==
+               (double)axis->length * (double)columns;
 }
 
 static double tiles_of(const struct nh_axis *axis, int64_t tile) {
-    int64_t longest = longest_group(axis);
+    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
     int64_t shorter = longest * axis->dilation - axis->length;
     return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest, tile) +
            (double)shorter * (double)nh_ceil_div(longest - 1, tile);
@@ -102,7 +74,7 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
         shape->subtile[a] = subtile[a];
         shape->columns[a] = (int32_t)columns;
         shape->halo[a] = (int32_t)halo;
-        shape->dense = shape->dense && dense(axis, rows, subtile[a], columns);
+        shape->dense = shape->dense && all_see(axis, rows, columns);
         shape->item_rows *= item[a];
         shape->items *= tiles_of(axis, item[a]);
         shape->subtiles *= tiles_of(axis, subtile[a]);

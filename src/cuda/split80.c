@@ -153,21 +153,16 @@ struct walks {
     double blocks, tiles, masked;
 };
 
-static struct walks walks_of(const struct nh_problem *problem, const int32_t *side, bool inverse) {
-    const int32_t *row = side + SPLIT80_ROW, *column = side + SPLIT80_COLUMN;
+static struct walks walks_of(const struct nh_problem *problem, const int32_t *side, bool inverse,
+                             const struct nh_tiling_count *count) {
     int64_t heads = inverse ? problem->kv_heads : problem->heads;
     double passes = (double)(problem->batch * launches_of(problem, inverse));
-    double blocks = passes * (double)heads, tiles = passes * (double)problem->heads;
-    double dense = tiles, extra = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count count = nh_tile_count(&problem->axis[a], row[a], column[a], inverse);
-        blocks *= (double)count.tiles;
-        tiles *= count.visits;
-        dense *= count.dense;
-    }
+    double blocks = passes * (double)heads * count->items, each = passes * (double)problem->heads;
+    double extra = 0;
     if (!inverse)
-        extra = blocks * (double)nh_ceil_div(problem->extra_tokens, nh_split80_volume(column));
-    return (struct walks){blocks, tiles + extra, tiles - dense};
+        extra = blocks * (double)nh_ceil_div(problem->extra_tokens,
+                                             nh_split80_volume(side + SPLIT80_COLUMN));
+    return (struct walks){blocks, each * count->visited + extra, each * count->partial};
 }
 
 /* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
@@ -220,8 +215,9 @@ static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda
 }
 
 static double side_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                          const int32_t *side, bool inverse, struct nh_count *work) {
-    struct walks walks = walks_of(problem, side, inverse);
+                          const int32_t *side, bool inverse, const struct nh_tiling_count *count,
+                          struct nh_count *work) {
+    struct walks walks = walks_of(problem, side, inverse, count);
     double clocks = walk_clocks(problem, device, side, inverse, &walks, work);
     if (!inverse || !problem->extra_tokens) return clocks;
     int32_t extra[SPLIT80_SIDE];
@@ -239,8 +235,13 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
         2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
     struct nh_count work = {.tiles = 0};
     work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    double clocks = side_clocks(problem, cuda, config->value, false, &work) +
-                    side_clocks(problem, cuda, config->value + SPLIT80_SIDE, true, &work);
+    double clocks = 0;
+    for (int inverse = 0; inverse < 2; inverse++) {
+        const int32_t *side = config->value + (inverse ? SPLIT80_SIDE : 0);
+        const struct nh_tiling_count walk =
+            nh_tiling_grid_count(problem, side + SPLIT80_ROW, side + SPLIT80_COLUMN, inverse);
+        clocks += side_clocks(problem, cuda, side, inverse, &walk, &work);
+    }
     double busy = nh_cuda_clocks_ns(cuda, clocks);
     double memory = work.limit_ns[NHOOD_LIMIT_MEMORY];
     if (count) *count = work;
@@ -262,13 +263,15 @@ static void set_side(const struct nh_box_variant *variant, const int32_t row[NH_
 }
 
 static double cost(const struct nh_box_search *search, const struct nh_box_variant *variant,
-                   const int32_t row[NH_AXES], const int32_t column[NH_AXES]) {
+                   const int32_t row[NH_AXES], const int32_t column[NH_AXES],
+                   const struct nh_tiling_count *count) {
     int32_t side[SPLIT80_SIDE];
     struct nh_count work = {.tiles = 0};
     set_side(variant, row, column, side);
     if (!nh_split80_residents(search->problem, search->device->backend, side, search->inverse))
         return INFINITY;
-    return side_clocks(search->problem, search->device->backend, side, search->inverse, &work);
+    return side_clocks(search->problem, search->device->backend, side, search->inverse, count,
+                       &work);
 }
 
 /* With as many residents as boxes of such sizes may have, and without extra tokens. */
@@ -299,7 +302,7 @@ static struct nh_box_bound bound(const struct nh_box_search *search,
 }
 
 static int best_sides(const struct nh_problem *problem, const struct nh_device *device,
-                      bool inverse, struct nh_box_choice best[MOST_CANDIDATES]) {
+                      bool inverse, struct nh_box_choice *best, int capacity) {
     const struct nh_box_search search = {.problem = problem,
                                          .inverse = inverse,
                                          .variant = variants,
@@ -307,7 +310,7 @@ static int best_sides(const struct nh_problem *problem, const struct nh_device *
                                          .bound = bound,
                                          .cost = cost,
                                          .device = device};
-    return nh_box_search(&search, best, MOST_CANDIDATES);
+    return nh_box_search(&search, best, capacity);
 }
 
 /* The best of both sides, and each with the next best of the other. */
@@ -315,8 +318,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                       struct nh_config *config, int capacity) {
     static const int pair[][2] = {{0, 0}, {1, 0}, {0, 1}, {2, 0}, {0, 2}, {1, 1}};
     struct nh_box_choice by_query[MOST_CANDIDATES], by_key[MOST_CANDIDATES];
-    int queries = best_sides(problem, device, false, by_query);
-    int keys = best_sides(problem, device, true, by_key), count = 0;
+    int each = capacity == 1 ? 1 : MOST_CANDIDATES;
+    int queries = best_sides(problem, device, false, by_query, each);
+    int keys = best_sides(problem, device, true, by_key, each), count = 0;
     for (size_t i = 0; i < sizeof pair / sizeof *pair && count < capacity; i++) {
         if (pair[i][0] >= queries || pair[i][1] >= keys) continue;
         const struct nh_box_choice *q = &by_query[pair[i][0]], *k = &by_key[pair[i][1]];

@@ -92,10 +92,9 @@ static double bias_weight(const struct nh_problem *problem, const int32_t own[3]
 }
 
 /* Fitted as in cuda.fused90. */
-static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_backward90_walks *walks, enum nh_split90_pass pass,
-                        double bias, struct nh_count *work) {
-    const struct nh_backward90_load load = {
+static struct nh_backward90_load load_of(const struct nh_problem *problem,
+                                         enum nh_split90_pass pass, double bias) {
+    return (struct nh_backward90_load){
         .products =
             (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v),
         .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
@@ -105,39 +104,50 @@ static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_d
         .turn = 902,
         .item = 964,
     };
-    return nh_backward90_ns(problem, cuda, walks, &load, work);
+}
+
+/* Of the launches that own queries, or keys. */
+static struct nh_backward90_prices prices_of(const struct nh_problem *problem,
+                                             const struct nh_cuda_device *cuda, double columns,
+                                             double bias, bool keys) {
+    struct nh_backward90_prices prices = {.tile = 0};
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
+        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
+        const struct nh_backward90_load load = load_of(problem, pass, bias);
+        nh_backward90_add_prices(problem, cuda, &load, columns, &prices);
+    }
+    return prices;
+}
+
+/* What the launches ask for is added to `work`, if there is one. */
+static double passes_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct nh_backward90_walks *walks, double bias, bool keys,
+                        struct nh_count *work) {
+    for (enum nh_split90_pass pass = 0; work && pass < NH_SPLIT90_PASSES; pass++) {
+        const struct nh_backward90_load load = load_of(problem, pass, bias);
+        if (facts[pass].keys == keys && nh_split90_used(problem, pass))
+            nh_backward90_count(problem, cuda, walks, &load, work);
+    }
+    const struct nh_backward90_prices prices = prices_of(problem, cuda, walks->columns, bias, keys);
+    return nh_backward90_ns(problem, cuda, walks, &prices);
+}
+
+static double side_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const int32_t own[3], const int32_t walk[3], bool keys,
+                      struct nh_count *work) {
+    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
+    return passes_ns(problem, cuda, &walks, bias_weight(problem, own, walk, keys), keys, work);
 }
 
 /* Extra tokens' gradients: blocks that own them share the queries out evenly. */
-static struct nh_backward90_walks extra_walks(const struct nh_problem *problem,
-                                              const struct nh_cuda_device *cuda) {
+static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       struct nh_count *work) {
+    if (!problem->extra_tokens) return 0;
     struct nh_backward90_walks walks = {.items = (double)cuda->multiprocessors /
                                                  (double)(problem->batch * problem->heads)};
     const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
     walks.columns = (double)nh_backward90_rows(walk);
-    return walks;
-}
-
-/* Of the launches that own queries, or keys. */
-static double passes_ns(const struct nh_problem *problem, const struct nh_device *device,
-                        const int32_t own[3], const int32_t walk[3], bool keys,
-                        struct nh_count *work) {
-    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
-    double bias = bias_weight(problem, own, walk, keys), ns = 0;
-    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
-        if (facts[pass].keys == keys && nh_split90_used(problem, pass))
-            ns += launch_ns(problem, device->backend, &walks, pass, bias, work);
-    return ns;
-}
-
-static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       struct nh_count *work) {
-    if (!problem->extra_tokens) return 0;
-    const struct nh_backward90_walks walks = extra_walks(problem, cuda);
-    double ns = 0;
-    for (enum nh_split90_pass pass = NH_SPLIT90_D_K_AND_V; pass < NH_SPLIT90_PASSES; pass++)
-        if (nh_split90_used(problem, pass)) ns += launch_ns(problem, cuda, &walks, pass, 0, work);
-    return ns;
+    return passes_ns(problem, cuda, &walks, 0, true, work);
 }
 
 /* A card that has been at its limit of power for milliseconds lowers its clock: seven products then take up to 1.23 times as
@@ -155,43 +165,48 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const int32_t *value = config->value;
     double stats_bytes =
         2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
-    struct nh_count work = {.tiles = 0};
-    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    double ns = passes_ns(problem, device, value + QUERY_OWN, value + QUERY_WALK, false, &work) +
-                passes_ns(problem, device, value + KEY_OWN, value + KEY_WALK, true, &work) +
-                extra_ns(problem, cuda, &work);
-    if (count) *count = work;
+    if (count) {
+        *count = (struct nh_count){.tiles = 0};
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    }
+    double ns = side_ns(problem, cuda, value + QUERY_OWN, value + QUERY_WALK, false, count) +
+                side_ns(problem, cuda, value + KEY_OWN, value + KEY_WALK, true, count) +
+                extra_ns(problem, cuda, count);
     return sustained(ns) + stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
 }
 
 /* ---- configs ---- */
 
-static double work_ns(const struct nh_problem *problem, const struct nh_device *device,
-                      const int32_t own[3], const int32_t walk[3], bool keys) {
-    struct nh_count work = {.tiles = 0};
+static bool offer(const struct nh_problem *problem, const struct nh_device *device,
+                  const int32_t own[3], const int32_t walk[3], bool keys,
+                  struct nh_backward90_prices *prices) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
             !nh_split90_fits(problem, device->backend, own, walk, pass))
-            return -1;
-    return passes_ns(problem, device, own, walk, keys, &work);
+            return false;
+    *prices = prices_of(problem, device->backend, (double)nh_backward90_rows(walk),
+                        bias_weight(problem, own, walk, keys), keys);
+    return true;
 }
 
-static double query_ns(const struct nh_problem *problem, const struct nh_device *device,
-                       const int32_t own[3], const int32_t walk[3]) {
-    return work_ns(problem, device, own, walk, false);
+static bool offer_queries(const struct nh_problem *problem, const struct nh_device *device,
+                          const int32_t own[3], const int32_t walk[3],
+                          struct nh_backward90_prices *prices) {
+    return offer(problem, device, own, walk, false, prices);
 }
 
-static double key_ns(const struct nh_problem *problem, const struct nh_device *device,
-                     const int32_t own[3], const int32_t walk[3]) {
-    return work_ns(problem, device, own, walk, true);
+static bool offer_keys(const struct nh_problem *problem, const struct nh_device *device,
+                       const int32_t own[3], const int32_t walk[3],
+                       struct nh_backward90_prices *prices) {
+    return offer(problem, device, own, walk, true, prices);
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     const size_t tile_bytes = 3 * sizeof(int32_t);
-    int queries = nh_backward90_best(problem, device, query_ns, query),
-        keys = nh_backward90_best(problem, device, key_ns, key), count = 0;
+    int queries = nh_backward90_best(problem, device, false, offer_queries, query),
+        keys = nh_backward90_best(problem, device, true, offer_keys, key), count = 0;
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys && count < capacity; k++) {
             int32_t *value = config[count++].value;

@@ -12,40 +12,72 @@ static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool
 struct cut {
     const struct nh_axis *axis;
     int64_t length;
-    int32_t rows, part, columns;
+    int32_t rows, part;
     bool inverse;
 };
 
-/* Adds what the part that starts at row `first` of a tile meets of that tile's walk. */
-static void count_part(const struct cut *cut, int64_t walk, int64_t first, double *visits,
-                       double *dense) {
-    int64_t columns = cut->columns, low = nh_min(first, cut->length - 1);
-    int64_t high = nh_max(nh_min(first + cut->part, cut->length) - 1, low);
-    struct nh_range seen = partners(cut->axis, cut->length, cut->inverse, low);
-    struct nh_range last = partners(cut->axis, cut->length, cut->inverse, high);
-    int64_t begin = (seen.begin - walk) / columns, end = nh_ceil_div(last.end - walk, columns);
-    if (first >= cut->length) end = begin + 1;
-    int64_t from = nh_ceil_div(last.begin - walk, columns), to = (seen.end - walk) / columns;
-    *visits += (double)(end - begin);
-    *dense += (double)nh_max(nh_min(to, end) - nh_max(from, begin), 0);
+/* The counts of `lines` extents of columns at once: what rows see is found once for all of them. */
+struct line {
+    const int32_t *columns;
+    int lines;
+    struct nh_tile_count *count;
+};
+
+static struct nh_range seen_by(const struct cut *cut, int64_t row) {
+    return partners(cut->axis, cut->length, cut->inverse, nh_min(row, cut->length - 1));
+}
+
+/* Exact below 2^50: adding a half keeps products clear of whole numbers by more than rounding takes them off. */
+static int64_t quotient(int64_t dividend, double reciprocal) {
+    return (int64_t)(((double)dividend + 0.5) * reciprocal);
+}
+
+/* Adds what a part meets of its tile's walk, whose columns count from 0: its first row sees `first`, its last one `last`. */
+static void add_part(const struct line *line, struct nh_range first, struct nh_range last,
+                     bool beyond, double weight) {
+    for (int i = 0; i < line->lines; i++) {
+        int32_t columns = line->columns[i];
+        double reciprocal = 1.0 / columns;
+        int64_t begin = quotient(first.begin, reciprocal);
+        int64_t end = beyond ? begin + 1 : quotient(last.end + columns - 1, reciprocal);
+        int64_t from = quotient(last.begin + columns - 1, reciprocal);
+        int64_t to = quotient(first.end, reciprocal);
+        line->count[i].visits += weight * (double)(end - begin);
+        line->count[i].dense += weight * (double)nh_max(nh_min(to, end) - nh_max(from, begin), 0);
+    }
+}
+
+static void add_tile(const struct cut *cut, int64_t tile, double weight, const struct line *line) {
+    int64_t row = tile * cut->rows, walk = seen_by(cut, row).begin;
+    for (int64_t end = row + cut->rows; row < end; row += cut->part) {
+        struct nh_range first = seen_by(cut, row), last = seen_by(cut, row + cut->part - 1);
+        first.begin -= walk, first.end -= walk, last.begin -= walk, last.end -= walk;
+        add_part(line, first, last, row >= cut->length, weight);
+        for (int i = 0; i < line->lines; i++)
+            line->count[i].halo = nh_max(line->count[i].halo, last.end);
+    }
+}
+
+/* Whether all rows of row tiles [from, to) see the same: ranges never go back from one row to the next. */
+static bool alike(const struct cut *cut, int64_t from, int64_t to) {
+    struct nh_range first = seen_by(cut, from * cut->rows), last = seen_by(cut, to * cut->rows - 1);
+    return to * cut->rows <= cut->length && first.begin == last.begin && first.end == last.end;
 }
 
 /* Adds row tiles [from, to), each as often as `weight` says. */
-static void count_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
-                        struct nh_tile_count *count) {
-    int64_t step = nh_max(nh_ceil_div(to - from, MOST_COUNTED), 1);
-    double visits = 0, dense = 0;
-    for (int64_t t = from; t < to; t += step) {
-        int64_t first = t * cut->rows, last = nh_min(first + cut->rows, cut->length) - 1;
-        int64_t walk = partners(cut->axis, cut->length, cut->inverse, first).begin;
-        int64_t end = partners(cut->axis, cut->length, cut->inverse, last).end;
-        count->halo = nh_max(count->halo, end - walk);
-        for (int32_t row = 0; row < cut->rows; row += cut->part)
-            count_part(cut, walk, first + row, &visits, &dense);
+static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
+                      const struct line *line) {
+    int64_t tiles = to - from, step = nh_ceil_div(tiles, MOST_COUNTED);
+    if (tiles > 1 && alike(cut, from, to)) {
+        add_tile(cut, from, weight * (double)tiles, line);
+    } else if (tiles > 1 && step == 1) {
+        add_tiles(cut, from, from + tiles / 2, weight, line);
+        add_tiles(cut, from + tiles / 2, to, weight, line);
+    } else if (tiles > 0) {
+        weight *= (double)tiles / (double)nh_ceil_div(tiles, step);
+        for (int64_t tile = from; tile < to; tile += step)
+            add_tile(cut, tile, weight, line);
     }
-    if (to > from) weight *= (double)(to - from) / (double)nh_ceil_div(to - from, step);
-    count->visits += weight * visits;
-    count->dense += weight * dense;
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -65,47 +97,50 @@ static int64_t margin_of(const struct cut *cut) {
 }
 
 /* Away from both ends of the group what tiles see repeats, so that one period stands for all. */
-static void count_group(const struct cut *cut, int64_t groups, struct nh_tile_count *count) {
+static void add_group(const struct cut *cut, int64_t groups, const struct line *line) {
     int64_t margin = margin_of(cut);
     int64_t period = cut->axis->stride / common_divisor(cut->axis->stride, cut->rows);
     int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(margin, cut->rows);
     int64_t periods = nh_max((cut->length - margin) / cut->rows - from, 0) / period;
     double weight = (double)groups;
     if (!periods) {
-        count_tiles(cut, 0, tiles, weight, count);
+        add_tiles(cut, 0, tiles, weight, line);
         return;
     }
-    count_tiles(cut, 0, from, weight, count);
-    count_tiles(cut, from, from + period, weight * (double)periods, count);
-    count_tiles(cut, from + periods * period, tiles, weight, count);
+    add_tiles(cut, 0, from, weight, line);
+    add_tiles(cut, from, from + period, weight * (double)periods, line);
+    add_tiles(cut, from + periods * period, tiles, weight, line);
 }
 
 /* `cut` is of the shorter groups. */
-static void count_beyond(const struct cut *cut, int64_t groups, struct nh_tile_count *count) {
+static void add_beyond(const struct cut *cut, int64_t groups, const struct line *line) {
     if (cut->length == 0 || cut->length % cut->rows) return;
-    struct nh_range seen = partners(cut->axis, cut->length, cut->inverse, cut->length - 1);
+    struct nh_range seen = seen_by(cut, cut->length - 1);
     int64_t columns = seen.end - seen.begin, parts = cut->rows / cut->part;
-    int64_t visits = nh_ceil_div(columns, cut->columns), dense = columns / cut->columns;
-    if (parts > 1) {
-        visits = parts;
-        dense = dense ? parts : 0;
+    for (int i = 0; i < line->lines; i++) {
+        int64_t visits = nh_ceil_div(columns, line->columns[i]), dense = columns / line->columns[i];
+        if (parts > 1) {
+            visits = parts;
+            dense = dense ? parts : 0;
+        }
+        line->count[i].visits_beyond = (double)(groups * visits);
+        line->count[i].dense_beyond = (double)(groups * dense);
     }
-    count->visits_beyond = (double)(groups * visits);
-    count->dense_beyond = (double)(groups * dense);
 }
 
-static struct nh_tile_count count_axis(const struct nh_axis *axis, int32_t rows, int32_t part,
-                                       int32_t columns, bool inverse) {
+void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
+                    const int32_t *columns, int count, struct nh_tile_count *counts) {
     int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
-    struct nh_tile_count count = {.tiles = axis->dilation * nh_ceil_div(longest, rows)};
     int64_t shorter = longest * axis->dilation - axis->length;
-    struct cut cut = {axis, longest, rows, part, columns, inverse};
-    count_group(&cut, axis->dilation - shorter, &count);
-    if (!shorter) return count;
+    struct cut cut = {axis, longest, rows, part, inverse};
+    const struct line line = {columns, count, counts};
+    for (int i = 0; i < count; i++)
+        counts[i] = (struct nh_tile_count){.tiles = axis->dilation * nh_ceil_div(longest, rows)};
+    add_group(&cut, axis->dilation - shorter, &line);
+    if (!shorter) return;
     cut.length--;
-    count_group(&cut, shorter, &count);
-    count_beyond(&cut, shorter, &count);
-    return count;
+    add_group(&cut, shorter, &line);
+    add_beyond(&cut, shorter, &line);
 }
 
 static bool same_axis(const struct nh_axis *a, const struct nh_axis *b) {
@@ -128,7 +163,7 @@ struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows
     if (remembered[place].tile != tile || !same_axis(&remembered[place].axis, axis)) {
         remembered[place].axis = *axis;
         remembered[place].tile = tile;
-        remembered[place].count = count_axis(axis, rows, part, columns, inverse);
+        nh_tile_counts(axis, rows, part, inverse, &columns, 1, &remembered[place].count);
     }
     return remembered[place].count;
 }

@@ -28,6 +28,10 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
 struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows, int32_t part,
                                         int32_t columns, bool inverse);
 
+/* The same of `count` extents of column tiles at once, which costs little more than one. */
+void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
+                    const int32_t *columns, int count, struct nh_tile_count *counts);
+
 /* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
  * nothing else is left. Returns how many. */
 enum { NH_MOST_BOXES = 36 };

@@ -10,33 +10,39 @@ int32_t nh_tiling_orders(int32_t rank) {
     return rank == 3 ? 6 : rank;
 }
 
+/* beyond: row tiles that only the longest dilation groups have are walked in all of them. */
 static struct nh_tiling_count count_tiles(const struct nh_problem *problem, const int32_t own[3],
                                           const int32_t part[3], const int32_t walk[3],
-                                          bool inverse) {
+                                          bool inverse, bool beyond) {
     double items = 1, visited = 1, full = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         struct nh_tile_count count = nh_tile_part_count(axis, own[a], part[a], walk[a], inverse);
         items *= (double)count.tiles;
-        visited *= count.visits + count.visits_beyond;
-        full *= count.dense + count.dense_beyond;
+        visited *= count.visits + (beyond ? count.visits_beyond : 0);
+        full *= count.dense + (beyond ? count.dense_beyond : 0);
     }
     return (struct nh_tiling_count){items, visited, visited - full};
 }
 
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
                                        const int32_t k[3]) {
-    return count_tiles(problem, q, q, k, false);
+    return count_tiles(problem, q, q, k, false, true);
 }
 
 struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, const int32_t q[3],
                                             const int32_t part[3], const int32_t k[3]) {
-    return count_tiles(problem, q, part, k, false);
+    return count_tiles(problem, q, part, k, false, true);
 }
 
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
                                                const int32_t q[3]) {
-    return count_tiles(problem, k, k, q, true);
+    return count_tiles(problem, k, k, q, true, true);
+}
+
+struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
+                                            const int32_t column[3], bool inverse) {
+    return count_tiles(problem, row, row, column, inverse, false);
 }
 
 static int64_t longest_group(const struct nh_axis *axis) {

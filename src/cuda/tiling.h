@@ -26,6 +26,10 @@ struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, co
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
                                                const int32_t q[3]);
 
+/* Of either kind, for kernels that pass over row tiles which lie beyond the last row of their dilation group. */
+struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
+                                            const int32_t column[3], bool inverse);
+
 /* How many orders of query tiles differ. */
 int32_t nh_tiling_orders(int32_t rank);
 

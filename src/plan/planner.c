@@ -25,14 +25,10 @@ static int candidates_of(const struct nh_request *request, const struct nh_solve
 }
 
 static struct nh_choice best_of(const struct nh_request *request, const struct nh_solver *solver) {
-    struct nh_config config[MOST_CANDIDATES];
     struct nh_choice best = {.solver = NULL};
-    int count = candidates_of(request, solver, config);
-    for (int i = 0; i < count; i++) {
-        double ns = solver->estimate(request->problem, request->device, &config[i], NULL);
-        if (best.solver && ns >= best.estimate_ns) continue;
-        best = (struct nh_choice){.solver = solver, .config = config[i], .estimate_ns = ns};
-    }
+    if (solver->candidates(request->problem, request->device, &best.config, 1) < 1) return best;
+    best.solver = solver;
+    best.estimate_ns = solver->estimate(request->problem, request->device, &best.config, NULL);
     return best;
 }
 

@@ -1,4 +1,4 @@
-/* Solvers made for the purpose: their configs are 0, 1, 2, their operations do nothing. */
+/* Solvers made for the purpose: their configs are 1, 0, 2, their operations do nothing. */
 #ifndef FAKE_SOLVERS_H
 #define FAKE_SOLVERS_H
 
@@ -27,9 +27,11 @@ static inline int fake_candidates(const struct nh_problem *problem, const struct
                                   struct nh_config *config, int capacity) {
     (void)problem;
     (void)device;
-    for (int i = 0; i < FAKE_CONFIGS && i < capacity; i++)
-        config[i].value[0] = i;
-    return FAKE_CONFIGS;
+    static const int32_t order[FAKE_CONFIGS] = {1, 0, 2};
+    int count = capacity < FAKE_CONFIGS ? capacity : FAKE_CONFIGS;
+    for (int i = 0; i < count; i++)
+        config[i].value[0] = order[i];
+    return count;
 }
 
 /* What an operation was built from; `live` counts those not destroyed. */

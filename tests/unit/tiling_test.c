@@ -117,6 +117,25 @@ static struct nh_tiling_count enumerate(struct grid *grid) {
     return count;
 }
 
+static bool same_count(const struct nh_tile_count *a, const struct nh_tile_count *b) {
+    return a->tiles == b->tiles && a->halo == b->halo && a->visits == b->visits &&
+           a->dense == b->dense && a->visits_beyond == b->visits_beyond &&
+           a->dense_beyond == b->dense_beyond;
+}
+
+/* Counts that are made at once are those made one by one. */
+static void check_line(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t columns,
+                       bool inverse) {
+    const int32_t extent[3] = {1, columns, 2 * columns + 1};
+    struct nh_tile_count line[3];
+    nh_tile_counts(axis, rows, part, inverse, extent, 3, line);
+    for (int i = 0; i < 3; i++) {
+        struct nh_tile_count one = nh_tile_part_count(axis, rows, part, extent[i], inverse);
+        CHECK(same_count(&line[i], &one), "L %lld: %d rows, parts of %d, %d columns, inverse %d",
+              (long long)axis->length, rows, part, extent[i], inverse);
+    }
+}
+
 static void check_problem(const struct nh_problem *problem, const int32_t rows[3],
                           const int32_t part[3], const int32_t columns[3], bool inverse) {
     struct grid grid = {.problem = problem, .inverse = inverse};
@@ -134,6 +153,7 @@ static void check_problem(const struct nh_problem *problem, const int32_t rows[3
           expected.items, expected.visited, expected.partial);
     for (int a = 0; a < NH_AXES; a++) {
         int64_t halo = nh_tile_count(&problem->axis[a], rows[a], columns[a], inverse).halo;
+        check_line(&problem->axis[a], rows[a], part[a], columns[a], inverse);
         CHECK(halo == grid.halo[a], "axis %d inverse %d: halo %lld, enumerated %lld", a, inverse,
               (long long)halo, (long long)grid.halo[a]);
     }

@@ -1,0 +1,67 @@
+/* How many tiles the walks of many pairs of shapes visit. Axes are independent, so that what solvers ask for thousands of
+ * pairs is made of a few hundred counts of single axes, each found once. */
+#ifndef NH_WALK_COUNTS_H
+#define NH_WALK_COUNTS_H
+
+#include "tiling.h"
+
+enum { NH_MOST_COLUMNS = 18, NH_MOST_LINES = 32 };
+
+/* Of row tiles of an axis, by the extents of columns. */
+struct nh_walk_line {
+    int32_t rows, part;
+    double tiles, visits[NH_MOST_COLUMNS], dense[NH_MOST_COLUMNS];
+};
+
+struct nh_walk_counts {
+    const struct nh_problem *problem;
+    /* rows are keys; row tiles that only the longest dilation groups have are walked in all of them */
+    bool inverse, beyond;
+    int extents[NH_AXES], lines[NH_AXES];
+    int32_t extent[NH_AXES][NH_MOST_COLUMNS];
+    struct nh_walk_line line[NH_AXES][NH_MOST_LINES];
+};
+
+/* The lines of row tiles with three extents, and the places of a column tile's extents in them. */
+struct nh_walk_rows {
+    const struct nh_walk_line *of[NH_AXES];
+};
+struct nh_walk_columns {
+    int8_t place[NH_AXES];
+};
+
+void nh_walk_init(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
+                  bool beyond);
+
+/* All of them before the first rows. */
+struct nh_walk_columns nh_walk_columns_of(struct nh_walk_counts *counts, const int32_t tile[3]);
+
+/* Of row tiles made of parts, as for nh_tiling_part_count. */
+struct nh_walk_rows nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3],
+                                    const int32_t part[3]);
+
+static inline double nh_walk_items(const struct nh_walk_rows *rows) {
+    return rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles;
+}
+
+static inline double nh_walk_visits(const struct nh_walk_rows *rows,
+                                    struct nh_walk_columns columns) {
+    return rows->of[0]->visits[columns.place[0]] * rows->of[1]->visits[columns.place[1]] *
+           rows->of[2]->visits[columns.place[2]];
+}
+
+static inline double nh_walk_dense(const struct nh_walk_rows *rows,
+                                   struct nh_walk_columns columns) {
+    return rows->of[0]->dense[columns.place[0]] * rows->of[1]->dense[columns.place[1]] *
+           rows->of[2]->dense[columns.place[2]];
+}
+
+/* All three of them. */
+static inline struct nh_tiling_count nh_walk_count(const struct nh_walk_rows *rows,
+                                                   struct nh_walk_columns columns) {
+    double visits = nh_walk_visits(rows, columns);
+    return (struct nh_tiling_count){nh_walk_items(rows), visits,
+                                    visits - nh_walk_dense(rows, columns)};
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* Planning asks each solver for its best candidate alone, a search that passes over whatever cannot win: no candidate that
+ * the same solver lists when it is asked for all may have a smaller estimate, nor one of another solver. */
+#include "nhood.h"
+#include "random_problem.h"
+#include "test.h"
+
+#include <math.h>
+
+enum { MOST_SOLVERS = 16 };
+
+struct solver {
+    char name[32];
+    double least_ns;
+};
+
+struct rows {
+    struct solver solver[MOST_SOLVERS];
+    int solvers;
+    double least_ns, chosen_ns;
+};
+
+static struct solver *find(struct rows *rows, const char *name) {
+    struct solver *solver = rows->solver, *end = rows->solver + rows->solvers;
+    while (solver < end && strcmp(solver->name, name) != 0)
+        solver++;
+    if (solver < end) return solver;
+    rows->solvers++;
+    snprintf(solver->name, sizeof solver->name, "%s", name);
+    solver->least_ns = INFINITY;
+    return solver;
+}
+
+static void add_row(void *user, const nhood_candidate *row) {
+    struct rows *rows = user;
+    if (row->refusal || rows->solvers == MOST_SOLVERS) return;
+    struct solver *solver = find(rows, row->solver);
+    solver->least_ns = fmin(solver->least_ns, row->estimate_ns);
+    rows->least_ns = fmin(rows->least_ns, row->estimate_ns);
+    if (row->chosen) rows->chosen_ns = row->estimate_ns;
+}
+
+/* solver: NULL for any. Returns what is listed. */
+static struct rows check_choice(nhood_context *context, int32_t device, const char *text,
+                                const char *solver) {
+    const nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
+    struct rows rows = {.least_ns = INFINITY, .chosen_ns = NAN};
+    nhood_problem problem;
+    nhood_status status = nhood_problem_parse(text, &problem);
+    if (!status) status = nhood_plan_explain(context, device, &problem, &options, add_row, &rows);
+    CHECK(!status, "%s: %s", text, nhood_last_error());
+    CHECK(status || rows.chosen_ns <= rows.least_ns * (1 + 1e-9),
+          "%s, device %d, %s: %g ns were chosen, %g are listed", text, device,
+          solver ? solver : "any solver", rows.chosen_ns, rows.least_ns);
+    return rows;
+}
+
+static void check_device(const char *gpu, uint64_t *state, int problems) {
+    const nhood_context_options options = {
+        .struct_size = sizeof options, .threads = 1, .cache = "", .describe = gpu};
+    nhood_context *context = NULL;
+    CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
+    int32_t device = gpu ? nhood_device_count(context) - 1 : 0;
+    for (int i = 0; i < problems; i++) {
+        char text[256];
+        random_problem(state, text, sizeof text);
+        struct rows rows = check_choice(context, device, text, NULL);
+        for (int s = 0; s < rows.solvers; s++)
+            check_choice(context, device, text, rows.solver[s].name);
+    }
+    nhood_context_destroy(context);
+}
+
+int main(void) {
+    uint64_t state = 20240307;
+    check_device(NULL, &state, 40);
+    check_device("a100", &state, 60);
+    check_device("h200", &state, 120);
+    return test_result();
+}
