@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Three numbers of 64 bits. */
-enum { STRIDES_BYTES = 64 };
+/* Six numbers of 64 bits. */
+enum { EXTENTS_BYTES = 128 };
 
 struct simulation {
     char text[PROBLEM_BYTES];
@@ -127,16 +127,33 @@ static nhood_status simulate(const struct target *target, struct simulation *sim
     if (!status && simulation->best)
         status = stride_search(target, &simulation->problem, simulation->best->solver,
                                &simulation->unmasked);
+    if (!status && simulation->best && !simulation->unmasked.found)
+        status = window_search(target, &simulation->problem, simulation->best->solver,
+                               &simulation->unmasked);
     return status;
 }
 
 /* ---- printing ---- */
 
-static const char *strides_text(const nhood_problem *problem, char text[STRIDES_BYTES]) {
-    int used = 0;
+static bool same_windows(const nhood_problem *one, const nhood_problem *other) {
+    for (int32_t a = 0; a < one->rank; a++)
+        if (one->axis[a].window != other->axis[a].window) return false;
+    return true;
+}
+
+/* As in problem texts: strides, behind windows if they are others than the problem's. */
+static const char *extents_text(const struct simulation *simulation, char text[EXTENTS_BYTES]) {
+    const nhood_problem *problem = &simulation->unmasked.problem;
+    size_t used = 0;
+    if (!same_windows(problem, &simulation->problem)) {
+        for (int32_t a = 0; a < problem->rank; a++)
+            used += (size_t)snprintf(text + used, EXTENTS_BYTES - used, "%s%lld", a ? "x" : "w",
+                                     (long long)problem->axis[a].window);
+        text[used++] = ':';
+    }
     for (int32_t a = 0; a < problem->rank; a++)
-        used += snprintf(text + used, STRIDES_BYTES - (size_t)used, "%s%lld", a ? "x" : "s",
-                         (long long)problem->axis[a].stride);
+        used += (size_t)snprintf(text + used, EXTENTS_BYTES - used, "%s%lld", a ? "x" : "s",
+                                 (long long)problem->axis[a].stride);
     return text;
 }
 
@@ -157,19 +174,19 @@ static void print_row(const nhood_problem *problem, const struct candidate *row)
 
 static void print_unmasked(const struct simulation *simulation) {
     const struct stride_choice *unmasked = &simulation->unmasked;
-    char strides[STRIDES_BYTES], time[UNIT_BYTES];
+    char extents[EXTENTS_BYTES], time[UNIT_BYTES];
     if (!simulation->best) return;
     if (!unmasked->found) {
-        printf("unmasked   every candidate of %s needs masks with all strides tried\n",
+        printf("unmasked   every candidate of %s needs masks with all strides and windows tried\n",
                simulation->best->solver);
         return;
     }
     printf("unmasked   with %s no tile needs a mask, waste %.2f: %s in %s, %s",
-           strides_text(&unmasked->problem, strides),
-           waste_of(&unmasked->problem, &unmasked->config), unmasked->config.solver,
-           time_text(unmasked->config.estimate_ns, time), unmasked->config.config);
+           extents_text(simulation, extents), waste_of(&unmasked->problem, &unmasked->config),
+           unmasked->config.solver, time_text(unmasked->config.estimate_ns, time),
+           unmasked->config.config);
     if (unmasked->least_ns < unmasked->config.estimate_ns)
-        printf("; the least with these strides is %s", time_text(unmasked->least_ns, time));
+        printf("; the least is %s", time_text(unmasked->least_ns, time));
     printf("\n");
 }
 
@@ -216,7 +233,7 @@ static void print_simulation_json(const struct target *target,
                                   const struct simulation *simulation) {
     const struct candidates *candidates = &simulation->candidates;
     const struct stride_choice *unmasked = &simulation->unmasked;
-    char strides[STRIDES_BYTES];
+    char extents[EXTENTS_BYTES];
     json_begin();
     json_text("problem", simulation->text);
     json_text("device", target->info.name);
@@ -224,7 +241,7 @@ static void print_simulation_json(const struct target *target,
     json_number("dense_products", simulation->dense_bound);
     json_number("dense_estimate_ns", simulation->dense_ns);
     if (unmasked->found) {
-        json_text("unmasked_strides", strides_text(&unmasked->problem, strides));
+        json_text("unmasked_extents", extents_text(simulation, extents));
         json_text("unmasked_solver", unmasked->config.solver);
         json_text("unmasked_config", unmasked->config.config);
         json_number("unmasked_least_ns", unmasked->least_ns);
@@ -290,9 +307,9 @@ int cmd_simulate(int argc, char **argv) {
         "masks,\n"
         "and the waste: operations of the products over useful ones. Beside it, dense attention "
         "on\n"
-        "the same tokens, and the smallest strides with which no tile needs a mask. With "
-        "--device,\n"
-        "of a device that is here; with --verbose, of every config.",
+        "the same tokens, and the smallest strides, or else windows, with which no tile needs a "
+        "mask.\n"
+        "With --device, of a device that is here; with --verbose, of every config.",
         options, target.options};
     int status, count = options_parse_problems(&usage, argc, argv, &status);
     if (count < 0) return status;

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_PER_AXIS = 128 };
+enum { MOST_PER_AXIS = 128, LEAST_UNIT = 4, MOST_UNIT = 64 };
 
 struct strides {
     int64_t axis[3];
@@ -86,5 +86,28 @@ nhood_status stride_search(const struct target *target, const nhood_problem *pro
         status = try_strides(target, &tried, &only, choice);
     }
     free(all);
+    return status;
+}
+
+/* false: an axis is too short. */
+static bool round_windows(nhood_problem *problem, int64_t unit) {
+    for (int32_t a = 0; a < problem->rank; a++) {
+        nhood_axis *axis = &problem->axis[a];
+        int64_t room = axis->length / axis->dilation;
+        axis->window = (axis->window + unit - 1) / unit * unit;
+        if (axis->window > room) axis->window = room / unit * unit;
+        if (!axis->window) return false;
+    }
+    return true;
+}
+
+nhood_status window_search(const struct target *target, const nhood_problem *problem,
+                           const char *solver, struct stride_choice *choice) {
+    nhood_status status = NHOOD_OK;
+    choice->found = false;
+    for (int64_t unit = LEAST_UNIT; !status && !choice->found && unit <= MOST_UNIT; unit *= 2) {
+        nhood_problem rounded = *problem;
+        if (round_windows(&rounded, unit)) status = stride_search(target, &rounded, solver, choice);
+    }
     return status;
 }
