@@ -27,7 +27,9 @@ class Way:
     """what nhood is held to"""
     cuda_only: bool = False
     compiled: bool = False
-    """for every shape, at the first call"""
+    """at the first call"""
+    per_shape: bool = False
+    """and again for every other number of heads"""
     computes: bool = True
     """whether the result is neighborhood attention"""
 
@@ -133,7 +135,7 @@ WAYS = {
         Way("naive", nhood_attention, solver="cuda.naive", cuda_only=True, compiled=True),
         Way("unfused", unfused_attention, compiled=True),
         Way("gather", gather_attention),
-        Way("flex", flex_attention, cuda_only=True, compiled=True),
+        Way("flex", flex_attention, cuda_only=True, compiled=True, per_shape=True),
         Way("none", no_attention, computes=False),
     )
 }

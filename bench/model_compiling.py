@@ -6,7 +6,6 @@ The process that measures then finds it in the caches on disk: nhood's kernels, 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
@@ -21,25 +20,17 @@ def set_precision(tf32: bool) -> None:
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
-def tasks_of(cases: list[Case], ways: list[str]) -> Iterator[Task]:
-    """Those that take longest first; and of attentions that differ in their heads alone, all but one last: most kernels
-    serve any number of heads."""
-    found: dict[tuple, Task] = {}
-    for case in cases:
-        for attention in attentions_in(case.model, case.bias):
-            for name in ways:
-                found[name, attention, case.dtype, case.training, case.batch] = name, attention, case
-    seen: dict[tuple, int] = {}
-
-    def rank(task: Task) -> tuple[bool, int]:
-        name, attention, case = task
-        height, width, _, dim = attention.shape
-        alike = height, width, dim, attention.kernel_size, attention.dilation, attention.bias_shape is None
-        key = name, alike, case.dtype, case.training
-        seen[key] = seen.get(key, -1) + 1
-        return name != "flex", seen[key]
-
-    return iter(sorted(found.values(), key=rank))
+def tasks_of(cases: list[Case], ways: list[str]) -> list[Task]:
+    """What takes longest first. nhood's kernels serve any number of heads."""
+    tasks: dict[tuple, Task] = {}
+    for name in sorted(ways, key=lambda name: not WAYS[name].per_shape):
+        for case in cases:
+            for attention in attentions_in(case.model, case.bias):
+                height, width, heads, dim = attention.shape
+                shape = attention.shape if WAYS[name].per_shape else (height, width, dim)
+                window = attention.kernel_size, attention.dilation, case.bias
+                tasks.setdefault((name, shape, window, case.dtype, case.training), (name, attention, case))
+    return list(tasks.values())
 
 
 def compile_attention(task: Task, device: str) -> None:
@@ -51,8 +42,9 @@ def compile_attention(task: Task, device: str) -> None:
 
 
 def compile_ahead(cases: list[Case], ways: list[str], jobs: int, tf32: bool, device: str) -> None:
-    tasks = list(tasks_of(cases, [name for name in ways if WAYS[name].compiled]))
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])  # imported once for all
     with ProcessPoolExecutor(jobs, context, set_precision, (tf32,)) as pool:
+        tasks = tasks_of(cases, [name for name in ways if WAYS[name].compiled])
         for done in [pool.submit(compile_attention, task, device) for task in tasks]:
             done.result()
