@@ -4,8 +4,8 @@ backward, every candidate worth a run is timed beside the one that the estimates
 one that MEASURE chooses within a second.
 
 Compiling takes far longer than timing, so many processes (build/choices) fill a cache folder with the kernels of later
-problems while one of them times the earlier. Problems are drawn in an order of their own (by CRC); after the first few,
-those that would take many kernels of their own are passed over.
+problems while one of them times the earlier. As many problems of each head dim are drawn, in an order of their own (by
+CRC); after the first few, those that would take many kernels of their own are passed over.
 
 Results are appended to DIR/choices.jsonl, a line for each problem; a command that is repeated goes on where it was.
 DIR/choices.md is made of that file's lines of this device and commit; --budget 0 only makes it anew.
@@ -14,9 +14,11 @@ DIR/choices.md is made of that file's lines of this device and commit; --budget 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -37,7 +39,7 @@ from study_report import Result, Where
 # Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
 KINDS = ("fwd:f16", "bwd:f16", "fwd:f16", "bwd:f16", "fwd:f16", "bwd:f16", "fwd:f32", "bwd:f32")
 FIRST_LAUNCH = {"cuda.small": 7, "cuda.split80": 7, "cuda.split90": 6}  # knobs of the first of two launches
-MOST_OF_SUITE = 2400
+MOST_OF_SUITE = 2448  # all of the smallest
 CONTENDER = "choices"
 LIMITS = (1.02, 1.05, 1.10, 1.15)
 MOST_EXCEPTIONS = 60
@@ -100,39 +102,52 @@ def rank_of(problem: str) -> int:
     return problem.split(":")[3].count("x") + 1
 
 
-def kernels(line: Result) -> set[tuple[str, ...]]:
+def head_dim(problem: str) -> str:
+    return re.search(r"b\d+h\d+d(\d+)", problem).group(1)
+
+
+def kernels(line: Result) -> set[tuple[Any, ...]]:
     """What has to be compiled for a problem, as far as configs tell: some hold the tiles of two launches."""
-    op, dtype, sizes, _, window = line["problem"].split(":")[:5]
+    op, dtype, _, _, window, *others = line["problem"].split(":")
+    dilated = any(other.startswith("d") for other in others)
     found = set()
     for solver, config, *_ in line["candidates"]:
-        common = (solver, op, dtype, sizes.split("d")[1], window if solver == "cuda.small" else "")
-        knobs = config.split(",")
+        common = (solver, op, dtype, head_dim(line["problem"]), rank_of(line["problem"]), dilated)
+        common += (window,) if solver == "cuda.small" else ()
+        knobs = [knob for knob in config.split(",") if not knob.startswith("order=")]
         first = FIRST_LAUNCH.get(solver, len(knobs)) if op == "bwd" else len(knobs)
         found |= {(*common, ",".join(part)) for part in (knobs[:first], knobs[first:]) if part}
     return found
 
 
+def take_turns(lists: Iterable[list[str]]) -> list[str]:
+    return [item for turn in itertools.zip_longest(*lists) for item in turn if item]
+
+
 def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> list[str]:
-    """Problems in the suite's order; those past the first few that would take many more kernels are passed over."""
-    known: set[tuple[str, ...]] = set()
-    problems: list[str] = []
+    """As many problems of each head dim, in the suite's order; those past the first few that would take many more kernels
+    are passed over."""
+    known: set[tuple[Any, ...]] = set()
+    drawn: dict[str, list[str]] = {dim: [] for dim in sorted({head_dim(text) for text in suite})}
+    most = math.ceil(options.sample / len(drawn))
     for text in suite:
-        problem = f"{KINDS[len(problems) % len(KINDS)]}:{text}"
+        mine = drawn[head_dim(text)]
+        if len(mine) == most:
+            continue
+        problem = f"{KINDS[len(mine) % len(KINDS)]}:{text}"
         needed = kernels(worker.ask(f"list {problem}"))
-        if len(problems) < options.free or len(needed - known) <= options.new:
+        if len(mine) < options.free or len(needed - known) <= options.new:
             known |= needed
-            problems.append(problem)
-        if len(problems) == options.sample:
-            break
-    return problems
+            mine.append(problem)
+    return take_turns(drawn.values())
 
 
 def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
-    """Ranks in turns, and on each of them operations and dtypes."""
+    """Ranks in turns, on each of them head dims, and on each of these operations and dtypes."""
     worker = Worker((options.choices, options.cut), {})
     suites = [draw(tool.suite(rank, MOST_OF_SUITE, None), worker, options) for rank in options.ranks]
     worker.process.kill()
-    return [problem for turn in zip(*suites) for problem in turn]
+    return take_turns(suites)
 
 
 def measure_all(options: argparse.Namespace, records: Records, problems: list[str], cache: str) -> None:
@@ -274,8 +289,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
-    parser.add_argument("--free", type=int, default=40, help="of these, the first whatever kernels they take (40)")
-    parser.add_argument("--new", type=int, default=4, help="kernels that any other may take beside earlier ones' (4)")
+    parser.add_argument("--free", type=int, default=5, help="of each head dim, the first whatever kernels they take (5)")
+    parser.add_argument("--new", type=int, default=5, help="kernels that any other may take beside earlier ones' (5)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--cut", type=float, default=1.5, help="leave out those estimated so many times slower (1.5)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="one of which times (all cores)")

@@ -74,11 +74,16 @@ class Planner:
 
 
 def test_draw_passes_over_what_shares_little():
-    options = argparse.Namespace(free=1, new=2, sample=4)
-    suite = [f"b1h1d32:64:w{window}" for window in (3, 9, 1, 4, 2, 1)]
-    drawn = choices.draw(suite, Planner(), options)
-    # the first in any case; 9 has too many kernels of its own; of backward passes (every second) none are known
-    assert drawn == [f"{kind}:{suite[i]}" for kind, i in zip(choices.KINDS, (0, 2, 3, 4))]
+    options = argparse.Namespace(free=1, new=2, sample=7)
+    wide = [f"b1h1d64:64:w{window}" for window in (3, 9, 1, 4, 2, 1)]
+    narrow = [f"b1h1d32:64:w{window}" for window in (5, 7)]
+    drawn = choices.draw(wide + narrow, Planner(), options)
+    # of each head dim the first in any case; 9 has too many kernels of its own; of backward passes (every second) none
+    # are known
+    assert drawn == [f"{kind}:{text}" for kind, text in (
+        (choices.KINDS[0], narrow[0]), (choices.KINDS[0], wide[0]),
+        (choices.KINDS[1], wide[2]), (choices.KINDS[2], wide[3]), (choices.KINDS[3], wide[4]),
+    )]  # fmt: skip
 
 
 def test_kernels_of_two_launches():
