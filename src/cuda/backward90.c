@@ -4,6 +4,7 @@
 #include "load.h"
 #include "walk_counts.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
@@ -33,11 +34,16 @@ static bool fits(const struct nh_problem *problem, const int32_t tile[3]) {
 static struct nh_backward90_walks walks_of(const struct nh_problem *problem,
                                            const struct nh_tiling_count *count, double columns,
                                            bool keys) {
-    struct nh_backward90_walks walks = {count->items, count->visited, count->partial, columns};
+    struct nh_backward90_walks walks = {count->items, count->visited, count->partial,
+                                        count->longest, columns};
+    double sharing = (double)(problem->heads / problem->kv_heads);
+    double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns);
     if (keys) {
-        walks.items *= (double)problem->kv_heads / (double)problem->heads;
+        walks.items /= sharing;
+        walks.longest *= sharing;
     } else {
-        walks.tiles += (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns) * count->items;
+        walks.tiles += extra * count->items;
+        walks.longest += extra;
     }
     return walks;
 }
@@ -142,16 +148,18 @@ void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_
     prices->tile += load->tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
                     load->exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL] + load->turn * clock;
     prices->masks += load->masks * tile.limit_ns[NHOOD_LIMIT_MASK];
-    prices->item += load->item * clock;
+    prices->item += load->item * problem->rank * clock;
 }
 
 double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         const struct nh_backward90_walks *walks,
                         const struct nh_backward90_prices *prices) {
     double copies = (double)(problem->batch * problem->heads);
-    double busy = copies * (walks->tiles * prices->tile + walks->masked * prices->masks +
-                            walks->items * prices->item);
-    return busy * nh_cuda_rounding(copies * walks->items, cuda->multiprocessors);
+    double masked = walks->masked / walks->tiles, blocks = cuda->multiprocessors;
+    double tile = prices->tile + masked * prices->masks;
+    double busy = copies * (walks->tiles * tile + walks->items * prices->item);
+    double longest = blocks * (walks->longest * tile + prices->item);
+    return fmax(busy * nh_cuda_rounding(copies * walks->items, blocks), longest);
 }
 
 void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

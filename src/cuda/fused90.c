@@ -77,9 +77,9 @@ struct prices {
  * item to the next. */
 static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                const int32_t *value) {
-    const double tensor = 0.905, exponential = problem->has_bias ? 2.62 : 0.8, masks = 6.2,
-                 l2 = 0.49;
-    const double turn = 398, item = 3540;
+    const double tensor = 0.38, exponential = problem->has_bias ? 2.65 : 0.826, masks = 5.86,
+                 l2 = 0.493;
+    const double turn = 487, item = 2040;
     struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
     const struct nh_cuda_load of_tile = load_of(problem, cuda, value, 1, 1, 1, 0),
                               of_item = load_of(problem, cuda, value, 0, 0, 0, 1);
@@ -92,7 +92,7 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
                 turn / value[WARPGROUPS] * clock,
         .masks = masks * tile.limit_ns[NHOOD_LIMIT_MASK],
         .fetch = l2 * tile.limit_ns[NHOOD_LIMIT_L2],
-        .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] + item * clock,
+        .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] + item * problem->rank * clock,
     };
 }
 

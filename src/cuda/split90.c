@@ -91,18 +91,18 @@ static double bias_weight(const struct nh_problem *problem, const int32_t own[3]
     return weight > scores ? weight : scores;
 }
 
-/* Fitted as in cuda.fused90. */
+/* Fitted to 32 problems on an H200. */
 static struct nh_backward90_load load_of(const struct nh_problem *problem,
                                          enum nh_split90_pass pass, double bias) {
     return (struct nh_backward90_load){
         .products =
             (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v),
         .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
-        .tensor = 0.739,
-        .exponential = 0.705 + bias,
-        .masks = 8.36,
-        .turn = 902,
-        .item = 964,
+        .tensor = 1.08,
+        .exponential = 0.77 + bias,
+        .masks = 1.55,
+        .turn = 477,
+        .item = 2110,
     };
 }
 
@@ -150,17 +150,10 @@ static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_de
     return passes_ns(problem, cuda, &walks, 0, true, work);
 }
 
-/* A card that has been at its limit of power for milliseconds lowers its clock: seven products then take up to 1.23 times as
- * long as in short launches. */
-static double sustained(double ns) {
-    const double slower = 0.24, until_ns = 3e6;
-    return ns * (1 + slower * ns / (ns + until_ns));
-}
-
 /* Only the launch for the stats waits for memory. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 29400, stats = 4;
+    const double launches_ns = 19400, stats = 3.54;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double stats_bytes =
@@ -172,7 +165,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double ns = side_ns(problem, cuda, value + QUERY_OWN, value + QUERY_WALK, false, count) +
                 side_ns(problem, cuda, value + KEY_OWN, value + KEY_WALK, true, count) +
                 extra_ns(problem, cuda, count);
-    return sustained(ns) + stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
+    return ns + stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
 }
 
 /* ---- configs ---- */

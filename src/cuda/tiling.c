@@ -14,15 +14,16 @@ int32_t nh_tiling_orders(int32_t rank) {
 static struct nh_tiling_count count_tiles(const struct nh_problem *problem, const int32_t own[3],
                                           const int32_t part[3], const int32_t walk[3],
                                           bool inverse, bool beyond) {
-    double items = 1, visited = 1, full = 1;
+    double items = 1, visited = 1, full = 1, longest = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         struct nh_tile_count count = nh_tile_part_count(axis, own[a], part[a], walk[a], inverse);
         items *= (double)count.tiles;
+        longest *= (double)nh_ceil_div(count.halo, walk[a]);
         visited *= count.visits + (beyond ? count.visits_beyond : 0);
         full *= count.dense + (beyond ? count.dense_beyond : 0);
     }
-    return (struct nh_tiling_count){items, visited, visited - full};
+    return (struct nh_tiling_count){items, visited, visited - full, longest};
 }
 
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],

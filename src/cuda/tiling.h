@@ -10,6 +10,8 @@
 struct nh_tiling_count {
     /* query tiles; pairs of a query tile with a key tile that it walks; of these, pairs that need masks */
     double items, visited, partial;
+    /* key tiles that a query tile walks at most */
+    double longest;
 };
 
 /* q, k: extents of a query tile and of a key tile per axis. */

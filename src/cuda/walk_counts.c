@@ -30,6 +30,7 @@ static void count_line(const struct nh_walk_counts *counts, int a, struct nh_wal
     line->tiles = (double)count[0].tiles;
     for (int i = 0; i < counts->extents[a]; i++) {
         line->visits[i] = count[i].visits + (counts->beyond ? count[i].visits_beyond : 0);
+        line->longest[i] = (double)nh_ceil_div(count[i].halo, counts->extent[a][i]);
         line->dense[i] = count[i].dense + (counts->beyond ? count[i].dense_beyond : 0);
     }
 }

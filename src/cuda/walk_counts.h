@@ -10,7 +10,7 @@ enum { NH_MOST_COLUMNS = 18, NH_MOST_LINES = 32 };
 /* Of row tiles of an axis, by the extents of columns. */
 struct nh_walk_line {
     int32_t rows, part;
-    double tiles, visits[NH_MOST_COLUMNS], dense[NH_MOST_COLUMNS];
+    double tiles, visits[NH_MOST_COLUMNS], dense[NH_MOST_COLUMNS], longest[NH_MOST_COLUMNS];
 };
 
 struct nh_walk_counts {
@@ -56,12 +56,19 @@ static inline double nh_walk_dense(const struct nh_walk_rows *rows,
            rows->of[2]->dense[columns.place[2]];
 }
 
-/* All three of them. */
+static inline double nh_walk_longest(const struct nh_walk_rows *rows,
+                                     struct nh_walk_columns columns) {
+    return rows->of[0]->longest[columns.place[0]] * rows->of[1]->longest[columns.place[1]] *
+           rows->of[2]->longest[columns.place[2]];
+}
+
+/* All of them. */
 static inline struct nh_tiling_count nh_walk_count(const struct nh_walk_rows *rows,
                                                    struct nh_walk_columns columns) {
     double visits = nh_walk_visits(rows, columns);
     return (struct nh_tiling_count){nh_walk_items(rows), visits,
-                                    visits - nh_walk_dense(rows, columns)};
+                                    visits - nh_walk_dense(rows, columns),
+                                    nh_walk_longest(rows, columns)};
 }
 
 #endif

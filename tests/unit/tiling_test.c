@@ -94,7 +94,7 @@ static void count_row_tile(struct grid *grid, const int64_t row[3], struct nh_ti
 }
 
 static struct nh_tiling_count enumerate(struct grid *grid) {
-    struct nh_tiling_count count = {0, 0, 0};
+    struct nh_tiling_count count = {.items = 0};
     const struct nh_axis *axis = grid->problem->axis;
     const int64_t groups[3] = {axis[0].dilation, axis[1].dilation, axis[2].dilation};
     int64_t group[3], tile[3], tiles[3];
