@@ -26,7 +26,7 @@ static int64_t shared_bytes(const struct nh_problem *problem, const int32_t *val
     int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
     int64_t stage =
         keys * (nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v));
-    if (problem->has_bias) stage += nh_fused90_bias_bytes(value + QX, value + KX);
+    if (problem->has_bias) stage += nh_fused90_bias_bytes(value + QX, value[QH], value + KX);
     return 64 * value[WARPGROUPS] * nh_fused90_row_bytes(problem->dim) + value[STAGES] * stage +
            1024 + 256;
 }
@@ -174,7 +174,8 @@ static bool of_rank(const int32_t shape[3], int rank) {
 
 enum { MOST_KEPT = 20, MOST_STAGES = 4, KEY_TILES = sizeof k_shapes / sizeof *k_shapes };
 
-/* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so. */
+/* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so.
+ * With a bias, of which each stage has boxes, prices and stages depend on the queries' tile, too, and are not kept. */
 struct key_tile {
     const int32_t *shape;
     struct nh_walk_columns columns;
@@ -226,15 +227,18 @@ static void try_rows(struct search *search, const struct nh_config *queries,
     const struct nh_cuda_device *cuda = search->device->backend;
     struct nh_config tried = *queries;
     int of = tried.value[WARPGROUPS] - 2;
+    bool biased = search->problem->has_bias;
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
         const struct walks walks = {nh_walk_count(whole, key->columns),
                                     nh_walk_count(parts, key->columns)};
         memcpy(tried.value + KX, key->shape, 3 * sizeof *key->shape);
+        const struct prices prices =
+            biased ? prices_of(search->problem, cuda, tried.value) : key->prices[of];
         for (int32_t hold = 0; hold <= 1; hold++) {
             tried.value[HOLD] = hold;
-            tried.value[STAGES] = key->stages[of][hold];
+            tried.value[STAGES] = biased ? stages_of(search, tried.value) : key->stages[of][hold];
             if (!tried.value[STAGES]) continue;
-            double ns = predict(search->problem, cuda, tried.value, &key->prices[of], &walks);
+            double ns = predict(search->problem, cuda, tried.value, &prices, &walks);
             search->count =
                 keep(&tried, ns, search->best, search->cost, search->count, search->capacity);
         }
@@ -253,7 +257,7 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     const struct nh_walk_rows whole = nh_walk_rows_of(&search->counts, q, q);
     for (queries.value[STACK] = 0; queries.value[STACK] < NH_AXES; queries.value[STACK]++) {
         if (!nh_fused90_slab(q, heads, queries.value[STACK], slab) ||
-            (problem->has_bias && !nh_fused90_pairs(slab)))
+            (problem->has_bias && heads == 1 && !nh_fused90_pairs(slab)))
             continue;
         const struct nh_walk_rows parts = nh_walk_rows_of(&search->counts, q, slab);
         try_rows(search, &queries, &whole, &parts);
@@ -270,8 +274,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         add_keys(&search, k_shapes[i]);
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
         if (!of_rank(q_shapes[i], problem->rank)) continue;
-        for (int32_t heads = 1; heads <= (problem->has_bias ? 1 : 16) && sharing % heads == 0;
-             heads *= 2)
+        for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)
             if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
                 try_queries(&search, q_shapes[i], heads);
     }

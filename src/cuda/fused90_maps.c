@@ -154,10 +154,10 @@ bool nh_fused90_pairs(const int32_t slab[3]) {
     return slab[2] % 16 == 0 || (slab[2] == 8 && slab[1] % 2 == 0);
 }
 
-int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]) {
+int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]) {
     int64_t floats = (own[0] + walk[0] - 1) * (own[1] + walk[1] - 1) * (own[2] + walk[2]);
     int64_t copy = (floats + 16) / 32 * 32 + 16;
-    return 2 * copy * (int64_t)sizeof(float);
+    return heads * (2 * copy + (heads > 1 ? 8 : 0)) * (int64_t)sizeof(float);
 }
 
 bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {

@@ -44,8 +44,8 @@ int64_t nh_fused90_row_bytes(int64_t dim);
 /* With a bias: whether 16 rows that follow each other are two runs of 8 along z, a step apart along z or y. */
 bool nh_fused90_pairs(const int32_t slab[3]);
 
-/* Bytes of a bias table's box for one pair of tiles: see kernels/fused90_bias.cuh. */
-int64_t nh_fused90_bias_bytes(const int32_t own[3], const int32_t walk[3]);
+/* Bytes of the boxes of bias tables for one pair of tiles, which `heads` share: see kernels/fused90_bias.cuh. */
+int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]);
 
 /* A slab of a tile of 64-row slabs stacked along an axis; heads: that share the tile. False if it cannot be cut so. */
 bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]);

@@ -2,7 +2,7 @@
  * between an owned row and a walked one. The warps that fetch nothing lay that box down in shared memory as f32, a slot
  * of a ring for each walked tile; an owned row and a walked column find their entry there at the place of the column
  * minus that of the row, of which the former is known when the kernel is compiled. The table goes from query to key: where
- * owned rows are keys, the box is laid down backwards. */
+ * owned rows are keys, the box is laid down backwards. Heads that share a tile have a box each, one after the other. */
 #pragma once
 #include "fused90_walk.cuh"
 
@@ -21,26 +21,26 @@
 #ifndef BIAS_MOST_BATCH
 #define BIAS_MOST_BATCH 1
 #endif
-#define BIAS_ROUNDS ((BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES)
+#define BIAS_ROUNDS ((NH_OWN_HEADS * BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES)
 #define BIAS_BATCH(most) ((BIAS_ROUNDS + (BIAS_ROUNDS + (most) - 1) / (most) - 1) / ((BIAS_ROUNDS + (most) - 1) / (most)))
-#if NH_BIASED && NH_OWN_HEADS > 1
-#error "heads that share a tile have tables of their own"
-#endif
-#if NH_BIASED && (SLAB_Z != 8 && SLAB_Z % 16 || SLAB_Z == 8 && SLAB_Y % 2)
+/* A thread's two rows are of one head, and find most of their entries at the same places. */
+#define BIAS_PAIRED (NH_OWN_HEADS == 1)
+#if NH_BIASED && BIAS_PAIRED && (SLAB_Z != 8 && SLAB_Z % 16 || SLAB_Z == 8 && SLAB_Y % 2)
 #error "a warp's rows are two runs of 8 along z, a step apart along z or y"
 #endif
 
 /* A box twice, the second time one place further, so that two entries in a row can be loaded at once wherever they start;
- * lines are even and copies half of the banks apart. */
+ * lines are even and copies half of the banks apart, boxes of several heads a quarter. */
 #define BIAS_LINE (BIAS_Z + 1)
 #define BIAS_COPY ((BIAS_X * BIAS_Y * BIAS_LINE + 16) / 32 * 32 + 16)
-#define BIAS_BYTES (2 * 4 * BIAS_COPY)
+#define BIAS_HEAD_BYTES (4 * (2 * BIAS_COPY + (NH_OWN_HEADS > 1 ? 8 : 0)))
+#define BIAS_BYTES (NH_OWN_HEADS * BIAS_HEAD_BYTES)
 
 /* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is a step
  * from the first, along z or y: what is at one distance from it is at the next from the first, so that instead of twice
- * the runs of columns there are PARTS, one more along that axis. */
-#define PAIRED_Z (SLAB_Z > 8)
-#define PAIRED_Y (!PAIRED_Z)
+ * the runs of columns there are PARTS, one more along that axis. Where heads share a tile, the two are as far from all. */
+#define PAIRED_Z (BIAS_PAIRED && SLAB_Z > 8)
+#define PAIRED_Y (BIAS_PAIRED && !PAIRED_Z)
 #define PART_Y (NH_WALK_Y + PAIRED_Y)
 #define PART_Z (NH_RUNS + PAIRED_Z)
 #define PARTS (NH_WALK_X * PART_Y * PART_Z)
@@ -63,7 +63,8 @@ __device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
     }
 }
 
-/* The box of a pair of tiles: whose table, and which entry a place of the box has, first[a] + place on each axis. */
+/* The box of a pair of tiles: whose table (the first head's), and which entry a place of the box has, first[a] + place on
+ * each axis. */
 struct bias_box {
     int head, first[3];
 };
@@ -104,23 +105,30 @@ __device__ __forceinline__ void store_bias(unsigned to, float bias) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(bias) : "memory");
 }
 
+/* Of the places of all boxes of a pair of tiles. */
+__device__ __forceinline__ int head_of_place(int index) {
+    return NH_OWN_HEADS > 1 ? index / BIAS_ENTRIES : 0;
+}
+
 /* By BIAS_WARPS warps, from the second of the block on. Entries that the table lacks belong to pairs that are masked. */
 __device__ __forceinline__ void lay_bias(const nh_cuda_args &args, const bias_box &box, unsigned to) {
     enum { BATCH = BIAS_BATCH(BIAS_MOST_BATCH) };
     const elem *table = (const elem *)args.tensor[NH_BIAS].data + box.head * bias_entries(args);
 #pragma unroll 1
-    for (int first = (int)threadIdx.x - 32; first < BIAS_ENTRIES; first += BATCH * BIAS_LANES) {
+    for (int first = (int)threadIdx.x - 32; first < NH_OWN_HEADS * BIAS_ENTRIES; first += BATCH * BIAS_LANES) {
         float bias[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            int place = first + i * BIAS_LANES, entry = bias_entry(args, box, place);
-            bias[i] = entry >= 0 && place < BIAS_ENTRIES ? nh_load(table[entry]) : 0;
+            int index = first + i * BIAS_LANES, head = head_of_place(index), place = index - head * BIAS_ENTRIES;
+            int entry = bias_entry(args, box, place);
+            bool inside = entry >= 0 && index < NH_OWN_HEADS * BIAS_ENTRIES;
+            bias[i] = inside ? nh_load(table[head * bias_entries(args) + entry]) : 0;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            int place = first + i * BIAS_LANES;
-            unsigned at = to + 4 * (place + place / BIAS_Z);
-            if (place >= BIAS_ENTRIES) continue;
+            int index = first + i * BIAS_LANES, head = head_of_place(index), place = index - head * BIAS_ENTRIES;
+            unsigned at = to + head * BIAS_HEAD_BYTES + 4 * (place + place / BIAS_Z);
+            if (index >= NH_OWN_HEADS * BIAS_ENTRIES) continue;
             store_bias(at, bias[i]);
             store_bias(at + 4 * (BIAS_COPY + 1), bias[i]);
         }
@@ -153,12 +161,22 @@ __device__ __forceinline__ void lay_biases(const nh_cuda_args &args, unsigned ri
     }
 }
 
-/* Where in a box the entries of a row are for this thread's first two columns, in bytes. */
-__device__ __forceinline__ unsigned bias_place_of(int row) {
+/* Where the entries of a row are for this thread's first two columns, in bytes from the first box. */
+__device__ __forceinline__ unsigned bias_place_of_row(int row) {
     int at[3];
     nh_row_position(row, at);
     int line = (NH_OWN_X - 1 - at[0]) * BIAS_Y + NH_OWN_Y - 1 - at[1], z = NH_OWN_Z - 1 - at[2];
-    return 4 * (line * BIAS_LINE + z + z % 2 * (BIAS_COPY + 1) + 2 * (threadIdx.x & 3));
+    return row % NH_OWN_HEADS * BIAS_HEAD_BYTES +
+           4 * (line * BIAS_LINE + z + z % 2 * (BIAS_COPY + 1) + 2 * (threadIdx.x & 3));
+}
+
+/* The same for a thread's two rows; pairs need the first's only. */
+struct bias_places {
+    unsigned row[2];
+};
+
+__device__ __forceinline__ bias_places bias_places_of(int row) {
+    return {bias_place_of_row(row), bias_place_of_row(row + 8)};
 }
 
 __device__ __forceinline__ float2 load_pair(unsigned from) {
@@ -167,16 +185,18 @@ __device__ __forceinline__ float2 load_pair(unsigned from) {
     return pair;
 }
 
-/* Products become scores. place: address of the entries of the first of this thread's two rows. */
-__device__ __forceinline__ void add_bias(float *score, float scale, unsigned place) {
+/* Products become scores, by the entries of the boxes at `box`. */
+__device__ __forceinline__ void add_bias(float *score, float scale, unsigned box, const bias_places &place) {
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
         int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y - PAIRED_Y, z = part % PART_Z - PAIRED_Z;
-        float2 bias = load_pair(place + 4 * ((x * BIAS_Y + y) * BIAS_LINE + 8 * z));
+        unsigned from = box + 4 * ((x * BIAS_Y + y) * BIAS_LINE + 8 * z);
+        float2 bias = load_pair(from + place.row[0]);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int run = part_columns(part, half);
             if (run < 0) continue;
+            if (!BIAS_PAIRED && half) bias = load_pair(from + place.row[1]);
             float *s = score + 4 * run + 2 * half;
             s[0] = fmaf(s[0], scale, bias.x);
             s[1] = fmaf(s[1], scale, bias.y);
@@ -195,12 +215,12 @@ template <class Layout> __device__ __forceinline__ void pass_over_bias(const Lay
  * what they are. */
 template <class Layout>
 __device__ __forceinline__ void bias_scores(const nh_cuda_args &args, const Layout &s, const walk &w, unsigned n,
-                                            unsigned place, float *score) {
+                                            const bias_places &place, float *score) {
     if (!NH_BIASED) return;
     unsigned box = s.bias + SLOT(n) * BIAS_BYTES;
     nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
     if (of_window(w)) {
-        add_bias(score, (float)args.scale, box + place);
+        add_bias(score, (float)args.scale, box, place);
     } else {
 #pragma unroll
         for (int i = 0; i < NH_WALK_ROWS / 2; i++)

@@ -184,7 +184,7 @@ __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_item 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
-    unsigned bias_place = bias_place_of(row);
+    bias_places bias_place = bias_places_of(row);
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned n = 0, before, items = 0, weight[SCORES / 2];

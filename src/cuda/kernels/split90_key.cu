@@ -40,7 +40,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
     float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634), zero = 0;
-    unsigned bias_place = bias_place_of(row);
+    bias_places bias_place = bias_places_of(row);
     unsigned n = 0, items = 0;
     nh_item item;
     walk w;
