@@ -77,8 +77,9 @@ struct prices {
  * item to the next. */
 static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                const int32_t *value) {
-    const double tensor = 0.38, exponential = problem->has_bias ? 2.65 : 0.826, masks = 5.86,
-                 l2 = 0.493;
+    const double tensor = 0.38, softmax = 0.826, bias = 1.82, masks = 5.86, l2 = 0.493;
+    /* rows of several heads share no entries */
+    const double apart = 1.3;
     const double turn = 487, item = 2040;
     struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
     const struct nh_cuda_load of_tile = load_of(problem, cuda, value, 1, 1, 1, 0),
@@ -86,6 +87,8 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     nh_cuda_count_load(cuda, &of_tile, &tile);
     nh_cuda_count_load(cuda, &of_item, &own);
     double clock = nh_cuda_clocks_ns(cuda, 1.0 / cuda->multiprocessors);
+    double exponential = softmax;
+    if (problem->has_bias) exponential += value[QH] > 1 ? apart * bias : bias;
     return (struct prices){
         .tile = tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
                 exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL] +
