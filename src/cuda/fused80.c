@@ -123,7 +123,7 @@ static double memory_ns(const struct nh_problem *problem, const struct nh_cuda_d
     return 1.2 * nh_cuda_memory_ns(problem, device);
 }
 
-/* Nanoseconds. */
+/* Nanoseconds; INFINITY: not even one block fits. */
 static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       const int32_t *value, const struct nh_tiling_count *walk,
                       struct nh_count *count) {
@@ -133,6 +133,7 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     const struct nh_cuda_load load =
         load_of(problem, cuda, value, blocks * visits, copies * walk->partial, blocks);
     double residents = (double)residents_of(problem, cuda, value);
+    if (residents <= 0) return INFINITY;
     double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
     double rounds = ceil(waves / residents);
     /* a multiprocessor that has several blocks hides the latencies of one behind the others */
@@ -170,10 +171,8 @@ static struct nh_config config_of(const struct nh_box_variant *variant, const in
 static double cost(const struct nh_box_search *search, const struct nh_box_variant *variant,
                    const int32_t row[NH_AXES], const int32_t column[NH_AXES],
                    const struct nh_tiling_count *count) {
-    const struct nh_cuda_device *cuda = search->device->backend;
-    struct nh_config config = config_of(variant, row, column);
-    if (!residents_of(search->problem, cuda, config.value)) return INFINITY;
-    return predict(search->problem, cuda, config.value, count, NULL);
+    const struct nh_config config = config_of(variant, row, column);
+    return predict(search->problem, search->device->backend, config.value, count, NULL);
 }
 
 /* With as many residents as boxes of such sizes may have, and without extra tokens. */

@@ -5,7 +5,6 @@
 #include "load.h"
 #include "walk_counts.h"
 
-#include <math.h>
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -99,21 +98,29 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     };
 }
 
-/* Nanoseconds. */
-static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                      const int32_t *value, const struct prices *prices,
-                      const struct walks *walks) {
-    /* held: the median of 43 pairs of configs that differ in nothing else */
-    const double held = 0.99, memory = 1.18, launch_ns = 10700;
-    double copies = copies_of(problem, value), extra = extra_tiles(problem, value);
+/* Of all copies, the last round of items taken for a whole one. */
+static double scale_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       const int32_t *value, double items) {
+    double copies = copies_of(problem, value);
+    return copies * nh_cuda_rounding(copies * items, cuda->multiprocessors);
+}
+
+/* Nanoseconds that a copy keeps the device busy, with so many tiles of extra tokens. */
+static double busy_ns(const struct prices *prices, const struct walks *walks, double warpgroups,
+                      double extra) {
     double items = walks->seen.items;
-    double busy =
-        copies * ((walks->seen.visited + value[WARPGROUPS] * extra * items) * prices->tile +
-                  walks->seen.partial * prices->masks +
-                  (walks->fetched.visited + extra * items) * prices->fetch + items * prices->item);
-    busy *= nh_cuda_rounding(copies * items, cuda->multiprocessors);
-    if (value[HOLD]) busy *= held;
-    return fmax(busy, memory * nh_cuda_memory_ns(problem, cuda)) + launch_ns;
+    return (walks->seen.visited + warpgroups * extra * items) * prices->tile +
+           walks->seen.partial * prices->masks +
+           (walks->fetched.visited + extra * items) * prices->fetch + items * prices->item;
+}
+
+/* Of the launch. */
+static double launch_ns(double busy, double memory_ns, bool hold) {
+    /* held: the median of 43 pairs of configs that differ in nothing else */
+    const double held = 0.99, memory = 1.18, overhead_ns = 10700;
+    if (hold) busy *= held;
+    memory_ns *= memory;
+    return (busy > memory_ns ? busy : memory_ns) + overhead_ns;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -125,17 +132,21 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const struct walks walks = {nh_tiling_count(problem, value + QX, value + KX),
                                 nh_tiling_part_count(problem, value + QX, slab, value + KX)};
     const struct prices prices = prices_of(problem, cuda, value);
+    double items = walks.seen.items, extra = extra_tiles(problem, value);
+    double memory_ns = nh_cuda_memory_ns(problem, cuda);
+    double busy =
+        scale_of(problem, cuda, value, items) * busy_ns(&prices, &walks, value[WARPGROUPS], extra);
     if (count) {
-        double copies = copies_of(problem, value), items = walks.seen.items;
-        double extra = extra_tiles(problem, value) * items;
-        const struct nh_cuda_load load = load_of(
-            problem, cuda, value, copies * (walks.seen.visited + value[WARPGROUPS] * extra),
-            copies * walks.seen.partial, copies * (walks.fetched.visited + extra), copies * items);
+        double copies = copies_of(problem, value), tiles = value[WARPGROUPS] * extra * items;
+        const struct nh_cuda_load load =
+            load_of(problem, cuda, value, copies * (walks.seen.visited + tiles),
+                    copies * walks.seen.partial, copies * (walks.fetched.visited + extra * items),
+                    copies * items);
         *count = (struct nh_count){.tiles = 0};
         nh_cuda_count_load(cuda, &load, count);
-        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = memory_ns;
     }
-    return predict(problem, cuda, value, &prices, &walks);
+    return launch_ns(busy, memory_ns, value[HOLD]);
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */
@@ -184,11 +195,13 @@ struct key_tile {
     struct nh_walk_columns columns;
     struct prices prices[2];
     int32_t stages[2][2];
+    double extra;
 };
 
 struct search {
     const struct nh_problem *problem;
     const struct nh_device *device;
+    double memory_ns;
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
     int keys;
@@ -220,6 +233,7 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
             key->stages[of][value[HOLD]] = stages_of(search, value);
     }
     key->shape = shape;
+    key->extra = extra_tiles(problem, value);
     key->columns = nh_walk_columns_of(&search->counts, shape);
     search->keys++;
 }
@@ -227,23 +241,25 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
 /* With every key tile, queries held or not. */
 static void try_rows(struct search *search, const struct nh_config *queries,
                      const struct nh_walk_rows *whole, const struct nh_walk_rows *parts) {
-    const struct nh_cuda_device *cuda = search->device->backend;
     struct nh_config tried = *queries;
-    int of = tried.value[WARPGROUPS] - 2;
+    const struct nh_cuda_device *cuda = search->device->backend;
     bool biased = search->problem->has_bias;
+    double warpgroups = tried.value[WARPGROUPS];
+    double scale = scale_of(search->problem, cuda, tried.value, nh_walk_items(whole));
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
+        int of = tried.value[WARPGROUPS] - 2;
         const struct walks walks = {nh_walk_count(whole, key->columns),
                                     nh_walk_count(parts, key->columns)};
         memcpy(tried.value + KX, key->shape, 3 * sizeof *key->shape);
         const struct prices prices =
             biased ? prices_of(search->problem, cuda, tried.value) : key->prices[of];
+        double busy = scale * busy_ns(&prices, &walks, warpgroups, key->extra);
         for (int32_t hold = 0; hold <= 1; hold++) {
             tried.value[HOLD] = hold;
             tried.value[STAGES] = biased ? stages_of(search, tried.value) : key->stages[of][hold];
-            if (!tried.value[STAGES]) continue;
-            double ns = predict(search->problem, cuda, tried.value, &prices, &walks);
-            search->count =
-                keep(&tried, ns, search->best, search->cost, search->count, search->capacity);
+            if (tried.value[STAGES])
+                search->count = keep(&tried, launch_ns(busy, search->memory_ns, hold), search->best,
+                                     search->cost, search->count, search->capacity);
         }
     }
 }
@@ -269,8 +285,12 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    struct search search = {.problem = problem, .device = device};
+    struct search search;
     int64_t sharing = problem->heads / problem->kv_heads;
+    search.problem = problem;
+    search.device = device;
+    search.memory_ns = nh_cuda_memory_ns(problem, device->backend);
+    search.keys = search.count = 0;
     search.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
     nh_walk_init(&search.counts, problem, false, true);
     for (size_t i = 0; i < KEY_TILES; i++)

@@ -34,14 +34,38 @@ static int64_t queries_of(const int32_t tile[NH_AXES]) {
     return (int64_t)tile[0] * tile[1] * tile[2];
 }
 
-int64_t nh_naive_tile_shared_bytes(const struct nh_problem *problem, const int32_t tile[NH_AXES],
-                                   bool keys) {
-    int64_t staged = row_bytes(problem);
-    for (int a = 0; a < NH_AXES; a++)
-        staged *= nh_tile_count(&problem->axis[a], tile[a], 1, keys).halo;
+/* Of a launch: blocks, rows that one stages, at most and on average. */
+struct grid {
+    double blocks;
+    int64_t most_rows;
+    double rows;
+};
+
+static struct grid grid_of(const struct nh_problem *problem, const int32_t tile[NH_AXES],
+                           bool keys) {
+    struct grid grid = {
+        (double)problem->batch * (double)(keys ? problem->kv_heads : problem->heads), 1, 1};
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_count count = nh_tile_count(&problem->axis[a], tile[a], 1, keys);
+        grid.blocks *= (double)count.tiles;
+        grid.most_rows *= count.halo;
+        grid.rows *= count.visits / (double)count.tiles;
+    }
+    return grid;
+}
+
+static int64_t shared_bytes(const struct nh_problem *problem, const int32_t tile[NH_AXES],
+                            const struct grid *grid) {
+    int64_t staged = grid->most_rows * row_bytes(problem);
     if (problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD) return 2 * staged;
     return staged +
            queries_of(tile) * problem->window_count * (int64_t)nh_dtype_bytes(problem->dtype);
+}
+
+int64_t nh_naive_tile_shared_bytes(const struct nh_problem *problem, const int32_t tile[NH_AXES],
+                                   bool keys) {
+    const struct grid grid = grid_of(problem, tile, keys);
+    return shared_bytes(problem, tile, &grid);
 }
 
 static int passes_of(const struct nh_problem *problem) {
@@ -54,36 +78,29 @@ int64_t nh_naive_tile_resident(int32_t op, const int32_t tile[NH_AXES], bool key
     return nh_max(1, REGISTERS / (per_thread * queries_of(tile)));
 }
 
+/* Of a multiprocessor; 0: not even one block fits. */
 static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                        const int32_t tile[NH_AXES], bool keys) {
+                        const int32_t tile[NH_AXES], bool keys, const struct grid *grid) {
     enum { RESERVED_SHARED_BYTES = 1024 };
-    int64_t shared = nh_naive_tile_shared_bytes(problem, tile, keys);
+    int64_t shared = shared_bytes(problem, tile, grid);
     if (shared > device->shared_bytes_per_block) return 0;
     int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
     int64_t by_registers = nh_naive_tile_resident(problem->op, tile, keys);
     return nh_max(1, nh_min(by_shared, by_registers)) * queries_of(tile) / 32;
 }
 
-/* Of a launch. */
-static double blocks_of(const struct nh_problem *problem, const int32_t tile[NH_AXES], bool keys) {
-    double blocks = (double)problem->batch * (double)(keys ? problem->kv_heads : problem->heads);
-    for (int a = 0; a < NH_AXES; a++)
-        blocks *= (double)nh_tile_count(&problem->axis[a], tile[a], 1, keys).tiles;
-    return blocks;
-}
-
 /* Clocks of a warp scheduler for a block's instructions: a start, the staging of rows, the moving of A, and multiply-adds
- * with all that goes with them. They wait for each other the more, the fewer warps there are. Fitted on an H200. */
+ * with all that goes with them. They wait for each other the more, the fewer warps there are. Fitted on an H200. INFINITY:
+ * a launch does not take it. */
 static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const int32_t tile[NH_AXES], bool keys) {
     const double start = 161, row = 6.87, slot = 0.469, product = 0.01756, hiding_warps = 7.93;
+    const struct grid grid = grid_of(problem, tile, keys);
+    double warps = (double)warps_of(problem, device, tile, keys, &grid);
+    if (warps <= 0 || grid.blocks > INT32_MAX) return INFINITY;
     bool unfused = problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN;
-    double staged = unfused ? 1 : 2;
+    double staged = (unfused ? 1 : 2) * grid.rows;
     double walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_count count = nh_tile_count(&problem->axis[a], tile[a], 1, keys);
-        staged *= count.visits / (double)count.tiles;
-    }
     double pairs = (double)(queries_of(tile) * (problem->window_count + problem->extra_tokens));
     double dims = problem->op == NHOOD_OP_PN   ? (double)problem->dim
                   : problem->op == NHOOD_OP_NN ? (double)problem->dim_v
@@ -91,9 +108,8 @@ static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda
     if (problem->op == NHOOD_OP_BWD) dims *= keys ? 2 : 1.5;
     double clocks = start + walks * (row * staged + product * dims * pairs);
     if (unfused) clocks += slot * pairs;
-    double warps = (double)warps_of(problem, device, tile, keys);
-    double waves = fmax(blocks_of(problem, tile, keys) / device->multiprocessors,
-                        warps * 32 / (double)queries_of(tile));
+    double waves =
+        fmax(grid.blocks / device->multiprocessors, warps * 32 / (double)queries_of(tile));
     return waves * clocks * (1 + hiding_warps / warps);
 }
 
@@ -106,15 +122,6 @@ double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_d
     return ns;
 }
 
-/* For all its launches. */
-static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                 const int32_t tile[NH_AXES]) {
-    for (int pass = 0; pass < passes_of(problem); pass++)
-        if (!warps_of(problem, device, tile, pass) || blocks_of(problem, tile, pass) > INT32_MAX)
-            return false;
-    return true;
-}
-
 bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           int32_t tile[NH_AXES]) {
     static const int32_t threads[] = {64, 128, 256};
@@ -124,7 +131,6 @@ bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
         int count = nh_tile_boxes(problem, threads[t], box);
         for (int i = 0; i < count; i++) {
-            if (!fits(problem, device, box[i])) continue;
             double ns = nh_naive_tile_ns(problem, device, box[i]);
             if (ns >= least) continue;
             least = ns;

@@ -1,5 +1,7 @@
 #include "small_roll.h"
 
+enum { MOST_HELD = 16 };
+
 /* The axis along which they do. */
 struct chain {
     const struct nh_axis *axis;
@@ -48,14 +50,17 @@ static bool advances(const struct chain *chain) {
     return true;
 }
 
-/* Slots that are in use when an item's are asked for and the `held` last items are not done. */
-static int64_t slots_in_use(const struct chain *chain, int64_t item, int32_t held) {
-    int64_t oldest = INT64_MAX;
-    for (int64_t before = item; before > item - held; before--) {
-        int64_t own = ((before % chain->tiles) + chain->tiles) % chain->tiles;
-        oldest = nh_min(oldest, before - own + item_slots(chain, own).begin);
+/* Slots that are in use when an item's are asked for and the `held` last items are not done, at most. */
+static int64_t slots_in_use(const struct chain *chain, int32_t held) {
+    int64_t begin[MOST_HELD], most = 1;
+    for (int64_t item = 1 - held; item < chain->tiles; item++) {
+        int64_t own = (item % chain->tiles + chain->tiles) % chain->tiles;
+        struct nh_range slots = item_slots(chain, own);
+        begin[(item + held) % held] = item - own + slots.begin;
+        for (int64_t before = 0; item >= 0 && before < held; before++)
+            most = nh_max(most, slots.end - begin[before]);
     }
-    return item_slots(chain, item).end - oldest;
+    return most;
 }
 
 /* Whole turns of the swizzle, or with an even number of slots half ones. */
@@ -87,9 +92,7 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
                                            (problem->rank == 3 ? shape->columns[1] : 1)};
     if (!rows_agree(problem, slot_rows) || chain.tiles * item < chain.lines || !advances(&chain))
         return;
-    int64_t slots = 1;
-    for (int64_t i = 0; i < chain.tiles; i++)
-        slots = nh_max(slots, slots_in_use(&chain, i, held));
+    int64_t slots = slots_in_use(&chain, held);
     shape->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     shape->halo[first] = (int32_t)item;
     shape->fetched_rows = slot_rows;

@@ -199,13 +199,14 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
 /* Of a block that has its multiprocessor to itself: clocks of a tile beside the share of those that many would take. */
 static const double block_clocks = 9650, tile_latency = 4960, alone_share = 1.31;
 
-/* Clocks of a side's launches; what they ask for is added to `work`. */
+/* Clocks of a side's launches; what they ask for is added to `work`, if there is one. INFINITY: they do not fit. */
 static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const int32_t *side, bool inverse, const struct walks *walks,
                           struct nh_count *work) {
     const struct nh_cuda_load load = load_of(problem, device, side, inverse, walks);
-    nh_cuda_count_load(device, &load, work);
     double residents = (double)nh_split80_residents(problem, device, side, inverse);
+    if (residents <= 0) return INFINITY;
+    if (work) nh_cuda_count_load(device, &load, work);
     double tile = tile_clocks(problem, &load, side, inverse);
     double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
     double latency =
@@ -233,18 +234,19 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const struct nh_cuda_device *cuda = device->backend;
     int launches =
         2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
-    struct nh_count work = {.tiles = 0};
-    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    double memory = nh_cuda_memory_ns(problem, cuda);
+    if (count) {
+        *count = (struct nh_count){.tiles = 0};
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = memory;
+    }
     double clocks = 0;
     for (int inverse = 0; inverse < 2; inverse++) {
         const int32_t *side = config->value + (inverse ? SPLIT80_SIDE : 0);
         const struct nh_tiling_count walk =
             nh_tiling_grid_count(problem, side + SPLIT80_ROW, side + SPLIT80_COLUMN, inverse);
-        clocks += side_clocks(problem, cuda, side, inverse, &walk, &work);
+        clocks += side_clocks(problem, cuda, side, inverse, &walk, count);
     }
     double busy = nh_cuda_clocks_ns(cuda, clocks);
-    double memory = work.limit_ns[NHOOD_LIMIT_MEMORY];
-    if (count) *count = work;
     return (busy > memory ? busy : memory) + launches * launch_ns;
 }
 
@@ -266,12 +268,9 @@ static double cost(const struct nh_box_search *search, const struct nh_box_varia
                    const int32_t row[NH_AXES], const int32_t column[NH_AXES],
                    const struct nh_tiling_count *count) {
     int32_t side[SPLIT80_SIDE];
-    struct nh_count work = {.tiles = 0};
     set_side(variant, row, column, side);
-    if (!nh_split80_residents(search->problem, search->device->backend, side, search->inverse))
-        return INFINITY;
     return side_clocks(search->problem, search->device->backend, side, search->inverse, count,
-                       &work);
+                       NULL);
 }
 
 /* With as many residents as boxes of such sizes may have, and without extra tokens. */

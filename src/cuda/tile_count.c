@@ -16,45 +16,61 @@ struct cut {
     bool inverse;
 };
 
-/* The counts of `lines` extents of columns at once: what rows see is found once for all of them. */
+/* The counts of some extents of columns at once: what rows see is found once for all of them. All values are whole. */
 struct line {
-    const int32_t *columns;
-    int lines;
-    struct nh_tile_count *count;
+    int extents;
+    double columns[NH_MOST_EXTENTS], reciprocal[NH_MOST_EXTENTS];
+    double visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS];
+    int64_t halo;
 };
 
 static struct nh_range seen_by(const struct cut *cut, int64_t row) {
     return partners(cut->axis, cut->length, cut->inverse, nh_min(row, cut->length - 1));
 }
 
-/* Exact below 2^50: adding a half keeps products clear of whole numbers by more than rounding takes them off. */
-static int64_t quotient(int64_t dividend, double reciprocal) {
-    return (int64_t)(((double)dividend + 0.5) * reciprocal);
+/* Rounds down what lies between whole numbers, below 2^50: what is left of a half less is rounded by an addition, which
+ * compilers vectorise. */
+static double floor_of(double value) {
+    const double shift = 0x1.8p52;
+    return value - 0.5 + shift - shift;
+}
+
+/* Exact: a half more keeps quotients clear of whole numbers by more than rounding takes them off. */
+static double quotient(double dividend, double reciprocal) {
+    return floor_of((dividend + 0.5) * reciprocal);
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+static double smaller(double a, double b) {
+    return a < b ? a : b;
 }
 
 /* Adds what a part meets of its tile's walk, whose columns count from 0: its first row sees `first`, its last one `last`. */
-static void add_part(const struct line *line, struct nh_range first, struct nh_range last,
-                     bool beyond, double weight) {
-    for (int i = 0; i < line->lines; i++) {
-        int32_t columns = line->columns[i];
-        double reciprocal = 1.0 / columns;
-        int64_t begin = quotient(first.begin, reciprocal);
-        int64_t end = beyond ? begin + 1 : quotient(last.end + columns - 1, reciprocal);
-        int64_t from = quotient(last.begin + columns - 1, reciprocal);
-        int64_t to = quotient(first.end, reciprocal);
-        line->count[i].visits += weight * (double)(end - begin);
-        line->count[i].dense += weight * (double)nh_max(nh_min(to, end) - nh_max(from, begin), 0);
+static void add_part(struct line *line, struct nh_range first, struct nh_range last, bool beyond,
+                     double weight) {
+    const double first_begin = (double)first.begin, first_end = (double)first.end;
+    const double last_begin = (double)last.begin, last_end = (double)last.end;
+    for (int i = 0; i < line->extents; i++) {
+        double reciprocal = line->reciprocal[i], last_column = line->columns[i] - 1;
+        double begin = quotient(first_begin, reciprocal);
+        double end = beyond ? begin + 1 : quotient(last_end + last_column, reciprocal);
+        double from = quotient(last_begin + last_column, reciprocal);
+        double to = quotient(first_end, reciprocal);
+        line->visits[i] += weight * (end - begin);
+        line->dense[i] += weight * larger(smaller(to, end) - larger(from, begin), 0);
     }
 }
 
-static void add_tile(const struct cut *cut, int64_t tile, double weight, const struct line *line) {
+static void add_tile(const struct cut *cut, int64_t tile, double weight, struct line *line) {
     int64_t row = tile * cut->rows, walk = seen_by(cut, row).begin;
     for (int64_t end = row + cut->rows; row < end; row += cut->part) {
         struct nh_range first = seen_by(cut, row), last = seen_by(cut, row + cut->part - 1);
         first.begin -= walk, first.end -= walk, last.begin -= walk, last.end -= walk;
         add_part(line, first, last, row >= cut->length, weight);
-        for (int i = 0; i < line->lines; i++)
-            line->count[i].halo = nh_max(line->count[i].halo, last.end);
+        line->halo = nh_max(line->halo, last.end);
     }
 }
 
@@ -66,7 +82,7 @@ static bool alike(const struct cut *cut, int64_t from, int64_t to) {
 
 /* Adds row tiles [from, to), each as often as `weight` says. */
 static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
-                      const struct line *line) {
+                      struct line *line) {
     int64_t tiles = to - from, step = nh_ceil_div(tiles, MOST_COUNTED);
     if (tiles > 1 && alike(cut, from, to)) {
         add_tile(cut, from, weight * (double)tiles, line);
@@ -97,7 +113,7 @@ static int64_t margin_of(const struct cut *cut) {
 }
 
 /* Away from both ends of the group what tiles see repeats, so that one period stands for all. */
-static void add_group(const struct cut *cut, int64_t groups, const struct line *line) {
+static void add_group(const struct cut *cut, int64_t groups, struct line *line) {
     int64_t margin = margin_of(cut);
     int64_t period = cut->axis->stride / common_divisor(cut->axis->stride, cut->rows);
     int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(margin, cut->rows);
@@ -113,19 +129,18 @@ static void add_group(const struct cut *cut, int64_t groups, const struct line *
 }
 
 /* `cut` is of the shorter groups. */
-static void add_beyond(const struct cut *cut, int64_t groups, const struct line *line) {
+static void add_beyond(const struct cut *cut, int64_t groups, int64_t columns,
+                       struct nh_tile_count *count) {
     if (cut->length == 0 || cut->length % cut->rows) return;
     struct nh_range seen = seen_by(cut, cut->length - 1);
-    int64_t columns = seen.end - seen.begin, parts = cut->rows / cut->part;
-    for (int i = 0; i < line->lines; i++) {
-        int64_t visits = nh_ceil_div(columns, line->columns[i]), dense = columns / line->columns[i];
-        if (parts > 1) {
-            visits = parts;
-            dense = dense ? parts : 0;
-        }
-        line->count[i].visits_beyond = (double)(groups * visits);
-        line->count[i].dense_beyond = (double)(groups * dense);
+    int64_t seen_columns = seen.end - seen.begin, parts = cut->rows / cut->part;
+    int64_t visits = nh_ceil_div(seen_columns, columns), dense = seen_columns / columns;
+    if (parts > 1) {
+        visits = parts;
+        dense = dense ? parts : 0;
     }
+    count->visits_beyond = (double)(groups * visits);
+    count->dense_beyond = (double)(groups * dense);
 }
 
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
@@ -133,17 +148,27 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
     int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
     int64_t shorter = longest * axis->dilation - axis->length;
     struct cut cut = {axis, longest, rows, part, inverse};
-    const struct line line = {columns, count, counts};
-    for (int i = 0; i < count; i++)
-        counts[i] = (struct nh_tile_count){.tiles = axis->dilation * nh_ceil_div(longest, rows)};
+    struct line line;
+    line.extents = count;
+    line.halo = 0;
+    for (int i = 0; i < count; i++) {
+        line.columns[i] = columns[i];
+        line.reciprocal[i] = 1.0 / columns[i];
+        line.visits[i] = line.dense[i] = 0;
+    }
     add_group(&cut, axis->dilation - shorter, &line);
-    if (!shorter) return;
     cut.length--;
-    add_group(&cut, shorter, &line);
-    add_beyond(&cut, shorter, &line);
+    if (shorter) add_group(&cut, shorter, &line);
+    for (int i = 0; i < count; i++) {
+        counts[i] = (struct nh_tile_count){.tiles = axis->dilation * nh_ceil_div(longest, rows),
+                                           .halo = line.halo,
+                                           .visits = line.visits[i],
+                                           .dense = line.dense[i]};
+        if (shorter) add_beyond(&cut, shorter, columns[i], &counts[i]);
+    }
 }
 
-static bool same_axis(const struct nh_axis *a, const struct nh_axis *b) {
+bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b) {
     return a->length == b->length && a->window == b->window && a->stride == b->stride &&
            a->dilation == b->dilation && a->causal == b->causal;
 }
@@ -160,7 +185,7 @@ struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows
     uint64_t tile = (uint64_t)rows << 42 | (uint64_t)part << 21 | (uint64_t)columns << 1 | inverse;
     uint64_t key = (tile * 31 + (uint64_t)axis->length) * UINT64_C(0x9e3779b97f4a7c15);
     size_t place = key >> 32 & (REMEMBERED - 1);
-    if (remembered[place].tile != tile || !same_axis(&remembered[place].axis, axis)) {
+    if (remembered[place].tile != tile || !nh_same_axis(&remembered[place].axis, axis)) {
         remembered[place].axis = *axis;
         remembered[place].tile = tile;
         nh_tile_counts(axis, rows, part, inverse, &columns, 1, &remembered[place].count);

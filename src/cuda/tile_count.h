@@ -17,6 +17,9 @@ struct nh_tile_count {
     double visits_beyond, dense_beyond;
 };
 
+/* Whether counts of one are those of the other. */
+bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);
+
 /* Tiles of columns start at the halo's first position. `inverse`: rows are keys, columns the queries that attend
  * them; else rows are queries and columns keys. Exact where a group has up to 2^14 row tiles within a window and a
  * stride of its ends or in a period of its inner part; of more every n-th is counted. */
@@ -29,6 +32,7 @@ struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows
                                         int32_t columns, bool inverse);
 
 /* The same of `count` extents of column tiles at once, which costs little more than one. */
+enum { NH_MOST_EXTENTS = 18 };
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     const int32_t *columns, int count, struct nh_tile_count *counts);
 

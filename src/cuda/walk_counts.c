@@ -1,7 +1,5 @@
 #include "walk_counts.h"
 
-#include "tile_count.h"
-
 void nh_walk_init(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
                   bool beyond) {
     counts->problem = problem;
@@ -24,7 +22,7 @@ struct nh_walk_columns nh_walk_columns_of(struct nh_walk_counts *counts, const i
 }
 
 static void count_line(const struct nh_walk_counts *counts, int a, struct nh_walk_line *line) {
-    struct nh_tile_count count[NH_MOST_COLUMNS];
+    struct nh_tile_count count[NH_MOST_EXTENTS];
     nh_tile_counts(&counts->problem->axis[a], line->rows, line->part, counts->inverse,
                    counts->extent[a], counts->extents[a], count);
     line->tiles = (double)count[0].tiles;

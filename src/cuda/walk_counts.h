@@ -3,14 +3,15 @@
 #ifndef NH_WALK_COUNTS_H
 #define NH_WALK_COUNTS_H
 
+#include "tile_count.h"
 #include "tiling.h"
 
-enum { NH_MOST_COLUMNS = 18, NH_MOST_LINES = 32 };
+enum { NH_MOST_LINES = 32 };
 
 /* Of row tiles of an axis, by the extents of columns. */
 struct nh_walk_line {
     int32_t rows, part;
-    double tiles, visits[NH_MOST_COLUMNS], dense[NH_MOST_COLUMNS], longest[NH_MOST_COLUMNS];
+    double tiles, visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS], longest[NH_MOST_EXTENTS];
 };
 
 struct nh_walk_counts {
@@ -18,7 +19,7 @@ struct nh_walk_counts {
     /* rows are keys; row tiles that only the longest dilation groups have are walked in all of them */
     bool inverse, beyond;
     int extents[NH_AXES], lines[NH_AXES];
-    int32_t extent[NH_AXES][NH_MOST_COLUMNS];
+    int32_t extent[NH_AXES][NH_MOST_EXTENTS];
     struct nh_walk_line line[NH_AXES][NH_MOST_LINES];
 };
 
