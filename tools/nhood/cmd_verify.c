@@ -93,7 +93,7 @@ static int verify_solver(struct verify *verify, const struct test_case *test, in
     nhood_status status =
         nhood_plan_create(target->context, target->device, &given->problem, &options, &plan);
     if (status) return complain_library(status, test->text);
-    bool ready = data_prepare(given, plan);
+    bool ready = data_prepare(given, plan) && data_mark_workspace(given);
     for (int32_t t = 0; ready && t < NHOOD_TENSOR_COUNT; t++)
         if (tensor_role(&given->problem, t) == TENSOR_OUTPUT) ready = data_mark(given, t);
     struct comparison worst;

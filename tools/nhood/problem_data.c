@@ -116,15 +116,24 @@ void data_set_image(const struct problem_data *data, int32_t tensor, const void 
                  span_bytes(data, tensor));
 }
 
-bool data_mark(const struct problem_data *data, int32_t tensor) {
-    const struct buffer *buffer = &data->tensor[tensor];
-    unsigned char *marks = host_memory(buffer->bytes);
+static bool mark(const struct buffer *buffer) {
+    enum { PART = 1 << 16 };
+    unsigned char *marks = host_memory(PART);
     if (!marks) return false;
-    for (size_t i = 0; i < buffer->bytes; i++)
+    for (size_t i = 0; i < PART; i++)
         marks[i] = mark_pattern[i % sizeof mark_pattern];
-    buffer_write(buffer, 0, marks, buffer->bytes);
+    for (size_t at = 0; at < buffer->bytes; at += PART)
+        buffer_write(buffer, at, marks, buffer->bytes - at < PART ? buffer->bytes - at : PART);
     free(marks);
     return true;
+}
+
+bool data_mark(const struct problem_data *data, int32_t tensor) {
+    return mark(&data->tensor[tensor]);
+}
+
+bool data_mark_workspace(const struct problem_data *data) {
+    return mark(&data->workspace);
 }
 
 int data_intact(const struct problem_data *data, int32_t tensor) {

@@ -40,6 +40,10 @@ int data_intact(const struct problem_data *data, int32_t tensor);
  * message. */
 bool data_prepare(struct problem_data *data, const nhood_plan *plan);
 
+/* Marks the workspace: a mark is a NaN, and so is the result of whoever reads there what it has not written. False
+ * after a message. */
+bool data_mark_workspace(const struct problem_data *data);
+
 /* Plans the data's own problem as `op` and runs it once. 0, or the exit status after a message. */
 int data_run(struct problem_data *data, nhood_context *context, int32_t device, int32_t op,
              const char *solver);

@@ -5,35 +5,6 @@
 
 #include "forward.h"
 
-/* Partial gradients of a tile, in this order: keys and values of the halo, extra tokens, bias tables of the
- * heads of the group. Offsets in reals; the same for all tiles. */
-struct partial {
-    int64_t d_k, d_v, d_extra_k, d_extra_v, d_bias, reals;
-};
-
-static struct partial partial_layout(const struct nh_geometry *geometry) {
-    const struct nh_problem *problem = &geometry->problem;
-    struct partial partial = {0};
-    bool bwd = problem->op == NHOOD_OP_BWD;
-    if (!bwd && problem->op != NHOOD_OP_IN) return partial;
-    int64_t keys = 1, group = problem->heads / problem->kv_heads;
-    int64_t width_k = (int64_t)geometry->vectors_k * VL,
-            width_v = (int64_t)geometry->vectors_v * VL;
-    for (int a = 0; a < NH_AXES; a++)
-        keys *= geometry->tile[a].most_keys;
-    partial.d_v = bwd ? keys * width_k : 0;
-    partial.d_extra_k = partial.d_v + keys * width_v;
-    partial.d_extra_v = partial.d_extra_k + (bwd ? problem->extra_tokens * width_k : 0);
-    partial.d_bias = partial.d_extra_v + (bwd ? problem->extra_tokens * width_v : 0);
-    partial.reals = partial.d_bias + (bwd && problem->has_bias ? group * problem->bias_count : 0);
-    partial.reals = (partial.reals + NH_ALIGNMENT - 1) / NH_ALIGNMENT * NH_ALIGNMENT;
-    return partial;
-}
-
-static int64_t partial_reals(const struct nh_geometry *geometry) {
-    return partial_layout(geometry).reals;
-}
-
 /* score := P, d_score := dS, from the products S and dP. */
 static void weigh(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
@@ -75,7 +46,7 @@ static void pack_query_rows(const struct tile *tile, const struct block *block, 
     for (int32_t r = 0; r < block->rows; r++) {
         struct rows rows =
             tensor_rows(tile, tensor, tile->head, block->slow, block->middle[r], dim);
-        rows_from(rows, block->vector[r]->first, block->vector[r]->count, factor,
+        rows_from(&rows, block->vector[r]->first, block->vector[r]->count, factor,
                   out + (int64_t)r * VL * width, width);
     }
 }
@@ -126,7 +97,6 @@ static void backward_block(struct tile *tile, const struct block *block) {
     pack_query_rows(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_rows, s->width_v);
     for (int32_t r = 0; r < block->rows; r++)
         pack_softmax_state(tile, block, r);
-    clear_lanes(block, s->d_q, s->width_k);
     each_step(tile, block, backward_step);
     if (!tile->run->io->data[NHOOD_D_Q]) return;
     for (int32_t r = 0; r < block->rows; r++)
@@ -136,7 +106,6 @@ static void backward_block(struct tile *tile, const struct block *block) {
 static void backward_tile(struct tile *tile) {
     const struct nh_problem *problem = tile->problem;
     const struct partial at = partial_layout(tile->geometry);
-    memset(tile->partial, 0, (size_t)at.reals * sizeof(real));
     tile_pack(tile, (real)problem->scale);
     for (int64_t i = 0; i < tile->group; i++) {
         tile->head = tile->box.kv_head * tile->group + i;

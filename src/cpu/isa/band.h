@@ -20,6 +20,7 @@ struct band_product {
     const real *const *weight;
     const real *const *source;
     int32_t parts;
+    bool fresh;           /* out holds nothing yet */
     int64_t source_pitch; /* reals from one source row to the next */
     real *out;
     int64_t out_pitch;
@@ -55,7 +56,7 @@ INLINE void band_kernel(const int G, const int V, const int lead, const int trai
     for (int g = 0; g < G; g++) {
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++)
-            sum[g][v] = v_load(out + g * product->out_pitch + v * VL);
+            sum[g][v] = product->fresh ? (vec){0} : v_load(out + g * product->out_pitch + v * VL);
     }
     for (int32_t part = 0; part < product->parts; part++) {
         const real *weight = product->weight[part] + band->weight;

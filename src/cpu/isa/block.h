@@ -36,6 +36,14 @@ static int32_t step_part(const struct step *step, int32_t row, int32_t slow, int
     return (slow - step->slow) * step->row_count[row] + middle - step->row_begin[row];
 }
 
+/* Whether slots of key row (slow, middle) are the first thing that query vector `row` of the block meets. */
+static bool is_first(const struct tile *tile, const struct block *block, const struct step *step,
+                     int32_t row, int32_t slow, int32_t middle) {
+    const struct nh_order *order = tile->geometry->order;
+    return step->slot == 0 && tile->problem->extra_tokens == 0 &&
+           slow == order[0].begin[block->slow] && middle == order[1].begin[block->middle[row]];
+}
+
 static real *row_scores(const struct tile *tile, real *score, int32_t row) {
     return score + (int64_t)row * tile->geometry->slots * VL;
 }

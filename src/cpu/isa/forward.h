@@ -104,17 +104,20 @@ INLINE struct rows query_rows(const struct tile *tile, const struct block *block
 /* Packs the block's rows of a query-side tensor by channel: [row][channel][VL]. */
 static void pack_query_columns(const struct tile *tile, const struct block *block, int32_t tensor,
                                int64_t dim, real factor, real *columns) {
-    for (int32_t r = 0; r < block->rows; r++)
-        columns_from(query_rows(tile, block, r, tensor, dim), block->vector[r]->first,
-                     block->vector[r]->count, factor, columns + r * dim * VL, VL);
+    for (int32_t r = 0; r < block->rows; r++) {
+        struct rows rows = query_rows(tile, block, r, tensor, dim);
+        columns_from(&rows, block->vector[r]->first, block->vector[r]->count, factor,
+                     columns + r * dim * VL, VL);
+    }
 }
 
 /* Rounds lane results to a query-side tensor; factor by lane. */
 static void store_queries(const struct tile *tile, const struct block *block, int32_t row,
                           int32_t tensor, int64_t dim, const real *factor, const real *out,
                           int64_t width) {
-    rows_to(query_rows(tile, block, row, tensor, dim), block->vector[row]->first,
-            block->vector[row]->count, factor, out + (int64_t)row * VL * width, width);
+    struct rows rows = query_rows(tile, block, row, tensor, dim);
+    rows_to(&rows, block->vector[row]->first, block->vector[row]->count, factor,
+            out + (int64_t)row * VL * width, width);
 }
 
 /* ln(sum(exp(score))), of the dtype of `real`. */
@@ -129,12 +132,6 @@ static void store_lse(const struct tile *tile, const struct block *block, int32_
         memcpy((void *)(uintptr_t)row_at(&lse, vector->first + lane), &value[lane], sizeof(real));
 }
 
-/* The results of the lanes that hold a query, [row][VL][width], before the first step. */
-static void clear_lanes(const struct block *block, real *out, int64_t width) {
-    for (int32_t r = 0; r < block->rows; r++)
-        memset(out + r * VL * width, 0, (size_t)(block->vector[r]->count * width) * sizeof(real));
-}
-
 static void forward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
@@ -144,7 +141,6 @@ static void forward_block(struct tile *tile, const struct block *block) {
         s->largest[i] = LOWEST;
         s->sum[i] = 0;
     }
-    clear_lanes(block, s->out, s->width_v);
     each_step(tile, block, forward_step);
     for (int32_t r = 0; r < block->rows; r++) {
         real factor[NH_MOST_LANES];

@@ -150,43 +150,46 @@ INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, c
     }
 }
 
-/* The dtype is constant in each call, so that loads and stores compile without a branch. */
+/* The dtype is constant in each call, on a copy called `typed`, so that loads and stores compile without a branch. */
 #if NH_REAL == 64
 #define WITH_DTYPE(rows, call)                                                                     \
     do {                                                                                           \
-        (rows).dtype = NHOOD_DTYPE_F64;                                                            \
+        struct rows typed = *(rows);                                                               \
+        typed.dtype = NHOOD_DTYPE_F64;                                                             \
         call;                                                                                      \
     } while (0)
 #else
 #define WITH_DTYPE(rows, call)                                                                     \
     do {                                                                                           \
-        if ((rows).dtype == NHOOD_DTYPE_F32) {                                                     \
-            (rows).dtype = NHOOD_DTYPE_F32;                                                        \
+        struct rows typed = *(rows);                                                               \
+        if (typed.dtype == NHOOD_DTYPE_F32) {                                                      \
+            typed.dtype = NHOOD_DTYPE_F32;                                                         \
             call;                                                                                  \
-        } else if ((rows).dtype == NHOOD_DTYPE_F16) {                                              \
-            (rows).dtype = NHOOD_DTYPE_F16;                                                        \
+        } else if (typed.dtype == NHOOD_DTYPE_F16) {                                               \
+            typed.dtype = NHOOD_DTYPE_F16;                                                         \
             call;                                                                                  \
         } else {                                                                                   \
-            (rows).dtype = NHOOD_DTYPE_BF16;                                                       \
+            typed.dtype = NHOOD_DTYPE_BF16;                                                        \
             call;                                                                                  \
         }                                                                                          \
     } while (0)
 #endif
 
-/* Out of line once per dtype: the callers are many. */
-static void columns_from(struct rows rows, int32_t first, int32_t count, real factor, real *out,
-                         int64_t pitch) {
-    WITH_DTYPE(rows, pack_columns(&rows, first, count, factor, out, pitch));
+/* Out of line once per dtype: the callers are many. Rows go by address: a copy on the stack is written field by field
+ * and read back as vectors, which waits for the fields. */
+static void columns_from(const struct rows *rows, int32_t first, int32_t count, real factor,
+                         real *out, int64_t pitch) {
+    WITH_DTYPE(rows, pack_columns(&typed, first, count, factor, out, pitch));
 }
 
-static void rows_from(struct rows rows, int32_t first, int32_t count, real factor, real *out,
+static void rows_from(const struct rows *rows, int32_t first, int32_t count, real factor, real *out,
                       int64_t width) {
-    WITH_DTYPE(rows, pack_rows(&rows, first, count, factor, out, width));
+    WITH_DTYPE(rows, pack_rows(&typed, first, count, factor, out, width));
 }
 
-static void rows_to(struct rows rows, int32_t first, int32_t count, const real *factor,
+static void rows_to(const struct rows *rows, int32_t first, int32_t count, const real *factor,
                     const real *in, int64_t width) {
-    WITH_DTYPE(rows, unpack_rows(&rows, first, count, factor, in, width));
+    WITH_DTYPE(rows, unpack_rows(&typed, first, count, factor, in, width));
 }
 
 #endif

@@ -119,8 +119,8 @@ static const real *source_row(const struct tile *tile, const real *packed, int32
     return (const real *)(const void *)row_at(&v, tile->box.key[2]);
 }
 
-/* out[lane] += sum over key rows and slots of score * source row, for all rows of the block.
- * source: packed rows of the halo, [packed row][key][width], or NULL for V in place; extra: rows of
+/* out[lane] += sum over key rows and slots of score * source row, for all rows of the block; what is in out before a
+ * row's first step does not count. source: packed rows of the halo, [packed row][key][width], or NULL for V in place; extra: rows of
  * the extra tokens; out: [row][VL][width]. */
 static void gather_rows(const struct tile *tile, const struct block *block, const struct step *step,
                         real *score, const real *source, const real *extra, int32_t vectors,
@@ -128,7 +128,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
     const int64_t width = (int64_t)vectors * VL, part_scores = (int64_t)step_slots(step) * VL;
     const int32_t most = tile->geometry->band_vectors, at_once = rows_in_l1(tile, width);
     const real *weight[MOST_PARTS], *sources[MOST_PARTS];
-    struct band_product product = {weight, sources, 0, width, NULL, width};
+    struct band_product product = {weight, sources, 0, false, width, NULL, width};
     struct nh_band_list list[MOST_ROWS];
     for (int32_t r = 0; r < block->rows; r++) {
         list[r] = step_bands(tile, block->vector[r], step, false, tile->scratch.gather + r * VL);
@@ -136,6 +136,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
         weight[0] = row_scores(tile, score, r);
         sources[0] = extra + step->slot * width;
         product.parts = 1;
+        product.fresh = step->slot == 0;
         product.out = out + (int64_t)r * VL * width;
         band_run(&product, &list[r], vectors, most);
     }
@@ -148,6 +149,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                 const real *weights = row_scores(tile, score, r);
                 const int64_t key = block->vector[r]->start - tile->box.key[2];
                 product.parts = 0;
+                product.fresh = is_first(tile, block, step, r, slow, begin);
                 for (; begin < end; begin++, product.parts++) {
                     weight[product.parts] = weights + step_part(step, r, slow, begin) * part_scores;
                     sources[product.parts] =
@@ -191,7 +193,7 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
                                  tile->box.key[2]) *
                                     width;
                 }
-                struct band_product product = {weights, sources, parts, width, row, width};
+                struct band_product product = {weights, sources, parts, false, width, row, width};
                 if (parts) band_run(&product, &list, vectors, tile->geometry->band_vectors);
             }
         r = next;

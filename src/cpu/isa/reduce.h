@@ -106,7 +106,7 @@ static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_
         if (middle + 1 < geometry->order[1].length) /* most likely the next job's row */
             rows.ahead = axis_distance(tile, target[i].tensor, 1, middle, middle + 1) *
                          (int64_t)nh_dtype_bytes(rows.dtype);
-        rows_to(rows, begin, end - begin, NULL, tile->scratch.line, target[i].width);
+        rows_to(&rows, begin, end - begin, NULL, tile->scratch.line, target[i].width);
     }
 }
 
@@ -128,8 +128,9 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
                              nh_round_item(run, unit, t) * run->partial_reals + offset +
                              token * width,
                          width);
-            rows_to(extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim),
-                    0, 1, NULL, tile->scratch.line, width);
+            struct rows rows =
+                extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim);
+            rows_to(&rows, 0, 1, NULL, tile->scratch.line, width);
         }
     }
 }

@@ -2,11 +2,7 @@
 #ifndef NH_TILE_PACK_H
 #define NH_TILE_PACK_H
 
-#include "tile_rows.h"
-
-static int64_t halo_row(const struct tile *tile, int32_t slow, int32_t middle) {
-    return (int64_t)(slow - tile->box.key[0]) * tile->box.keys[1] + (middle - tile->box.key[1]);
-}
+#include "partial.h"
 
 /* Where the packed forms of a key row are: rolling tiles keep the rows last packed. */
 static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
@@ -27,22 +23,26 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
     k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
     v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
     if (s->k_columns)
-        columns_from(k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
+        columns_from(&k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
     if (s->v_columns)
-        columns_from(v, first, count, 1, s->v_columns + row * dim_v * s->key_pitch, s->key_pitch);
+        columns_from(&v, first, count, 1, s->v_columns + row * dim_v * s->key_pitch, s->key_pitch);
     if (s->k_rows)
-        rows_from(k, first, count, tile->k_factor, s->k_rows + row * tile->box.keys[2] * s->width_k,
-                  s->width_k);
+        rows_from(&k, first, count, tile->k_factor,
+                  s->k_rows + row * tile->box.keys[2] * s->width_k, s->width_k);
     if (s->v_rows)
-        rows_from(v, first, count, 1, s->v_rows + row * tile->box.keys[2] * s->width_v, s->width_v);
+        rows_from(&v, first, count, 1, s->v_rows + row * tile->box.keys[2] * s->width_v,
+                  s->width_v);
 }
 
-/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on. */
+/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on, and zeroes their
+ * partial gradients: so late that they are still in the caches when the first block adds to them. */
 static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
     if (begin < tile->packed_end) begin = tile->packed_end;
     for (int32_t slow = tile->box.key[0]; slow < tile->box.key[0] + tile->box.keys[0]; slow++)
-        for (int32_t middle = begin; middle < end; middle++)
+        for (int32_t middle = begin; middle < end; middle++) {
             pack_key_row(tile, slow, middle);
+            if (tile->partial) clear_partial_row(tile, slow, middle);
+        }
     if (end > tile->packed_end) tile->packed_end = end;
 }
 
@@ -75,18 +75,21 @@ static void pack_extra(const struct tile *tile) {
     if (s->extra_k_columns) extra_columns(tile, NHOOD_EXTRA_K, dim, s->extra_k_columns);
     if (s->extra_v_columns) extra_columns(tile, NHOOD_EXTRA_V, dim_v, s->extra_v_columns);
     for (int32_t token = 0; token < tile->problem->extra_tokens; token++) {
-        if (s->extra_k_rows)
-            rows_from(extra_rows(tile, NHOOD_EXTRA_K, token, dim), 0, 1, tile->k_factor,
-                      s->extra_k_rows + token * s->width_k, s->width_k);
-        if (s->extra_v_rows)
-            rows_from(extra_rows(tile, NHOOD_EXTRA_V, token, dim_v), 0, 1, 1,
-                      s->extra_v_rows + token * s->width_v, s->width_v);
+        if (s->extra_k_rows) {
+            struct rows k = extra_rows(tile, NHOOD_EXTRA_K, token, dim);
+            rows_from(&k, 0, 1, tile->k_factor, s->extra_k_rows + token * s->width_k, s->width_k);
+        }
+        if (s->extra_v_rows) {
+            struct rows v = extra_rows(tile, NHOOD_EXTRA_V, token, dim_v);
+            rows_from(&v, 0, 1, 1, s->extra_v_rows + token * s->width_v, s->width_v);
+        }
     }
 }
 
 /* Everything that a tile needs before its blocks; the keys too, unless the walk packs them as it goes. */
 static void tile_pack(struct tile *tile, real k_factor) {
     tile->k_factor = k_factor;
+    if (tile->partial) clear_partial_rest(tile);
     if (!tile->geometry->rolling)
         pack_keys(tile, tile->box.key[1], tile->box.key[1] + tile->box.keys[1]);
     pack_extra(tile);

@@ -119,7 +119,6 @@ static void unfused_block(struct tile *tile, const struct block *block) {
             fill_unused(tile, block, r);
         break;
     case NHOOD_OP_NN:
-        clear_lanes(block, s->out, s->width_v);
         each_step(tile, block, nn_step);
         for (int32_t r = 0; r < block->rows; r++)
             store_queries(tile, block, r, NHOOD_O, problem->dim_v, NULL, s->out, s->width_v);
@@ -131,8 +130,6 @@ static void unfused_block(struct tile *tile, const struct block *block) {
 }
 
 static void unfused_tile(struct tile *tile) {
-    int64_t reals = partial_layout(tile->geometry).reals;
-    if (tile->partial) memset(tile->partial, 0, (size_t)reals * sizeof(real));
     tile_pack(tile, 1);
     for (int64_t i = 0; i < tile->group; i++) {
         tile->head = tile->box.kv_head * tile->group + i;
