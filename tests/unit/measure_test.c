@@ -242,6 +242,10 @@ static void slow_builds(void) {
               winner.solver == &quick,
           "no time for a second: %d built", (int)fake_built);
     restore();
+    build_lasts_s = 0.2;
+    CHECK(!measured(0.15, NULL, &counts, &winner) && counts.records == fake_built,
+          "builds that outlast the budget: %d made, %d timed", (int)fake_built, counts.records);
+    restore();
     build_lasts_s = 0.02;
     quick_compiles = false;
     CHECK(!measured(0, NULL, &counts, &winner) && counts.records == 3 && fake_built == 3,
