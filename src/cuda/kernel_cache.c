@@ -305,22 +305,30 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
     return status;
 }
 
+/* Plans whose blocks need different amounts share kernels: the most that any of them asked for stays allowed. Under the
+ * lock. */
+static nhood_status allow_shared(const struct nh_cuda_device *device, int64_t shared_bytes,
+                                 nh_cu_kernel kernel) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    int allowed = 0;
+    if (shared_bytes == 0) return NHOOD_OK; /* static tables, up to 48 KiB, need no asking */
+    driver->kernel_get(&allowed, NH_CU_FUNCTION_SHARED_BYTES, kernel, device->handle);
+    return nh_driver_check(driver,
+                           driver->kernel_set(NH_CU_FUNCTION_SHARED_BYTES,
+                                              (int)nh_max(allowed, shared_bytes), kernel,
+                                              device->handle),
+                           "dynamic shared memory");
+}
+
 /* Loads the kernel into the current context too, so that a first execute during a graph capture need not. */
-static nhood_status prepare(const struct nh_cuda_device *device, int64_t shared_bytes,
-                            struct nh_kernel *kernel) {
+static nhood_status prepare(const struct nh_cuda_device *device, struct nh_kernel *kernel) {
     const struct nh_driver *driver = &device->cuda->driver;
     nh_cu_function function;
     int mode = NH_CU_CAPTURE_RELAXED, registers = 0, local_bytes = 0;
     driver->capture_mode(&mode);
-    nhood_status status = NHOOD_OK;
-    if (shared_bytes > 0) /* 48 KiB in all, the kernel's static tables included, need no asking */
-        status = nh_driver_check(driver,
-                                 driver->kernel_set(NH_CU_FUNCTION_SHARED_BYTES, (int)shared_bytes,
-                                                    kernel->handle, device->handle),
-                                 "dynamic shared memory");
-    if (!status)
-        status = nh_driver_check(driver, driver->kernel_function(&function, kernel->handle),
-                                 "loading a kernel into the context");
+    nhood_status status =
+        nh_driver_check(driver, driver->kernel_function(&function, kernel->handle),
+                        "loading a kernel into the context");
     if (!status) {
         driver->kernel_get(&registers, NH_CU_FUNCTION_REGISTERS, kernel->handle, device->handle);
         driver->kernel_get(&local_bytes, NH_CU_FUNCTION_LOCAL_BYTES, kernel->handle,
@@ -345,8 +353,9 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
         kernel_key(cache, spec, device->arch, key);
         status = obtain(cache, device, spec, key, &kernel->handle);
     }
+    if (!status) status = allow_shared(device, shared_bytes, kernel->handle);
     pthread_mutex_unlock(&cache->lock);
-    if (!status) status = prepare(device, shared_bytes, kernel);
+    if (!status) status = prepare(device, kernel);
     nh_cuda_leave(device, &scope);
     return status;
 }

@@ -10,7 +10,9 @@ struct fake_state fake;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Kernels are their names, libraries count, contexts and streams are addresses, contexts one per device. */
-static char names[256][64];
+enum { NAMES = 256, UNASKED_SHARED_BYTES = 48 << 10, MOST_SHARED_BYTES = 232448 };
+static char names[NAMES][64];
+static int shared_bytes_allowed[NAMES]; /* as the driver does, for launches by that name */
 static int name_count, context_memory[FAKE_DEVICES], stream_memory;
 
 static bool fails(const char *name) {
@@ -200,7 +202,7 @@ static nh_cu_result fake_library_kernel(nh_cu_kernel *kernel, nh_cu_library libr
     int slot = 0;
     while (slot < name_count && strcmp(names[slot], name) != 0)
         slot++;
-    if (slot == name_count && name_count < 255) {
+    if (slot == name_count && name_count < NAMES - 1) {
         snprintf(names[slot], sizeof names[slot], "%s", name);
         name_count++;
     }
@@ -215,18 +217,28 @@ static nh_cu_result fake_kernel_function(nh_cu_function *function, nh_cu_kernel 
     return 0;
 }
 
+static int *allowed_for(void *kernel) {
+    return &shared_bytes_allowed[((char *)kernel - names[0]) / (ptrdiff_t)sizeof names[0]];
+}
+
 static nh_cu_result fake_kernel_get(int *value, int attribute, nh_cu_kernel kernel,
                                     nh_cu_device device) {
-    (void)attribute, (void)kernel, (void)device;
+    (void)device;
     MAY_FAIL("kernel_get");
-    *value = 0;
+    pthread_mutex_lock(&lock);
+    *value = attribute == NH_CU_FUNCTION_SHARED_BYTES ? *allowed_for(kernel) : 0;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 static nh_cu_result fake_kernel_set(int attribute, int value, nh_cu_kernel kernel,
                                     nh_cu_device device) {
-    (void)attribute, (void)value, (void)kernel, (void)device;
+    (void)device;
     MAY_FAIL("kernel_set");
+    if (attribute != NH_CU_FUNCTION_SHARED_BYTES || value > MOST_SHARED_BYTES) return FAKE_ERROR;
+    pthread_mutex_lock(&lock);
+    *allowed_for(kernel) = value;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -238,9 +250,14 @@ static nh_cu_result fake_launch(nh_cu_function function, unsigned grid_x, unsign
     MAY_FAIL("launch");
     /* The hardware's limits. */
     if (!grid_x || grid_x > INT32_MAX || !grid_y || grid_y > 65535 || !grid_z || grid_z > 65535 ||
-        !block_x || block_x > 1024 || shared_bytes > 232448)
+        !block_x || block_x > 1024)
         return FAKE_ERROR;
     pthread_mutex_lock(&lock);
+    int allowed = *allowed_for(function);
+    if ((int)shared_bytes > (allowed > UNASKED_SHARED_BYTES ? allowed : UNASKED_SHARED_BYTES)) {
+        pthread_mutex_unlock(&lock);
+        return FAKE_ERROR;
+    }
     if (fake.launch_count < FAKE_LAUNCHES) {
         struct fake_launch *launch = &fake.launch[fake.launch_count];
         snprintf(launch->kernel, sizeof launch->kernel, "%s", (const char *)(void *)function);

@@ -179,6 +179,28 @@ static void check_left_out(void) {
     operation->destroy(operation);
 }
 
+static struct nh_operation *tiled(const char *text, struct nh_problem *problem) {
+    const struct nh_config tile = {.value = {1, 8, 8}};
+    struct nh_operation *operation = NULL;
+    read_problem(text, problem);
+    CHECK(!nh_solver_cuda_naive.build(problem, &f.device[0], &tile, &operation), "%s",
+          nhood_last_error());
+    return operation;
+}
+
+/* The halo of a smaller window needs less shared memory of the same kernel, and takes none from plans that were there. */
+static void check_shared_kernel(void) {
+    struct nh_problem wide_problem, narrow_problem;
+    struct nh_operation *wide = tiled("fwd:f32:b1h1d32:56x56:w13x13", &wide_problem);
+    struct nh_operation *narrow = tiled("fwd:f32:b1h1d32:56x56:w7x7", &narrow_problem);
+    nhood_io io = pretended_io(&wide_problem, wide);
+    fake.launch_count = 0;
+    CHECK(wide->run(wide, &io) == NHOOD_OK, "%s", nhood_last_error());
+    CHECK(fake.launch[0].shared_bytes > 48 << 10, "%u bytes", fake.launch[0].shared_bytes);
+    narrow->destroy(narrow);
+    wide->destroy(wide);
+}
+
 static void check_alignment_of(const char *text, int32_t tensor, int offset_bytes,
                                const char *refusal) {
     struct nh_problem problem;
@@ -256,6 +278,7 @@ int main(void) {
     check_large();
     check_grid_limits();
     check_left_out();
+    check_shared_kernel();
     check_alignment();
     check_vector();
     fixture_close(&f, "launches");

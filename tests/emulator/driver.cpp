@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <map>
 #include <mutex>
 
 extern "C" {
@@ -29,10 +30,16 @@ nh_cu_result cuStreamWaitEvent(nh_cu_stream, nh_cu_event, unsigned);
 namespace {
 
 constexpr nh_cu_result FAILED = 1;
-constexpr int POINTER_DEVICE_ORDINAL = 9;
+constexpr int POINTER_DEVICE_ORDINAL = 9, UNASKED_SHARED_BYTES = 48 << 10;
 std::mutex one_launch;
 int memory_for_handles;
 thread_local int contexts;
+std::map<void *, int> shared_bytes_allowed; // where it was asked for
+
+int allowed_for(void *kernel) {
+    auto asked = shared_bytes_allowed.find(kernel);
+    return asked == shared_bytes_allowed.end() ? UNASKED_SHARED_BYTES : asked->second;
+}
 
 int number_of(const char *variable, int otherwise) {
     const char *text = getenv(variable);
@@ -157,12 +164,16 @@ nh_cu_result cuKernelGetFunction(nh_cu_function *function, nh_cu_kernel kernel) 
     *function = (nh_cu_function)kernel;
     return NH_CU_SUCCESS;
 }
-nh_cu_result cuKernelGetAttribute(int *value, int, nh_cu_kernel, nh_cu_device) {
-    *value = 0;
+nh_cu_result cuKernelGetAttribute(int *value, int attribute, nh_cu_kernel kernel, nh_cu_device) {
+    std::lock_guard<std::mutex> lock(one_launch);
+    *value = attribute == NH_CU_FUNCTION_SHARED_BYTES ? allowed_for(kernel) : 0;
     return NH_CU_SUCCESS;
 }
-nh_cu_result cuKernelSetAttribute(int, int value, nh_cu_kernel, nh_cu_device) {
-    return value <= (int)emulator::MOST_SHARED_BYTES ? NH_CU_SUCCESS : FAILED;
+nh_cu_result cuKernelSetAttribute(int, int value, nh_cu_kernel kernel, nh_cu_device) {
+    if (value > (int)emulator::MOST_SHARED_BYTES) return FAILED;
+    std::lock_guard<std::mutex> lock(one_launch);
+    shared_bytes_allowed[kernel] = value;
+    return NH_CU_SUCCESS;
 }
 nh_cu_result cuLaunchKernel(nh_cu_function function, unsigned grid_x, unsigned grid_y,
                             unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
@@ -170,8 +181,9 @@ nh_cu_result cuLaunchKernel(nh_cu_function function, unsigned grid_x, unsigned g
     bool grid_fits =
         grid_x && grid_x <= INT32_MAX && grid_y && grid_y <= 65535 && grid_z && grid_z <= 65535;
     bool block_fits = block_x && block_x <= emulator::MOST_THREADS && block_y == 1 && block_z == 1;
-    if (!grid_fits || !block_fits || shared_bytes > emulator::MOST_SHARED_BYTES) return FAILED;
+    if (!grid_fits || !block_fits) return FAILED;
     std::lock_guard<std::mutex> lock(one_launch);
+    if ((int)shared_bytes > allowed_for(function)) return FAILED;
     emulator::run_grid({grid_x, grid_y, grid_z}, block_x, shared_bytes,
                        (void (*)(void **))(void *)function, parameters);
     return NH_CU_SUCCESS;
