@@ -1,10 +1,11 @@
 /* What choosing a plan costs: microseconds in which the planner ranks problems that it meets for the first time, in a
  * process that has planned others.
  *
- *     nhood suite paper-3d --sample 300 | build/planning h200 [--list]
+ *     nhood suite paper-3d --sample 300 | build/planning h200 [--list | --wisdom]
  *
- * GPU: one that `nhood simulate --gpu` knows. Neither the context's memory of rankings nor wisdom takes part. --list
- * prints all candidates with their estimates, to compare versions of the search. */
+ * GPU: one that `nhood simulate --gpu` knows. The context's memory of rankings takes no part, nor does wisdom but with
+ * --wisdom, which has every candidate's estimate for its time. --list prints all candidates with their estimates, to
+ * compare versions of the search. */
 #include "cuda.h"
 #include "planner.h"
 #include "registry.h"
@@ -34,13 +35,41 @@ static nhood_status parse(char *line, struct nh_problem *problem) {
     return status ? status : nh_problem_canonical(&given, problem);
 }
 
-static void list(const struct nh_request *request, const char *text) {
+static void list(const struct nh_request *request) {
     static struct nh_choice choice[MOST_LISTED];
     int count = nh_planner_list(request, choice, MOST_LISTED);
+    char text[LINE_BYTES];
+    nh_problem_text(request->problem, text, sizeof text);
     for (int i = 0; i < count; i++) {
         char config[NH_CONFIG_BYTES];
         nh_config_text(choice[i].solver, &choice[i].config, config, sizeof config);
         printf("%s %s %s %.6g\n", text, choice[i].solver->name, config, choice[i].estimate_ns);
+    }
+}
+
+static double rank_us(const struct nh_request *request) {
+    struct nh_ranking ranking;
+    double start = now_us();
+    nhood_status status = nh_planner_rank(request, &ranking);
+    double us = now_us() - start;
+    if (status) fprintf(stderr, "planning: %s\n", nhood_last_error());
+    return us;
+}
+
+/* Times of all candidates, as if they had been measured. */
+static void learn(const struct nh_request *request) {
+    static struct nh_choice choice[MOST_LISTED];
+    int count = nh_planner_list(request, choice, MOST_LISTED);
+    struct nh_wisdom_key key;
+    nh_wisdom_key(request->device, request->problem, &key);
+    for (int i = 0; i < count; i++) {
+        char config[NH_CONFIG_BYTES];
+        nh_config_text(choice[i].solver, &choice[i].config, config, sizeof config);
+        const struct nh_wisdom_record record = {
+            key.device, key.problem, choice[i].solver->name, config, (int64_t)choice[i].estimate_ns,
+            7};
+        if (nh_wisdom_add(request->wisdom, &record))
+            fprintf(stderr, "planning: %s\n", nhood_last_error());
     }
 }
 
@@ -55,34 +84,36 @@ static void summarise(double *us, size_t count) {
 }
 
 int main(int argc, char **argv) {
+    static struct nh_problem problem[MOST_PROBLEMS];
     static double us[MOST_PROBLEMS];
     const struct nh_host host = {0};
     struct nh_device device;
     struct nh_wisdom *wisdom;
     char line[LINE_BYTES];
     bool listing = argc == 3 && !strcmp(argv[2], "--list");
+    bool wise = argc == 3 && !strcmp(argv[2], "--wisdom");
     size_t count = 0;
-    if (argc != 2 + listing) {
-        fprintf(stderr, "usage: planning GPU [--list] < problems\n");
+    if (argc != 2 + (listing || wise)) {
+        fprintf(stderr, "usage: planning GPU [--list | --wisdom] < problems\n");
         return EXIT_FAILURE;
     }
     if (nh_cuda_describe(argv[1], &host, &device) || nh_wisdom_create(&host, &wisdom)) {
         fprintf(stderr, "planning: %s\n", nhood_last_error());
         return EXIT_FAILURE;
     }
-    while (count < MOST_PROBLEMS && fgets(line, sizeof line, stdin)) {
-        struct nh_problem problem;
-        struct nh_ranking ranking;
-        const struct nh_request request = {nh_registry_solvers, &device, &problem, NULL, wisdom};
-        if (parse(line, &problem)) {
+    for (; count < MOST_PROBLEMS && fgets(line, sizeof line, stdin); count++)
+        if (parse(line, &problem[count])) {
             fprintf(stderr, "planning: %s: %s\n", line, nhood_last_error());
             return EXIT_FAILURE;
         }
-        double start = now_us();
-        nhood_status status = nh_planner_rank(&request, &ranking);
-        us[count++] = now_us() - start;
-        if (status) fprintf(stderr, "planning: %s: %s\n", line, nhood_last_error());
-        if (listing) list(&request, line);
+    for (size_t i = 0; i < count; i++) {
+        const struct nh_request request = {nh_registry_solvers, &device, &problem[i], NULL, wisdom};
+        if (wise) learn(&request);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct nh_request request = {nh_registry_solvers, &device, &problem[i], NULL, wisdom};
+        us[i] = rank_us(&request);
+        if (listing) list(&request);
     }
     if (!listing && count) summarise(us, count);
     nh_wisdom_destroy(wisdom);

@@ -1,12 +1,14 @@
 /* Ranking, explaining and building candidates. The least estimate wins unless wisdom knows better. */
 #include "planner.h"
 
+#include "wise_choice.h"
+
 #include <stdio.h>
 #include <string.h>
 
 enum { MOST_CANDIDATES = 64 };
 
-static bool asked(const struct nh_request *request, const struct nh_solver *solver) {
+bool nh_asked(const struct nh_request *request, const struct nh_solver *solver) {
     return solver->device_kind == request->device->info.kind &&
            (!request->only || strcmp(request->only, solver->name) == 0);
 }
@@ -24,10 +26,27 @@ static int candidates_of(const struct nh_request *request, const struct nh_solve
     return solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
 }
 
-static struct nh_choice best_of(const struct nh_request *request, const struct nh_solver *solver) {
+/* What wisdom knows to be fastest, and whether its solver would still propose it: wisdom may be older than the solver. */
+struct wise {
+    struct nh_wise_choice known;
+    bool proposed;
+};
+
+/* Solvers are asked for their best candidate, that of the wise choice for all of them. */
+static struct nh_choice best_of(const struct nh_request *request, const struct nh_solver *solver,
+                                struct wise *wise) {
+    struct nh_config config[MOST_CANDIDATES];
+    const struct nh_choice *known = &wise->known.choice;
+    bool all = solver == known->solver;
+    memset(config, 0, (all ? MOST_CANDIDATES : 1) * sizeof *config);
+    int count =
+        solver->candidates(request->problem, request->device, config, all ? MOST_CANDIDATES : 1);
+    for (int i = 0; all && i < count; i++)
+        wise->proposed |= !memcmp(&config[i], &known->config, sizeof *config);
     struct nh_choice best = {.solver = NULL};
-    if (solver->candidates(request->problem, request->device, &best.config, 1) < 1) return best;
+    if (count < 1) return best;
     best.solver = solver;
+    best.config = config[0];
     best.estimate_ns = solver->estimate(request->problem, request->device, &best.config, NULL);
     return best;
 }
@@ -42,87 +61,45 @@ static void insert(struct nh_ranking *ranking, const struct nh_choice *choice) {
 
 /* ---- what wisdom knows ---- */
 
-struct wise_search {
-    const struct nh_request *request;
-    const char *expected; /* the solver of the least estimate */
-    bool fair;            /* it was timed, too */
-    struct nh_choice best;
-};
-
-/* A config is only taken if the solver would propose it now: wisdom may be older than the solver. */
-static bool proposed(const struct nh_request *request, const struct nh_solver *solver,
-                     const struct nh_config *config) {
-    struct nh_config candidate[MOST_CANDIDATES];
-    int count = candidates_of(request, solver, candidate);
-    for (int i = 0; i < count; i++)
-        if (!memcmp(&candidate[i], config, sizeof *config)) return true;
-    return false;
-}
-
-static const struct nh_solver *find_solver(const struct nh_request *request, const char *name) {
-    for (int i = 0; request->table[i]; i++)
-        if (asked(request, request->table[i]) && !strcmp(request->table[i]->name, name))
-            return request->table[i];
-    return NULL;
-}
-
-/* Equal times are decided by solver and config, so that the order of the records does not matter. */
-static bool beats(const struct nh_wisdom_record *record, const struct nh_choice *best) {
-    if (!best->solver || record->median_ns != best->measured_ns)
-        return !best->solver || record->median_ns < best->measured_ns;
-    char config[NH_CONFIG_BYTES];
-    nh_config_text(best->solver, &best->config, config, sizeof config);
-    int order = strcmp(record->solver, best->solver->name);
-    return order ? order < 0 : strcmp(record->config, config) < 0;
-}
-
-static void consider_record(void *user, const struct nh_wisdom_record *record) {
-    struct wise_search *search = user;
-    const struct nh_request *request = search->request;
-    search->fair |= !strcmp(record->solver, search->expected);
-    if (!beats(record, &search->best)) return;
-    const struct nh_solver *solver = find_solver(request, record->solver);
-    struct nh_config config;
-    if (!solver || !nh_config_parse(solver, record->config, &config) ||
-        solver->refuse(request->problem, request->device) || !proposed(request, solver, &config))
-        return;
-    search->best = (struct nh_choice){
-        .solver = solver,
-        .config = config,
-        .estimate_ns = solver->estimate(request->problem, request->device, &config, NULL),
-        .measured_ns = record->median_ns,
-        .samples = record->samples,
-    };
-}
-
 /* Moves wisdom's choice to the front, in place of the same solver's estimate. Records without any of the solver
  * that the estimate prefers say nothing against it: they are of a contest held to one solver, or older than it. */
-static void prefer_wisdom(const struct nh_request *request, struct nh_ranking *ranking) {
-    struct wise_search search = {.request = request, .expected = ranking->choice[0].solver->name};
-    struct nh_wisdom_key key;
-    if (!nh_wisdom_has_any(request->wisdom)) return;
-    nh_wisdom_key(request->device, request->problem, &key);
-    nh_wisdom_visit(request->wisdom, &key, consider_record, &search);
+static void prefer_wisdom(const struct nh_request *request, const struct nh_wisdom_key *key,
+                          struct wise *wise, struct nh_ranking *ranking) {
+    struct nh_choice *chosen = &wise->known.choice;
+    if (!chosen->solver || !nh_wise_about(request, key, ranking->choice[0].solver)) return;
+    while (!wise->proposed) {
+        nh_wise_next(request, key, &wise->known);
+        if (!chosen->solver) return;
+        if (!chosen->solver->refuse(request->problem, request->device))
+            best_of(request, chosen->solver, wise);
+    }
+    chosen->estimate_ns =
+        chosen->solver->estimate(request->problem, request->device, &chosen->config, NULL);
     int at = 0;
-    while (at < ranking->count && ranking->choice[at].solver != search.best.solver)
+    while (ranking->choice[at].solver != chosen->solver)
         at++;
-    if (at == ranking->count || !search.fair) return;
     for (; at > 0; at--)
         ranking->choice[at] = ranking->choice[at - 1];
-    ranking->choice[0] = search.best;
+    ranking->choice[0] = *chosen;
 }
 
 nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking) {
     char refusals[3072] = "";
     int count = 0;
+    struct nh_wisdom_key key;
+    struct wise wise = {.proposed = false};
     ranking->count = 0;
+    if (nh_wisdom_has_any(request->wisdom)) {
+        nh_wisdom_key(request->device, request->problem, &key);
+        nh_wise_next(request, &key, &wise.known);
+    }
     for (int i = 0; request->table[i] && ranking->count < NH_MOST_SOLVERS; i++) {
         const struct nh_solver *solver = request->table[i];
-        if (!asked(request, solver)) continue;
+        if (!nh_asked(request, solver)) continue;
         count++;
         const char *refusal = solver->refuse(request->problem, request->device);
         struct nh_choice best = {.solver = NULL};
-        if (!refusal) best = best_of(request, solver);
+        if (!refusal) best = best_of(request, solver, &wise);
         if (best.solver) {
             insert(ranking, &best);
         } else {
@@ -133,7 +110,7 @@ nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking
         return nh_error(NHOOD_ERR_ARGUMENT, "options.solver = '%s': no such solver runs on %s",
                         request->only ? request->only : "", request->device->info.name);
     if (!ranking->count) return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", refusals);
-    prefer_wisdom(request, ranking);
+    prefer_wisdom(request, &key, &wise, ranking);
     return NHOOD_OK;
 }
 
@@ -141,7 +118,8 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
     int count = 0;
     for (int i = 0; request->table[i]; i++) {
         const struct nh_solver *solver = request->table[i];
-        if (!asked(request, solver) || solver->refuse(request->problem, request->device)) continue;
+        if (!nh_asked(request, solver) || solver->refuse(request->problem, request->device))
+            continue;
         struct nh_config config[MOST_CANDIDATES];
         int configs = candidates_of(request, solver, config);
         for (int c = 0; c < configs; c++) {
@@ -204,7 +182,7 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_rankin
                         nhood_candidate_fn report, void *user) {
     static const struct nh_choice none = {.solver = NULL};
     for (int i = 0; request->table[i]; i++)
-        if (asked(request, request->table[i]))
+        if (nh_asked(request, request->table[i]))
             explain_solver(request, request->table[i], ranking->count ? &ranking->choice[0] : &none,
                            report, user);
 }

@@ -14,6 +14,9 @@ struct nh_request {
     struct nh_wisdom *wisdom;
 };
 
+/* Whether the solver takes part. */
+bool nh_asked(const struct nh_request *request, const struct nh_solver *solver);
+
 struct nh_choice {
     const struct nh_solver *solver;
     struct nh_config config;
