@@ -184,14 +184,25 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
+/* Bytes that rows read and write, the rows of their keys each time they meet them; 0 where estimates of arithmetic were
+ * fitted to all of a time. */
+static double bytes_moved(const struct nh_problem *problem) {
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD) return 0;
+    double rows = (double)(problem->batch * problem->heads * problem->tokens);
+    double reads = rows * (double)problem->window_count * (double)(problem->dim + problem->dim_v) *
+                   (double)nh_dtype_bytes(problem->dtype);
+    return problem->bytes + (problem->op == NHOOD_OP_BWD ? 2 : 1) * reads;
+}
+
 /* Multiply-adds outside tensor cores: 128 lanes per multiprocessor and clock, of which loads, shuffles and address
  * arithmetic leave a few in a hundred, more where no column has to be checked; what every row costs before its first key;
- * and what a key takes that a row has to wait for, where there are few rows. Fitted on an H200. */
+ * what a key takes that a row has to wait for, where there are few rows; and what is moved, mostly from the L2. Fitted on
+ * an H200. */
 static double rows_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    const double launch_ns = 7750, backward = 1.98, key_clocks = 1380;
+    const double launch_ns = 8500, backward = 1.98, key_clocks = 1380, bytes_per_clock = 23;
     /* nn shuffles nothing; in looks for its weights in lines far apart */
-    static const double pace[] = {[NHOOD_OP_FWD] = 1,
-                                  [NHOOD_OP_BWD] = 1,
+    static const double pace[] = {[NHOOD_OP_FWD] = 1.25,
+                                  [NHOOD_OP_BWD] = 1.25,
                                   [NHOOD_OP_PN] = 1.1,
                                   [NHOOD_OP_NN] = 2,
                                   [NHOOD_OP_IN] = 0.3};
@@ -203,7 +214,8 @@ static double rows_ns(const struct nh_problem *problem, const struct nh_cuda_dev
     double clocks =
         (nh_problem_flops(problem) / (lanes * 256) + rows * row_clocks) / cuda->multiprocessors;
     double alone = passes * (double)problem->window_count * key_clocks;
-    return nh_cuda_clocks_ns(cuda, fmax(clocks, alone)) + passes * launch_ns;
+    double moving = bytes_moved(problem) / bytes_per_clock / cuda->multiprocessors;
+    return nh_cuda_clocks_ns(cuda, fmax(clocks, alone) + moving) + passes * launch_ns;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
