@@ -165,6 +165,18 @@ def test_repeated_calls_keep_no_memory():
     assert _plans.find_plan.cache_info().currsize == plans
 
 
+def test_plans_that_share_a_kernel():
+    """The levels of a model: what the last one needs does not become the limit of those before."""
+    levels = [torch.randn(2, length, length, 2, 32, device="cuda") for length in (56, 28, 14, 7)]
+    exact = [nt.na2d(*[query.double().cpu()] * 3, 7) for query in levels]
+    nhood.configure(solver="cuda.naive")  # its blocks need as much shared memory as their halos
+    try:
+        for query, expected in zip(levels * 2, exact * 2):
+            near(nt.na2d(query, query, query, 7), expected, 32, "float32")
+    finally:
+        nhood.configure()
+
+
 def test_deterministic():
     query, key, value = (t.requires_grad_() for t in small(dtype=torch.bfloat16))
     torch.use_deterministic_algorithms(True)
