@@ -6,6 +6,7 @@
 
 #include "cuda_solvers.h"
 #include "dtype.h"
+#include "gemm_part.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,6 +21,13 @@ static const int shapes[3][MOST_SHAPES][NH_AXES] = {
     {{1, 1, 128}, {1, 1, 64}, {1, 1, 32}, {1, 1, 16}},
     {{1, 8, 16}, {1, 8, 8}, {1, 4, 16}, {1, 4, 8}, {1, 4, 4}, {1, 1, 64}},
     {{4, 4, 8}, {4, 4, 4}, {2, 4, 8}, {2, 4, 4}, {2, 2, 4}, {1, 1, 64}},
+};
+
+/* Of the part kernels: along the last axes no wider than the rows of a warp. */
+static const int part_shapes[3][MOST_SHAPES][NH_AXES] = {
+    {{1, 1, 128}, {1, 1, 64}, {1, 1, 32}, {1, 1, 16}},
+    {{1, 32, 4}, {1, 16, 4}, {1, 8, 4}, {1, 4, 4}, {1, 8, 2}, {1, 1, 16}},
+    {{8, 4, 4}, {4, 4, 4}, {2, 4, 4}, {1, 4, 4}, {8, 2, 4}, {4, 2, 4}},
 };
 
 static int64_t group_length(const struct nh_axis *axis) {
@@ -69,13 +77,15 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 }
 
 static bool complete(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int shape[NH_AXES], int columns, struct nh_config *config) {
+                     const int shape[NH_AXES], int columns, int planes, struct nh_config *config) {
     if (!shape[0]) return false;
     memset(config, 0, sizeof *config);
     for (int a = 0; a < NH_AXES; a++)
         config->value[GEMM_TILE + a] = shape[a];
     config->value[GEMM_COLUMNS] = columns;
-    return fits(problem, cuda, config);
+    config->value[GEMM_PLANES] = planes;
+    return nh_gemm_in_parts(config) ? nh_gemm_part_takes(problem, cuda, config)
+                                    : fits(problem, cuda, config);
 }
 
 /* The three products of kernels/gemm_pn.cu and gemm_band.cu, and what they cost a warp: instructions per tile, per
@@ -168,6 +178,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double seconds = 0, launches = 1;
     switch (problem->op) {
     case NHOOD_OP_FWD:
+        if (nh_gemm_in_parts(config)) return nh_gemm_part_ns(problem, cuda, config) + 3050 * 2;
         seconds = product_seconds(problem, cuda, config, dim, PN) +
                   product_seconds(problem, cuda, config, dim_v, NN);
         seconds +=
@@ -215,7 +226,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->op < NHOOD_OP_PN && nh_gemm_slab_bytes(problem) > MOST_SLAB_BYTES)
         return "attention weights of one key head would take more than 16 GiB of workspace";
     const int *smallest = shapes[problem->rank - 1][problem->rank == 1 ? 3 : 4];
-    if (!complete(problem, cuda, smallest, 32, &config))
+    if (!complete(problem, cuda, smallest, 32, 0, &config))
         return "not even the smallest tile fits the device's shared memory";
     if (problem->batch > INT32_MAX / problem->heads ||
         nh_gemm_tiles(problem, &config) > INT32_MAX / (problem->batch * problem->heads))
@@ -243,10 +254,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     double ns[MOST_CANDIDATES];
     int count = 0;
     if (capacity > MOST_CANDIDATES) capacity = MOST_CANDIDATES;
-    for (int i = 0; i < 2 * MOST_SHAPES; i++) {
+    for (int i = 0; i < 4 * MOST_SHAPES; i++) {
+        bool parts = i % 4 > 1;
+        int columns = parts ? 0 : i % 2 ? 32 : 64;
         struct nh_config next;
-        if (complete(problem, device->backend, shapes[problem->rank - 1][i / 2], i % 2 ? 32 : 64,
-                     &next))
+        if (complete(problem, device->backend,
+                     (parts ? part_shapes : shapes)[problem->rank - 1][i / 4], columns,
+                     parts && i % 2, &next))
             count = add_candidate(&next, estimate(problem, device, &next, NULL), config, ns, count,
                                   capacity);
     }
@@ -260,7 +274,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, nh_gemm_add_steps, operation);
 }
 
-static const char *const knobs[] = {"t0", "t1", "t2", "columns", NULL};
+static const char *const knobs[] = {"t0", "t1", "t2", "columns", "planes", NULL};
 
 const struct nh_solver nh_solver_cuda_gemm = {"cuda.gemm", NHOOD_DEVICE_CUDA, knobs, refuse,
                                               candidates,  estimate,          build};

@@ -5,7 +5,12 @@
 #include "launch.h"
 
 /* config.value[] */
-enum { GEMM_TILE, GEMM_COLUMNS = GEMM_TILE + NH_AXES };
+/* GEMM_COLUMNS of 0: the part kernels, see gemm_part.h; with GEMM_PLANES a part is a plane */
+enum { GEMM_TILE, GEMM_COLUMNS = GEMM_TILE + NH_AXES, GEMM_PLANES };
+
+static inline bool nh_gemm_in_parts(const struct nh_config *config) {
+    return config->value[GEMM_COLUMNS] == 0;
+}
 
 /* Elements of a row in shared memory, before the padding against bank conflicts: whole product steps. */
 static inline int64_t nh_gemm_width(int64_t dim) {

@@ -1,5 +1,5 @@
 /* cuda.gemm's launches: one for an operator; for attention
- *     forward   S = pn(Q, K), P = softmax(S) in S's memory, O = nn(P, V)
+ *     forward   S = pn(Q, K), P = softmax(S) in S's memory, O = nn(P, V); in parts P = softmax(pn(Q, K)), O = nn(P, V)
  *     backward  P = exp(pn(Q, K) - LSE), dV = in(P, dO), dS = P (pn(dO, V) - delta) in P's memory,
  *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset.
  * Weights in memory are bounded: attention goes over slabs of batch entries, or of the key heads of one entry, in
@@ -8,6 +8,7 @@
 
 #include "backward_steps.h"
 #include "dtype.h"
+#include "gemm_part.h"
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 
@@ -84,7 +85,6 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
     nh_kernel_define(&spec, "NH_TILE0", builder->config->value[GEMM_TILE]);
     nh_kernel_define(&spec, "NH_TILE1", builder->config->value[GEMM_TILE + 1]);
     nh_kernel_define(&spec, "NH_TILE2", builder->config->value[GEMM_TILE + 2]);
-    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
     nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
     nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(builder->whole, UINT32_MAX));
     nh_kernel_define(&spec, "NH_CAUSAL", causal);
@@ -96,6 +96,7 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
 static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *step, int64_t dim,
                            int result, bool f32_weights) {
     struct nh_kernel_spec spec = spec_of(builder, "gemm_pn.cu", dim);
+    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
     nh_kernel_define(&spec, "NH_INVERSE", 0);
     nh_kernel_define(&spec, "NH_BIASED", step->args.has_bias);
     nh_kernel_define(&spec, "NH_RESULT", result);
@@ -113,6 +114,7 @@ static nhood_status add_band(const struct builder *builder, struct nh_cuda_step 
                              int32_t out, int64_t dim, double scale, bool inverse) {
     const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = spec_of(builder, "gemm_band.cu", dim);
+    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
     nh_kernel_define(&spec, "NH_INVERSE", inverse);
     rebind(step, problem, NH_V, rows);
     rebind(step, problem, NH_O, out);
@@ -149,7 +151,54 @@ static nhood_status add_softmax(const struct builder *builder) {
     return add(builder, &step, &spec);
 }
 
+static struct nh_kernel_spec part_spec_of(const struct builder *builder, const char *source,
+                                          int64_t dim) {
+    enum { COLUMNS_AT_ONCE = 64 };
+    struct nh_kernel_spec spec = spec_of(builder, source, dim);
+    bool planes = builder->config->value[GEMM_PLANES];
+    nh_kernel_define(&spec, "NH_INVERSE", 0);
+    nh_kernel_define(&spec, "NH_COLUMNS", COLUMNS_AT_ONCE);
+    nh_kernel_define(&spec, "NH_PLANES", planes);
+    nh_kernel_define(&spec, "NH_SLOTS", nh_gemm_part_slots(builder->problem, planes));
+    return spec;
+}
+
+static nhood_status add_part_step(const struct builder *builder, struct nh_cuda_step *step,
+                                  const struct nh_kernel_spec *spec, int64_t row,
+                                  int64_t shared_bytes) {
+    nh_cuda_bind_workspace(step, builder->problem, NH_A, builder->weights, row);
+    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
+    step->shared_bytes = shared_bytes;
+    step->grid[0] = builder->problem->batch * builder->problem->heads *
+                    nh_gemm_tiles(builder->problem, builder->config);
+    return add(builder, step, spec);
+}
+
+static nhood_status add_forward_in_parts(struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    int64_t row = nh_gemm_part_row(problem, builder->config->value[GEMM_PLANES]);
+    int64_t rows = problem->batch * problem->tokens * problem->heads;
+    builder->weights =
+        nh_cuda_reserve(builder->operation, (size_t)(rows * row) * nh_dtype_bytes(problem->dtype));
+    struct nh_cuda_step step;
+    step_init(builder, &step);
+    struct nh_kernel_spec spec = part_spec_of(builder, "gemm_part_pn.cu", problem->dim);
+    nh_kernel_define(&spec, "NH_BIASED", step.args.has_bias);
+    nh_kernel_define(
+        &spec, "NH_GROUP",
+        nh_gemm_part_lanes(nh_gemm_part_slots(problem, builder->config->value[GEMM_PLANES])));
+    nhood_status status =
+        add_part_step(builder, &step, &spec, row, nh_gemm_part_pn_bytes(problem, builder->config));
+    if (status) return status;
+    step_init(builder, &step);
+    step.args.scale = 1;
+    spec = part_spec_of(builder, "gemm_part_nn.cu", problem->dim_v);
+    return add_part_step(builder, &step, &spec, row,
+                         nh_gemm_part_nn_bytes(problem, builder->config));
+}
+
 static nhood_status add_forward(struct builder *builder) {
+    if (nh_gemm_in_parts(builder->config)) return add_forward_in_parts(builder);
     const struct nh_problem *problem = builder->problem;
     struct nh_cuda_step step;
     builder->weights =

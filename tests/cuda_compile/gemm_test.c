@@ -65,17 +65,27 @@ static int64_t elements_from(const struct fake_launch *launch, int slot, int32_t
     return ((char *)launch->args.tensor[slot].data - address_of(tensor)) / 2;
 }
 
+/* The launches of a slab: how many, the first and the last. */
+struct sequence {
+    int launches;
+    const char *pn, *nn;
+};
+static const struct sequence in_chunks = {3, "gemm_pn", "gemm_band"};
+static const struct sequence in_parts = {2, "gemm_part_pn", "gemm_part_nn"};
+
 /* Every slab begins where the one before it ended, for tensors of query heads and of key heads, and together they
  * are the whole problem. `batch`, `kv_heads`: what one slab should have. */
-static void check_slabs(struct fixture *f, const char *text, int64_t batch, int64_t kv_heads) {
+static void check_slabs(struct fixture *f, const char *text, const struct sequence *sequence,
+                        int64_t batch, int64_t kv_heads) {
     if (!run(f, text)) return;
     const struct nh_problem *p = &f->problem;
     int slabs = (int)(p->batch / batch * (p->kv_heads / kv_heads));
     int64_t heads = kv_heads * (p->heads / p->kv_heads);
-    CHECK(fake.launch_count == 3 * slabs, "%s: %d launches", text, fake.launch_count);
+    CHECK(fake.launch_count == sequence->launches * slabs, "%s: %d launches", text,
+          fake.launch_count);
     for (int i = 0; i < slabs; i++) {
         int64_t b = i / (p->kv_heads / kv_heads) * batch, h = i % (p->kv_heads / kv_heads);
-        const struct fake_launch *pn = launch_of("gemm_pn", i), *nn = launch_of("gemm_band", i);
+        const struct fake_launch *pn = launch_of(sequence->pn, i), *nn = launch_of(sequence->nn, i);
         CHECK(pn && nn, "%s: slab %d is missing", text, i);
         if (!pn || !nn) return;
         CHECK(pn->args.batch == batch && pn->args.heads == heads && pn->args.kv_heads == kv_heads,
@@ -147,9 +157,12 @@ int main(void) {
         nh_cuda_open_with(&f.driver, &options, &f.host, &f.device, 1, &count, &f.cuda);
     CHECK(!status && count == 1, "%s", nhood_last_error());
     if (status) return EXIT_FAILURE;
-    check_slabs(&f, "fwd:f16:b2h4k2d32:64x64:w7x7", 2, 2);
-    check_slabs(&f, "fwd:f16:b6h4k2d32:512x512:w7x7", 2, 2);
-    check_slabs(&f, "fwd:f16:b2h8k4d32:1024x1024:w7x7", 1, 1);
+    check_slabs(&f, "fwd:f16:b2h4k2d32:64x64:w7x7:c10", &in_chunks, 2, 2);
+    check_slabs(&f, "fwd:f16:b6h4k2d32:512x512:w7x7:c10", &in_chunks, 2, 2);
+    check_slabs(&f, "fwd:f16:b2h8k4d32:1024x1024:w7x7:c10", &in_chunks, 1, 1);
+    check_slabs(&f, "fwd:f16:b2h4k2d32:64x64:w7x7", &in_parts, 2, 2);
+    check_slabs(&f, "fwd:f16:b6h4k2d32:512x512:w7x7", &in_parts, 2, 2);
+    check_slabs(&f, "fwd:f16:b2h8k4d32:1024x1024:w7x7", &in_parts, 1, 1);
     check_bias(&f, "bwd:f16:b6h2d32:512x512:w11x11:rpb", 2);
     check_bias(&f, "bwd:f16:b2h4d32:1024x1024:w11x11:rpb", 2);
     check_grid(&f, "pn:f16:b1h3d16:16000000:w3", 3, 16000000);

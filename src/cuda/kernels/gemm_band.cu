@@ -7,10 +7,9 @@
  *
  * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are seen by
  * their sums and made again one product at a time. */
-#include "gemm_tile.cuh"
-#include "gemm_fragment.cuh"
+#include "gemm_sums.cuh"
 
-#define STRIDE (NH_WIDTH + NH_PAD_DOWN)
+#define STRIDE NH_SUM_STRIDE
 #define WEIGHT_STRIDE (NH_COLUMNS + NH_PAD_ALONG)
 #define LANE_WEIGHTS (NH_COLUMNS / 2)
 
@@ -25,11 +24,6 @@ static __shared__ nh_query queries[NH_ROWS];
 #endif
 extern __shared__ __align__(16) char matrices[];
 
-/* The query heads of a key head. */
-NH_DEVICE int group_of(const nh_cuda_args &args) {
-    return (int)args.heads / (int)args.kv_heads;
-}
-
 NH_DEVICE void set_rows(const nh_cuda_args &args) {
     int row = (int)threadIdx.x, position[3];
     if (row >= NH_ROWS) return;
@@ -43,7 +37,7 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
 /* Chunk number `turn` of all: with NH_INVERSE every head of the group in turn walks the box. */
 NH_DEVICE void set_columns(const nh_cuda_args &args, int turn, int chunks) {
     int chunk = turn % chunks;
-    int head = NH_INVERSE ? tile.head * group_of(args) + turn / chunks : tile.head / group_of(args);
+    int head = NH_INVERSE ? tile.head * nh_group_heads(args) + turn / chunks : tile.head / nh_group_heads(args);
 #pragma unroll 1
     for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
         int position[3];
@@ -171,95 +165,6 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 
 #endif
 
-NH_DEVICE void multiply(float sum[NH_WIDTH / 8][4], const elem *block, const elem *rows,
-                        int lane) {
-#if NH_SHORT_CHAINS
-    static_assert(NH_COLUMNS <= NH_CHAIN, "one chunk, one chain");
-#pragma unroll
-    for (int n = 0; n < NH_WIDTH / 16; n++) {
-        float part[2][4] = {};
-#pragma unroll 2
-        for (int step = 0; step < NH_COLUMNS; step += NH_STEP) {
-            nh_left left;
-            nh_right right;
-            nh_left_load(&left, block + step, WEIGHT_STRIDE, lane);
-            nh_right_load_columns(&right, rows + step * STRIDE + n * 16, STRIDE, lane);
-            nh_multiply(part, &left, &right);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            sum[2 * n + i / 4][i % 4] += part[i / 4][i % 4];
-    }
-#else
-#pragma unroll 2
-    for (int step = 0; step < NH_COLUMNS; step += NH_STEP) {
-        nh_left left;
-        nh_left_load(&left, block + step, WEIGHT_STRIDE, lane);
-#pragma unroll
-        for (int n = 0; n < NH_WIDTH / 16; n++) {
-            nh_right right;
-            nh_right_load_columns(&right, rows + step * STRIDE + n * 16, STRIDE, lane);
-            nh_multiply(sum + 2 * n, &left, &right);
-        }
-    }
-#endif
-}
-
-/* One sum, product by product, over exactly the pairs in a window. Not inlined: rare, and long. */
-static __device__ __noinline__ float exact_sum(const nh_cuda_args &args, const int position[3], int c) {
-    const elem *a = (const elem *)args.tensor[NH_A].data, *rows = (const elem *)args.tensor[NH_V].data;
-    nh_range range[3];
-    for (int d = 0; d < 3; d++)
-        range[d] = nh_tile_reach(args.axis[d], tile.axis[d].length, position[d]);
-    int heads = NH_INVERSE ? group_of(args) : 1;
-    float sum = 0;
-    for (int h = 0; h < heads; h++)
-        for (int x = (int)range[0].begin; x < range[0].end; x++)
-            for (int y = (int)range[1].begin; y < range[1].end; y++)
-                for (int z = (int)range[2].begin; z < range[2].end; z++) {
-                    int other[3] = {x, y, z};
-                    int head = NH_INVERSE ? tile.head * heads + h : tile.head / group_of(args);
-                    const int *key = NH_INVERSE ? position : other;
-                    nh_query query;
-                    nh_query_set(&query, tile, args, NH_INVERSE ? other : position,
-                                 NH_INVERSE ? head : tile.head, true);
-                    int slot = 0;
-                    for (int d = 0; d < 3; d++)
-                        slot = slot * (int)args.axis[d].window + key[d] - tile.axis[d].base -
-                               (NH_INVERSE ? 0 : query.begin[d]);
-                    sum = fmaf(nh_load(a[query.weights + slot]),
-                               nh_load(rows[nh_tile_offset(tile, args, NH_V, other, head) + c]),
-                               sum);
-                }
-    return sum;
-}
-
-/* The tile's sums, rounded, in shared memory. */
-NH_DEVICE void finish(const nh_cuda_args &args, float sum[NH_WIDTH / 8][4], elem *sums, int warp, int lane) {
-    float scale = (float)args.scale;
-    bool finite = true;
-#pragma unroll
-    for (int n = 0; n < NH_WIDTH / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            finite = finite && fabsf(sum[n][i]) <= 3.402823466e38f;
-    if (__syncthreads_or(!finite)) {
-        for (int i = (int)threadIdx.x; i < NH_ROWS * (int)args.dim_v; i += NH_THREADS) {
-            int row = i / (int)args.dim_v, c = i % (int)args.dim_v, position[3];
-            if (nh_tile_row(tile, row, position))
-                sums[row * STRIDE + c] = nh_store(scale * exact_sum(args, position, c));
-        }
-    } else {
-#pragma unroll
-        for (int n = 0; n < NH_WIDTH / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                sums[(16 * warp + lane / 4 + i / 2 * 8) * STRIDE + n * 8 + lane % 4 * 2 + i % 2] =
-                    nh_store(scale * sum[n][i]);
-    }
-    __syncthreads();
-}
-
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_band(const __grid_constant__ nh_cuda_args args) {
     if (!nh_tile_set(&tile, args, (unsigned)(NH_INVERSE ? args.kv_heads : args.heads))) return;
@@ -268,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     elem *block = rows + 2 * NH_COLUMNS * STRIDE + warp * 16 * WEIGHT_STRIDE;
     const elem *data = (const elem *)args.tensor[NH_V].data;
     int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
-    int turns = chunks * (NH_INVERSE ? group_of(args) : 1);
+    int turns = chunks * (NH_INVERSE ? nh_group_heads(args) : 1);
     weights w;
     bool any = false;
     float sum[NH_WIDTH / 8][4] = {};
@@ -278,11 +183,12 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     for (int turn = -1; turn <= turns; turn++) {
         bool here = turn >= 0 && turn < turns;
         if (here) {
-            nh_rows_load<NH_COLUMNS>(rows + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, data,
+            nh_rows_load(NH_COLUMNS, rows + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, data,
                                      row_offset[turn % 2], dim);
             gather(&w, args, turn, chunks);
         }
-        if (any) multiply(sum, block, rows + (turn - 1) % 2 * NH_COLUMNS * STRIDE, lane);
+        if (any)
+            nh_sums_add(sum, block, WEIGHT_STRIDE, rows + (turn - 1) % 2 * NH_COLUMNS * STRIDE, NH_COLUMNS, lane);
         __syncwarp();
         any = here && w.any;
         if (any) deposit(&w, args, block, turn);
@@ -290,6 +196,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         nh_copy_wait();
         __syncthreads();
     }
-    finish(args, sum, (elem *)matrices, warp, lane);
+    nh_sums_finish(tile, args, sum, (elem *)matrices);
     nh_rows_store((elem *)args.tensor[NH_O].data, sum_offset, (elem *)matrices, STRIDE, dim);
 }

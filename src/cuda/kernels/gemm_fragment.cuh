@@ -26,30 +26,30 @@ struct nh_right {
     unsigned high[2][2], low[2][2];
 };
 
-/* low is 0 beside an infinity, whose difference with itself would be NaN. */
+/* Bits of low that TF32 does not have are not read. Beside an infinity low is NaN, and so are all scores and sums that
+ * it goes into: those are made again. */
 NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
     *high = nh_to_tf32(value);
 #if !NH_TF32
-    float rest = value - __uint_as_float(*high);
-    *low = nh_to_tf32(rest == rest ? rest : 0.0f);
+    *low = __float_as_uint(value - __uint_as_float(*high));
 #endif
 }
 
-/* tile: the first of 16 rows and NH_STEP columns of a row-major matrix. */
+/* tile: the first of 16 rows and NH_STEP columns of a row-major matrix. To what loads matrices of 16-bit elements, four
+ * words are eight elements of a row. */
 NH_DEVICE void nh_left_load(struct nh_left *left, const float *tile, int stride, int lane) {
-    const float *at = tile + lane / 4 * stride + lane % 4;
-    nh_split_tf32(at[0], &left->high[0], &left->low[0]);
-    nh_split_tf32(at[8 * stride], &left->high[1], &left->low[1]);
-    nh_split_tf32(at[4], &left->high[2], &left->low[2]);
-    nh_split_tf32(at[8 * stride + 4], &left->high[3], &left->low[3]);
+    unsigned word[4];
+    nh_load_matrices(word, tile + lane % 16 * stride + lane / 16 * 4);
+    for (int i = 0; i < 4; i++)
+        nh_split_tf32(__uint_as_float(word[i]), &left->high[i], &left->low[i]);
 }
 
 /* tile: 16 rows of NH_STEP columns; the factor is its transpose. */
 NH_DEVICE void nh_right_load_rows(struct nh_right *right, const float *tile, int stride, int lane) {
-    for (int n = 0; n < 2; n++)
-        for (int k = 0; k < 2; k++)
-            nh_split_tf32(tile[(8 * n + lane / 4) * stride + 4 * k + lane % 4], &right->high[n][k],
-                     &right->low[n][k]);
+    unsigned word[4];
+    nh_load_matrices(word, tile + (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 4);
+    for (int i = 0; i < 4; i++)
+        nh_split_tf32(__uint_as_float(word[i]), &right->high[i / 2][i % 2], &right->low[i / 2][i % 2]);
 }
 
 /* tile: NH_STEP rows of 16 columns. */

@@ -6,14 +6,13 @@
  * NH_RESULT says what is written for a score s: NH_SCORE, s itself; NH_PROBABILITY, exp(s - LSE of the query);
  * NH_SCORE_GRADIENT, P * (s - delta of the query), where A holds P and is overwritten, and s is dO . v.
  * NH_WEIGHT_F32: A is f32 whatever the storage type. */
-#include "gemm_tile.cuh"
-#include "gemm_fragment.cuh"
+#include "gemm_scores.cuh"
 
 #define NH_SCORE 0
 #define NH_PROBABILITY 1
 #define NH_SCORE_GRADIENT 2
 
-#define STRIDE (NH_WIDTH + NH_PAD_ALONG)
+#define STRIDE NH_SCORE_STRIDE
 #define STAGE_STRIDE (NH_COLUMNS + 8)
 #define LOG2_E 1.4426950408889634f
 
@@ -61,58 +60,6 @@ NH_DEVICE void set_keys(const nh_cuda_args &args, int chunk) {
         key_offset[chunk % 2][column] =
             exists ? nh_tile_offset(tile, args, NH_K, position, kv_head) : NH_NONE;
     }
-}
-
-/* Products of the columns first to end of q and k. */
-NH_DEVICE void multiply_part(float part[NH_COLUMNS / 8][4], const elem *q, const elem *k, int first,
-                             int end, int lane) {
-#pragma unroll 4
-    for (int step = first; step < end; step += NH_STEP) {
-        nh_left left;
-        nh_left_load(&left, q + step, STRIDE, lane);
-#pragma unroll
-        for (int n = 0; n < NH_COLUMNS / 16; n++) {
-            nh_right right;
-            nh_right_load_rows(&right, k + n * 16 * STRIDE + step, STRIDE, lane);
-            nh_multiply(part + 2 * n, &left, &right);
-        }
-    }
-}
-
-/* The warp's block of scores, to its stage. */
-NH_DEVICE void multiply(const elem *q, const elem *k, float *stage, int lane) {
-    float score[NH_COLUMNS / 8][4] = {};
-#if NH_SHORT_CHAINS && NH_WIDTH > NH_CHAIN
-#pragma unroll 1
-    for (int first = 0; first < NH_WIDTH; first += NH_CHAIN) {
-        float part[NH_COLUMNS / 8][4] = {};
-        multiply_part(part, q, k, first, min(first + NH_CHAIN, NH_WIDTH), lane);
-#pragma unroll
-        for (int i = 0; i < NH_COLUMNS / 2; i++)
-            score[i / 4][i % 4] += part[i / 4][i % 4];
-    }
-#else
-    multiply_part(score, q, k, 0, NH_WIDTH, lane);
-#endif
-#pragma unroll
-    for (int n = 0; n < NH_COLUMNS / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            stage[(lane / 4 + i / 2 * 8) * STAGE_STRIDE + n * 8 + lane % 4 * 2 + i % 2] =
-                score[n][i];
-    __syncwarp();
-}
-
-/* What tensor cores make of infinities in f32's three parts is NaN; such scores are made again. */
-NH_DEVICE float exact_if_not_finite(float score, const elem *q, const elem *k) {
-#if NH_DTYPE == NH_F32
-    if (!(fabsf(score) <= 3.402823466e38f)) {
-        score = 0;
-        for (int c = 0; c < NH_WIDTH; c++)
-            score = fmaf(q[c], k[c], score);
-    }
-#endif
-    return score;
 }
 
 /* What a product becomes, before it is known whether the key exists: a bias that does not is read as the first. */
@@ -168,7 +115,7 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_divisor divisor[3], nh_s
         nh_digits digits = nh_key_digits(query, divisor, n);
         int column = nh_column_of(query, args, spans, n, digits) - chunk * NH_COLUMNS;
         if (!exists[i]) column = 0;
-        float product = exact_if_not_finite(stage[(some + i) * STAGE_STRIDE + column],
+        float product = nh_exact_if_not_finite(stage[(some + i) * STAGE_STRIDE + column],
                                             q + (some + i) * STRIDE, k + column * STRIDE);
         score[i] = score_of(args, query, n, digits, exists[i], product);
         if (NH_RESULT == NH_SCORE_GRADIENT) score[i] -= query.shift;
@@ -212,16 +159,17 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     /* Three stages, a turn apart: where a chunk's keys are, copying them, their products. */
     for (int turn = -1; turn <= chunks; turn++) {
         if (turn == 0)
-            nh_rows_load<NH_ROWS>(q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, dim);
+            nh_rows_load(NH_ROWS, q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, dim);
         if (turn == 0 && NH_CAUSAL && NH_RESULT == NH_SCORE) fill_unused(args, warp, lane);
         if (turn >= 0 && turn < chunks)
-            nh_rows_load<NH_COLUMNS>(keys + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data,
+            nh_rows_load(NH_COLUMNS, keys + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data,
                                      key_offset[turn % 2], dim);
         if (turn > 0) {
             const elem *k = keys + (turn - 1) % 2 * NH_COLUMNS * STRIDE;
             int after = nh_keys_before(queries[16 * warp + lane % 16], tile, args, turn * NH_COLUMNS);
             if (__any_sync(0xffffffffu, before < after)) {
-                multiply(q + warp * 16 * STRIDE, k, stage, lane);
+                nh_scores(q + warp * 16 * STRIDE, k, stage, STAGE_STRIDE, NH_COLUMNS, lane);
+                __syncwarp();
                 scatter(args, divisor, stage, q + warp * 16 * STRIDE, k, turn - 1, before, after);
             }
             before = after;

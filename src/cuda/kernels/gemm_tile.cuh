@@ -43,6 +43,8 @@ NH_DEVICE int nh_divide(int n, const nh_divisor &d) {
 struct nh_tile_axis {
     /* the tile's tokens: [origin, origin + extent); extent <= 0 past a shorter group's end */
     int group, length, origin, extent;
+    /* tokens of the longest group */
+    int longest;
     /* the box opposite: [low, low + span) */
     int low, span;
     nh_divisor by_span;
@@ -97,6 +99,7 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
     t->group = (int)(index / per_group);
     t->origin = (int)(index % per_group) * tile;
     t->length = (int)nh_axis_group_length((int)axis.length, (int)axis.dilation, t->group);
+    t->longest = longest;
     t->extent = min(tile, t->length - t->origin);
     if (t->extent <= 0) return;
     t->low = (int)nh_tile_reach(axis, t->length, t->origin).begin;
@@ -110,20 +113,27 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
 NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads) {
     if (threadIdx.x < 3) {
         const int size[3] = {NH_TILE0, NH_TILE1, NH_TILE2};
-        unsigned rest = blockIdx.x / heads;
-        int head = (int)(blockIdx.x % heads);
+        unsigned rest = blockIdx.x / heads, index = 0;
+        int own = 1;
 #pragma unroll
-        for (int a = 2; a >= 0; a--) {
+        for (int a = 2; a >= NH_FIRST_AXIS; a--) {
             const nh_cuda_axis &axis = args.axis[a];
             unsigned longest =
                 (unsigned)nh_axis_group_length((int)axis.length, (int)axis.dilation, 0);
             unsigned count = (longest + (unsigned)size[a] - 1) / (unsigned)size[a] *
                              (unsigned)axis.dilation;
-            if ((int)threadIdx.x == a) nh_tile_axis_set(&tile->axis[a], axis, rest % count, size[a]);
-            rest /= count;
+            unsigned outer = rest / count;
+            if ((int)threadIdx.x == a) {
+                index = rest - outer * count;
+                own = size[a];
+            }
+            rest = outer;
         }
-        tile->head = head;
-        tile->batch = (int)rest;
+        nh_tile_axis_set(&tile->axis[threadIdx.x], args.axis[threadIdx.x], index, own);
+        if (threadIdx.x == 0) {
+            tile->head = (int)(blockIdx.x % heads);
+            tile->batch = (int)rest;
+        }
     }
     __syncthreads();
     return tile->axis[0].extent > 0 && tile->axis[1].extent > 0 && tile->axis[2].extent > 0;
@@ -319,25 +329,36 @@ NH_DEVICE bool nh_rows_have(int first, int end, int share, int some) {
                                     : (NH_VECTOR * sizeof(elem) >= 4 ? 4 / sizeof(elem) : 1))
 #define NH_PIECES ((int)(NH_WIDTH / NH_PIECE))
 
-/* Copies ROWS rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to NH_WIDTH.
+/* One piece of a row; zeros if it is not `valid`. */
+NH_DEVICE void nh_piece_load(elem *to, const elem *from, bool valid) {
+    if (NH_PIECE * sizeof(elem) == 16) {
+        nh_copy16(to, from, valid);
+    } else if (NH_PIECE * sizeof(elem) == 4) {
+        nh_copy4(to, from, valid);
+    } else {
+        *to = valid ? *from : (elem)0;
+    }
+}
+
+/* Copies rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to NH_WIDTH.
  * Asynchronous where the pieces allow: nh_copy_wait, then a barrier. */
-template <int ROWS>
-NH_DEVICE void nh_rows_load(elem *to, int stride, const elem *from, const long long *offset,
+NH_DEVICE void nh_rows_load(int rows, elem *to, int stride, const elem *from, const long long *offset,
                             int dim) {
+    /* Rows and columns that a thread goes on by. */
+    constexpr int down = NH_THREADS / NH_PIECES, along = NH_THREADS % NH_PIECES * (int)NH_PIECE;
+    int row = (int)threadIdx.x / NH_PIECES, column = (int)threadIdx.x % NH_PIECES * (int)NH_PIECE;
 #pragma unroll 4
-    for (int round = 0; round < ROWS * NH_PIECES; round += NH_THREADS) {
-        int i = round + (int)threadIdx.x;
-        int row = i / NH_PIECES, column = i % NH_PIECES * (int)NH_PIECE;
-        if (ROWS * NH_PIECES % NH_THREADS && i >= ROWS * NH_PIECES) break;
-        bool valid = offset[row] != NH_NONE && column < dim;
-        const elem *source = valid ? from + offset[row] + column : from;
-        elem *target = to + row * stride + column;
-        if (NH_PIECE * sizeof(elem) == 16) {
-            nh_copy16(target, source, valid);
-        } else if (NH_PIECE * sizeof(elem) == 4) {
-            nh_copy4(target, source, valid);
-        } else {
-            *target = valid ? *source : (elem)0;
+    while (row < rows) {
+        long long at = offset[row];
+        bool valid = at != NH_NONE && column < dim;
+        nh_piece_load(to + row * stride + column, from + (valid ? at + column : 0), valid);
+        row += down;
+        if (along) {
+            column += along;
+            if (column >= NH_WIDTH) {
+                column -= NH_WIDTH;
+                row++;
+            }
         }
     }
 }

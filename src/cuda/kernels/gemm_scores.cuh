@@ -1,0 +1,63 @@
+/* Scores of a warp's 16 queries with rows of keys in shared memory, by tensor cores. */
+#pragma once
+#include "gemm_fragment.cuh"
+#include "gemm_tile.cuh"
+
+/* Elements between rows of queries and of keys. */
+#define NH_SCORE_STRIDE (NH_WIDTH + NH_PAD_ALONG)
+
+/* Products of the elements first to end of 16 queries and of `columns` keys. */
+NH_DEVICE void nh_scores_part(float part[NH_COLUMNS / 8][4], const elem *q, const elem *k,
+                              int columns, int first, int end, int lane) {
+#pragma unroll 4
+    for (int step = first; step < end; step += NH_STEP) {
+        nh_left left;
+        nh_left_load(&left, q + step, NH_SCORE_STRIDE, lane);
+#pragma unroll
+        for (int n = 0; n < NH_COLUMNS / 16; n++) {
+            if (n * 16 >= columns) break;
+            nh_right right;
+            nh_right_load_rows(&right, k + n * 16 * NH_SCORE_STRIDE + step, NH_SCORE_STRIDE, lane);
+            nh_multiply(part + 2 * n, &left, &right);
+        }
+    }
+}
+
+/* The scores of NH_COLUMNS keys, or of the first `columns` of them, to the warp's stage. */
+NH_DEVICE void nh_scores(const elem *q, const elem *k, float *stage, int stage_stride, int columns,
+                         int lane) {
+    float score[NH_COLUMNS / 8][4] = {};
+#if NH_SHORT_CHAINS && NH_WIDTH > NH_CHAIN
+#pragma unroll 1
+    for (int first = 0; first < NH_WIDTH; first += NH_CHAIN) {
+        float part[NH_COLUMNS / 8][4] = {};
+        nh_scores_part(part, q, k, columns, first, min(first + NH_CHAIN, NH_WIDTH), lane);
+#pragma unroll
+        for (int i = 0; i < NH_COLUMNS / 2; i++)
+            score[i / 4][i % 4] += part[i / 4][i % 4];
+    }
+#else
+    nh_scores_part(score, q, k, columns, 0, NH_WIDTH, lane);
+#endif
+#pragma unroll
+    for (int n = 0; n < NH_COLUMNS / 8; n++) {
+        if (n * 8 >= columns) break;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            stage[(lane / 4 + i / 2 * 8) * stage_stride + n * 8 + lane % 4 * 2 + i % 2] =
+                score[n][i];
+    }
+}
+
+/* What tensor cores make of infinities in f32's three parts is NaN; such scores are made again. */
+NH_DEVICE float nh_exact_if_not_finite(float score, const elem *q, const elem *k) {
+#if NH_DTYPE == NH_F32
+    if (!(fabsf(score) <= 3.402823466e38f)) {
+        score = 0;
+#pragma unroll 1
+        for (int c = 0; c < NH_WIDTH; c++)
+            score = fmaf(q[c], k[c], score);
+    }
+#endif
+    return score;
+}

@@ -1,0 +1,121 @@
+/* Sums of rows in shared memory weighted by a warp's block of weights, by tensor cores. NH_V names the rows, NH_O the
+ * sums, whichever they are. */
+#pragma once
+#include "gemm_fragment.cuh"
+#include "gemm_tile.cuh"
+
+/* Elements between rows, and between sums. */
+#define NH_SUM_STRIDE (NH_WIDTH + NH_PAD_DOWN)
+
+/* Where a slot of a query is in its line of A. */
+#ifndef NH_PLACE_OF_SLOT
+#define NH_PLACE_OF_SLOT(slot) (slot)
+#endif
+
+/* The query heads of a key head. */
+NH_DEVICE int nh_group_heads(const nh_cuda_args &args) {
+    return (int)args.heads / (int)args.kv_heads;
+}
+
+/* Adds what the first `columns` of at most NH_COLUMNS rows contribute to 16 sums; the count is a multiple of NH_STEP. */
+NH_DEVICE void nh_sums_add(float sum[NH_WIDTH / 8][4], const elem *block, int block_stride,
+                           const elem *rows, int columns, int lane) {
+#if NH_SHORT_CHAINS
+    static_assert(NH_COLUMNS <= NH_CHAIN, "one call, one chain");
+    /* Together, for the left factor is dear to split. */
+    constexpr int together = NH_WIDTH % 32 ? 1 : 2;
+#pragma unroll
+    for (int first = 0; first < NH_WIDTH / 16; first += together) {
+        float part[2 * together][4] = {};
+#pragma unroll 2
+        for (int step = 0; step < columns; step += NH_STEP) {
+            nh_left left;
+            nh_left_load(&left, block + step, block_stride, lane);
+#pragma unroll
+            for (int n = 0; n < together; n++) {
+                nh_right right;
+                nh_right_load_columns(&right, rows + step * NH_SUM_STRIDE + (first + n) * 16,
+                                      NH_SUM_STRIDE, lane);
+                nh_multiply(part + 2 * n, &left, &right);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 8 * together; i++)
+            sum[2 * first + i / 4][i % 4] += part[i / 4][i % 4];
+    }
+#else
+#pragma unroll 2
+    for (int step = 0; step < columns; step += NH_STEP) {
+        nh_left left;
+        nh_left_load(&left, block + step, block_stride, lane);
+#pragma unroll
+        for (int n = 0; n < NH_WIDTH / 16; n++) {
+            nh_right right;
+            nh_right_load_columns(&right, rows + step * NH_SUM_STRIDE + n * 16, NH_SUM_STRIDE,
+                                  lane);
+            nh_multiply(sum + 2 * n, &left, &right);
+        }
+    }
+#endif
+}
+
+/* One sum, product by product, over exactly the pairs in a window. Not inlined: rare, and long. */
+static __device__ __noinline__ float nh_exact_sum(const nh_tile &tile, const nh_cuda_args &args,
+                                                  const int position[3], int c) {
+    const elem *a = (const elem *)args.tensor[NH_A].data,
+               *rows = (const elem *)args.tensor[NH_V].data;
+    nh_range range[3];
+    for (int d = 0; d < 3; d++)
+        range[d] = nh_tile_reach(args.axis[d], tile.axis[d].length, position[d]);
+    int heads = NH_INVERSE ? nh_group_heads(args) : 1;
+    float sum = 0;
+    for (int h = 0; h < heads; h++)
+        for (int x = (int)range[0].begin; x < range[0].end; x++)
+            for (int y = (int)range[1].begin; y < range[1].end; y++)
+                for (int z = (int)range[2].begin; z < range[2].end; z++) {
+                    int other[3] = {x, y, z};
+                    int head =
+                        NH_INVERSE ? tile.head * heads + h : tile.head / nh_group_heads(args);
+                    const int *key = NH_INVERSE ? position : other;
+                    nh_query query;
+                    nh_query_set(&query, tile, args, NH_INVERSE ? other : position,
+                                 NH_INVERSE ? head : tile.head, true);
+                    int slot = 0;
+                    for (int d = 0; d < 3; d++)
+                        slot = slot * (int)args.axis[d].window + key[d] - tile.axis[d].base -
+                               (NH_INVERSE ? 0 : query.begin[d]);
+                    sum =
+                        fmaf(nh_load(a[query.weights + NH_PLACE_OF_SLOT(slot)]),
+                             nh_load(rows[nh_tile_offset(tile, args, NH_V, other, head) + c]), sum);
+                }
+    return sum;
+}
+
+/* The tile's sums, rounded, in shared memory. */
+NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
+                              float sum[NH_WIDTH / 8][4], elem *sums) {
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float scale = (float)args.scale;
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < NH_WIDTH / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            finite = finite && fabsf(sum[n][i]) <= 3.402823466e38f;
+    if (__syncthreads_or(!finite)) {
+        for (int i = (int)threadIdx.x; i < NH_ROWS * (int)args.dim_v; i += NH_THREADS) {
+            int row = i / (int)args.dim_v, c = i % (int)args.dim_v, position[3];
+            if (nh_tile_row(tile, row, position))
+                sums[row * NH_SUM_STRIDE + c] =
+                    nh_store(scale * nh_exact_sum(tile, args, position, c));
+        }
+    } else {
+#pragma unroll
+        for (int n = 0; n < NH_WIDTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sums[(16 * warp + lane / 4 + i / 2 * 8) * NH_SUM_STRIDE + n * 8 + lane % 4 * 2 +
+                     i % 2] = nh_store(scale * sum[n][i]);
+    }
+    __syncthreads();
+}
