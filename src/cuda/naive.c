@@ -184,38 +184,30 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-/* Bytes that rows read and write, the rows of their keys each time they meet them; 0 where estimates of arithmetic were
- * fitted to all of a time. */
-static double bytes_moved(const struct nh_problem *problem) {
-    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD) return 0;
-    double rows = (double)(problem->batch * problem->heads * problem->tokens);
-    double reads = rows * (double)problem->window_count * (double)(problem->dim + problem->dim_v) *
-                   (double)nh_dtype_bytes(problem->dtype);
-    return problem->bytes + (problem->op == NHOOD_OP_BWD ? 2 : 1) * reads;
-}
-
-/* Multiply-adds outside tensor cores: 128 lanes per multiprocessor and clock, of which loads, shuffles and address
- * arithmetic leave a few in a hundred, more where no column has to be checked; what every row costs before its first key;
- * what a key takes that a row has to wait for, where there are few rows; and what is moved, mostly from the L2. Fitted on
- * an H200. */
+/* Clocks of lanes, of which a multiprocessor has 128, for a group of them with a row: before its first key, and for
+ * every key and element that a lane holds; more where columns have to be checked. And clocks that a key takes which a row
+ * has to wait for, where there are few rows. Fitted to 76 problems on an H200. */
 static double rows_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    const double launch_ns = 8500, backward = 1.98, key_clocks = 1380, bytes_per_clock = 23;
-    /* nn shuffles nothing; in looks for its weights in lines far apart */
-    static const double pace[] = {[NHOOD_OP_FWD] = 1.25,
-                                  [NHOOD_OP_BWD] = 1.25,
-                                  [NHOOD_OP_PN] = 1.1,
-                                  [NHOOD_OP_NN] = 2,
-                                  [NHOOD_OP_IN] = 0.3};
+    const double launch_ns = 7630, backward = 1.92, key_clocks = 1880, checked = 1.9,
+                 unfused = 0.76;
+    const double row = 2410, row_lane = 1540, key_lane = 71, element = 31.6;
+    /* pn and nn make one of two products; nn shuffles nothing; in looks for its weights in lines far apart */
+    static const double share[] = {[NHOOD_OP_FWD] = 1,
+                                   [NHOOD_OP_BWD] = 1,
+                                   [NHOOD_OP_PN] = 0.32,
+                                   [NHOOD_OP_NN] = 0.19,
+                                   [NHOOD_OP_IN] = 1.1};
     struct layout layout = layout_of(problem);
-    bool whole = is_whole(problem, &layout);
-    double lanes = pace[problem->op] * (whole ? 0.0764 : 0.0396), row_clocks = whole ? 80 : 145;
+    double lanes = layout.group, passes = problem->op == NHOOD_OP_BWD ? backward : 1;
+    double elements = (double)(layout.chunks * layout.vectors * layout.vector);
+    double keys = (double)(problem->window_count + problem->extra_tokens);
+    double of_row =
+        row + lanes * (row_lane + share[problem->op] * keys * (key_lane + element * elements));
+    if (!is_whole(problem, &layout)) of_row *= checked;
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD) of_row *= unfused;
     double rows = (double)(problem->batch * problem->heads * problem->tokens);
-    double passes = problem->op == NHOOD_OP_BWD ? backward : 1;
-    double clocks =
-        (nh_problem_flops(problem) / (lanes * 256) + rows * row_clocks) / cuda->multiprocessors;
-    double alone = passes * (double)problem->window_count * key_clocks;
-    double moving = bytes_moved(problem) / bytes_per_clock / cuda->multiprocessors;
-    return nh_cuda_clocks_ns(cuda, fmax(clocks, alone) + moving) + passes * launch_ns;
+    double clocks = rows * of_row / 128 / cuda->multiprocessors;
+    return nh_cuda_clocks_ns(cuda, passes * fmax(clocks, keys * key_clocks)) + passes * launch_ns;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,

@@ -90,33 +90,34 @@ static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_d
 }
 
 /* Clocks of a warp scheduler for a block's instructions: a start, the staging of rows, the moving of A, and multiply-adds
- * with all that goes with them. They wait for each other the more, the fewer warps there are, and more where two tensors
- * are staged. Fitted on an H200. INFINITY: a launch does not take it. */
+ * with all that goes with them. They wait for each other the more, the fewer warps there are, and less where one tensor is
+ * staged. Fitted to 35 problems on an H200. INFINITY: a launch does not take it. */
 static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const int32_t tile[NH_AXES], bool keys) {
-    const double start = 161, row = 6.87, slot = 0.469, product = 0.01756, hiding_warps = 7.93,
-                 two_staged = 1.4;
+    const double start = 753, vector = 1.1, slot = 0.469, hiding_warps = 11, one_staged = 0.75;
+    const double product = problem->dtype == NHOOD_DTYPE_F32 ? 0.0182 : 0.0126;
     const struct grid grid = grid_of(problem, tile, keys);
     double warps = (double)warps_of(problem, device, tile, keys, &grid);
     if (warps <= 0 || grid.blocks > INT32_MAX) return INFINITY;
     bool unfused = problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN;
-    double staged = (unfused ? 1 : 2) * grid.rows;
+    double vectors = (double)(row_bytes(problem) / VECTOR_BYTES);
+    double staged = (unfused ? 1 : 2) * grid.rows * vectors;
     double walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double pairs = (double)(queries_of(tile) * (problem->window_count + problem->extra_tokens));
     double dims = problem->op == NHOOD_OP_PN   ? (double)problem->dim
                   : problem->op == NHOOD_OP_NN ? (double)problem->dim_v
                                                : (double)(problem->dim + problem->dim_v);
     if (problem->op == NHOOD_OP_BWD) dims *= keys ? 2 : 1.5;
-    double clocks = start + walks * (row * staged + product * dims * pairs);
+    double clocks = start + walks * (vector * staged + product * dims * pairs);
     if (unfused) clocks += slot * pairs;
     double waves =
         fmax(grid.blocks / device->multiprocessors, warps * 32 / (double)queries_of(tile));
-    return waves * clocks * (1 + hiding_warps / warps) * (unfused ? 1 : two_staged);
+    return waves * clocks * (1 + hiding_warps / warps) * (unfused ? one_staged : 1);
 }
 
 double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                         const int32_t tile[NH_AXES]) {
-    const double launch_ns = 6200;
+    const double launch_ns = 5970;
     double ns = 0;
     for (int pass = 0; pass < passes_of(problem); pass++)
         ns += nh_cuda_clocks_ns(device, pass_clocks(problem, device, tile, pass)) + launch_ns;
