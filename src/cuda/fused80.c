@@ -87,7 +87,7 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
  * instructions of softmax, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *value) {
-    const double loading = 1.15, softening = 0.823, copying = 7.74, masking = 14.6;
+    const double loading = 1.1, softening = 0.784, copying = 5.4, masking = 11.6;
     struct widths w = widths_of(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
@@ -95,7 +95,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double loads = (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
     double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.3 : 1;
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.37 : 1;
     return loading * f32 * (products > loads ? products : loads) + softening * softmax +
            copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
 }
@@ -117,7 +117,7 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
-static const double block_clocks = 9050, tile_latency = 1270, alone_share = 1.83, launch_ns = 11000;
+static const double block_clocks = 13200, tile_latency = 1290, alone_share = 1.92, launch_ns = 7730;
 
 static double memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
     return 1.2 * nh_cuda_memory_ns(problem, device);

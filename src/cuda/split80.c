@@ -132,7 +132,7 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
  * weights, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
-    const double loading = 0.64, weighing = 0.425, copying = 0.865, masking = 0.991;
+    const double loading = 0.663, weighing = 0.4, copying = 0.917, masking = 0.997;
     struct nh_split80_widths w = nh_split80_widths(problem);
     double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
     double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
@@ -143,7 +143,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double weights = load->scores * 9 / 128;
     if (problem->has_bias) weights += load->scores * (inverse ? 8 : 24) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 3.5 : 1;
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 3.23 : 1;
     return loading * f32 * (products > loads ? products : loads) + weighing * weights +
            copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
 }
@@ -197,7 +197,7 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
 }
 
 /* Of a block that has its multiprocessor to itself: clocks of a tile beside the share of those that many would take. */
-static const double block_clocks = 9650, tile_latency = 4960, alone_share = 1.31;
+static const double block_clocks = 19300, tile_latency = 3790, alone_share = 1.46;
 
 /* Clocks of a side's launches; what they ask for is added to `work`, if there is one. INFINITY: they do not fit. */
 static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -230,7 +230,7 @@ static double side_clocks(const struct nh_problem *problem, const struct nh_cuda
 /* Nanoseconds. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launch_ns = 8400;
+    const double launch_ns = 4600;
     const struct nh_cuda_device *cuda = device->backend;
     int launches =
         2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
