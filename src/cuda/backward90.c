@@ -4,7 +4,6 @@
 #include "load.h"
 #include "walk_counts.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
@@ -172,11 +171,9 @@ double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_d
                         const struct nh_backward90_walks *walks,
                         const struct nh_backward90_prices *prices) {
     double copies = (double)(problem->batch * problem->heads);
-    double masked = walks->masked / walks->tiles, blocks = cuda->multiprocessors;
-    double tile = prices->tile + masked * prices->masks;
+    double tile = prices->tile + walks->masked / walks->tiles * prices->masks;
     double busy = copies * (walks->tiles * tile + walks->items * prices->item);
-    double longest = blocks * (walks->longest * tile + prices->item);
-    return fmax(busy * nh_cuda_rounding(copies * walks->items, blocks), longest);
+    return nh_cuda_ending(busy, cuda->multiprocessors * (walks->longest * tile + prices->item));
 }
 
 void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

@@ -31,7 +31,7 @@ struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *probl
 struct nh_backward90_load {
     /* multiply-adds of a pair of rows; bytes that move for a row walked */
     double products, column_bytes;
-    /* of the least times of these parts; clocks from tile to tile and, per axis, from item to item */
+    /* of the least times of these parts; clocks from tile to tile and, for each axis, from item to item */
     double tensor, exponential, masks, turn, item;
 };
 
@@ -45,7 +45,7 @@ void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_
                               const struct nh_backward90_load *load, double columns,
                               struct nh_backward90_prices *prices);
 
-/* Nanoseconds of the launches that have these prices and walks. Blocks that end early wait for the longest walk. */
+/* Nanoseconds of the launches that have these prices and walks. */
 double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         const struct nh_backward90_walks *walks,
                         const struct nh_backward90_prices *prices);

@@ -23,8 +23,9 @@ struct nh_cuda_load {
 struct nh_count nh_cuda_count_load(const struct nh_cuda_device *device,
                                    const struct nh_cuda_load *load, struct nh_count *count);
 
-/* How much longer than a full device takes: the last round of `items` on so many places may leave most of them empty. */
-double nh_cuda_rounding(double items, double places);
+/* What blocks take that go from item to item: `busy` of a full device, and the end, when ever fewer have one. longest: of
+ * one item. */
+double nh_cuda_ending(double busy, double longest);
 
 /* Every tensor of the problem moved once. */
 double nh_cuda_memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device);
