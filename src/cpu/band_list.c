@@ -7,29 +7,24 @@ static void append(struct nh_band_list *list, const struct nh_band *band) {
     list->count++;
 }
 
-/* Whether range[0..count) rises by 0 or 1 throughout; sets *step. */
-static bool even_steps(const int32_t *range, int32_t count, int32_t *step) {
-    *step = count > 1 ? range[1] - range[0] : 0;
-    if (*step != 0 && *step != 1) return false;
-    for (int32_t i = 2; i < count; i++)
-        if (range[i] - range[i - 1] != *step) return false;
-    return true;
-}
-
-/* The longest step (a power of two of outputs) that starts at output 0 of begin[] and end[]. */
+/* The longest step that starts at output 0 of begin[] and end[]: as far as both rise evenly, and all its outputs have
+ * a source row in common, or nearly. */
 static struct nh_band longest(const int32_t *begin, const int32_t *end, int32_t count,
                               int32_t most) {
-    struct nh_band band = {.outputs = 1, .source = begin[0], .full = end[0] - begin[0]};
-    for (int32_t outputs = most; outputs > 1; outputs /= 2) {
-        int32_t lead, trail;
-        if (outputs > count || !even_steps(begin, outputs, &lead) ||
-            !even_steps(end, outputs, &trail) || end[0] < begin[outputs - 1])
-            continue;
-        band.outputs = outputs;
+    int32_t limit = count < most ? count : most, outputs = 1, lead = 0, trail = 0;
+    if (limit > 1) {
+        lead = begin[1] - begin[0];
+        trail = end[1] - end[0];
+    }
+    bool even = (lead == 0 || lead == 1) && (trail == 0 || trail == 1);
+    while (even && outputs < limit && begin[outputs] - begin[outputs - 1] == lead &&
+           end[outputs] - end[outputs - 1] == trail && begin[outputs] <= end[0])
+        outputs++;
+    struct nh_band band = {.outputs = outputs, .source = begin[0]};
+    band.full = end[0] - begin[outputs - 1];
+    if (outputs > 1) {
         band.lead = lead;
         band.trail = trail;
-        band.full = end[0] - begin[outputs - 1];
-        return band;
     }
     return band;
 }
@@ -40,7 +35,7 @@ static int32_t lane_end(const struct nh_vector *vector, int32_t lane, int32_t sl
 
 void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
                     int32_t most_outputs, struct nh_band_list *list) {
-    int32_t begin[NH_MOST_LANES], end[NH_MOST_LANES];
+    int32_t begin[NH_MOST_LANES] = {0}, end[NH_MOST_LANES] = {0};
     for (int32_t lane = 0; lane < vector->count; lane++) {
         begin[lane] = vector->index[lane] + slot0;
         end[lane] = lane_end(vector, lane, slot1);
@@ -68,7 +63,7 @@ static void scatter_run(const struct nh_vector *vector, int32_t lanes, int32_t s
     }
     int32_t low = first, high = first; /* lanes [low, high) take `key`; neither ever falls */
     while (key < end_key) {
-        int32_t begin[NH_MOST_BAND], end[NH_MOST_BAND], count = 0;
+        int32_t begin[NH_MOST_BAND] = {0}, end[NH_MOST_BAND] = {0}, count = 0;
         for (int32_t l = low, h = high; count < most_outputs && key + count < end_key; count++) {
             while (l < last && lane_end(vector, l, slot1) <= key + count)
                 l++;

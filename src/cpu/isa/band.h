@@ -9,7 +9,7 @@
 
 /* Accumulators: outputs times vectors of a row. */
 #if defined(NH_ISA_AVX512)
-#define BAND_BUDGET 16
+#define BAND_BUDGET 24
 #else
 #define BAND_BUDGET 8
 #endif
@@ -102,26 +102,29 @@ typedef void band_fn(const struct band_product *product, const struct nh_band *b
     }
 #define BAND_EDGES(G, V) BAND(G, V, 0, 0) BAND(G, V, 0, 1) BAND(G, V, 1, 0) BAND(G, V, 1, 1)
 
-/* [log2 vectors][log2 outputs][lead][trail]; a single output has no ends to cut. */
+/* [log2 vectors][outputs - 1][lead][trail]; a single output has no ends to cut. */
 /* clang-format off */
 #define BAND_ENTRY(G, V)                                                                           \
-    {{BAND_NAME(G, V, 0, 0), BAND_NAME(G, V, 0, 1)}, {BAND_NAME(G, V, 1, 0), BAND_NAME(G, V, 1, 1)}}
-#define BAND_SINGLE(V) {{BAND_NAME(1, V, 0, 0), NULL}, {NULL, NULL}}
+    {{BAND_NAME(G, V, 0, 0), BAND_NAME(G, V, 0, 1)}, {BAND_NAME(G, V, 1, 0), BAND_NAME(G, V, 1, 1)}},
+#define BAND_SINGLE(V) {{BAND_NAME(1, V, 0, 0), NULL}, {NULL, NULL}},
+#define BAND_2(F, V) F(2, V)
+#define BAND_4(F, V) F(2, V) F(3, V) F(4, V)
+#define BAND_6(F, V) BAND_4(F, V) F(5, V) F(6, V)
+#define BAND_8(F, V) BAND_6(F, V) F(7, V) F(8, V)
 
-BAND(1, 1, 0, 0) BAND_EDGES(2, 1) BAND_EDGES(4, 1) BAND_EDGES(8, 1)
-BAND(1, 2, 0, 0) BAND_EDGES(2, 2) BAND_EDGES(4, 2)
-BAND(1, 4, 0, 0) BAND_EDGES(2, 4)
-#if BAND_BUDGET >= 16
-BAND_EDGES(8, 2) BAND_EDGES(4, 4)
-static band_fn *const band_table[3][4][2][2] = {
-    {BAND_SINGLE(1), BAND_ENTRY(2, 1), BAND_ENTRY(4, 1), BAND_ENTRY(8, 1)},
-    {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2), BAND_ENTRY(8, 2)},
-    {BAND_SINGLE(4), BAND_ENTRY(2, 4), BAND_ENTRY(4, 4)}};
+BAND(1, 1, 0, 0) BAND(1, 2, 0, 0) BAND(1, 4, 0, 0)
+#if defined(NH_ISA_AVX512)
+BAND_8(BAND_EDGES, 1) BAND_8(BAND_EDGES, 2) BAND_6(BAND_EDGES, 4)
+static band_fn *const band_table[3][8][2][2] = {
+    {BAND_SINGLE(1) BAND_8(BAND_ENTRY, 1)},
+    {BAND_SINGLE(2) BAND_8(BAND_ENTRY, 2)},
+    {BAND_SINGLE(4) BAND_6(BAND_ENTRY, 4)}};
 #else
-static band_fn *const band_table[3][4][2][2] = {
-    {BAND_SINGLE(1), BAND_ENTRY(2, 1), BAND_ENTRY(4, 1), BAND_ENTRY(8, 1)},
-    {BAND_SINGLE(2), BAND_ENTRY(2, 2), BAND_ENTRY(4, 2)},
-    {BAND_SINGLE(4), BAND_ENTRY(2, 4)}};
+BAND_8(BAND_EDGES, 1) BAND_4(BAND_EDGES, 2) BAND_2(BAND_EDGES, 4)
+static band_fn *const band_table[3][8][2][2] = {
+    {BAND_SINGLE(1) BAND_8(BAND_ENTRY, 1)},
+    {BAND_SINGLE(2) BAND_4(BAND_ENTRY, 2)},
+    {BAND_SINGLE(4) BAND_2(BAND_ENTRY, 4)}};
 #endif
 /* clang-format on */
 
@@ -130,10 +133,10 @@ static void band_run(const struct band_product *product, const struct nh_band_li
                      int32_t vectors, int32_t most) {
     for (int32_t i = 0; i < list->count; i++) {
         const struct nh_band *band = &list->band[i];
-        int outputs_log = band->outputs == 8 ? 3 : band->outputs >> 1;
         for (int32_t v = 0; v < vectors;) {
             int vectors_log = most >= 4 && vectors - v >= 4 ? 2 : most >= 2 && vectors - v >= 2;
-            band_table[vectors_log][outputs_log][band->lead][band->trail](product, band, v * VL);
+            band_table[vectors_log][band->outputs - 1][band->lead][band->trail](product, band,
+                                                                                v * VL);
             v += 1 << vectors_log;
         }
     }
