@@ -78,6 +78,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (!dim_fits(problem->dim) || !dim_fits(problem->dim_v))
         return "head dims must be multiples of 8 up to 128";
     if (problem->op == NHOOD_OP_FWD && !(problem->scale > 0)) return "the scale is not positive";
+    if (problem->op == NHOOD_OP_BWD && fabs(problem->scale) < NH_SMALL_LEAST_SCALE)
+        return "the scale is less than 1e-30, which LSE is divided by";
     if (problem->extra_tokens) return "no extra tokens";
     if (problem->has_bias && problem->bias_count > MOST_BIAS)
         return "a head's bias table has more than 4096 entries";
@@ -140,6 +142,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));
     nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
     nh_kernel_define(&spec, "NH_HELD", launch->held);
+    nh_kernel_define(&spec, "NH_LEAST_PAIRS", shape->least_pairs);
     nh_kernel_define(&spec, "NH_NEAR_HEADS", nh_small_near_heads(problem, shape));
     if (launch->stages) define_boxes(problem, &spec);
     for (int a = 0; a < NH_AXES; a++) {
@@ -176,21 +179,30 @@ static const int32_t mapped[][NH_CUDA_MAPS] = {
     {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, NHOOD_D_O, NHOOD_D_Q, END},
     {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_D_O, NHOOD_D_K, NHOOD_D_V, NH_DELTA, END}};
 
-static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
-                     struct nh_cuda_step *step) {
+/* Of halos and rows as they are fetched, of results as they are stored. */
+static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tensor) {
     const struct nh_small_shape *shape = &launch->shape;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    switch (tensor) {
+    case NHOOD_Q:
+    case NHOOD_D_O: return by_keys ? shape->halo : shape->rows;
+    case NHOOD_K:
+    case NHOOD_V: return by_keys ? shape->rows : shape->halo;
+    case NHOOD_O: return launch->kernel == NH_SMALL_FORWARD ? shape->subtile : shape->rows;
+    default: return shape->subtile;
+    }
+}
+
+static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
+                     struct nh_cuda_step *step) {
     int32_t statistics[NH_AXES];
-    nh_small_statistics_box(shape, statistics);
+    nh_small_statistics_box(&launch->shape, statistics);
     step->maps = 0;
     if (!launch->stages) return;
     for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++) {
         struct nh_cuda_map *map = &step->map[step->maps++];
-        bool halo = by_keys ? *tensor == NHOOD_Q || *tensor == NHOOD_D_O
-                            : *tensor == NHOOD_K || *tensor == NHOOD_V;
-        *map = *tensor == NH_DELTA
-                   ? nh_fused90_stats_map(problem, statistics)
-                   : nh_fused90_map(problem, *tensor, halo ? shape->halo : shape->subtile, 1);
+        *map = *tensor == NH_DELTA ? nh_fused90_stats_map(problem, statistics)
+                                   : nh_fused90_map(problem, *tensor, box_of(launch, *tensor), 1);
         /* more would be fetched for nothing where heads lie apart */
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
     }

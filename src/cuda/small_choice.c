@@ -11,13 +11,15 @@ const char *const nh_small_knobs[] = {"q0",        "q1",         "q2", "s0", "s1
                                       "warps",     "stages",     "k0", "k1", "k2",
                                       "key_warps", "key_stages", NULL};
 
-/* Makes the halo of a launch roll if it can. By queries, a warp takes its rows at once. */
+/* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more items hold their part of the halo
+ * than have stages; by keys it has statistics, too, and there is less room. Away from the ends of chains the slots do for
+ * one item more. */
 static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
-    enum { HELD_LONGER = 3 };
+    enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
-    int32_t held = launch->stages + (by_keys ? 0 : HELD_LONGER);
+    int32_t held = launch->stages + (by_keys ? HELD_LONGER_BY_KEYS : HELD_LONGER);
     nh_small_roll(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, held, &launch->shape);
-    launch->held = launch->shape.slots ? held : launch->stages;
+    launch->held = launch->shape.slots ? held + 1 : launch->stages;
 }
 
 bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,

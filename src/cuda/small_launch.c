@@ -9,10 +9,43 @@ int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
     return launch->stages < most ? launch->stages : most;
 }
 
-/* A tiny scale would make the penalty a small one. */
+/* As nh_kinds in kernels/small_kinds.cuh. */
+static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
+    int64_t kinds = 0;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
+        kinds += 2 * nh_ceil_div(problem->axis[a].window, launch->shape.subtile[a]) + 2;
+    return kinds * (BYTES_PER_PAIR * nh_small_columns(&launch->shape) / 16 + SEEN_BYTES);
+}
+
+/* Whether the tables of kernels/small_kinds.cuh mask: dilation groups of one length, no strides, and between the borders
+ * all subtiles' boxes begin where the first of their columns does. */
+static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { PLACES = 8, MOST_BYTES = 16384 };
+    const struct nh_small_shape *shape = &launch->shape;
+    int64_t places = 0;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        bool rolls = shape->slots && a == NH_AXES - problem->rank;
+        places += shape->subtile[a];
+        if (axis->stride > 1 || axis->length % axis->dilation || shape->subtile[a] % 2 ||
+            shape->columns[a] > shape->subtile[a] + axis->window ||
+            (!rolls && shape->rows[a] - shape->subtile[a] + shape->columns[a] > shape->halo[a]))
+            return false;
+    }
+    return launch->kernel == NH_SMALL_BACKWARD_KEY && places <= PLACES &&
+           kinds_bytes(problem, launch) <= MOST_BYTES;
+}
+
 int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31, STARTS = 1, COORDINATES = 2 };
-    const double least_scale = 1e-30;
+    enum {
+        PLACES_OF_STARTS = 8,
+        PLACES_OF_COORDINATES = 31,
+        NONE = 0,
+        STARTS = 1,
+        COORDINATES = 2,
+        KINDS = 3
+    };
     int64_t starts = 0, coordinates = 0;
     bool runs = launch->kernel != NH_SMALL_BACKWARD_KEY;
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
@@ -21,17 +54,22 @@ int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_lau
         coordinates += launch->shape.columns[a];
         runs = runs && !problem->axis[a].causal;
     }
-    if (launch->shape.dense || !(problem->scale >= least_scale)) return 0;
+    if (launch->shape.dense || !(problem->scale >= NH_SMALL_LEAST_SCALE)) return NONE;
     if (runs && starts <= PLACES_OF_STARTS) return STARTS;
-    return coordinates <= PLACES_OF_COORDINATES ? COORDINATES : 0;
+    if (kinds_mask(problem, launch)) return KINDS;
+    return coordinates <= PLACES_OF_COORDINATES ? COORDINATES : NONE;
 }
 
 static int64_t penalty_bytes(const struct nh_problem *problem,
                              const struct nh_small_launch *launch) {
+    enum { COORDINATES = 2, KINDS = 3, OTHER_BYTES = 512 };
     const int32_t *columns = launch->shape.columns;
+    int penalty = nh_small_penalty(problem, launch);
     int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
-    int64_t per_column = nh_small_penalty(problem, launch) == 2 ? 32 * steps : 16;
-    return per_column * nh_small_columns(&launch->shape) + 16;
+    int64_t per_column = penalty == COORDINATES ? 32 * steps : 16;
+    return (penalty == KINDS ? kinds_bytes(problem, launch)
+                             : per_column * nh_small_columns(&launch->shape)) +
+           OTHER_BYTES;
 }
 
 static int64_t steps_of(int64_t dim) {
@@ -66,21 +104,21 @@ static int64_t stages_bytes(const struct nh_problem *problem,
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                               const struct nh_small_launch *launch) {
     const struct nh_small_shape *shape = &launch->shape;
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     /* per warp, score gradients of a subtile and sums for the bias's */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
         bias_gradient =
             launch->warps * (32 * (nh_small_columns(shape) + 8) + 4 * problem->bias_count);
     int64_t scenes = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
-    int64_t results = launch->stages && launch->kernel != NH_SMALL_BACKWARD_KEY
-                          ? 16 * launch->warps * nh_small_row_bytes(problem->dim)
-                          : 0;
+    int64_t results =
+        launch->stages ? 16 * launch->warps * nh_small_row_bytes(problem->dim) * (by_keys ? 2 : 1)
+                       : 0;
     int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
     return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse +
            results +
-           nh_small_table_bytes(
-               problem, shape,
-               launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES, scenes);
+           nh_small_table_bytes(problem, shape, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
+                                !shape->dense && !nh_small_penalty(problem, launch), scenes);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */

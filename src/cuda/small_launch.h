@@ -12,13 +12,16 @@ struct nh_small_launch {
     int32_t warps;
     /* of the copy engine; 0: threads copy */
     int32_t stages;
-    /* items whose part of a halo that rolls may be in use: as many as stages, or more if these are free before */
+    /* items whose part of a halo that rolls may be in use, at the ends of chains one less; else as many as stages */
     int32_t held;
     struct nh_small_shape shape;
 };
 
 /* Warps that fetch by the copy engine: an item is prepared in less time than the others need for it. */
 int32_t nh_small_fetchers(const struct nh_small_launch *launch);
+
+/* Of a scale's size: LSE is divided by it in the backward pass, and with less a penalty would be a small one. */
+#define NH_SMALL_LEAST_SCALE 1e-30
 
 /* Which product can mask, as NH_PENALTY in kernels/small_penalty.cuh; 0: none. */
 int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch);

@@ -12,12 +12,14 @@ struct chain {
     int64_t length, tiles, shorter;
     /* rows of an item along the axis, and its lines of columns with their columns */
     int64_t item, lines, columns;
+    int64_t least_pairs;
 };
 
 /* As nh_roll_touched. */
 static int64_t touched(const struct chain *chain, int64_t seen) {
-    int64_t columns = nh_ceil_div(seen * chain->columns, 16) * 16;
-    return chain->stops ? nh_min(nh_ceil_div(columns, chain->columns), chain->lines) : chain->lines;
+    int64_t pairs = nh_max(nh_ceil_div(seen * chain->columns, 16), chain->least_pairs);
+    return chain->stops ? nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines)
+                        : chain->lines;
 }
 
 /* Slots that the item's box needs in a dilation group, as nh_roll_box has it. */
@@ -89,7 +91,8 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
                                 .item = item,
                                 .lines = shape->columns[first],
                                 .columns = shape->columns[2] *
-                                           (problem->rank == 3 ? shape->columns[1] : 1)};
+                                           (problem->rank == 3 ? shape->columns[1] : 1),
+                                .least_pairs = shape->least_pairs};
     if (!rows_agree(problem, slot_rows) || chain.tiles * item < chain.lines || !advances(&chain))
         return;
     int64_t slots = slots_in_use(&chain, held);

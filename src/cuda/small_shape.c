@@ -60,6 +60,17 @@ static void fill_gaps(struct nh_small_shape *shape) {
         h[1]++;
 }
 
+/* Branches on the way from pair to pair are in the way of the compiler, too: what most subtiles multiply, all do. */
+static int64_t least_pairs(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+    int first = NH_AXES - problem->rank;
+    int64_t lines =
+        nh_min(shape->subtile[first] + problem->axis[first].window - 1, shape->columns[first]);
+    int64_t per_line = 1;
+    for (int a = first + 1; a < NH_AXES; a++)
+        per_line *= shape->columns[a];
+    return shape->blocks > 16 ? 0 : nh_ceil_div(lines * per_line, 16);
+}
+
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
                        const int32_t *item, const int32_t *subtile, bool boxes,
                        struct nh_small_shape *shape) {
@@ -86,6 +97,7 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
     int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
     shape->fetched_rows = shape->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
     shape->blocks = nh_ceil_div(box, 8);
+    shape->least_pairs = least_pairs(problem, shape);
     return shape->halo_rows <= MOST_HALO_ROWS;
 }
 
@@ -105,20 +117,21 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 }
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             enum nh_small_rows rows, int64_t scenes) {
+                             enum nh_small_rows rows, bool bits, int64_t scenes) {
     enum { ITEM_BYTES = 88 + 32 * NH_CUDA_TENSORS, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
-    int64_t scene = ITEM_BYTES + (q[0] + q[1] + q[2]) * (12 + 16 * chunks) + 8 * q[first];
-    int64_t prefixes = (k[0] + k[1] + k[2] + 3) * 16 * chunks;
+    int64_t scene = ITEM_BYTES + (q[0] + q[1] + q[2]) * (12 + (bits ? 16 * chunks : 0)) +
+                    16 * chunks + 8 * q[first];
+    int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
     int64_t wraps = shape->slots ? k[first] : 1;
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
     int64_t tables = wraps * (gathers + (rows == NH_SMALL_KEYS ? 4 * columns : 0));
     if (problem->has_bias) {
         scene += 4 * problem->bias_count;
         int64_t step = 8;
-        for (int a = NH_AXES - 1; a >= 0; a--) {
+        for (int a = NH_AXES - 1; a >= first; a--) {
             scene += (k[a] + shape->subtile[a]) * step;
             step *= 2 * problem->axis[a].window - 1;
         }

@@ -20,6 +20,8 @@ struct nh_small_shape {
     int64_t halo_rows, fetched_rows, item_rows;
     /* blocks of 8 columns that a subtile multiplies */
     int64_t blocks;
+    /* pairs of such blocks that every subtile multiplies, however few its rows see: no less than away from borders */
+    int64_t least_pairs;
     /* of the whole problem, per batch entry and head */
     double items, subtiles;
 };
@@ -43,8 +45,9 @@ int64_t nh_small_row_bytes(int64_t width);
 /* Columns of a subtile with those that fill up its last matrix loads. */
 int64_t nh_small_columns(const struct nh_small_shape *shape);
 
-/* Tables and `scenes` items, with what their rows see and a bias, beside the rows; no less than what the kernels take. */
+/* Tables and `scenes` items, with what their rows see, as bits if they mask, and a bias, beside the rows; no less than what the
+ * kernels take. */
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             enum nh_small_rows rows, int64_t scenes);
+                             enum nh_small_rows rows, bool bits, int64_t scenes);
 
 #endif

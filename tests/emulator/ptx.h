@@ -96,6 +96,11 @@ inline void load_matrices(unsigned *const to[4], unsigned row, bool transposed) 
         return 0;
     });
 }
+inline void ptx_ldmatrix_sync_aligned_m8n8_x2_shared_b16(const char *, unsigned &a, unsigned &b,
+                                                         unsigned row) {
+    unsigned other[2], *const to[] = {&a, &b, &other[0], &other[1]};
+    load_matrices(to, row, false);
+}
 inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(const char *, unsigned &a, unsigned &b,
                                                          unsigned &c, unsigned &d, unsigned row) {
     unsigned *const to[] = {&a, &b, &c, &d};

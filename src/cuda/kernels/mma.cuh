@@ -65,6 +65,14 @@ NH_DEVICE void nh_load_matrices(unsigned fragment[4], const void *row) {
     nh_load_matrices_at(fragment, nh_shared_address(row));
 }
 
+/* Two of them, whose rows lanes 0 .. 15 name; the others' addresses are not used. */
+NH_DEVICE void nh_load_two_matrices_at(unsigned fragment[2], unsigned row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(fragment[0]), "=r"(fragment[1])
+                 : "r"(row)
+                 : "memory");
+}
+
 /* The same, each matrix transposed: rows 2t and 2t+1 of column g. */
 NH_DEVICE void nh_load_matrices_transposed_at(unsigned fragment[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

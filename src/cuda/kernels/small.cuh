@@ -105,6 +105,19 @@ NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int f
                    (((2 * s + nh_lane_half<ORDER>()) ^ swizzle) << 4);
 }
 
+/* The same in the halo of another tensor, `bytes` further: where rows are as wide, no address is worked out twice. */
+template <nh_order ORDER, int WIDTH, int STEPS, int STEPS_BEFORE>
+NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes,
+                                      const char *halo, int first) {
+    if (NH_DIM != NH_DIM_V) {
+        nh_gather_start<ORDER, WIDTH, STEPS>(start, halo, first);
+        return;
+    }
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+        start[s] = before[s % STEPS_BEFORE] + (unsigned)bytes;
+}
+
 NH_DEVICE void nh_product(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     const unsigned b[2] = {b0, b1};
     if (NH_DTYPE == NH_F16) {

@@ -4,6 +4,7 @@
  * key head pass by. See small.cuh. */
 #define NH_INVERSE 1
 #define NH_STOPS 1
+#define NH_BIAS_STARTS 1
 #include "small_exact_gradient.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
@@ -14,10 +15,10 @@ static_assert(NH_STAGES || NH_SUBTILES == NH_WARPS, "one subtile of an item per 
 struct nh_halo {
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char d_outputs[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
-    alignas(NH_STAGE_ALIGNMENT) float4 statistics[NH_STATISTICS];
+    alignas(NH_STAGE_ALIGNMENT) uint4 statistics[NH_STATISTICS];
 };
 struct nh_rows {
-    /* once a warp has taken its rows, their gradients */
+    /* where threads copy, gradients take the places of rows that have been read */
     alignas(NH_STAGE_ALIGNMENT) char keys[NH_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char values[NH_ROWS * nh_row_bytes(NH_DIM_V)];
 };
@@ -27,12 +28,16 @@ struct nh_shared {
     nh_halo halo[NH_HALOS];
     nh_rows rows[NH_STAGES ? NH_STAGES : 1];
 #if NH_STAGES
+    struct {
+        alignas(1024) char keys[16 * nh_row_bytes(NH_DIM)], values[16 * nh_row_bytes(NH_DIM_V)];
+    } results[NH_WARPS];
     nh_ring ring;
 #else
     nh_scene scene[2];
 #endif
     nh_tables tables;
     nh_penalties penalties;
+    nh_kinds kinds;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
@@ -48,42 +53,37 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int sub
     nh_clear(sums.d_values);
 }
 
-/* Weights and score gradients of the 16 queries of a pair, transposed: a thread's columns are 2t and 2t + 1 of each 8.
- * statistics: of the box's first query. */
-NH_DEVICE void nh_weigh(const nh_tables &tables, const float4 *statistics, int wrap, int chunk, int pair,
-                        const unsigned (&seen)[2], const float (&bias)[2][4],
-                        float (&weights)[2][4], float (&d_scores)[2][4]) {
-    const int t = (int)(threadIdx.x % 4);
-    const uint4 four = tables.columns.quad[wrap][chunk * NH_PAIRS + pair][t];
-    const int place[4] = {(int)four.x, (int)four.y, (int)four.z, (int)four.w};
+/* Scores of the 16 queries of a pair, shifted by their LSE, become weights, and gradients of weights, less delta, those of
+ * scores; transposed: a thread's columns are 2t and 2t + 1 of each 8. */
+NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float (&weights)[2][4],
+                        float (&d_scores)[2][4]) {
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-        float2 query = *(const float2 *)&statistics[place[c]];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float &weight = weights[c / 2][2 * half + c % 2], &d_score = d_scores[c / 2][2 * half + c % 2];
-            bool visible = NH_PENALTY || seen[half] >> (4 * pair + c) & 1;
-            float bent = query.x;
-            if (NH_BIAS_COUNT) bent += bias[c / 2][2 * half + c % 2];
-            weight = visible ? nh_exp2(fmaf(weight, tables.scale, bent)) : 0.f;
-            d_score = weight * (d_score - query.y);
-        }
+    for (int i = 0; i < 8; i++) {
+        float &weight = weights[i / 4][i % 4];
+        bool visible = NH_PENALTY || seen[i / 2 % 2] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
+        weight = visible ? nh_exp2(weight * scale) : 0.f;
+        d_scores[i / 4][i % 4] *= weight;
     }
 }
 
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
-                                const nh_penalties &penalties, const nh_halo &halo, int subtile,
+                                const nh_penalties &penalties, const nh_kinds &kinds, const nh_halo &halo, int subtile,
                                 nh_key_sums &sums) {
     unsigned queries[NH_STEPS], queries_across[NH_STEPS];
     unsigned d_outputs[NH_STEPS_V], d_outputs_across[NH_STEPS_V], places[NH_STEPS_PLACES][4];
     const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
     const int reach = nh_sight_reach(scene.sight, subtile);
-    const float4 *statistics = halo.statistics + nh_box_statistics(scene.sight, subtile);
+    const float scale = tables.scale;
+    const unsigned statistics = nh_shared_address(halo.statistics + nh_box_statistics(scene.sight, subtile));
+    const int beside = (int)(halo.d_outputs - halo.queries);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(queries, halo.queries, first);
     nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(queries_across, halo.queries, first);
-    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(d_outputs, halo.d_outputs, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(d_outputs_across, halo.d_outputs, first);
-    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
+    nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(d_outputs, queries, beside, halo.d_outputs, first);
+    nh_gather_start_beside<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(d_outputs_across, queries_across, beside,
+                                                               halo.d_outputs, first);
+    const uint2 *hidden = nh_kind_columns(kinds, scene.sight.places, subtile);
+    const uint2 own_places = kinds.rows[threadIdx.x % 32];
+    if (NH_PENALTY && NH_PENALTY != 3) nh_sight_penalty_rows(places, scene.sight, subtile);
     const float *table = scene.bias;
     if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
@@ -95,14 +95,27 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
         nh_gather_rows(row_across, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
-            if (chunk * NH_CHUNK + 16 * p >= reach) break;
-            float weights[2][4] = {}, d_scores[2][4] = {}, bias[2][4];
-            unsigned operand[4];
-            if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
-            if (NH_PENALTY) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
+            if (p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
+            if (NH_BIAS_COUNT && p) __syncwarp(); /* the compiler must not load so far ahead that registers spill */
+            float weights[2][4] = {}, d_scores[2][4] = {};
+            unsigned operand[4], query[2];
+            if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p);
+            const int column = chunk * NH_CHUNK + 16 * p + (int)(threadIdx.x % 16);
+            nh_statistics_load(query, statistics + tables.columns.statistics[wrap][column]);
+            const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * (chunk * NH_PAIRS + p)] : uint2{0u, 0u};
+#pragma unroll
+            for (int block = 0; block < 2; block++) {
+                if (NH_PENALTY == 3) {
+                    nh_add_shifts_and_penalties(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
+                } else {
+                    nh_add_shifts(weights[block], query[block]);
+                }
+                nh_add_deltas(d_scores[block], query[block]);
+            }
+            if (NH_PENALTY && NH_PENALTY != 3) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
             nh_multiply_columns<NH_DIM, NH_STEPS>(weights, sums.keys, queries, row[p], true);
             nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_scores, sums.values, d_outputs, row[p], true);
-            nh_weigh(tables, statistics, wrap, chunk, p, seen, bias, weights, d_scores);
+            nh_weigh(scale, p, seen, weights, d_scores);
             nh_pack_weights(operand, weights, true);
             nh_add_columns<NH_DIM_V, NH_STEPS_V>(sums.d_values, operand, d_outputs_across,
                                                  row_across[p]);
@@ -115,7 +128,11 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
 /* The gradients into shared memory. */
 NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, int subtile, const nh_key_sums &sums,
                          char *keys, char *values) {
+#if NH_STAGES
+    nh_results_free();
+#else
     __syncwarp();
+#endif
     nh_stage_rows<NH_DIM, NH_STEPS>(keys, sums.d_keys, (float)args.scale, (float)args.scale,
                                     subtile);
     nh_stage_rows<NH_DIM_V, NH_STEPS_V>(values, sums.d_values, 1.f, 1.f, subtile);
@@ -133,7 +150,7 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, int subt
 struct nh_maps {
     nh_tensor_map q, k, v, d_o, d_k, d_v, statistics;
 };
-enum { NH_STATISTICS_MAP = 3, STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(float4) };
+enum { NH_STATISTICS_MAP = 3, STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(uint4) };
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_key(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
@@ -141,7 +158,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads;
     if (threadIdx.x == 0) nh_ring_start(shared.ring);
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    if (NH_PENALTY == 3) {
+        nh_kinds_fill(args, shared.kinds);
+    } else if (NH_PENALTY) {
+        nh_penalties_fill(shared.penalties);
+    }
     nh_tables_start(args, shared.tables, shared.ring.scene);
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
@@ -151,7 +172,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             int head = item.column_head + member;
             nh_fetch_rows<NH_K_MAP>(args, item, maps.k, barrier, rows.keys, item.head, kv_heads);
             nh_fetch_rows<NH_V_MAP>(args, item, maps.v, barrier, rows.values, item.head, kv_heads);
-            if (threadIdx.x % 32) return;
             nh_fetch_halo<NH_Q_MAP>(args, item, maps.q, barrier, halo.queries, head, heads);
             nh_fetch_halo<NH_D_O_MAP>(args, item, maps.d_o, barrier, halo.d_outputs, head, heads);
             nh_fetch_halo<NH_STATISTICS_MAP, STATISTICS_BYTES>(args, item, maps.statistics, barrier,
@@ -161,21 +181,20 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             args, shared.tables, shared.ring, (unsigned)share, fetch);
     } else {
         nh_key_sums sums;
+        char *keys = shared.results[threadIdx.x / 32].keys, *values = shared.results[threadIdx.x / 32].values;
         const auto work = [&](const nh_scene &scene, int turn, int subtile, int member) {
-            nh_rows &rows = shared.rows[turn];
-            char *keys = rows.keys + 16 * subtile * nh_row_bytes(NH_DIM);
-            char *values = rows.values + 16 * subtile * nh_row_bytes(NH_DIM_V);
-            if (member == 0) nh_key_sums_start(sums, rows, subtile);
-            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.halo[turn % NH_HALOS], subtile, sums);
+            if (member == 0) nh_key_sums_start(sums, shared.rows[turn], subtile);
+            nh_rows_taken(shared.ring, turn);
+            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.kinds, shared.halo[turn % NH_HALOS], subtile, sums);
             if (member + 1 < share) return;
             nh_finish(args, scene.item, subtile, sums, keys, values);
+            nh_results_ready();
             if (args.tensor[NH_D_K].data)
                 nh_store_results<NH_D_K_MAP>(args, scene.item, maps.d_k, NH_D_K, subtile, keys,
                                              scene.item.head, kv_heads);
             if (args.tensor[NH_D_V].data)
                 nh_store_results<NH_D_V_MAP>(args, scene.item, maps.d_v, NH_D_V, subtile, values,
                                              scene.item.head, kv_heads);
-            nh_results_free();
         };
         nh_work_items(args, shared.ring, (unsigned)share, work);
     }
@@ -185,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 
 /* Of the item's halo, for the head `member` of those that share the keys. */
 NH_DEVICE void nh_copy_statistics(const nh_cuda_args &args, const nh_item &item, int member,
-                                  float4 *statistics) {
+                                  uint4 *statistics) {
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
     const float *from = (const float *)tensor.data + item.origin[NH_DELTA] + member * tensor.head;
     for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS) {
@@ -199,7 +218,7 @@ NH_DEVICE void nh_copy_statistics(const nh_cuda_args &args, const nh_item &item,
             offset += at[a] * item.step[NH_DELTA][a];
             row += at[a] * nh_statistics_pitch(a);
         }
-        nh_copy8(&statistics[row], from + offset, inside);
+        nh_copy16(&statistics[row], from + offset, inside);
     }
 }
 
@@ -211,7 +230,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_rows &rows = shared.rows[0];
     const int share = (int)(args.heads / args.kv_heads);
     int turn = 0;
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    if (NH_PENALTY == 3) {
+        nh_kinds_fill(args, shared.kinds);
+    } else if (NH_PENALTY) {
+        nh_penalties_fill(shared.penalties);
+    }
     nh_tables_start(args, shared.tables, shared.scene);
     __syncthreads();
     if (threadIdx.x / 32 == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
@@ -236,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             __syncthreads();
             nh_for_subtiles(args, item, [&](int subtile) {
                 if (member == 0) nh_key_sums_start(sums, rows, subtile);
-                nh_differentiate(args, scene, shared.tables, shared.penalties, halo, subtile, sums);
+                nh_differentiate(args, scene, shared.tables, shared.penalties, shared.kinds, halo, subtile, sums);
                 if (member + 1 < share) return;
                 nh_finish(args, item, subtile, sums, rows.keys, rows.values);
                 __syncwarp();

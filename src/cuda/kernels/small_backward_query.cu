@@ -3,6 +3,7 @@
 #define NH_INVERSE 0
 #define NH_STOPS 1
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
+#define NH_BIAS_STARTS 1
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "small_bias_gradient.cuh"
 #include "small_exact_gradient.cuh"
@@ -50,35 +51,35 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const unsigned (&d_outputs)[NH_STEPS
     sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
 }
 
-/* -LSE in base 2 and delta of rows g and g + 8, also to memory: lane 0 of a row's four stores the one, lane 1 the other. */
-NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene, int subtile,
+/* -LSE in base 2 and delta of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's four
+ * store. */
+NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene, float shift, int subtile,
                                  const char *outputs, const unsigned (&d_outputs)[NH_STEPS_V][4],
-                                 float (&lse)[2], float (&delta)[2]) {
+                                 float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
     nh_dot_rows(delta, d_outputs, outputs, subtile);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float2 both = scene.lse[16 * subtile + lane / 4 + 8 * half];
-        lse[half] = both.x * -(float)NH_LOG2E;
-        delta[half] -= both.y;
+        const int number = nh_row_number(subtile, lane / 4 + 8 * half);
+        lse[half] = scene.lse[number] * -(float)NH_LOG2E;
+        if (args.tensor[NH_D_LSE].data) delta[half] -= scene.d_lse[number];
+        statistics[half] = nh_statistics_split({scene.lse[number] * shift, -delta[half]});
     }
     if (lane % 4 > 1 || !nh_row_exists(scene.item, subtile, row)) return;
     float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(scene.item, NH_DELTA, subtile, row);
-    *(float2 *)to = lane % 4 ? make_float2(lse[1], delta[1]) : make_float2(lse[0], delta[0]);
+    *(uint4 *)to = lane % 4 ? statistics[1] : statistics[0];
 }
 
-/* Scores of 16 columns, the first of which is `column`, become gradients of theirs. */
+/* Scores of 16 columns become gradients of theirs. d_weights: less delta. */
 NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
-                                  const float (&lse)[2], const float (&delta)[2],
-                                  const unsigned (&seen)[2], int pair, const float (&bias)[2][4]) {
+                                  const float (&lse)[2], const unsigned (&seen)[2], int pair) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int half = i / 2 % 2;
         bool visible = NH_PENALTY || seen[half] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
-        float &score = scores[i / 4][i % 4], bent = lse[half];
-        if (NH_BIAS_COUNT) bent += bias[i / 4][i % 4];
-        float weight = nh_exp2(fmaf(score, scale, bent));
-        score = visible ? weight * (d_weights[i / 4][i % 4] - delta[half]) : 0.f;
+        float &score = scores[i / 4][i % 4];
+        float weight = nh_exp2(fmaf(score, scale, lse[half]));
+        score = visible ? weight * d_weights[i / 4][i % 4] : 0.f;
     }
 }
 
@@ -86,21 +87,26 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
 template <typename Taken>
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
                                 const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows,
-                                nh_bias_sums &sums, int subtile, char *results, const Taken &taken) {
+                                nh_bias_sums &sums, nh_bias_products &products, int subtile, char *results,
+                                const Taken &taken) {
     unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4], places[NH_STEPS_PLACES][4];
     nh_load_rows<NH_DIM, NH_STEPS>(queries, rows.queries, subtile);
     nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, rows.d_outputs, subtile);
     float lse[2], delta[2], d_queries[2 * NH_STEPS][4] = {};
-    nh_row_statistics(args, scene, subtile, rows.outputs, d_outputs, lse, delta);
+    uint4 statistics[2];
+    float start[4] = {};
+    nh_row_statistics(args, scene, tables.shift, subtile, rows.outputs, d_outputs, lse, delta, statistics);
+    nh_start_at_deltas(start, statistics);
     taken();
     unsigned keys[NH_STEPS], keys_across[NH_STEPS], values[NH_STEPS_V];
     const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
     const int reach = nh_sight_reach(scene.sight, subtile);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, halo.keys, first);
     nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, halo.keys, first);
-    nh_gather_start<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, halo.values, first);
+    nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, keys, (int)(halo.values - halo.keys), halo.values, first);
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     const bool bias_wanted = nh_bias_wanted(args);
+    const float scale = tables.scale;
     const float *table = scene.bias;
     if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
@@ -112,25 +118,29 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
         nh_gather_rows(row_across, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
+            /* the compiler must not load so far ahead that registers spill */
+            if (NH_BIAS_COUNT ? p : p == NH_PAIRS / 2) __syncwarp();
             int column = chunk * NH_CHUNK + 16 * p;
-            if (column >= reach) {
+            if (p >= NH_LEAST_PAIRS && column >= reach) {
                 const unsigned none[4] = {0, 0, 0, 0};
                 if (bias_wanted) nh_bias_lay(sums, column, none);
                 continue;
             }
-            float scores[2][4] = {}, d_weights[2][4] = {}, bias[2][4];
+            float scores[2][4] = {};
+            float d_weights[2][4] = {{start[0], start[1], start[2], start[3]},
+                                     {start[0], start[1], start[2], start[3]}};
             unsigned d_scores[4];
-            if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, column);
+            if (NH_BIAS_COUNT) nh_bias_pair(scores, tables.columns, table, column);
             if (NH_PENALTY) nh_penalize(scores, places, penalties, column / 16, true);
             nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row[p], true);
             nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_weights, d_outputs, values, row[p], true);
-            nh_score_gradients(scores, d_weights, tables.scale, lse, delta, seen, p, bias);
+            nh_score_gradients(scores, d_weights, scale, lse, seen, p);
             nh_pack_weights(d_scores, scores, true);
             if (bias_wanted) nh_bias_lay(sums, column, d_scores);
             nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys_across, row_across[p]);
         }
     }
-    if (bias_wanted) nh_bias_gather(args, scene, subtile, sums);
+    if (bias_wanted) nh_bias_gather(args, scene, subtile, sums, products);
 #if NH_STAGES
     nh_results_free();
 #else
@@ -141,9 +151,9 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
     const bool spoilt[2] = {nh_spoilt(d_queries, 0), nh_spoilt(d_queries, 1)};
     if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
     nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
-        float2 statistics = make_float2(__shfl_sync(~0u, row < 8 ? lse[0] : lse[1], row % 8 * 4),
-                                        __shfl_sync(~0u, row < 8 ? delta[0] : delta[1], row % 8 * 4));
-        nh_exact_gradient(args, scene.item, subtile, row, statistics, results, nullptr);
+        float2 own = make_float2(__shfl_sync(~0u, row < 8 ? lse[0] : lse[1], row % 8 * 4),
+                                 -__shfl_sync(~0u, row < 8 ? start[0] : start[2], row % 8 * 4));
+        nh_exact_gradient(args, scene.item, subtile, row, own, results, nullptr);
     });
 }
 
@@ -170,7 +180,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, rows.queries, item.head, heads);
             nh_fetch_rows<NH_O_MAP>(args, item, maps.o, barrier, rows.outputs, item.head, heads);
             nh_fetch_rows<NH_D_O_MAP>(args, item, maps.d_o, barrier, rows.d_outputs, item.head, heads);
-            if (threadIdx.x % 32) return;
             nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, item.column_head, kv_heads);
             nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, item.column_head, kv_heads);
         };
@@ -178,18 +187,21 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             args, shared.tables, shared.ring, 1, fetch);
     } else {
         int bias_turn = 0;
+        nh_bias_products products;
+        nh_bias_products_clear(products);
         char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
-            nh_bias_head(args, bias_turn, scene.item.head, shared.sums);
+            nh_bias_head(args, bias_turn, scene.item.head, shared.sums, products);
             nh_differentiate(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS],
-                             shared.rows[stage], shared.sums, subtile, results,
+                             shared.rows[stage], shared.sums, products, subtile, results,
                              [&] { nh_rows_taken(shared.ring, stage); });
+            nh_results_ready();
             if (args.tensor[NH_D_Q].data)
                 nh_store_results<NH_D_Q_MAP>(args, scene.item, maps.d_q, NH_D_Q, subtile, results,
                                              scene.item.head, heads);
         };
         nh_work_items(args, shared.ring, 1, work);
-        nh_bias_head(args, bias_turn, heads, shared.sums);
+        nh_bias_head(args, bias_turn, heads, shared.sums, products);
     }
 }
 
@@ -202,6 +214,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_key_halo &halo = shared.halo[0];
     nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;
+    nh_bias_products products;
+    nh_bias_products_clear(products);
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables, shared.scene);
@@ -217,21 +231,21 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_Q, rows.queries);
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, rows.outputs);
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, rows.d_outputs);
-        nh_bias_head(args, bias_turn, item.head, shared.sums);
+        nh_bias_head(args, bias_turn, item.head, shared.sums, products);
         nh_scene_fill(args, shared.tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
         nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.scene[turn].item);
         nh_copy_wait();
         __syncthreads();
         nh_for_subtiles(args, item, [&](int subtile) {
-            nh_differentiate(args, scene, shared.tables, shared.penalties, halo, rows, shared.sums, subtile,
-                             rows.queries, [] {});
+            nh_differentiate(args, scene, shared.tables, shared.penalties, halo, rows, shared.sums, products,
+                             subtile, rows.queries, [] {});
             __syncwarp();
             if (args.tensor[NH_D_Q].data)
                 nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, rows.queries, subtile);
         });
         __syncthreads();
     }
-    nh_bias_head(args, bias_turn, (int)args.heads, shared.sums);
+    nh_bias_head(args, bias_turn, (int)args.heads, shared.sums, products);
 }
 
 #endif

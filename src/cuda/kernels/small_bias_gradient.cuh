@@ -1,12 +1,13 @@
 /* Gradient of the relative bias, from the score gradients of small_backward_query.cu, without atomics.
  *
- * A warp lays the score gradients of its subtile down in shared memory and gathers them by entries of the bias table:
- * each lane owns some entries and adds up, over the 16 rows, the columns at that distance. A warp's sums are kept per head
+ * A warp lays the score gradients of its subtile down in shared memory and gathers them by entries of the bias table: by
+ * tensor cores (small_bias_products.cuh), and at borders each lane owns some entries and adds up, over the 16 rows, the
+ * columns at that distance. A warp's sums are kept per head
  * and written when the head changes, which is why heads are the slowest digit of this kernel's items. small_bias_sum.cu
  * adds up the warps. Every order is fixed: results are bit-equal every run. */
 #pragma once
 
-#include "small_sight.cuh"
+#include "small_bias_products.cuh"
 
 /* Nearly nothing without a bias. */
 enum {
@@ -17,7 +18,7 @@ enum {
 };
 
 struct nh_bias_sums {
-    elem d_scores[NH_BIAS_WARPS][16][NH_LAID_COLUMNS];
+    alignas(16) elem d_scores[NH_BIAS_WARPS][16][NH_LAID_COLUMNS];
     float sum[NH_BIAS_WARPS][NH_BIAS_SUMS];
 };
 
@@ -30,6 +31,9 @@ NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
     float *sum = &sums.sum[0][0];
     for (int i = (int)threadIdx.x; i < NH_WARPS * NH_BIAS_SUMS; i += NH_THREADS)
         sum[i] = 0.f;
+    /* columns that nothing is laid down in, but that are multiplied by zeros */
+    for (int i = (int)threadIdx.x; i < NH_WARPS * 16 * 4; i += NH_THREADS)
+        *(unsigned *)&sums.d_scores[i / 64][i / 4 % 16][NH_COLUMNS + i % 4 * 2] = 0u;
 }
 
 /* Sixteen columns' score gradients as they were packed for a product. */
@@ -59,42 +63,24 @@ NH_DEVICE void nh_seen_distances(const nh_cuda_args &args, const nh_item &item, 
     }
 }
 
-/* Of the distances that a row inside the grid sees, all in the subtile's box: base is the column at the first of them from
- * row 0, entry that distance's in the table. */
-NH_DEVICE void nh_bias_gather_inside(const elem *base, float *sum, int entry) {
-    const int w1 = nh_axis_window(1), w2 = nh_axis_window(2), count = nh_axis_window(0) * w1 * w2;
-#pragma unroll
-    for (int first = 0; first < count; first += 32) {
-        const int i = first + (int)(threadIdx.x % 32), x = i / (w1 * w2), y = i / w2 % w1, z = i % w2;
-        const elem *at = base + (x * NH_K1 + y) * NH_K2 + z;
-        float total = 0.f;
-        if (i >= count) break;
-#pragma unroll
-        for (int r = 0; r < 16; r++)
-            total += nh_load(at[r * NH_LAID_COLUMNS + (nh_row_at(0, r, 0) * NH_K1 + nh_row_at(0, r, 1)) * NH_K2 +
-                                nh_row_at(0, r, 2)]);
-        sum[entry + x * nh_bias_step(0) + y * nh_bias_step(1) + z] += total;
-    }
-}
-
 /* Adds the subtile's gradients to the warp's sums. */
-NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, int subtile, nh_bias_sums &sums) {
+NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, int subtile, nh_bias_sums &sums,
+                              nh_bias_products &products) {
     const nh_item &item = scene.item;
     const int warp = (int)(threadIdx.x / 32);
     const elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[warp];
     int low[3], count[3];
     nh_seen_distances(args, item, subtile, low, count);
-    int entry_inside = 0;
-    bool inside = true;
+    bool inside = NH_BIAS_PRODUCTS;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int row = nh_row_at(subtile, 0, a), begin = item.column[a] + scene.sight.begin[nh_rows_before(a) + row];
-        inside = inside && count[a] == nh_axis_window(a) && low[a] + item.row[a] + row == begin;
-        entry_inside += (low[a] + nh_axis_window(a) - 1) * nh_bias_step(a);
+        inside = inside && count[a] == nh_axis_window(a) && low[a] == -(nh_axis_window(a) / 2) &&
+                 low[a] + item.row[a] + row == begin;
     }
     __syncwarp();
     if (inside) {
-        nh_bias_gather_inside(&rows[0][0], sums.sum[warp], entry_inside);
+        nh_bias_multiply(products, rows, sizeof rows[0]);
         __syncwarp();
         return;
     }
@@ -125,10 +111,15 @@ NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, i
 }
 
 /* Writes the warp's sums of heads head .. next - 1, of which only the first has any. */
-NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bias_sums &sums) {
+NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bias_sums &sums, nh_bias_products &products) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int warp = (int)(threadIdx.x / 32);
     const long long share = (long long)blockIdx.x * NH_WARPS + warp;
+    int entry_inside = 0;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        entry_inside += (nh_axis_window(a) - 1 - nh_axis_window(a) / 2) * nh_bias_step(a);
+    nh_bias_products_flush(products, (float *)sums.d_scores[warp], sums.sum[warp] + entry_inside);
     for (int h = head; h < next; h++) {
         float *to = (float *)partial.data + h * partial.head + share * NH_BIAS_COUNT;
         for (int entry = (int)(threadIdx.x % 32); entry < NH_BIAS_COUNT; entry += 32) {
@@ -139,8 +130,8 @@ NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bi
 }
 
 /* A warp's next item is of `head`; `turn` is the head whose gradient it has been adding up. */
-NH_DEVICE void nh_bias_head(const nh_cuda_args &args, int &turn, int head, nh_bias_sums &sums) {
+NH_DEVICE void nh_bias_head(const nh_cuda_args &args, int &turn, int head, nh_bias_sums &sums, nh_bias_products &products) {
     if (!nh_bias_wanted(args) || head == turn) return;
-    nh_bias_flush(args, turn, head, sums);
+    nh_bias_flush(args, turn, head, sums, products);
     turn = head;
 }

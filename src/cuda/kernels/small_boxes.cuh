@@ -98,25 +98,13 @@ NH_DEVICE int nh_fetches(const nh_item &item) {
     return NH_SLOTS ? item.roll.fresh.end - item.roll.fresh.begin : 1;
 }
 
-template <int LAYOUT>
-NH_DEVICE void nh_subtile_at(int (&at)[5], const nh_cuda_args &args, const nh_item &item, int subtile,
-                             int head, int heads) {
-    int position[3];
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        position[a] = item.row[a] + nh_row_at(subtile, 0, a);
-    nh_box_at<LAYOUT>(at, args, item, position, head, heads);
-}
-
-/* The item's rows, a box per subtile and lane. */
+/* The item's rows. */
 template <int LAYOUT>
 NH_DEVICE void nh_fetch_rows(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
-    for (int subtile = (int)(threadIdx.x % 32); subtile < NH_SUBTILES; subtile += 32) {
-        int at[5];
-        nh_subtile_at<LAYOUT>(at, args, item, subtile, head, heads);
-        nh_copy_box(nh_shared_address(to) + 16 * subtile * nh_row_bytes(NH_DIM), &map, barrier, at);
-    }
+    int at[5];
+    nh_box_at<LAYOUT>(at, args, item, item.row, head, heads);
+    nh_copy_box(nh_shared_address(to), &map, barrier, at);
 }
 
 /* Before the place of a warp's last results is written again. */
@@ -125,25 +113,31 @@ NH_DEVICE void nh_results_free() {
     __syncwarp();
 }
 
-/* Stores a subtile's results, by its warp. Boxes with gaps, those of dilated axes, the copy engine only fetches. */
+/* What a warp has written of its results is seen by all of it and by the copy engine. */
+NH_DEVICE void nh_results_ready() {
+    if (NH_STORE_BOXES) nh_show_shared();
+    __syncwarp();
+}
+
+/* Stores a subtile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine only fetches. */
 template <int LAYOUT>
 NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
                                 int slot, int subtile, const char *results, int head, int heads) {
     if (!NH_STORE_BOXES) {
-        __syncwarp();
         nh_store_rows<NH_DIM, NH_DIM>(args, item, slot, results, subtile);
         return;
     }
-    nh_show_shared();
-    __syncwarp();
     if (threadIdx.x % 32) return;
-    int at[5];
-    nh_subtile_at<LAYOUT>(at, args, item, subtile, head, heads);
+    int at[5], position[3];
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        position[a] = item.row[a] + nh_row_at(subtile, 0, a);
+    nh_box_at<LAYOUT>(at, args, item, position, head, heads);
     nh_store_box(&map, at, nh_shared_address(results));
 }
 
 /* A fetching warp's part. An item is fetched for each of `members` heads that share its rows: fetch(item, stage, member,
- * barrier) starts what is to land in the stage: so many bytes of each box of the halo and of the item's rows. */
+ * barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and of the item's rows. */
 template <int HALO_BYTES, int ROWS_BYTES, typename Fetch>
 NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                               const Fetch &fetch) {
@@ -161,17 +155,19 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
         nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
         if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
+        if (NH_EARLY && !scene.item.roll.room && turn + 1 >= NH_HELD) {
+            const unsigned oldest = turn + 1 - NH_HELD;
+            nh_barrier_wait(nh_shared_address(&ring.done[oldest % NH_HELD]), oldest / NH_HELD & 1);
+        }
         if (NH_SLOTS && turn)
             nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_STAGES]), before / NH_STAGES & 1);
         __syncwarp();
-        if (lane == 0)
+        if (lane == 0) {
             nh_barrier_expect(full, (unsigned)(nh_fetches(scene.item) * HALO_BYTES + ROWS_BYTES));
-        __syncwarp();
-        fetch(scene.item, (int)stage, member, full);
-        if (NH_SLOTS) {
-            __syncwarp();
-            if (lane == 0) nh_barrier_arrive(nh_shared_address(&ring.asked[stage]));
+            fetch(scene.item, (int)stage, member, full);
+            if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[stage]));
         }
+        __syncwarp();
         if (turn)
             nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
         if (NH_LSE_ROWS) nh_copy_wait();

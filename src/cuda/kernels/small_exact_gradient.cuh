@@ -3,6 +3,7 @@
 #pragma once
 
 #include "small_sight.cuh"
+#include "small_statistics.cuh"
 
 enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
 
@@ -64,8 +65,13 @@ NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, in
     }
     nh_lane_rows column;
     nh_lane_rows_load(column, args, first, offset[0], second, offset[1]);
-    if (NH_INVERSE) statistics = *(const float2 *)((const float *)args.tensor[NH_DELTA].data + offset[2]);
-    nh_exact_pair(row, column, statistics, (float)(args.scale * NH_LOG2E),
+    const float scale = (float)(args.scale * NH_LOG2E);
+    if (NH_INVERSE) {
+        const nh_statistics query =
+            nh_statistics_sum(*(const uint4 *)((const float *)args.tensor[NH_DELTA].data + offset[2]));
+        statistics = make_float2(query.shift * scale, -query.delta);
+    }
+    nh_exact_pair(row, column, statistics, scale,
                   NH_BIAS_COUNT ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);
 }
 

@@ -200,7 +200,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
             nh_key_halo &halo = shared.halo[turn % NH_HALOS];
             nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, shared.rows[turn].queries, item.head, heads);
-            if (threadIdx.x % 32) return;
             nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, item.column_head, kv_heads);
             nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, item.column_head, kv_heads);
         };
@@ -211,6 +210,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
             nh_attend(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS], shared.rows[stage],
                       subtile, results, [&] { nh_rows_taken(shared.ring, stage); });
+            nh_results_ready();
             nh_store_results<NH_O_MAP>(args, scene.item, maps.o, NH_O, subtile, results, scene.item.head,
                                        heads);
         };

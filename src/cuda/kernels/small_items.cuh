@@ -72,7 +72,7 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, const nh_digits &digits,
         length[a] = (int)nh_quotient((unsigned)(axis.length - group[a] + axis.dilation - 1), digits.groups[a]);
         column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1)).begin;
     }
-    nh_roll roll = {0, {0, 0}};
+    nh_roll roll = {0, {0, 0}, true};
     if (NH_SLOTS) {
         roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first);
         column[NH_FIRST_AXIS] = nh_roll_box(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS]).begin;

@@ -6,7 +6,7 @@
  * NH_PENALTY (see small_penalty.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias
  * table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a time; 0: threads copy), NH_SLOTS
  * (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD (items whose part of the halo may be in use) and
- * NH_NEAR_HEADS (see small_roll.cuh), NH_SHARED_BYTES. */
+ * NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every subtile multiplies), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "prelude.cuh"
@@ -133,9 +133,8 @@ NH_DEVICE int nh_row_at(unsigned subtile, unsigned row, int axis) {
                              : subtile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
 }
 
-/* Where shared memory has that row of the item: the last axis is fastest; a box of the copy engine is a subtile. */
+/* Where shared memory has that row of the item: the last axis is fastest. */
 NH_DEVICE int nh_row_number(int subtile, int row) {
-    if (NH_STAGES) return 16 * subtile + row;
     return (nh_row_at(subtile, row, 0) * NH_Q1 + nh_row_at(subtile, row, 1)) * NH_Q2 +
            nh_row_at(subtile, row, 2);
 }

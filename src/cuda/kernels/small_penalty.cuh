@@ -6,7 +6,8 @@
  * NH_PENALTY 1: all rows see a run of one window's length on each axis. A place per start that the run may have in the box;
  * it hides the columns that a run from there does not reach. At most 8 places, one shallow product.
  * NH_PENALTY 2: rows see any box. A place per coordinate of the subtile's box on each axis, which hides the columns at that
- * coordinate, and one for all rows, which hides columns that only fill up the last 16. At most 32 places. */
+ * coordinate, and one for all rows, which hides columns that only fill up the last 16. At most 32 places.
+ * NH_PENALTY 3: see small_kinds.cuh. */
 #pragma once
 
 #include "small.cuh"
@@ -17,6 +18,7 @@ NH_DEVICE constexpr int nh_axis_window(int axis) {
 /* None for an axis on which all rows see the same. */
 NH_DEVICE constexpr int nh_axis_places(int axis) {
     return axis < NH_FIRST_AXIS || NH_PENALTY == 0          ? 0
+           : NH_PENALTY == 3                                ? nh_axis_subtile(axis)
            : NH_PENALTY == 2                                ? nh_axis_columns(axis)
            : nh_axis_columns(axis) > nh_axis_window(axis)   ? nh_axis_columns(axis) - nh_axis_window(axis) + 1
                                                             : 0;
@@ -37,7 +39,7 @@ struct alignas(4 * NH_PENALTY_WORDS) nh_penalty_operand {
     unsigned word[NH_PENALTY_WORDS];
 };
 struct nh_penalties {
-    nh_penalty_operand operand[NH_PENALTY ? NH_PAIRS * NH_CHUNKS : 1][NH_STEPS_PLACES][32];
+    nh_penalty_operand operand[NH_PENALTY && NH_PENALTY != 3 ? NH_PAIRS * NH_CHUNKS : 1][NH_STEPS_PLACES][32];
 };
 
 NH_DEVICE bool nh_penalized(int column, int place) {

@@ -3,8 +3,8 @@
  *
  * A slot is as many positions on the first axis as an item has rows there. The slots of a chain (the items of one head and
  * dilation group that differ on the first axis alone) are numbered like its items, those of the next chain go on: number n
- * is in place n % NH_SLOTS. The host sees to it that no place is asked for again as long as one of the items uses it whose
- * stages are not free. A subtile's box may begin before the end of that circle and go on at its start: the tables of its
+ * is in place n % NH_SLOTS. No place is asked for again as long as an item uses it that is not done: there are enough for
+ * NH_HELD - 1 items anywhere, the host sees to it, and away from the ends of chains for NH_HELD. A subtile's box may begin before the end of that circle and go on at its start: the tables of its
  * columns' rows are there for every line at which this may happen.
  *
  * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
@@ -35,12 +35,15 @@ enum {
 struct nh_roll {
     int place;      /* of the chain's slot 0 */
     nh_range fresh; /* slots that the item before did not need */
+    bool room;      /* for them, while none of the NH_HELD - 1 items before is done; else while one less is not */
 };
 
-/* Lines of its box that a subtile multiplies, of which it sees `seen`: columns come in groups of 16. */
+/* Lines of its box that a subtile multiplies, of which it sees `seen`: columns come in pairs of 8. */
 NH_DEVICE int nh_roll_touched(int seen) {
     const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
-    return NH_STOPS ? nh_least(((seen * columns + 15) / 16 * 16 + columns - 1) / columns, lines) : lines;
+    const int pairs = (seen * columns + 15) / 16;
+    return NH_STOPS ? nh_least((16 * (pairs > NH_LEAST_PAIRS ? pairs : NH_LEAST_PAIRS) + columns - 1) / columns, lines)
+                    : lines;
 }
 
 /* Lines of the box of the subtile at a position that are multiplied: they do not stick out of a chain's slots. */
@@ -67,6 +70,13 @@ NH_DEVICE nh_roll nh_roll_of(const nh_cuda_args &args, int length, int row, int 
     roll.fresh.end = nh_roll_end(args, length, row);
     roll.fresh.begin = first || row == 0 ? nh_roll_box(args, length, row).begin / NH_SLOT_LINES
                                          : nh_roll_end(args, length, row - NH_SLOT_LINES);
+    /* of the oldest of those items, which may be of the chain before */
+    int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
+    for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])
+        chain -= args.tiling.tiles[NH_FIRST_AXIS];
+    const int begin = chain + nh_roll_box(args, length, oldest * NH_SLOT_LINES).begin / NH_SLOT_LINES;
+    const bool same_length = args.axis[NH_FIRST_AXIS].length % args.axis[NH_FIRST_AXIS].dilation == 0;
+    roll.room = same_length && begin + NH_SLOTS >= roll.fresh.end;
     return roll;
 }
 

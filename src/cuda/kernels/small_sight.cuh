@@ -6,23 +6,26 @@
  * block of threads. This covers borders, strides and causal axes alike. */
 #pragma once
 
-#include "small_penalty.cuh"
+#include "small_kinds.cuh"
+
+/* Whether masks are bits. */
+enum { NH_BITS = !NH_DENSE && !NH_PENALTY };
 
 /* bits[..][n]: columns whose coordinate on the axis is below n. */
 struct nh_prefixes {
-    unsigned bits[NH_K0 + NH_K1 + NH_K2 + 3][NH_CHUNKS][4];
+    unsigned bits[NH_BITS ? NH_K0 + NH_K1 + NH_K2 + 3 : 1][NH_CHUNKS][4];
 };
 
 struct nh_sight {
     /* per coordinate of an item's rows: where its subtile's box begins in the halo; what the row sees of the box on that
-     * axis, as places of penalties and as bits */
+     * axis, as places of penalties or as the subtile's kind, and as bits */
     int begin[NH_AXIS_ROWS];
     unsigned places[NH_AXIS_ROWS];
     /* per coordinate on the slowest axis: columns of the subtile's box before its last that is seen, and that */
     int reach[NH_AXIS_ROWS];
     /* per coordinate on the rolling axis: line of the circle where the subtile's box begins, and which tables it takes */
     int line[NH_SLOTS ? NH_SLOT_LINES : 1], wrap[NH_SLOTS ? NH_SLOT_LINES : 1];
-    unsigned bits[NH_AXIS_ROWS][NH_CHUNKS][4];
+    unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
 };
 
 /* What a step along an axis is worth in the bias table. */
@@ -36,6 +39,11 @@ NH_DEVICE constexpr int nh_bias_margin(int axis) {
 }
 enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 
+/* Kernels whose scores begin with their bias define it. */
+#ifndef NH_BIAS_STARTS
+#define NH_BIAS_STARTS 0
+#endif
+
 /* Kernels that want LSE of their rows define it. */
 #ifndef NH_LSE_ROWS
 #define NH_LSE_ROWS 0
@@ -47,8 +55,8 @@ struct nh_scene {
     nh_sight sight;
     /* the head's, in base 2 */
     float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
-    /* of its rows: LSE and its gradient */
-    float2 lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
+    /* of its rows: LSE and, where one is given, its gradient */
+    float lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1], d_lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
 };
 
 /* Loads of four pairs each, in distances that spread 8 columns over all banks. */
@@ -60,8 +68,8 @@ struct nh_column_tables {
      * the circle in which a halo rolls */
     uint4 gather[NH_WRAPS][NH_CHUNKS][16][NH_GATHERS];
     alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
-    /* places of the statistics of columns 2t and 2t + 1 of each 8, by pair and t */
-    uint4 quad[NH_INVERSE ? NH_WRAPS : 1][NH_INVERSE ? NH_COLUMNS / 16 : 1][4];
+    /* bytes to a column's statistics */
+    unsigned statistics[NH_INVERSE ? NH_WRAPS : 1][NH_INVERSE ? NH_COLUMNS : 1];
 };
 
 /* Rows of one lane's columns in all pairs of a chunk. */
@@ -81,7 +89,7 @@ NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables
 NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
                               nh_column_tables &columns) {
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    for (int a = NH_BITS ? NH_FIRST_AXIS : 3; a < 3; a++)
         for (int i = (int)threadIdx.x; i < 4 * NH_CHUNKS * (nh_axis_columns(a) + 1); i += NH_THREADS) {
             int t = i % 4, chunk = i / 4 % NH_CHUNKS, below = i / (4 * NH_CHUNKS);
             unsigned bits = 0;
@@ -107,7 +115,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
             if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * (NH_INVERSE ? -nh_bias_step(a) : nh_bias_step(a));
         }
         if (NH_INVERSE)
-            ((unsigned *)columns.quad[wrap][c / 16])[c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2] = (unsigned)statistics;
+            columns.statistics[wrap][c] = (unsigned)statistics * (unsigned)sizeof(uint4);
         ((unsigned *)columns.gather[wrap][c / NH_CHUNK][c % 16])[c % NH_CHUNK / 16] = (unsigned)row;
         if (NH_BIAS_COUNT) columns.bias[c] = bias;
     }
@@ -116,8 +124,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 /* Per item, by `threads` threads; a barrier must follow. A box that would stick out of the halo's room starts earlier. */
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight, int thread, int threads) {
-    const bool needs_bits = !NH_DENSE && !NH_PENALTY;
-    const int copies = needs_bits ? 4 : 1;
+    const int copies = NH_BITS ? 4 : 1;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         for (int i = thread; i < copies * nh_axis_rows(a); i += threads) {
@@ -140,9 +147,11 @@ NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, cons
             }
             if (t == 0) {
                 sight.begin[nh_rows_before(a) + at] = begin;
-                sight.places[nh_rows_before(a) + at] = nh_penalty_places(a, from, to);
+                sight.places[nh_rows_before(a) + at] =
+                    NH_PENALTY == 3 ? (unsigned)nh_kind_of(a, first / nh_axis_subtile(a), nh_subtile_count(a, item.length[a]))
+                                    : nh_penalty_places(a, from, to);
             }
-            for (int c = 0; c < (needs_bits ? NH_CHUNKS : 0); c++)
+            for (int c = 0; c < (NH_BITS ? NH_CHUNKS : 0); c++)
                 sight.bits[nh_rows_before(a) + at][c][t] =
                     prefixes.bits[nh_prefixes_before(a) + to][c][t] &
                     ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
@@ -218,11 +227,11 @@ NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_sight &sight, int sub
 
 /* ---- bias ---- */
 
-/* A head's table, in base 2, by `threads` threads; a barrier must follow. */
+/* A head's table, by `threads` threads; a barrier must follow. In base 2, or where it is added to scores in their units. */
 NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table, int thread, int threads) {
     const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * NH_BIAS_COUNT;
     for (int i = thread; i < NH_BIAS_COUNT; i += threads)
-        table[i] = nh_load(from[i]) * (float)NH_LOG2E;
+        table[i] = nh_load(from[i]) * (NH_BIAS_STARTS ? (float)(1 / args.scale) : (float)NH_LOG2E);
 }
 
 /* Place of the box's first column in a scene's bias, for a row; a column adds its own step. The index counts from the
@@ -269,6 +278,7 @@ struct nh_tables {
     nh_prefixes prefixes;
     nh_column_tables columns;
     float scale; /* of scores, to base 2 */
+    float shift; /* LSE times it, added to a score before it is scaled */
 };
 
 /* Before the first item; a barrier must follow. */
@@ -280,23 +290,34 @@ NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables, nh_s
             .bias[place < NH_BIAS_MARGIN ? place : place + NH_BIAS_COUNT] = 0.f;
     }
     nh_digits_start(args, tables.digits);
-    if (threadIdx.x == 0) tables.scale = (float)(args.scale * NH_LOG2E);
+    if (threadIdx.x == 0) {
+        tables.scale = (float)(args.scale * NH_LOG2E);
+        tables.shift = (float)(-1 / args.scale);
+    }
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
 
-/* Once the threads' copies are there, zeros for rows that do not exist. */
-NH_DEVICE void nh_lse_fill(const nh_cuda_args &args, const nh_item &item, float2 *lse, int thread,
-                           int threads) {
-    const nh_cuda_tensor &from = args.tensor[NH_LSE], &gradient = args.tensor[NH_D_LSE];
+/* Numbers of an item's rows, one per row, the last axis fastest. Once the threads' copies are there, zeros for rows that do
+ * not exist. A multiple of 32 threads, of which as many as a line has rows, or the next power of two, go from line to line. */
+NH_DEVICE void nh_scalars_fill(const nh_cuda_args &args, const nh_item &item, int slot, float *to, int thread,
+                               int threads) {
+    const int span = NH_Q2 > 16 ? 32 : NH_Q2 > 8 ? 16 : NH_Q2 > 4 ? 8 : 4;
+    const long long step[3] = {item.step[slot][0], item.step[slot][1], item.step[slot][2]};
+    const int row[3] = {item.row[0], item.row[1], item.row[2]}, length[3] = {item.length[0], item.length[1], item.length[2]};
+    const float *first = (const float *)args.tensor[slot].data + item.origin[slot];
+#pragma unroll
+    for (int z = thread % span; z < NH_Q2; z += span) {
+        const float *column = first + z * step[2];
 #pragma unroll 1
-    for (int i = thread; i < NH_LSE_ROWS; i += threads) {
-        const int subtile = i / 16, row = i % 16;
-        const bool exists = nh_row_exists(item, subtile, row), slope = exists && gradient.data;
-        nh_copy4(&lse[i].x, (const float *)from.data + (exists ? nh_row_offset(item, NH_LSE, subtile, row) : 0), exists);
-        nh_copy4(&lse[i].y,
-                 (const float *)(slope ? gradient.data : from.data) +
-                     (slope ? nh_row_offset(item, NH_D_LSE, subtile, row) : 0),
-                 slope);
+        for (int line = thread / span; line < NH_Q0 * NH_Q1; line += threads / span) {
+            const int x = line / NH_Q1, y = line % NH_Q1;
+            const bool exists = row[2] + z < length[2] && (NH_RANK < 2 || row[1] + y < length[1]) &&
+                                (NH_RANK < 3 || row[0] + x < length[0]);
+            long long offset = 0;
+            if (NH_RANK > 1) offset += y * step[1];
+            if (NH_RANK > 2) offset += x * step[0];
+            nh_copy4(&to[line * NH_Q2 + z], exists ? column + offset : first, exists);
+        }
     }
 }
 
@@ -306,7 +327,9 @@ NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, 
                              int thread, int threads) {
     nh_sight_fill(args, scene.item, tables.prefixes, scene.sight, thread, threads);
     if (NH_BIAS_COUNT) nh_bias_fill(args, head, scene.bias + NH_BIAS_MARGIN, thread, threads);
-    if (NH_LSE_ROWS) nh_lse_fill(args, scene.item, scene.lse, thread, threads);
+    if (NH_LSE_ROWS) nh_scalars_fill(args, scene.item, NH_LSE, scene.lse, thread, threads);
+    if (NH_LSE_ROWS && args.tensor[NH_D_LSE].data)
+        nh_scalars_fill(args, scene.item, NH_D_LSE, scene.d_lse, thread, threads);
 }
 
 /* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */

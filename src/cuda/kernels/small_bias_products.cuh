@@ -1,0 +1,75 @@
+/* The bias gradient of subtiles away from the borders, on tensor cores.
+ *
+ * There a column's number less that of the row's own, which is fixed too, says which entry of the table a pair belongs to.
+ * So, were each row of the laid down score gradients shifted by its number, a sum down the columns would be an entry's.
+ * Matrix loads shift by whole units of 8 columns, for each row by as many as it needs; what is left of a row's shift, 0 .. 7,
+ * is kept apart: sum[x][rest] += the rows of that rest at x, a product with ones. Diagonals of it are the entries, and are
+ * added up when the head changes. */
+#pragma once
+
+#include "small_sight.cuh"
+
+/* A row's own number in the box: columns at a distance are that much further for it than for row 0. */
+NH_DEVICE constexpr int nh_row_shift(int row) {
+    return (row / (NH_S2 * NH_S1) * NH_K1 + row / NH_S2 % NH_S1) * NH_K2 + row % NH_S2;
+}
+
+enum {
+    /* x of the last entry, and the largest rest */
+    NH_BIAS_LAST = NH_BIAS_COUNT ? ((NH_W0 - 1) * NH_K1 + NH_W1 - 1) * NH_K2 + NH_W2 - 1 + 7 : 0,
+    NH_BIAS_STEPS = NH_BIAS_LAST / 16 + 1,
+    /* of sums there are registers for a few; where there is no more than one window there is nothing inside */
+    NH_BIAS_PRODUCTS = NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS
+};
+
+struct nh_bias_products {
+    float sum[NH_BIAS_PRODUCTS ? NH_BIAS_STEPS : 1][4];
+};
+
+NH_DEVICE void nh_bias_products_clear(nh_bias_products &products) {
+    if (NH_BIAS_PRODUCTS) nh_clear(products.sum);
+}
+
+/* Ones where a row, down, has the rest across. */
+NH_DEVICE unsigned nh_rest_ones(int row, int rest) {
+    const unsigned one = NH_DTYPE == NH_F16 ? 0x3c00 : 0x3f80;
+    return (nh_row_shift(row) % 8 == rest ? one : 0u) | (nh_row_shift(row + 1) % 8 == rest ? one << 16 : 0u);
+}
+
+/* Adds a subtile's gradients, which its warp has laid down with that many bytes from row to row. */
+NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, int pitch) {
+    const int lane = (int)(nh_thread_again() % 32), row = lane % 8 + lane / 16 * 8;
+    const unsigned b0 = nh_rest_ones(lane % 4 * 2, lane / 4), b1 = nh_rest_ones(lane % 4 * 2 + 8, lane / 4);
+    const unsigned from =
+        nh_shared_address(laid) + (unsigned)(row * pitch + 16 * (nh_row_shift(row) / 8 + lane / 8 % 2));
+#pragma unroll
+    for (int i = 0; i < NH_BIAS_STEPS; i++) {
+        unsigned rows[4];
+        nh_load_matrices_transposed_at(rows, from + 32 * i);
+        nh_product(products.sum[i], rows, b0, b1);
+    }
+}
+
+/* Adds what has come together to the entries of a head's table from the nearest that the window has on, and clears it.
+ * scratch: of the warp, 8 numbers per x, no more than 16 rows of score gradients take. */
+NH_DEVICE void nh_bias_products_flush(nh_bias_products &products, float *scratch, float *table) {
+    if (!NH_BIAS_PRODUCTS) return;
+    const int lane = (int)(threadIdx.x % 32), count = NH_W0 * NH_W1 * NH_W2;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < NH_BIAS_STEPS; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            scratch[(16 * i + lane / 4 + c / 2 * 8) * 8 + lane % 4 * 2 + c % 2] = products.sum[i][c];
+    __syncwarp();
+    for (int i = lane; i < count; i += 32) {
+        const int x = i / (NH_W1 * NH_W2), y = i / NH_W2 % NH_W1, z = i % NH_W2;
+        const float *first = scratch + 8 * ((x * NH_K1 + y) * NH_K2 + z);
+        float total = 0.f;
+        for (int rest = 0; rest < 8; rest++)
+            total += first[9 * rest];
+        table[x * nh_bias_step(0) + y * nh_bias_step(1) + z] += total;
+    }
+    __syncwarp();
+    nh_bias_products_clear(products);
+}

@@ -1,0 +1,118 @@
+/* NH_PENALTY 3: masks by the tensor cores where what a row sees depends on the border, as with the inverse neighborhood.
+ *
+ * A place per coordinate of a subtile's rows on each axis, 8 at most: a row has ones at its own coordinates, in every subtile
+ * the same; a column's penalties hide it from the rows at a coordinate. On an axis without strides these only depend on how
+ * far the subtile is from either border, and beyond a window not at all: subtiles at the front, at the back and between them
+ * are of a few kinds, for each of which there is a table. */
+#pragma once
+
+#include "small_penalty.cuh"
+
+/* Subtiles of which a row is nearer to the front than a window; at the back there may be one more. */
+NH_DEVICE constexpr int nh_front_kinds(int axis) {
+    return (nh_axis_window(axis) + nh_axis_subtile(axis) - 1) / nh_axis_subtile(axis);
+}
+NH_DEVICE constexpr int nh_axis_kinds(int axis) {
+    return NH_PENALTY != 3 || axis < NH_FIRST_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
+}
+NH_DEVICE constexpr int nh_kinds_before(int axis) {
+    return axis == 0 ? 0 : nh_kinds_before(axis - 1) + nh_axis_kinds(axis - 1);
+}
+enum { NH_KINDS = NH_PENALTY == 3 ? nh_kinds_before(3) : 1, NH_KIND_PAIRS = NH_PENALTY == 3 ? NH_PAIRS * NH_CHUNKS : 1 };
+
+struct nh_kinds {
+    /* first operands by lane: places of rows g and g + 8 */
+    uint2 rows[32];
+    /* second operands of the two blocks of a pair. Of the lanes that hold places of the axis: eight columns, g, by two
+     * places of each; those of the upper lanes eight further, for other banks. */
+    uint2 columns[NH_KINDS][NH_KIND_PAIRS][16];
+    /* columns of the box that the rows of a kind see on their axis */
+    nh_range seen[NH_KINDS][NH_PENALTY == 3 ? 4 : 1];
+};
+
+/* Of the number-th subtile of `count` on the axis. */
+NH_DEVICE int nh_kind_of(int axis, int number, int count) {
+    const int front = nh_front_kinds(axis), back = nh_axis_kinds(axis) - (count - number);
+    return nh_kinds_before(axis) + (number < front ? number : back > front ? back : front);
+}
+
+NH_DEVICE int nh_subtile_count(int axis, int length) {
+    return (length + nh_axis_subtile(axis) - 1) / nh_axis_subtile(axis);
+}
+
+/* Where the box of the subtile at a position begins, on an axis of which all dilation groups have this length. */
+NH_DEVICE int nh_kind_box(const nh_cuda_args &args, int axis, int length, int position) {
+    if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, length, position).begin;
+    const int item = position / nh_axis_rows(axis) * nh_axis_rows(axis);
+    return nh_least(nh_columns_of(args.axis[axis], length, position).begin,
+                    nh_columns_of(args.axis[axis], length, item).begin + nh_axis_halo(axis) - nh_axis_columns(axis));
+}
+
+/* What the rows of a kind see, from a subtile that is of it; a kind without any is left out. */
+NH_DEVICE void nh_kind_ranges(const nh_cuda_args &args, int axis, nh_kinds &kinds) {
+    const int front = nh_front_kinds(axis), rows = nh_axis_subtile(axis);
+    const int length = (int)(args.axis[axis].length / args.axis[axis].dilation), count = nh_subtile_count(axis, length);
+    for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
+        const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
+        if (number < 0 || number >= count) continue;
+        const int begin = nh_kind_box(args, axis, length, number * rows);
+        const nh_range own = nh_columns_of(args.axis[axis], length, nh_least(number * rows + i % rows, length - 1));
+        kinds.seen[nh_kinds_before(axis) + kind][i % rows] = {own.begin - begin, own.end - begin};
+    }
+}
+
+NH_DEVICE unsigned nh_kind_word(const nh_kinds &kinds, int axis, int kind, int column, int row) {
+    const unsigned lowest = 0xff7f; /* of bf16 */
+    const int at = nh_column_at(column, axis);
+    unsigned word = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const nh_range seen = kinds.seen[kind][row + i];
+        word |= (column >= NH_BOX || at < seen.begin || at >= seen.end ? lowest : 0u) << (16 * i);
+    }
+    return word;
+}
+
+/* By all threads; a barrier must follow. */
+NH_DEVICE void nh_kinds_fill(const nh_cuda_args &args, nh_kinds &kinds) {
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        nh_kind_ranges(args, a, kinds);
+    __syncthreads();
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const int pairs_of_rows = nh_axis_subtile(a) / 2, first = nh_places_before(a) / 2;
+        for (int i = (int)threadIdx.x; i < nh_axis_kinds(a) * NH_KIND_PAIRS * 8 * pairs_of_rows; i += NH_THREADS) {
+            const int local = i % pairs_of_rows, g = i / pairs_of_rows % 8, pair = i / (8 * pairs_of_rows) % NH_KIND_PAIRS;
+            const int kind = nh_kinds_before(a) + i / (8 * pairs_of_rows * NH_KIND_PAIRS), column = 16 * pair + g;
+            kinds.columns[kind][pair][(g * pairs_of_rows + local + (first >= 2 ? 8 : 0)) % 16] =
+                {nh_kind_word(kinds, a, kind, column, 2 * local),
+                           nh_kind_word(kinds, a, kind, column + 8, 2 * local)};
+        }
+        for (int i = (int)threadIdx.x; i < 32; i += NH_THREADS) {
+            const int t = i % 4, local = t - first;
+            if (local < 0 || local >= pairs_of_rows) continue;
+            unsigned ones[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int at = nh_row_at(0, (unsigned)(i / 4 + 8 * half), a);
+                ones[half] = at / 2 == local ? 0x3f80u << (at % 2 * 16) : 0u; /* of bf16 */
+            }
+            kinds.rows[i] = {ones[0], ones[1]};
+        }
+    }
+}
+
+/* The lane's second operands of a subtile's pairs, 16 from pair to pair. kind: by coordinate of an item's rows. */
+NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const unsigned *kind, int subtile) {
+    const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
+    int number = 0, slot = 0;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const int pairs_of_rows = nh_axis_subtile(a) / 2, first = nh_places_before(a) / 2;
+        if (t < first) continue;
+        number = (int)kind[nh_rows_before(a) + nh_row_at(subtile, 0, a)];
+        slot = (lane / 4 * pairs_of_rows + t - first + (first >= 2 ? 8 : 0)) % 16;
+    }
+    return &kinds.columns[number][0][slot];
+}

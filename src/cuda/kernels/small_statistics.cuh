@@ -1,0 +1,72 @@
+/* What launches by keys need of each query, in 16 bytes: -LSE in units of scores and -delta, as sums of three bf16 numbers.
+ *
+ * The tensor cores add them to the products that they shift: the parts are a column of a second operand with eight places,
+ * of which the first operand has ones where its sum's parts are. They need no registers of their own that way, and no
+ * additions. Parts of the two take turns: a query's numbers become its row by packed conversions. */
+#pragma once
+
+#include "small.cuh"
+
+/* The sums of a row of 16 bytes. */
+struct nh_statistics {
+    float shift, delta; /* -LSE / scale, -delta */
+};
+
+NH_DEVICE unsigned nh_bf16_pair(float low, float high) {
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+NH_DEVICE nh_statistics nh_statistics_part(unsigned both) {
+    return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+}
+
+/* Each part is what is left, rounded: three have all bits of a float. */
+NH_DEVICE uint4 nh_statistics_split(nh_statistics rest) {
+    unsigned part[3];
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        part[i] = nh_bf16_pair(rest.shift, rest.delta);
+        const nh_statistics taken = nh_statistics_part(part[i]);
+        rest = {rest.shift - taken.shift, rest.delta - taken.delta};
+    }
+    return make_uint4(part[0], part[1], part[2], 0u);
+}
+
+NH_DEVICE nh_statistics nh_statistics_sum(uint4 row) {
+    const nh_statistics high = nh_statistics_part(row.x), middle = nh_statistics_part(row.y),
+                        low = nh_statistics_part(row.z);
+    return {high.shift + (middle.shift + low.shift), high.delta + (middle.delta + low.delta)};
+}
+
+/* Of two blocks of 8 columns, as second operands. at: of the lane's column among the 16, lanes 16 and later as their
+ * counterparts. */
+NH_DEVICE void nh_statistics_load(unsigned (&columns)[2], unsigned at) {
+    nh_load_two_matrices_at(columns, at);
+}
+
+/* -delta of rows g and g + 8 as the sum that a product begins with: it then has no part in any addition. */
+NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2]) {
+    const unsigned ones = 0x3f800000; /* a bf16 one in odd places */
+    const int t = (int)(threadIdx.x % 4);
+    unsigned part[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        part[half] = t == 0 ? rows[half].x : t == 1 ? rows[half].y : t == 2 ? rows[half].z : 0u;
+    nh_mma_bf16_shallow(d_weights, part, ones);
+}
+
+/* Adds the shifts of a block's columns to its scores, or -deltas to gradients of its weights. */
+NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns) {
+    const unsigned ones[2] = {0x3f80, 0x3f80}; /* a bf16 one in even places */
+    nh_mma_bf16_shallow(scores, ones, columns);
+}
+/* The shifts and penalties of up to 8 places in one product. */
+NH_DEVICE void nh_add_shifts_and_penalties(float (&scores)[4], unsigned columns, uint2 places, unsigned penalties) {
+    const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {penalties, columns};
+    nh_mma_bf16(scores, rows, both);
+}
+NH_DEVICE void nh_add_deltas(float (&d_weights)[4], unsigned columns) {
+    const unsigned ones[2] = {0x3f800000, 0x3f800000};
+    nh_mma_bf16_shallow(d_weights, ones, columns);
+}
