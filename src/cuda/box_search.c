@@ -120,7 +120,8 @@ static void rank_columns(const struct state *state, const struct nh_box_bound *b
         double cost = floor.fixed + floor.per_tile * nh_walk_visits(rows, columns->columns[j]);
         if (cost >= limit) continue;
         const struct nh_tiling_count count = nh_walk_count(rows, columns->columns[j]);
-        if (cost + floor.per_masked * count.partial >= limit) continue;
+        double longest = bound->per_clock * (count.longest * bound->longest + bound->block);
+        if (cost + floor.per_masked * count.partial >= limit || longest >= limit) continue;
         struct nh_box_choice choice = *of_row;
         memcpy(choice.column, columns->extent[j], sizeof choice.column);
         choice.cost = search->cost(search, choice.variant, choice.row, choice.column, &count);

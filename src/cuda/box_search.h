@@ -17,6 +17,8 @@ struct nh_box_bound {
     /* for a tile that needs no masks, and what masks add; for a block that has its multiprocessor to itself, per tile,
      * beside `alone` times these; for a block; blocks that share a multiprocessor, at most */
     double tile, masks, latency, alone, block, residents;
+    /* clocks for a tile of the longest walk, which the whole waits for; 0: it does not */
+    double longest;
     /* whole numbers: blocks, and walks over tiles, of a row box at each of its places */
     double blocks, walks, multiprocessors;
 };

@@ -255,10 +255,11 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- candidates ---- */
 
-static const struct nh_box_variant variants[] = {{128, 64, 8, 0}, {128, 64, 4, 0}, {128, 32, 4, 0},
-                                                 {128, 32, 8, 0}, {64, 128, 4, 0}, {64, 64, 4, 0},
-                                                 {64, 64, 2, 0},  {64, 32, 4, 0},  {64, 32, 2, 0},
-                                                 {64, 16, 4, 0},  {32, 16, 2, 0}};
+/* Those first that are chosen most often: the search then passes over more of the others. */
+static const struct nh_box_variant variants[] = {{32, 16, 2, 0},  {64, 32, 2, 0},  {64, 64, 2, 0},
+                                                 {64, 64, 4, 0},  {64, 128, 4, 0}, {64, 16, 4, 0},
+                                                 {64, 32, 4, 0},  {128, 32, 4, 0}, {128, 64, 4, 0},
+                                                 {128, 32, 8, 0}, {128, 64, 8, 0}};
 
 static void set_side(const struct nh_box_variant *variant, const int32_t row[NH_AXES],
                      const int32_t column[NH_AXES], int32_t side[SPLIT80_SIDE]) {
@@ -298,6 +299,8 @@ static struct nh_box_bound bound(const struct nh_box_search *search,
         .alone = alone_share,
         .block = block_clocks,
         .residents = (double)nh_split80_residents(problem, cuda, side, search->inverse),
+        .longest = (tile_latency + alone_share * tile) *
+                   (search->inverse ? (double)(problem->heads / problem->kv_heads) : 1),
         .blocks = passes * (double)(search->inverse ? problem->kv_heads : problem->heads),
         .walks = passes * (double)problem->heads,
         .multiprocessors = cuda->multiprocessors};

@@ -65,12 +65,17 @@ static void add_part(struct line *line, struct nh_range first, struct nh_range l
 }
 
 static void add_tile(const struct cut *cut, int64_t tile, double weight, struct line *line) {
-    int64_t row = tile * cut->rows, walk = seen_by(cut, row).begin;
-    for (int64_t end = row + cut->rows; row < end; row += cut->part) {
-        struct nh_range first = seen_by(cut, row), last = seen_by(cut, row + cut->part - 1);
+    int64_t row = tile * cut->rows, end = row + cut->rows;
+    struct nh_range first = seen_by(cut, row);
+    int64_t walk = first.begin;
+    for (;;) {
+        struct nh_range last = seen_by(cut, row + cut->part - 1);
         first.begin -= walk, first.end -= walk, last.begin -= walk, last.end -= walk;
         add_part(line, first, last, row >= cut->length, weight);
         line->halo = nh_max(line->halo, last.end);
+        row += cut->part;
+        if (row >= end) break;
+        first = seen_by(cut, row);
     }
 }
 
