@@ -109,8 +109,9 @@ static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *
     int32_t pieces = 1, done = 0;
     while (pieces * MOST_KEYS(rows) < count)
         pieces++;
-    for (; pieces > 0; pieces--) {
-        int32_t left = count - done, size = pieces == 1 ? left : (left + pieces - 1) / pieces;
+    const int32_t even = pieces == 1 ? count : count / pieces;
+    for (int32_t longer = count - even * pieces; done < count; longer--) {
+        int32_t size = even + (longer > 0);
         for (int32_t r = 0; r < rows; r++)
             at[r] = score[r] + done * VL;
         dot_table[rows - 1][size - 1][mode](at, query, key + done, pitch, dim, index);

@@ -61,8 +61,10 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
                  s->extra_pitch, dim, (vint){0});
         return;
     }
-    for (int32_t slow = step->slow; slow < step->slow_end; slow++)
-        for (int32_t middle = step->middle; middle < step->middle_end; middle++) {
+    for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
+        int64_t packed = packed_row(tile, slow, step->middle);
+        for (int32_t middle = step->middle; middle < step->middle_end;
+             middle++, packed = next_packed_row(tile, packed, slow)) {
             int32_t first = block->rows, last = 0;
             for (int32_t r = 0; r < block->rows; r++) {
                 int32_t part = middle - step->row_begin[r];
@@ -74,9 +76,9 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
             }
             if (first < last)
                 dot_row(block, step, first, last, at, query, dim,
-                        columns + packed_row(tile, slow, middle) * dim * s->key_pitch, s->key_pitch,
-                        tile->box.key[2]);
+                        columns + packed * dim * s->key_pitch, s->key_pitch, tile->box.key[2]);
         }
+    }
 }
 
 enum { MOST_PARTS = 16 };
@@ -111,12 +113,19 @@ static int32_t rows_in_l1(const struct tile *tile, int64_t width) {
     return (int32_t)nh_max(1, nh_min(MOST_PARTS, 32768 / bytes));
 }
 
-/* The halo's first key of a key row as a row of reals: packed, or in V. */
-static const real *source_row(const struct tile *tile, const real *packed, int32_t slow,
-                              int32_t middle, int64_t width) {
-    if (packed) return packed + packed_row(tile, slow, middle) * tile->box.keys[2] * width;
-    struct rows v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, width);
-    return (const real *)(const void *)row_at(&v, tile->box.key[2]);
+/* The halo's first key of `count` key rows from (slow, middle) on, as rows of reals: packed, or in V. */
+static void source_rows(const struct tile *tile, const real *packed, int32_t slow, int32_t middle,
+                        int32_t count, int64_t width, const real **source) {
+    if (packed) {
+        int64_t row = packed_row(tile, slow, middle);
+        for (int32_t i = 0; i < count; i++, row = next_packed_row(tile, row, slow))
+            source[i] = packed + row * tile->box.keys[2] * width;
+        return;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        struct rows v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle + i, width);
+        source[i] = (const real *)(const void *)row_at(&v, tile->box.key[2]);
+    }
 }
 
 /* out[lane] += sum over key rows and slots of score * source row, for all rows of the block; what is in out before a
@@ -127,7 +136,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                         real *out) {
     const int64_t width = (int64_t)vectors * VL, part_scores = (int64_t)step_slots(step) * VL;
     const int32_t most = tile->geometry->band_vectors, at_once = rows_in_l1(tile, width);
-    const real *weight[MOST_PARTS], *sources[MOST_PARTS];
+    const real *weight[MOST_PARTS], *sources[MOST_PARTS], *row[MOST_PARTS];
     struct band_product product = {weight, sources, 0, false, width, NULL, width};
     struct nh_band_list list[MOST_ROWS];
     for (int32_t r = 0; r < block->rows; r++) {
@@ -141,23 +150,25 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
         band_run(&product, &list[r], vectors, most);
     }
     for (int32_t slow = step->slow; slow < step->slow_end; slow++)
-        for (int32_t middle = step->middle; middle < step->middle_end; middle += at_once)
+        for (int32_t middle = step->middle; middle < step->middle_end; middle += at_once) {
+            const int32_t stop = (int32_t)nh_min(middle + at_once, step->middle_end);
+            source_rows(tile, source, slow, middle, stop - middle, width, row);
             for (int32_t r = 0; r < block->rows; r++) {
-                int32_t begin = (int32_t)nh_max(middle, step->row_begin[r]);
-                int32_t end =
-                    (int32_t)nh_min(middle + at_once, step->row_begin[r] + step->row_count[r]);
-                const real *weights = row_scores(tile, score, r);
+                const int32_t begin = (int32_t)nh_max(middle, step->row_begin[r]);
+                const int32_t end = (int32_t)nh_min(stop, step->row_begin[r] + step->row_count[r]);
+                if (begin >= end) continue;
                 const int64_t key = block->vector[r]->start - tile->box.key[2];
-                product.parts = 0;
+                product.parts = end - begin;
                 product.fresh = is_first(tile, block, step, r, slow, begin);
-                for (; begin < end; begin++, product.parts++) {
-                    weight[product.parts] = weights + step_part(step, r, slow, begin) * part_scores;
-                    sources[product.parts] =
-                        source_row(tile, source, slow, begin, width) + key * width;
+                for (int32_t part = 0; part < product.parts; part++) {
+                    weight[part] = row_scores(tile, score, r) +
+                                   (step_part(step, r, slow, begin) + (int64_t)part) * part_scores;
+                    sources[part] = row[begin - middle + part] + key * width;
                 }
                 product.out = out + (int64_t)r * VL * width;
-                if (product.parts) band_run(&product, &list[r], vectors, most);
+                band_run(&product, &list[r], vectors, most);
             }
+        }
 }
 
 /* out[key] += sum over lanes of score * source[lane], for all rows of the block. out: [halo row][key] rows. */

@@ -10,6 +10,12 @@ static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle)
     return (int64_t)(slow - tile->box.key[0]) * rows + (middle - tile->box.key[1]) % rows;
 }
 
+/* The packed row after `row`. */
+static int64_t next_packed_row(const struct tile *tile, int64_t row, int32_t slow) {
+    int64_t first = (int64_t)(slow - tile->box.key[0]) * tile->geometry->packed_rows;
+    return row + 1 < first + tile->geometry->packed_rows ? row + 1 : first;
+}
+
 /* Fills the packed forms of K and V that the pass asked scratch for, of one key row. */
 static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) {
     const struct scratch *s = &tile->scratch;
