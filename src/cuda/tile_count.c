@@ -2,10 +2,17 @@
 
 enum { MOST_COUNTED = 1 << 14, REMEMBERED = 1024 };
 
+static inline struct nh_range range_of(const struct nh_axis *axis, int64_t length, int64_t stride,
+                                       bool inverse, int64_t position) {
+    return inverse ? nh_inverse_range(length, axis->window, stride, axis->causal, position)
+                   : nh_window_range(length, axis->window, stride, axis->causal, position);
+}
+
+/* Most strides are 1, where compilers leave out divisions. */
 static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool inverse,
                                 int64_t position) {
-    return inverse ? nh_inverse_range(length, axis->window, axis->stride, axis->causal, position)
-                   : nh_window_range(length, axis->window, axis->stride, axis->causal, position);
+    return axis->stride == 1 ? range_of(axis, length, 1, inverse, position)
+                             : range_of(axis, length, axis->stride, inverse, position);
 }
 
 /* A dilation group of an axis, cut into tiles of rows, and these into parts. */
