@@ -182,17 +182,19 @@ def attempt(case: Case, way: Way, action: Callable[[], Any]) -> None:
 
 
 def timed(run: Callable[[], None], seconds: float) -> float:
-    """Mean of the calls that fit the time, after one that is not counted."""
-    run()
-    synchronize()
-    count, start = 0, time.perf_counter()
-    while True:
-        run()
-        synchronize()  # else the queue hides how much time has passed
-        count += 1
-        spent = time.perf_counter() - start
-        if spent >= seconds:
-            return spent / count
+    """Of one call: of as many as fit the time, queued one after the other, so that a busy CPU does not show."""
+
+    def spent(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        synchronize()
+        return time.perf_counter() - start
+
+    spent(1)  # loads kernels, finds memory
+    once = spent(1)
+    calls = int(seconds / once)
+    return spent(calls) / calls if calls > 1 else once
 
 
 def measure(case: Case, ways: list[Way], turns: int, seconds: float, device: str) -> Case:
