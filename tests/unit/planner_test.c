@@ -285,6 +285,24 @@ static void remembering(struct nh_wisdom *wisdom) {
     nh_ranking_cache_destroy(NULL);
 }
 
+/* However many of its records there are, in whatever order: listing candidates is what planning takes its time for. */
+static void asked_once(struct nh_wisdom *wisdom) {
+    struct nh_solver counted = first;
+    counted.candidates = counted_candidates;
+    const struct nh_solver *const counting[] = {&counted, &second, NULL};
+    struct nh_request request = {counting, &device, &problem, NULL, wisdom};
+    struct nh_ranking ranking;
+    learn(wisdom, "first", "size=1", 20);
+    learn(wisdom, "first", "size=2", 10);
+    learn(wisdom, "second", "size=0", 15);
+    learn(wisdom, "first", "size=0", 30);
+    asked_for_candidates = 0;
+    CHECK(!nh_planner_rank(&request, &ranking) && ranking.choice[0].config.value[0] == 2 &&
+              ranking.choice[0].measured_ns == 10 && ranking.choice[0].estimate_ns == 20,
+          "%s", nhood_last_error());
+    CHECK(asked_for_candidates == 1, "asked %d times", asked_for_candidates);
+}
+
 int main(void) {
     struct nh_wisdom *wisdom = NULL;
     nhood_problem text;
@@ -296,6 +314,8 @@ int main(void) {
     wisdom_decides(wisdom);
     nh_wisdom_forget(wisdom, NULL, NULL);
     remembering(wisdom);
+    nh_wisdom_forget(wisdom, NULL, NULL);
+    asked_once(wisdom);
     nh_wisdom_destroy(wisdom);
     return test_result();
 }
