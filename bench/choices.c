@@ -10,7 +10,9 @@
  *     list <problem>               an object: the candidates, the choice by estimate first
  *     prepare <problem>            builds the candidates, so that the cache folder has their kernels
  *     time <problem>               as list, with what each takes
- *     measure <seconds> <problem>  the same after MEASURE with that budget, whose choice is told, too */
+ *     measure <seconds> <problem>  the same after MEASURE with that budget, whose choice is told, too
+ *
+ * A solver's name behind the problem: of its candidates alone. */
 #include "build_many.h"
 #include "cuda.h"
 #include "measure.h"
@@ -191,16 +193,17 @@ static void prepare(struct contest *contest, double cut) {
 
 static nhood_status obey(const struct nh_device *device, const char *line, double cut) {
     static struct contest contest;
-    char verb[16], text[LINE_BYTES];
+    char verb[16], text[LINE_BYTES], solver[64] = "";
     double budget_s = 0;
     nhood_problem given;
     struct nh_problem problem;
-    if (sscanf(line, "measure %lf %511s", &budget_s, text) != 2 &&
-        sscanf(line, "%15s %511s", verb, text) != 2)
+    if (sscanf(line, "measure %lf %511s %63s", &budget_s, text, solver) < 2 &&
+        sscanf(line, "%15s %511s %63s", verb, text, solver) < 2)
         return nh_error(NHOOD_ERR_ARGUMENT, "not a command");
     nhood_status status = nhood_problem_parse(text, &given);
     if (!status) status = nh_problem_canonical(&given, &problem);
-    contest.request = (struct nh_request){nh_registry_solvers, device, &problem, NULL, NULL};
+    contest.request =
+        (struct nh_request){nh_registry_solvers, device, &problem, *solver ? solver : NULL, NULL};
     if (!status && device->described && strncmp(line, "list", 4) != 0)
         status = nh_error(NHOOD_ERR_ARGUMENT, "%s is only described", device->info.name);
     if (!status) status = nh_wisdom_create(device->host, &contest.request.wisdom);

@@ -135,7 +135,7 @@ def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> list[
         if len(mine) == most:
             continue
         problem = f"{KINDS[len(mine) % len(KINDS)]}:{text}"
-        needed = kernels(worker.ask(f"list {problem}"))
+        needed = kernels(worker.ask(f"list {problem} {options.only}"))
         if len(mine) < options.free or len(needed - known) <= options.new:
             known |= needed
             mine.append(problem)
@@ -153,10 +153,11 @@ def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
 def measure_all(options: argparse.Namespace, records: Records, problems: list[str], cache: str) -> None:
     end = time.monotonic() + options.budget
     command = shlex.join(["python3", "bench/choices.py", *sys.argv[1:]])
-    missing = [(i, text) for i, text in enumerate(problems) if (text, CONTENDER) not in records.known]
+    contender = f"{CONTENDER} {options.only}".strip()
+    missing = [(i, text) for i, text in enumerate(problems) if (text, contender) not in records.known]
     compilers = Compilers(options, cache)
     clock = Worker((options.choices, options.cut), {"NHOOD_CACHE": cache})
-    ready = [compilers.prepare(text) for _, text in missing]
+    ready = [compilers.prepare(f"{text} {options.only}") for _, text in missing]
     try:
         for (i, text), made in zip(missing, ready):
             wait([made], max(0, end - time.monotonic()))
@@ -167,8 +168,9 @@ def measure_all(options: argparse.Namespace, records: Records, problems: list[st
                 print(f"passed over: {made.exception()}", file=sys.stderr)
                 continue
             by_budget = options.measure_every and i // len(options.ranks) % options.measure_every == 0
-            result = clock.ask(f"measure {options.measure:g} {text}" if by_budget else f"time {text}")
-            records.append(text, CONTENDER, {**result, "command": command})
+            verb = f"measure {options.measure:g}" if by_budget else "time"
+            result = clock.ask(f"{verb} {text} {options.only}")
+            records.append(text, contender, {**result, "command": command})
     finally:
         compilers.close()
         clock.process.kill()
@@ -190,15 +192,26 @@ def again(line: Result, planner: Worker) -> Result:
     return {**line, "candidates": candidates + gone, "measured": -1}
 
 
+def supersede(lines: Iterable[Result]) -> list[Result]:
+    """One line for each problem: later lines take the place of earlier ones, of solvers that both have."""
+    found: dict[str, Result] = {}
+    for line in filter(timed, lines):
+        solvers = {candidate[0] for candidate in line["candidates"]}
+        earlier = found.get(line["problem"], {"candidates": []})["candidates"]
+        kept = [candidate for candidate in earlier if candidate[0] not in solvers]
+        found[line["problem"]] = {**line, "candidates": line["candidates"] + kept}
+    return list(found.values())
+
+
 def choose_again(options: argparse.Namespace) -> tuple[list[Result], Where]:
     """Every time in the file, whatever its commit, and the choices of build/choices."""
     planner = Worker((options.choices, math.inf, options.again), {})
-    found = {line["problem"]: line for line in read_lines(options.output / "choices.jsonl") if timed(line)}
-    if not found:
-        raise SystemExit(f"{options.output / 'choices.jsonl'}: no times")
-    lines = [again(line, planner) for line in found.values()]
-    planner.process.kill()
+    lines = list(read_lines(options.output / "choices.jsonl"))
     known = where_all(lines)
+    lines = [again(line, planner) for line in supersede(lines)]
+    if not lines:
+        raise SystemExit(f"{options.output / 'choices.jsonl'}: no times")
+    planner.process.kill()
     return lines, replace(known, commit=f"{known.commit} (times), {find_commit()} (estimates)")
 
 
@@ -302,6 +315,7 @@ def main() -> None:
     parser.add_argument("--choices", type=Path, default=ROOT / "build" / "choices", help="(build/choices)")
     parser.add_argument("--cache", help="a folder of kernels to start from and to leave (none)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
+    parser.add_argument("--only", default="", metavar="SOLVER", help="time this solver's candidates alone (all)")
     parser.add_argument("--again", metavar="GPU", help="only say, by known times, how good this build's choices are")
     options = parser.parse_args()
     if options.again:

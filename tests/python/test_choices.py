@@ -65,16 +65,23 @@ def test_other_estimates_on_known_times(tmp_path):
     assert "Of 1 problems the choice has no time" in text and "| all | 1 |" in text
 
 
+def test_later_times_of_a_solver_take_the_place_of_earlier_ones():
+    first, other = LINES[0], {**LINES[0], "candidates": [["cuda.small", "q0=1", 80, 90, 7]], "commit": "def456"}
+    later = line(LINES[0]["problem"], [95])
+    (found,) = choices.supersede([first, other, later, LINES[3]])
+    assert found["candidates"] == [*later["candidates"], *other["candidates"]]
+
+
 class Planner:
     """Its candidates for a problem are as many as the window is wide."""
 
     def ask(self, command):
-        problem = command.removeprefix("list ")
+        problem = command.removeprefix("list ").rstrip()
         return line(problem, [0] * int(problem.rsplit(":w", 1)[1]))
 
 
 def test_draw_passes_over_what_shares_little():
-    options = argparse.Namespace(free=1, new=2, sample=7)
+    options = argparse.Namespace(free=1, new=2, sample=7, only="")
     wide = [f"b1h1d64:64:w{window}" for window in (3, 9, 1, 4, 2, 1)]
     narrow = [f"b1h1d32:64:w{window}" for window in (5, 7)]
     drawn = choices.draw(wide + narrow, Planner(), options)
