@@ -57,6 +57,17 @@ def test_improvement_and_share_by_hand():
     assert shares["fused over dense flash"] == "0.0 % of 1"
 
 
+def test_dense_attention_left_out_is_bounded_by_the_peak():
+    # A takes 4 * 64 * 64 * 32 operations, B four times as many for each of two entries: 5.2 and 42 ns at 1e14 a second
+    lines = [line(f"fwd:f16:{problem}", "fused", 1e-5) for problem in (A, B, f"{A}:d2")]  # 10 ns
+    lines.append(line(f"fwd:f16:{A}:d2", "dense cuDNN", 2e-5))
+    lines += [line(f"fwd:f16:{problem}", "dense cuDNN", absent="above 0 GFLOP") for problem in (A, B)]
+    lines.append(line(f"fwd:f16:{PLANE}", "dense cuDNN", absent="no memory"))
+    assert rows(study_report.report(lines, WHERE), "Share")["f16, forward, 1-D"] == {
+        "fused over dense cuDNN": "66.7 % of 3, 2 by bound"
+    }
+
+
 def test_report_of_several_commits(tmp_path):
     other = {**line(f"fwd:f16:{A}", "gemm", 1), "commit": "def456"}
     (tmp_path / "study.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [*GPU, other]))
