@@ -28,9 +28,14 @@ static int64_t reduce_jobs(const struct nh_tile_run *run) {
     return jobs.keys + jobs.extra + jobs.bias;
 }
 
-static void add_rows(real *sum, const real *part, int64_t reals) {
-    for (int64_t i = 0; i < reals; i += VL)
+/* Meanwhile asks for what lies `ahead` reals on. */
+static void add_rows(real *sum, const real *part, int64_t reals, int64_t ahead) {
+    enum { LINE = 64 / sizeof(real) };
+    const struct rows rows = {.ahead = ahead * (int64_t)sizeof(real)};
+    for (int64_t i = 0; i < reals; i += VL) {
+        if (i % LINE == 0) ask_ahead(&rows, (const char *)(part + i));
         v_store(sum + i, v_load(sum + i) + v_load(part + i));
+    }
 }
 
 /* Tiles [*first, *last) of an axis whose halo may hold some place of [begin, end): halos never decrease. */
@@ -76,7 +81,8 @@ static void sum_span(const struct nh_tile_run *run, struct tile *tile, int64_t u
                     (const real *)run->partial + item * run->partial_reals + offset +
                     (halo_row(tile, slow, middle) * tile->box.keys[2] + from - tile->box.key[2]) *
                         width;
-                add_rows(line + (from - begin) * width, part, (to - from) * width);
+                add_rows(line + (from - begin) * width, part, (to - from) * width,
+                         tile->box.keys[2] * width); /* the next key row's */
             }
 }
 
@@ -127,7 +133,7 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
                          (const real *)run->partial +
                              nh_round_item(run, unit, t) * run->partial_reals + offset +
                              token * width,
-                         width);
+                         width, 0);
             struct rows rows =
                 extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim);
             rows_to(&rows, 0, 1, NULL, tile->scratch.line, width);
