@@ -5,6 +5,7 @@
 #include "load.h"
 #include "walk_counts.h"
 
+#include <math.h>
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -72,6 +73,16 @@ struct prices {
     double tile, masks, fetch, item;
 };
 
+/* For which the warps that lay down the boxes of several heads keep a tile waiting, if its products do not take as long. */
+static double boxes_clocks(const int32_t *value) {
+    enum { LANES = 96 };
+    const double round_clocks = 520;
+    int64_t entries = value[QH];
+    for (int a = 0; a < NH_AXES; a++)
+        entries *= value[QX + a] + value[KX + a] - 1;
+    return round_clocks * (double)nh_ceil_div(entries, LANES);
+}
+
 /* Fitted on an H200: what a launch takes of each limit, and clocks for a turn from one tile to the next, and for an
  * item and each of its axes. */
 static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
@@ -86,14 +97,17 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     nh_cuda_count_load(cuda, &of_tile, &tile);
     nh_cuda_count_load(cuda, &of_item, &own);
     double clock = nh_cuda_clocks_ns(cuda, 1.0 / cuda->multiprocessors);
-    double exponential = softmax;
+    double exponential = softmax, fetch = l2 * tile.limit_ns[NHOOD_LIMIT_L2];
     if (problem->has_bias) exponential += value[QH] > 1 ? apart * bias : bias;
+    const double price = tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
+                         exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL] +
+                         turn / value[WARPGROUPS] * clock;
+    if (problem->has_bias && value[QH] > 1)
+        fetch += fmax(0, boxes_clocks(value) * clock - value[WARPGROUPS] * price);
     return (struct prices){
-        .tile = tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
-                exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL] +
-                turn / value[WARPGROUPS] * clock,
+        .tile = price,
         .masks = masks * tile.limit_ns[NHOOD_LIMIT_MASK],
-        .fetch = l2 * tile.limit_ns[NHOOD_LIMIT_L2],
+        .fetch = fetch,
         .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] + (item + item_axis * problem->rank) * clock,
     };
 }
