@@ -44,18 +44,17 @@ static void backward_step(struct tile *tile, const struct block *block, const st
 static void pack_query_rows(const struct tile *tile, const struct block *block, int32_t tensor,
                             int64_t dim, real factor, real *out, int64_t width) {
     for (int32_t r = 0; r < block->rows; r++) {
-        struct rows rows =
-            tensor_rows(tile, tensor, tile->head, block->slow, block->middle[r], dim);
+        struct rows rows = query_rows(tile, block, r, tensor, dim);
         rows_from(&rows, block->vector[r]->first, block->vector[r]->count, factor,
                   out + (int64_t)r * VL * width, width);
     }
 }
 
-/* One number per query of the vector from a tensor of LSE's shape, which has the dtype of `real`. */
+/* One number per query of the vector from a tensor of LSE's shape. */
 static vec load_lanes(const struct tile *tile, const struct block *block, int32_t row,
                       int32_t tensor) {
     const struct nh_vector *vector = block->vector[row];
-    struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[row], 1);
+    struct rows rows = lane_numbers(tile, block, row, tensor);
     real lanes[NH_LANES];
     for (int32_t lane = 0; lane < VL; lane++) {
         int32_t used = lane < vector->count ? lane : vector->count - 1;
@@ -69,18 +68,8 @@ static void pack_softmax_state(const struct tile *tile, const struct block *bloc
     const struct scratch *s = &tile->scratch;
     const struct nh_vector *vector = block->vector[row];
     struct rows o = query_rows(tile, block, row, NHOOD_O, tile->problem->dim_v);
-    vec product[NH_LANES] = {{0}}, delta = {0};
-    for (int32_t lane = 0; lane < vector->count; lane++) {
-        const char *at = row_at(&o, vector->first + lane);
-        const real *d_o = s->d_o_rows + ((int64_t)row * VL + lane) * s->width_v;
-        for (int32_t c = 0; c < o.dim; c += VL) {
-            ask_ahead(&o, at + (size_t)c * nh_dtype_bytes(o.dtype));
-            product[lane] += load_row(&o, at, c) * v_load(d_o + c);
-        }
-    }
-    transpose(product);
-    for (int i = 0; i < NH_LANES; i++)
-        delta += product[i];
+    vec delta = dots_with(&o, vector->first, vector->count,
+                          s->d_o_rows + (int64_t)row * VL * s->width_v, s->width_v);
     if (tile->run->io->data[NHOOD_D_LSE]) delta -= load_lanes(tile, block, row, NHOOD_D_LSE);
     v_store(s->delta + row * VL, delta);
     v_store(s->lse + row * VL, load_lanes(tile, block, row, NHOOD_LSE) * (real)log2_e);
@@ -90,11 +79,12 @@ static void backward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
     real scale = (real)problem->scale;
-    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)(problem->scale * log2_e),
-                       s->q_columns);
-    pack_query_columns(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_columns);
+    /* Rows before columns: whoever reads line after line waits least for memory. */
     pack_query_rows(tile, block, NHOOD_Q, problem->dim, scale, s->q_rows, s->width_k);
+    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)(problem->scale * log2_e), false,
+                       s->q_columns);
     pack_query_rows(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_rows, s->width_v);
+    pack_query_columns(tile, block, NHOOD_D_O, problem->dim_v, 1, false, s->d_o_columns);
     for (int32_t r = 0; r < block->rows; r++)
         pack_softmax_state(tile, block, r);
     each_step(tile, block, backward_step);

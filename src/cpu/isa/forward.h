@@ -101,11 +101,12 @@ INLINE struct rows query_rows(const struct tile *tile, const struct block *block
     return rows;
 }
 
-/* Packs the block's rows of a query-side tensor by channel: [row][channel][VL]. */
+/* Packs the block's rows of a query-side tensor by channel: [row][channel][VL]. ask: for what is packed next, too. */
 static void pack_query_columns(const struct tile *tile, const struct block *block, int32_t tensor,
-                               int64_t dim, real factor, real *columns) {
+                               int64_t dim, real factor, bool ask, real *columns) {
     for (int32_t r = 0; r < block->rows; r++) {
         struct rows rows = query_rows(tile, block, r, tensor, dim);
+        if (!ask) rows.ahead = 0;
         columns_from(&rows, block->vector[r]->first, block->vector[r]->count, factor,
                      columns + r * dim * VL, VL);
     }
@@ -120,11 +121,19 @@ static void store_queries(const struct tile *tile, const struct block *block, in
             out + (int64_t)row * VL * width, width);
 }
 
-/* ln(sum(exp(score))), of the dtype of `real`. */
+/* Rows of a tensor of LSE's shape, which has the dtype of `real`, at one query vector of the block. */
+INLINE struct rows lane_numbers(const struct tile *tile, const struct block *block, int32_t row,
+                                int32_t tensor) {
+    struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[row], 1);
+    rows.dtype = NH_REAL == 64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32;
+    return rows;
+}
+
+/* ln(sum(exp(score))). */
 static void store_lse(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     const struct nh_vector *vector = block->vector[row];
-    struct rows lse = tensor_rows(tile, NHOOD_LSE, tile->head, block->slow, block->middle[row], 1);
+    struct rows lse = lane_numbers(tile, block, row, NHOOD_LSE);
     real value[NH_LANES];
     v_store(value,
             (v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL))) * (real)ln_2);
@@ -135,7 +144,7 @@ static void store_lse(const struct tile *tile, const struct block *block, int32_
 static void forward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
-    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)(problem->scale * log2_e),
+    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)(problem->scale * log2_e), true,
                        s->q_columns);
     for (int i = 0; i < block->rows * VL; i++) {
         s->largest[i] = LOWEST;

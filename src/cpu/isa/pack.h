@@ -131,6 +131,25 @@ INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, rea
     }
 }
 
+/* Lane x: row(first + x) . in[x * width ..], whose rows are zero beyond their ends; 0 in lanes >= count. */
+INLINE vec dot_rows(const struct rows *rows, int32_t first, int32_t count, const real *in,
+                    int64_t width) {
+    vec product[NH_LANES] = {{0}}, sum = {0};
+    for (int32_t x = 0; x < count; x++) {
+        const char *row = row_at(rows, first + x);
+        vec channels = {0};
+        for (int32_t c = 0; c < rows->dim; c += VL) {
+            ask_ahead(rows, row + (size_t)c * nh_dtype_bytes(rows->dtype));
+            channels += load_row(rows, row, c) * v_load(in + x * width + c);
+        }
+        product[x] = channels;
+    }
+    transpose(product);
+    for (int i = 0; i < NH_LANES; i++)
+        sum += product[i];
+    return sum;
+}
+
 /* row(first + x)[c] = factor[x] * in[x * width + c]; factor NULL for none. */
 INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, const real *factor,
                         const real *in, int64_t width) {
@@ -185,6 +204,13 @@ static void columns_from(const struct rows *rows, int32_t first, int32_t count, 
 static void rows_from(const struct rows *rows, int32_t first, int32_t count, real factor, real *out,
                       int64_t width) {
     WITH_DTYPE(rows, pack_rows(&typed, first, count, factor, out, width));
+}
+
+static vec dots_with(const struct rows *rows, int32_t first, int32_t count, const real *in,
+                     int64_t width) {
+    vec sum;
+    WITH_DTYPE(rows, sum = dot_rows(&typed, first, count, in, width));
+    return sum;
 }
 
 static void rows_to(const struct rows *rows, int32_t first, int32_t count, const real *factor,

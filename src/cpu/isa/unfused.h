@@ -113,7 +113,8 @@ static void unfused_block(struct tile *tile, const struct block *block) {
         causal |= problem->axis[a].causal != 0;
     switch (problem->op) {
     case NHOOD_OP_PN:
-        pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, s->q_columns);
+        pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, true,
+                           s->q_columns);
         each_step(tile, block, pn_step);
         for (int32_t r = 0; causal && r < block->rows; r++)
             fill_unused(tile, block, r);
