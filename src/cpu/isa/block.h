@@ -90,6 +90,9 @@ static void each_block(struct tile *tile, block_fn *visit) {
                 visit(tile, &block);
                 v += across ? rows : 1;
             }
+            if (tile->partial && partial_rolls(geometry) &&
+                middle + middles < tile->box.query_end[1])
+                store_key_rows(tile, geometry->order[1].begin[middle + middles]);
         }
 }
 

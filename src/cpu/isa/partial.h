@@ -4,6 +4,17 @@
 
 #include "tile_rows.h"
 
+/* Where one tile holds all keys of a unit, nothing is left to add up: its gradients are those of the keys. */
+static bool holds_all_keys(const struct nh_geometry *geometry) {
+    return geometry->tiles == 1;
+}
+
+/* A rolling tile then stores the gradients of a key row once its window has passed, and keeps those of the rows only that
+ * are packed. */
+static bool partial_rolls(const struct nh_geometry *geometry) {
+    return geometry->rolling && holds_all_keys(geometry);
+}
+
 /* Where they are, in this order: keys and values of the halo, extra tokens, bias tables of the heads of the group.
  * Offsets in reals; the same for all tiles. */
 struct partial {
@@ -19,7 +30,8 @@ static struct partial partial_layout(const struct nh_geometry *geometry) {
     int64_t width_k = (int64_t)geometry->vectors_k * VL,
             width_v = (int64_t)geometry->vectors_v * VL;
     for (int a = 0; a < NH_AXES; a++)
-        keys *= geometry->tile[a].most_keys;
+        keys *=
+            a == 1 && partial_rolls(geometry) ? geometry->packed_rows : geometry->tile[a].most_keys;
     partial.d_v = bwd ? keys * width_k : 0;
     partial.d_extra_k = partial.d_v + keys * width_v;
     partial.d_extra_v = partial.d_extra_k + (bwd ? problem->extra_tokens * width_k : 0);
@@ -33,9 +45,21 @@ static int64_t partial_reals(const struct nh_geometry *geometry) {
     return partial_layout(geometry).reals;
 }
 
+/* Where the packed forms of a key row are: rolling tiles keep the rows last packed. */
+static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
+    int32_t rows = tile->geometry->packed_rows;
+    return (int64_t)(slow - tile->box.key[0]) * rows + (middle - tile->box.key[1]) % rows;
+}
+
 /* Which key row of the halo. */
 static int64_t halo_row(const struct tile *tile, int32_t slow, int32_t middle) {
     return (int64_t)(slow - tile->box.key[0]) * tile->box.keys[1] + (middle - tile->box.key[1]);
+}
+
+/* Where a key row is among the tile's partial gradients. */
+static int64_t partial_row(const struct tile *tile, int32_t slow, int32_t middle) {
+    return partial_rolls(tile->geometry) ? packed_row(tile, slow, middle)
+                                         : halo_row(tile, slow, middle);
 }
 
 /* Zeroes what is not of a key row. */
@@ -47,13 +71,53 @@ static void clear_partial_rest(const struct tile *tile) {
 /* Zeroes one key row. */
 static void clear_partial_row(const struct tile *tile, int32_t slow, int32_t middle) {
     const struct partial at = partial_layout(tile->geometry);
-    const int64_t row = halo_row(tile, slow, middle), keys = tile->box.keys[2];
+    const int64_t row = partial_row(tile, slow, middle), keys = tile->box.keys[2];
     const struct scratch *s = &tile->scratch;
     if (at.d_v > at.d_k)
         memset(tile->partial + at.d_k + row * keys * s->width_k, 0,
                (size_t)(keys * s->width_k) * sizeof(real));
     memset(tile->partial + at.d_v + row * keys * s->width_v, 0,
            (size_t)(keys * s->width_v) * sizeof(real));
+}
+
+/* A gradient per key and where it lies among a tile's partial ones. */
+struct key_gradient {
+    int32_t tensor;
+    int64_t offset, width, dim;
+};
+
+/* Those of the pass that are asked for; returns how many. */
+static int key_gradients(const struct nh_tile_run *run, struct key_gradient gradient[2]) {
+    const struct nh_geometry *geometry = run->geometry;
+    const struct nh_problem *problem = &geometry->problem;
+    const struct partial at = partial_layout(geometry);
+    int count = 0;
+    if (problem->op == NHOOD_OP_BWD && run->io->data[NHOOD_D_K])
+        gradient[count++] = (struct key_gradient){NHOOD_D_K, at.d_k,
+                                                  (int64_t)geometry->vectors_k * VL, problem->dim};
+    if (run->io->data[NHOOD_D_V])
+        gradient[count++] = (struct key_gradient){
+            NHOOD_D_V, at.d_v, (int64_t)geometry->vectors_v * VL, problem->dim_v};
+    return count;
+}
+
+/* Stores the gradients of the key rows before place `end` of the middle axis, to which no query adds any more. */
+static void store_key_rows(struct tile *tile, int32_t end) {
+    struct key_gradient gradient[2];
+    const int count = key_gradients(tile->run, gradient);
+    const int32_t keys = tile->box.keys[2];
+    for (int32_t slow = 0; slow < tile->box.keys[0]; slow++)
+        for (int32_t middle = tile->stored_end; middle < end; middle++)
+            for (const struct key_gradient *g = gradient; g < gradient + count; g++) {
+                struct rows rows =
+                    tensor_rows(tile, g->tensor, tile->box.kv_head, slow, middle, g->dim);
+                rows.ahead = key_bytes_ahead(tile, g->tensor, middle);
+                rows_to(&rows, 0, keys, NULL,
+                        tile->partial + g->offset +
+                            partial_row(tile, slow, middle) * keys * g->width,
+                        g->width);
+            }
+    tile->stored_end = end;
 }
 
 #endif

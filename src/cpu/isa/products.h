@@ -200,8 +200,8 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
                 if (step->extra) {
                     row = extra_out + step->slot * width;
                 } else {
-                    row = out + (halo_row(tile, slow, middle) * tile->box.keys[2] + vector->start -
-                                 tile->box.key[2]) *
+                    row = out + (partial_row(tile, slow, middle) * tile->box.keys[2] +
+                                 vector->start - tile->box.key[2]) *
                                     width;
                 }
                 struct band_product product = {weights, sources, parts, false, width, row, width};

@@ -17,7 +17,8 @@ static struct reduce_jobs count_jobs(const struct nh_tile_run *run) {
     struct reduce_jobs jobs = {0};
     if (problem->op != NHOOD_OP_BWD && problem->op != NHOOD_OP_IN) return jobs;
     jobs.spans = (geometry->order[2].length + REDUCE_SPAN - 1) / REDUCE_SPAN;
-    jobs.keys = run->units * geometry->order[0].length * geometry->order[1].length * jobs.spans;
+    if (!holds_all_keys(geometry))
+        jobs.keys = run->units * geometry->order[0].length * geometry->order[1].length * jobs.spans;
     if (problem->extra_tokens) jobs.extra = run->units;
     if (problem->op == NHOOD_OP_BWD && problem->has_bias) jobs.bias = problem->kv_heads;
     return jobs;
@@ -89,7 +90,6 @@ static void sum_span(const struct nh_tile_run *run, struct tile *tile, int64_t u
 static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_t job,
                         int64_t spans) {
     const struct nh_geometry *geometry = run->geometry;
-    const struct partial at = partial_layout(geometry);
     int32_t begin = (int32_t)(job % spans) * REDUCE_SPAN;
     int32_t end = (int32_t)nh_min(begin + REDUCE_SPAN, geometry->order[2].length);
     job /= spans;
@@ -99,20 +99,15 @@ static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_
     int64_t unit = job / geometry->order[0].length;
     tile->box.batch = (run->first_unit + unit) / tile->problem->kv_heads;
     tile->box.kv_head = (run->first_unit + unit) % tile->problem->kv_heads;
-    const struct {
-        int32_t tensor;
-        int64_t offset, width, dim;
-    } target[2] = {{NHOOD_D_K, at.d_k, tile->scratch.width_k, tile->problem->dim},
-                   {NHOOD_D_V, at.d_v, tile->scratch.width_v, tile->problem->dim_v}};
-    for (int i = tile->problem->op == NHOOD_OP_IN; i < 2; i++) {
-        if (!run->io->data[target[i].tensor]) continue;
-        sum_span(run, tile, unit, slow, middle, begin, end, target[i].offset, target[i].width);
-        struct rows rows =
-            tensor_rows(tile, target[i].tensor, tile->box.kv_head, slow, middle, target[i].dim);
+    struct key_gradient gradient[2];
+    const int count = key_gradients(run, gradient);
+    for (const struct key_gradient *g = gradient; g < gradient + count; g++) {
+        sum_span(run, tile, unit, slow, middle, begin, end, g->offset, g->width);
+        struct rows rows = tensor_rows(tile, g->tensor, tile->box.kv_head, slow, middle, g->dim);
         if (middle + 1 < geometry->order[1].length) /* most likely the next job's row */
-            rows.ahead = axis_distance(tile, target[i].tensor, 1, middle, middle + 1) *
+            rows.ahead = axis_distance(tile, g->tensor, 1, middle, middle + 1) *
                          (int64_t)nh_dtype_bytes(rows.dtype);
-        rows_to(&rows, begin, end - begin, NULL, tile->scratch.line, target[i].width);
+        rows_to(&rows, begin, end - begin, NULL, tile->scratch.line, g->width);
     }
 }
 

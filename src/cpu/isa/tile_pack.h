@@ -4,12 +4,6 @@
 
 #include "partial.h"
 
-/* Where the packed forms of a key row are: rolling tiles keep the rows last packed. */
-static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
-    int32_t rows = tile->geometry->packed_rows;
-    return (int64_t)(slow - tile->box.key[0]) * rows + (middle - tile->box.key[1]) % rows;
-}
-
 /* The packed row after `row`. */
 static int64_t next_packed_row(const struct tile *tile, int64_t row, int32_t slow) {
     int64_t first = (int64_t)(slow - tile->box.key[0]) * tile->geometry->packed_rows;

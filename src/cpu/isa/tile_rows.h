@@ -24,6 +24,7 @@ struct tile {
     int64_t group, head;       /* query heads per key head; the one at work */
     real k_factor;             /* goes onto k_rows */
     int32_t packed_end;        /* key rows before this place of the middle axis are packed */
+    int32_t stored_end;        /* .. have their gradients stored, see store_key_rows */
     real *partial;             /* this tile's partial gradients, or NULL */
 };
 
@@ -114,7 +115,7 @@ static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker
     tile->box = item_box(run, item);
     tile->last = item + 1 == run->units * run->geometry->tiles;
     if (!tile->last) tile->next = item_box(run, item + 1);
-    tile->packed_end = tile->box.key[1];
+    tile->packed_end = tile->stored_end = tile->box.key[1];
     scratch_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals,
                    &tile->scratch);
     tile->partial = run->partial_reals ? (real *)run->partial + item * run->partial_reals : NULL;
