@@ -87,14 +87,14 @@ def autocast(case: Case, device: str) -> contextlib.AbstractContextManager:
     return torch.autocast(torch.device(device).type, DTYPES[case.dtype], enabled=case.training and case.dtype != "f32")
 
 
-def make_run(case: Case, model: nn.Module, device: str) -> Callable[[], None]:
+def make_run(case: Case, model: nn.Module, device: str, graphs: bool) -> Callable[[], None]:
     """One forward call, or one training step, with whatever attention is in place then."""
     images = make_input(case.model, case.batch, device)
     if not case.training:
         model.eval().to(DTYPES[case.dtype])
         images = images.to(DTYPES[case.dtype])
         return torch.no_grad()(lambda: model(images))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=graphs)
     labels = torch.randint(1000, (case.batch,), device=device)
 
     def step() -> None:
@@ -181,6 +181,20 @@ def attempt(case: Case, way: Way, action: Callable[[], Any]) -> None:
         case.seconds.pop(way.name, None)
 
 
+def graph_of(run: Callable[[], None]) -> Callable[[], None]:
+    """A CUDA graph of the call: what the device takes, however long the CPU takes to launch it."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):
+            run()  # makes plans and the optimizer's state
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 def timed(run: Callable[[], None], seconds: float) -> float:
     """Of one call: of as many as fit the time, queued one after the other, so that a busy CPU does not show."""
 
@@ -197,7 +211,7 @@ def timed(run: Callable[[], None], seconds: float) -> float:
     return spent(calls) / calls if calls > 1 else once
 
 
-def measure(case: Case, ways: list[Way], turns: int, seconds: float, device: str) -> Case:
+def measure(case: Case, ways: list[Way], turns: int, seconds: float, device: str, graphs: bool) -> Case:
     attentions = attentions_in(case.model, case.bias)
     for way in (way for way in ways if way.computes):
         if way.cuda_only and device == "cpu":
@@ -207,9 +221,9 @@ def measure(case: Case, ways: list[Way], turns: int, seconds: float, device: str
 
     def turn(way: Way) -> None:
         with going(way):
-            case.seconds.setdefault(way.name, []).append(timed(run, seconds))
+            case.seconds.setdefault(way.name, []).append(timed(graph_of(run) if graphs else run, seconds))
 
-    run = make_run(case, make_model(case.model, case.bias, device), device)
+    run = make_run(case, make_model(case.model, case.bias, device), device, graphs)
     for _ in range(turns):
         for way in (way for way in ways if way.name not in case.absent):
             attempt(case, way, lambda way=way: turn(way))

@@ -83,6 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.3, help="per way and turn")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile ahead")
     parser.add_argument("--tf32", action="store_true", help="f32 products may run as TF32, in all ways")
+    parser.add_argument("--graphs", action="store_true", help="time CUDA graphs: what the device takes, without launching")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, default=Path("build/bench/models"), help="a folder")
     parser.add_argument("--resume", action="store_true", help="keep what the folder has")
@@ -110,9 +111,9 @@ def main() -> None:
     set_precision(arguments.tf32)
     ways = [WAYS[name] for name in arguments.ways]
     for i, case in enumerate(cases, 1):
-        measure(case, ways, arguments.turns, arguments.seconds, arguments.device)
+        measure(case, ways, arguments.turns, arguments.seconds, arguments.device, arguments.graphs)
         print(f"{i}/{len(cases)} {model_report.row(case, model_report.ways_of([case]))}", file=sys.stderr, flush=True)
-        model_report.append(case, machine(arguments.device), path)
+        model_report.append(case, machine(arguments.device) + ", CUDA graphs" * arguments.graphs, path)
     model_report.write(path)
     print(path.with_suffix(".md").read_text())
 
