@@ -116,6 +116,14 @@ static void define_boxes(const struct nh_problem *problem, struct nh_kernel_spec
     nh_kernel_define(spec, "NH_D_V_MAP", nh_map_layout_of(problem, NHOOD_D_V));
 }
 
+/* Whether boxes of rows divide every dilation group. */
+static bool whole(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+    bool all = true;
+    for (int a = 0; a < NH_AXES; a++)
+        all = all && problem->axis[a].length % (problem->axis[a].dilation * shape->rows[a]) == 0;
+    return all;
+}
+
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device,
                                      const struct nh_small_launch *launch) {
@@ -137,6 +145,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
     nh_kernel_define(&spec, "NH_PENALTY", penalty);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
+    nh_kernel_define(&spec, "NH_WHOLE", whole(problem, shape));
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
     nh_kernel_define(&spec, "NH_STAGES", launch->stages);
     nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));

@@ -192,10 +192,11 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
 static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
     const double keys = (double)steps_of(problem->dim);
-    const double block[] = {4 * keys + 20.5, 6 * keys + 24.5, 8 * keys + 31.5};
-    double bias = problem->has_bias ? 20 : 0;
-    double subtile = 330 + (double)launch->shape.blocks * (block[launch->kernel] + bias);
-    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) subtile += 2.5 * (double)problem->bias_count;
+    const double block[] = {4 * keys + 20.5, 6 * keys + 24.5, 8 * keys + 24};
+    const double bias[] = {20, 12, 12};
+    double of_block = block[launch->kernel] + (problem->has_bias ? bias[launch->kernel] : 0);
+    double subtile = 330 + (double)launch->shape.blocks * of_block;
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) subtile += 0.9 * (double)problem->bias_count;
     return subtile;
 }
 
@@ -205,7 +206,8 @@ static double boxes_instructions(const struct nh_problem *problem,
 static double boxes_item_clocks(const struct nh_problem *problem,
                                 const struct nh_small_launch *launch, double residents,
                                 double share) {
-    const double bytes_per_clock = 33, latency = 2600, preparation = 3300, contention = 0.15;
+    const double bytes_per_clock = 33, latency = 2600, contention = 0.15;
+    const double preparation[] = {3300, 6200, 5000};
     const double slower[] = {1.05, 0.8, 1.05};
     const double filled_least = 0.2, filled_per_warp = 0.016;
     double warps = residents * launch->warps, filled = filled_least + filled_per_warp * warps;
@@ -217,7 +219,7 @@ static double boxes_item_clocks(const struct nh_problem *problem,
     double fetchers = nh_small_fetchers(launch);
     return slower[launch->kernel] * share *
            fmax(fmax(subtiles * slots + contention * copy, copy),
-                fmax(preparation / fetchers, held / launch->held) / residents);
+                fmax(preparation[launch->kernel] / fetchers, held / launch->held) / residents);
 }
 
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,

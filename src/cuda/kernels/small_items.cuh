@@ -124,7 +124,7 @@ NH_DEVICE void nh_note_subtile(const nh_cuda_args &args, int index, int subtile)
 NH_DEVICE bool nh_subtile_exists(const nh_item &item, int subtile) {
     bool exists = true;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
         exists = exists && item.row[a] + nh_row_at(subtile, 0, a) < item.length[a];
     return exists;
 }
@@ -143,7 +143,7 @@ NH_DEVICE void nh_for_subtiles(const nh_cuda_args &args, const nh_item &item, co
 NH_DEVICE bool nh_row_exists(const nh_item &item, int subtile, int row) {
     bool exists = true;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
         exists = exists && item.row[a] + nh_row_at(subtile, row, a) < item.length[a];
     return exists;
 }
