@@ -6,6 +6,7 @@
 #include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "load.h"
+#include "spoilt.h"
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 enum { OWN = 0, WALK = 3 };
@@ -129,8 +130,7 @@ static struct sums sums_of(const struct nh_problem *problem) {
 static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem,
                       const struct sums *sums) {
     struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
-    step->binding[NH_QUEUE] =
-        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->queue};
+    nh_spoilt_bind(step, sums->queue);
     step->binding[NH_D_Q_SUMS] =
         (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset};
     int64_t stride = sums->columns;
@@ -195,17 +195,11 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
 
 static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               size_t stats, const struct sums *sums) {
-    enum { THREADS = 128, LANES = MOST_DIM / 8, BLOCKS_PER_MULTIPROCESSOR = 4 };
-    struct nh_kernel_spec spec = {.source = "joint90_again.cu"};
     struct nh_cuda_step step;
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_GROUP", LANES);
     nh_cuda_step_init(&step, problem);
     nh_backward90_bind_stats(&step, problem, stats);
     bind_sums(&step, problem, sums);
-    step.threads = THREADS;
-    step.grid[0] = BLOCKS_PER_MULTIPROCESSOR * operation->device->multiprocessors;
-    return nh_cuda_step_add(operation, &step, &spec);
+    return nh_spoilt_add_again(operation, problem, &step, "joint90_again.cu", MOST_DIM / 8);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,

@@ -212,6 +212,11 @@ template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
     return zero;
 }
 
+/* A stored sum is not finite: for the launch that makes its row again (spoilt_row.cuh). */
+__device__ __forceinline__ void note_spoilt(const nh_cuda_args &args) {
+    ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
+}
+
 /* to = A B^T, 64 x NH_WALK_ROWS: A this warpgroup's rows of an owned tile, B a walked tile, both of `dim` columns. */
 #define ISSUE_ROWS(dim, to, a, b)                                                                  \
     do {                                                                                           \

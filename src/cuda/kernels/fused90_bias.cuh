@@ -19,7 +19,7 @@
 
 /* Entries of a thread, and how many it asks for before it writes the first. */
 #ifndef BIAS_MOST_BATCH
-#define BIAS_MOST_BATCH 1
+#define BIAS_MOST_BATCH (NH_OWN_HEADS > 1 ? 4 : 1)
 #endif
 #define BIAS_ROUNDS ((NH_OWN_HEADS * BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES)
 #define BIAS_BATCH(most) ((BIAS_ROUNDS + (BIAS_ROUNDS + (most) - 1) / (most) - 1) / ((BIAS_ROUNDS + (most) - 1) / (most)))

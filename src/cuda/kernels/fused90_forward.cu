@@ -11,8 +11,9 @@
  * an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
- * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_EXTRA (extra tokens), NH_BIASED,
- * NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
+ * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_STAGES, NH_HOLD (Q in registers: less traffic
+ * of shared memory), NH_AGAIN (rows spoilt by NaN are made again not at the end of this launch but by one of their own,
+ * fused90_again.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 40
@@ -254,7 +255,11 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         finish_row(args, item, row + 8, out, 1, r.shift[1], r.sum[1]);
         zero += doubt<OUTS>(out);
     }
+#if NH_AGAIN
+    if (zero != 0) note_spoilt(args);
+#else
     if (__any_sync(~0u, zero != 0)) make_again<o_spoilt, nh_attend>(args, row & ~15);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

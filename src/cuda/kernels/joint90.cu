@@ -167,11 +167,6 @@ __device__ __forceinline__ unsigned long long keys_across(const joint_layout &s,
     return nh_descriptor(at, ROW_BYTES(NH_DIM), OWN_ROWS * ROW_BYTES(NH_DIM));
 }
 
-/* Some row of dK or dV is not finite: joint90_again.cu makes those again. */
-__device__ __forceinline__ void note_spoilt(const nh_cuda_args &args) {
-    ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
-}
-
 /* In three dimensions masks need so many registers that none are left for weights before they are rounded: dS is made
  * from the rounded ones, and dV, for which they are there, can start before dP has come. */
 #define ROUNDED_WEIGHTS (NH_RANK == 3)
