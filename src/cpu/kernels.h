@@ -14,8 +14,9 @@ struct nh_tile_run {
     int64_t scratch_reals;
     void *bias;    /* tables as reals, fwd and bwd: times log2(e) */
     void *d_bias;  /* running sums */
-    void *partial; /* of every tile of the round */
+    void *partial; /* of every tile of the round, or of every worker, where nothing is added up */
     int64_t partial_reals;
+    bool partial_of_worker;
     int64_t first_unit, units;
 };
 

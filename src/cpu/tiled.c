@@ -13,10 +13,12 @@ struct tiled {
     size_t real_bytes;
     int64_t scratch_reals, bias_reals, partial_reals;
     int64_t units, round_units; /* batch entries times kv heads: all, and per round */
+    bool adds_up;               /* partial gradients after each round */
     bool alone;                 /* too little work to wake other threads */
 };
 
-/* Workspace: scratch of each worker, bias tables, their running gradient, partial gradients of a round. */
+/* Workspace: scratch of each worker, bias tables, their running gradient, partial gradients of a round's tiles or of each
+ * worker. */
 static int64_t workspace_reals(const struct tiled *plan, int64_t *bias, int64_t *d_bias,
                                int64_t *partial) {
     int64_t used = plan->cpu->threads * plan->scratch_reals;
@@ -25,7 +27,8 @@ static int64_t workspace_reals(const struct tiled *plan, int64_t *bias, int64_t 
     *d_bias = used;
     if (plan->geometry.problem.op == NHOOD_OP_BWD) used += plan->bias_reals;
     *partial = used;
-    return used + plan->round_units * plan->geometry.tiles * plan->partial_reals;
+    int64_t areas = plan->adds_up ? plan->round_units * plan->geometry.tiles : plan->cpu->threads;
+    return used + areas * plan->partial_reals;
 }
 
 static void parallel(const struct tiled *plan, int64_t count, nhood_parallel_body body, void *arg) {
@@ -67,14 +70,14 @@ static nhood_status tiled_run(const struct nh_operation *operation, const nhood_
                        .bias = workspace + (size_t)bias * plan->real_bytes,
                        .d_bias = workspace + (size_t)d_bias * plan->real_bytes,
                        .partial = workspace + (size_t)partial * plan->real_bytes,
-                       .partial_reals = plan->partial_reals}};
+                       .partial_reals = plan->partial_reals,
+                       .partial_of_worker = !plan->adds_up}};
     plan->kernels->begin(&job.run);
     for (int64_t unit = 0; unit < plan->units; unit += plan->round_units) {
         job.run.first_unit = unit;
         job.run.units = nh_min(plan->round_units, plan->units - unit);
         parallel(plan, job.run.units * plan->geometry.tiles, tile_body, &job);
-        if (plan->partial_reals)
-            parallel(plan, plan->kernels->reduce_jobs(&job.run), reduce_body, &job);
+        if (plan->adds_up) parallel(plan, plan->kernels->reduce_jobs(&job.run), reduce_body, &job);
     }
     plan->kernels->finish(&job.run);
     return NHOOD_OK;
@@ -92,7 +95,7 @@ static const double alone_flops = 2e6;
 /* A round must keep every thread busy; beyond that, partial gradients should stay in the caches until they
  * are added up. */
 static int64_t choose_round(const struct tiled *plan) {
-    if (!plan->partial_reals) return plan->units;
+    if (!plan->adds_up) return plan->units;
     const int64_t room = INT64_C(1) << 20; /* bytes */
     int64_t unit_bytes = plan->geometry.tiles * plan->partial_reals * (int64_t)plan->real_bytes;
     int64_t items = plan->cpu->threads == 1 ? 1 : 3 * plan->cpu->threads;
@@ -127,6 +130,8 @@ nhood_status nh_tiled_build(const struct nh_problem *problem, const struct nh_de
     plan->scratch_reals = plan->kernels->scratch_reals(&plan->geometry);
     plan->partial_reals = plan->kernels->partial_reals(&plan->geometry);
     plan->units = problem->batch * problem->kv_heads;
+    const struct nh_tile_run one = {.geometry = &plan->geometry, .units = 1};
+    plan->adds_up = plan->kernels->reduce_jobs(&one) > 0;
     plan->round_units = choose_round(plan);
     plan->alone = nh_problem_flops(problem) < alone_flops;
     if (problem->has_bias) {

@@ -118,7 +118,8 @@ static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker
     tile->packed_end = tile->stored_end = tile->box.key[1];
     scratch_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals,
                    &tile->scratch);
-    tile->partial = run->partial_reals ? (real *)run->partial + item * run->partial_reals : NULL;
+    const int64_t area = run->partial_of_worker ? worker : item;
+    tile->partial = run->partial_reals ? (real *)run->partial + area * run->partial_reals : NULL;
 }
 
 #endif
