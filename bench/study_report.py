@@ -204,7 +204,7 @@ def plot_speedups(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: s
             if ratios:
                 shares = [100 * (place + 0.5) / len(ratios) for place in range(len(ratios))]
                 label = f"{pair[0]} over {pair[1]}" + (", fwd + bwd" if style == "--" else "")
-                axes.plot(shares, ratios, style, marker=".", color=f"C{number}", label=label)
+                axes.plot(shares, ratios, style, marker=".", markersize=2, color=f"C{number}", label=label)
     axes.axhline(1, color="black", linewidth=0.5)
     axes.set(yscale="log", xlabel="% of problems", ylabel="speed-up")
 
@@ -252,13 +252,13 @@ def write_plots(lines: list[dict[str, Any]], where: Where, folder: Path) -> None
     times = Times(lines)
     dtypes = [dtype for dtype in DTYPES if any(text.startswith(f"{dtype}:") for text in times.problems)]
     for name, plot in PLOTS.items() if dtypes else ():
-        figure, axes = pyplot.subplots(1, len(dtypes), figsize=(6 * len(dtypes), 4.5), squeeze=False)
+        figure, axes = pyplot.subplots(1, len(dtypes), figsize=(3 + 5 * len(dtypes), 4.5), squeeze=False)
         for dtype, each in zip(dtypes, axes[0]):
             plot(each, times, lines, dtype)
             each.set_title(dtype)
         labels = {label: handle for each in axes[0] for handle, label in zip(*each.get_legend_handles_labels())}
-        figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=5, fontsize="small")
-        figure.suptitle(f"{where.description}; driver {where.driver}; commit {where.commit}")
+        figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=2 * len(dtypes), fontsize="small")
+        figure.suptitle(f"{where.description}; driver {where.driver}; commit {where.commit}", fontsize="small")
         figure.tight_layout(rect=(0, 0.14, 1, 1))
         figure.savefig(folder / f"{name}.png", dpi=120)
         pyplot.close(figure)
