@@ -178,7 +178,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double seconds = 0, launches = 1;
     switch (problem->op) {
     case NHOOD_OP_FWD:
-        if (nh_gemm_in_parts(config)) return nh_gemm_part_ns(problem, cuda, config) + 3050 * 2;
+        if (nh_gemm_in_parts(config)) return nh_gemm_part_ns(problem, cuda, config);
         seconds = product_seconds(problem, cuda, config, dim, PN) +
                   product_seconds(problem, cuda, config, dim_v, NN);
         seconds +=

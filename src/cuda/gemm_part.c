@@ -1,10 +1,18 @@
 #include "gemm_part.h"
 
 #include "dtype.h"
+#include "load.h"
 
 #include <math.h>
 
-enum { WARP_ROWS = 16, MOST_HELD = 16, LEAST_LANES = 8, LANES = 32, MOST_PLACE = 1 << 16 };
+enum {
+    SCHEDULERS = 4,
+    WARP_ROWS = 16,
+    MOST_HELD = 16,
+    LEAST_LANES = 8,
+    LANES = 32,
+    MOST_PLACE = 1 << 16
+};
 
 static int64_t first_axis(const struct nh_problem *problem, bool planes) {
     return planes ? 1 : NH_AXES - problem->rank;
@@ -54,6 +62,22 @@ static struct bounds bounds_of(const struct nh_problem *problem, const struct nh
     return (struct bounds){nh_ceil_div(box, 16) * 16 + 16, nh_ceil_div(columns, 16) * 16, box};
 }
 
+/* The more shared memory 16 rows take, the fewer blocks a multiprocessor has, and the more warps share the rows. Teams
+ * of nn share the columns of V. Measured on an H200. */
+int64_t nh_gemm_part_team(const struct nh_problem *problem, const struct nh_config *config,
+                          enum nh_gemm_part part) {
+    enum { FOR_TWO = 200, FOR_FOUR = 800, MOST_THREADS = 512 };
+    int64_t row = bounds_of(problem, config).columns * (int64_t)nh_dtype_bytes(problem->dtype);
+    int64_t width = nh_gemm_width(problem->dim_v), team = row > FOR_FOUR  ? 4
+                                                          : row > FOR_TWO ? 2
+                                                                          : 1;
+    while (2 * nh_gemm_rows(config) * team > MOST_THREADS)
+        team /= 2;
+    while (part == NH_GEMM_PART_NN && width % (16 * team))
+        team /= 2;
+    return team;
+}
+
 /* Rows of a part, two parts if there are several, and where in memory they are. */
 static int64_t staged_bytes(const struct nh_problem *problem, const struct nh_config *config,
                             int64_t rows, int64_t row_bytes) {
@@ -99,62 +123,100 @@ bool nh_gemm_part_takes(const struct nh_problem *problem, const struct nh_cuda_d
            cuda->shared_bytes_per_block;
 }
 
-/* Warps that share one of a multiprocessor's four schedulers. */
-static double warps_per_scheduler(const struct nh_cuda_device *cuda, int64_t rows, int64_t shared,
-                                  int64_t registers) {
-    enum { REGISTERS = 65536, THREADS = 2048, RESERVED = 1024 };
-    int64_t blocks = nh_min(cuda->shared_bytes_per_multiprocessor / (shared + RESERVED),
-                            REGISTERS / (2 * rows * registers));
-    return (double)(nh_max(1, nh_min(blocks, THREADS / (2 * rows))) * rows) / 64;
+int32_t nh_gemm_part_heads(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                           const struct nh_config *config) {
+    enum { MOST_HEADS = 8, WARPS_PER_MULTIPROCESSOR = 16 };
+    int64_t warps = problem->batch * problem->heads * nh_gemm_tiles(problem, config) *
+                    nh_gemm_rows(config) / WARP_ROWS;
+    int64_t most = warps / (WARPS_PER_MULTIPROCESSOR * (int64_t)cuda->multiprocessors);
+    int32_t heads = (int32_t)nh_max(1, nh_min(most, nh_min(MOST_HEADS, problem->heads)));
+    while (problem->heads % heads)
+        heads--;
+    return heads;
 }
 
-/* Instructions of a warp. */
-struct work {
-    double start, copy, column, product, row, slot;
+/* One of the two launches. query, slot: clocks row by row, per query and per lot of slots that lanes take at once. */
+struct launch {
+    double query, slot;
+    int64_t dim, shared_bytes, lanes, team;
+    int sweeps; /* over the parts */
 };
 
-static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_config *config, const struct work *work, int64_t dim,
-                        int64_t shared, double sweeps) {
-    enum { SCHEDULERS = 4, BUSY = 6, REGISTERS = 112 };
+/* A warp's share of its scheduler's clocks: for the tables of its block, which all heads share; per copy of 16 bytes by all
+ * its lanes; per column of scores or weights of 16 queries and element of its row, f32 split in three or as it is.
+ * All constants of estimates are least squares over 83 timings on an H200; off by 10 % (root mean square). */
+static double warp_clocks(const struct nh_problem *problem, const struct nh_config *config,
+                          const struct launch *launch, int32_t heads) {
+    const double start = 728, copy = 24.4, column = 1.57, element = 0.148, f32_element = 0.561;
     struct bounds bounds = bounds_of(problem, config);
     bool planes = config->value[GEMM_PLANES];
-    double rows = (double)nh_gemm_rows(config), parts = 1, own_parts = 1;
+    int64_t parts = 1, own_parts = 1;
     if (planes) {
-        parts = (double)most_reach(&problem->axis[0], config->value[GEMM_TILE]);
         int64_t plane = config->value[GEMM_TILE + 1] * config->value[GEMM_TILE + 2];
-        own_parts = (double)most_reach(&problem->axis[0], nh_max(1, WARP_ROWS / plane));
+        parts = most_reach(&problem->axis[0], config->value[GEMM_TILE]);
+        own_parts = most_reach(&problem->axis[0], nh_max(1, WARP_ROWS / plane));
     }
-    double slots = (double)nh_gemm_part_slots(problem, planes);
-    double lanes = (double)nh_gemm_part_lanes((int64_t)slots);
-    double width = (double)(nh_gemm_width(dim) * (int64_t)nh_dtype_bytes(problem->dtype));
-    double f32 = problem->dtype != NHOOD_DTYPE_F32        ? 1
-                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 2
-                                                          : 4;
-    double copies = (double)bounds.rows * width / 16 / (2 * rows);
-    double products = (double)bounds.columns * (work->column + f32 * width * work->product);
-    double taken = WARP_ROWS * (work->row + work->slot * ceil(slots / lanes)) * lanes / LANES;
-    double instructions =
-        work->start + sweeps * (parts * copies * work->copy + own_parts * (products + taken));
-    double warps = (double)(problem->batch * problem->heads * nh_gemm_tiles(problem, config)) *
-                   rows / WARP_ROWS;
-    double rounds = fmax(1, warps / (SCHEDULERS * cuda->multiprocessors));
-    double sharing =
-        fmin(rounds, warps_per_scheduler(cuda, (int64_t)rows,
-                                         shared + tables_bytes(problem, config), REGISTERS));
-    return 1e9 * instructions * rounds / (cuda->clock_hz * pow(fmin(1, sharing / BUSY), 0.8));
+    double width = (double)nh_gemm_width(launch->dim);
+    bool split = problem->dtype == NHOOD_DTYPE_F32 && !(problem->flags & NHOOD_FLAG_ALLOW_TF32);
+    double threads = (double)(2 * nh_gemm_rows(config) * launch->team);
+    double copies =
+        (double)bounds.rows * width * (double)nh_dtype_bytes(problem->dtype) / 16 / threads;
+    double products = (double)bounds.columns * (column + width * (split ? f32_element : element));
+    double lots = (double)nh_ceil_div(nh_gemm_part_slots(problem, planes), launch->lanes);
+    double queries = WARP_ROWS * (double)launch->lanes / LANES;
+    double own =
+        (products + queries * (launch->query + launch->slot * lots)) / (double)launch->team;
+    return start / heads +
+           launch->sweeps * ((double)parts * copies * copy + (double)own_parts * own);
+}
+
+/* Warps that share a scheduler. */
+static double warps_per_scheduler(const struct nh_problem *problem,
+                                  const struct nh_cuda_device *cuda, const struct nh_config *config,
+                                  const struct launch *launch) {
+    enum { REGISTERS = 65536, PER_THREAD = 80, THREADS = 2048, RESERVED = 1024 };
+    int64_t threads = 2 * nh_gemm_rows(config) * launch->team;
+    int64_t shared = launch->shared_bytes + tables_bytes(problem, config) + RESERVED;
+    int64_t blocks = nh_min(cuda->shared_bytes_per_multiprocessor / shared,
+                            nh_min(REGISTERS / PER_THREAD, THREADS) / threads);
+    return (double)(nh_max(1, blocks) * threads) / (LANES * SCHEDULERS);
+}
+
+/* Few warps of a scheduler wait for each other. */
+static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct nh_config *config, const struct launch *launch) {
+    const double busy_warps = 10.3, loss = 0.477;
+    int32_t heads = nh_gemm_part_heads(problem, cuda, config);
+    double warps = (double)(problem->batch * problem->heads * nh_gemm_tiles(problem, config) *
+                            nh_gemm_rows(config) / WARP_ROWS * launch->team);
+    double each = fmax(1, warps / (SCHEDULERS * cuda->multiprocessors));
+    double sharing = fmin(each, warps_per_scheduler(problem, cuda, config, launch));
+    return nh_cuda_clocks_ns(cuda, each * warp_clocks(problem, config, launch, heads) /
+                                       pow(fmin(1, sharing / busy_warps), loss));
 }
 
 double nh_gemm_part_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        const struct nh_config *config) {
-    const struct work pn = {600, 20, 1.5, 0.04, 40, 9}, nn = {600, 20, 0.5, 0.04, 10, 12};
+    const double launches_ns = 11270;
     bool planes = config->value[GEMM_PLANES];
-    double ns = launch_ns(problem, cuda, config, &pn, problem->dim,
-                          nh_gemm_part_pn_bytes(problem, config), planes ? 2 : 1) +
-                launch_ns(problem, cuda, config, &nn, problem->dim_v,
-                          nh_gemm_part_nn_bytes(problem, config), 1);
-    double weights =
-        (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
+    const struct launch pn = {.query = 63.2,
+                              .slot = 27.1,
+                              .dim = problem->dim,
+                              .shared_bytes = nh_gemm_part_pn_bytes(problem, config),
+                              .lanes = nh_gemm_part_lanes(nh_gemm_part_slots(problem, planes)),
+                              .team = nh_gemm_part_team(problem, config, NH_GEMM_PART_PN),
+                              .sweeps = planes ? 2 : 1},
+                        nn = {.query = 55.6,
+                              .slot = 0,
+                              .dim = problem->dim_v,
+                              .shared_bytes = nh_gemm_part_nn_bytes(problem, config),
+                              .lanes = LANES,
+                              .team = nh_gemm_part_team(problem, config, NH_GEMM_PART_NN),
+                              .sweeps = 1};
+    double weights = (double)(problem->batch * problem->heads * problem->tokens) *
+                     (double)nh_gemm_part_row(problem, planes);
     double bytes = 2 * weights * (double)nh_dtype_bytes(problem->dtype) + problem->bytes;
-    return fmax(ns, 1e9 * bytes / cuda->memory_bytes_per_s);
+    return fmax(launch_ns(problem, cuda, config, &pn) + launch_ns(problem, cuda, config, &nn),
+                1e9 * bytes / cuda->memory_bytes_per_s) +
+           launches_ns;
 }

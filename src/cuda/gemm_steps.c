@@ -151,50 +151,50 @@ static nhood_status add_softmax(const struct builder *builder) {
     return add(builder, &step, &spec);
 }
 
-static struct nh_kernel_spec part_spec_of(const struct builder *builder, const char *source,
-                                          int64_t dim) {
-    enum { COLUMNS_AT_ONCE = 64 };
-    struct nh_kernel_spec spec = spec_of(builder, source, dim);
-    bool planes = builder->config->value[GEMM_PLANES];
-    nh_kernel_define(&spec, "NH_INVERSE", 0);
-    nh_kernel_define(&spec, "NH_COLUMNS", COLUMNS_AT_ONCE);
-    nh_kernel_define(&spec, "NH_PLANES", planes);
-    nh_kernel_define(&spec, "NH_SLOTS", nh_gemm_part_slots(builder->problem, planes));
-    return spec;
-}
-
-static nhood_status add_part_step(const struct builder *builder, struct nh_cuda_step *step,
-                                  const struct nh_kernel_spec *spec, int64_t row,
-                                  int64_t shared_bytes) {
-    nh_cuda_bind_workspace(step, builder->problem, NH_A, builder->weights, row);
-    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
+static nhood_status add_part(const struct builder *builder, struct nh_cuda_step *step,
+                             const struct nh_kernel_spec *spec, enum nh_gemm_part part,
+                             int64_t shared_bytes) {
+    enum { COLUMNS_AT_ONCE = 32 };
+    const struct nh_problem *problem = builder->problem;
+    const struct nh_config *config = builder->config;
+    bool planes = config->value[GEMM_PLANES];
+    int64_t team = nh_gemm_part_team(problem, config, part);
+    struct nh_kernel_spec own = *spec;
+    nh_kernel_define(&own, "NH_INVERSE", 0);
+    nh_kernel_define(&own, "NH_COLUMNS", COLUMNS_AT_ONCE);
+    nh_kernel_define(&own, "NH_PLANES", planes);
+    nh_kernel_define(&own, "NH_SLOTS", nh_gemm_part_slots(problem, planes));
+    nh_kernel_define(&own, "NH_TEAM", team);
+    nh_cuda_bind_workspace(step, problem, NH_A, builder->weights,
+                           nh_gemm_part_row(problem, planes));
+    step->threads = (int32_t)(nh_gemm_rows(config) * 2 * team);
     step->shared_bytes = shared_bytes;
-    step->grid[0] = builder->problem->batch * builder->problem->heads *
-                    nh_gemm_tiles(builder->problem, builder->config);
-    return add(builder, step, spec);
+    step->args.tiling.heads = nh_gemm_part_heads(problem, builder->operation->device, config);
+    step->grid[0] = problem->batch * (problem->heads / step->args.tiling.heads) *
+                    nh_gemm_tiles(problem, config);
+    return add(builder, step, &own);
 }
 
 static nhood_status add_forward_in_parts(struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
-    int64_t row = nh_gemm_part_row(problem, builder->config->value[GEMM_PLANES]);
+    bool planes = builder->config->value[GEMM_PLANES];
     int64_t rows = problem->batch * problem->tokens * problem->heads;
     builder->weights =
-        nh_cuda_reserve(builder->operation, (size_t)(rows * row) * nh_dtype_bytes(problem->dtype));
+        nh_cuda_reserve(builder->operation, (size_t)(rows * nh_gemm_part_row(problem, planes)) *
+                                                nh_dtype_bytes(problem->dtype));
     struct nh_cuda_step step;
     step_init(builder, &step);
-    struct nh_kernel_spec spec = part_spec_of(builder, "gemm_part_pn.cu", problem->dim);
+    struct nh_kernel_spec spec = spec_of(builder, "gemm_part_pn.cu", problem->dim);
     nh_kernel_define(&spec, "NH_BIASED", step.args.has_bias);
-    nh_kernel_define(
-        &spec, "NH_GROUP",
-        nh_gemm_part_lanes(nh_gemm_part_slots(problem, builder->config->value[GEMM_PLANES])));
-    nhood_status status =
-        add_part_step(builder, &step, &spec, row, nh_gemm_part_pn_bytes(problem, builder->config));
+    nh_kernel_define(&spec, "NH_GROUP", nh_gemm_part_lanes(nh_gemm_part_slots(problem, planes)));
+    nhood_status status = add_part(builder, &step, &spec, NH_GEMM_PART_PN,
+                                   nh_gemm_part_pn_bytes(problem, builder->config));
     if (status) return status;
     step_init(builder, &step);
     step.args.scale = 1;
-    spec = part_spec_of(builder, "gemm_part_nn.cu", problem->dim_v);
-    return add_part_step(builder, &step, &spec, row,
-                         nh_gemm_part_nn_bytes(problem, builder->config));
+    spec = spec_of(builder, "gemm_part_nn.cu", problem->dim_v);
+    return add_part(builder, &step, &spec, NH_GEMM_PART_NN,
+                    nh_gemm_part_nn_bytes(problem, builder->config));
 }
 
 static nhood_status add_forward(struct builder *builder) {

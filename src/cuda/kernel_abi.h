@@ -58,6 +58,8 @@ struct nh_cuda_tiling {
     /* tiles of extra tokens after those of the window */
     int extra_tiles;
     int items;
+    /* heads that a block of gemm_part takes, one after the other */
+    int heads;
 };
 
 /* Of a block of small_bias_sum.cu, which two solvers launch. */

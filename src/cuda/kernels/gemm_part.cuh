@@ -9,6 +9,10 @@
 
 /* The first axis along which columns of a part differ. */
 #define NH_PART_AXIS (NH_PLANES && NH_FIRST_AXIS == 0 ? 1 : NH_FIRST_AXIS)
+/* Rows of each warp of a team, in what is done row by row; those of products are their group's. */
+#define NH_OWN_ROWS (16 / NH_TEAM)
+/* Registers of a thread: as few as let warps hide each other's latencies. */
+#define NH_LEAST_BLOCKS (65536 / 80 / NH_THREADS)
 /* In A a query's weights of a part are whole pieces of 16 bytes; from one part's to the next's. */
 #define NH_PIECE_SLOTS (16 / (int)sizeof(elem))
 #define NH_PART_PIECES ((NH_SLOTS + NH_PIECE_SLOTS - 1) / NH_PIECE_SLOTS)
@@ -61,10 +65,16 @@ NH_DEVICE int nh_part_columns(const nh_tile &tile) {
     return columns;
 }
 
-/* Where the rows of a part are: `offset` of each in the first part; the others are `nh_part_step` apart. */
+/* The key head of a query head. */
+NH_DEVICE int nh_key_head(const nh_cuda_args &args, int head) {
+    return head / ((int)args.heads / (int)args.kv_heads);
+}
+
+/* Where the rows of a part are: `offset` of each in the first part of the first head; the others are `nh_part_step`
+ * apart. */
 NH_DEVICE void nh_part_rows(long long *offset, const nh_tile &tile, const nh_cuda_args &args,
-                            int slot, int head, int rows) {
-    int columns = nh_part_columns(tile);
+                            int slot, int rows) {
+    int columns = nh_part_columns(tile), head = nh_key_head(args, tile.head);
     const int low[3] = {tile.axis[0].low, tile.axis[1].low, tile.axis[2].low};
     long long first = nh_tile_offset(tile, args, slot, low, head), step[3];
 #pragma unroll

@@ -1,5 +1,6 @@
-/* O[i] = sum over n of P[i, n] V[N(i, n)], part by part of the tile's box (gemm_part.cuh). A warp's weights go into a
- * block of its 16 queries and the columns that they meet, zero outside windows.
+/* O[i] = sum over n of P[i, n] V[N(i, n)], part by part of the tile's box (gemm_part.cuh). The weights of 16
+ * queries go into a block of the columns that they meet, zero outside windows; each warp of a team then multiplies it
+ * with some of the columns of V.
  *
  * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are seen by
  * their sums and made again one product at a time. */
@@ -24,95 +25,105 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
     sum_offset[row] = exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
 }
 
-/* Copies the weights of the warp's queries in a part to shared memory, asynchronously. */
-NH_DEVICE void gather(elem *weights, const nh_cuda_args &args, int part) {
-    const nh_query *of_warp = queries + (int)threadIdx.x / 32 * 16;
-    const elem *a = (const elem *)args.tensor[NH_A].data;
-#pragma unroll 4
-    for (int i = (int)threadIdx.x % 32; i < 16 * NH_PART_PIECES; i += 32) {
-        int row = i / NH_PART_PIECES, slot = i % NH_PART_PIECES * NH_PIECE_SLOTS;
-        const nh_query &query = of_warp[row];
+/* Copies the weights of the warp's rows in a part to shared memory, asynchronously. */
+NH_DEVICE void gather(elem *weights, const nh_cuda_args &args, int head, int part) {
+    const elem *a = (const elem *)args.tensor[NH_A].data + head * args.tensor[NH_A].head;
+#pragma unroll 2
+    for (int i = (int)threadIdx.x % 32; i < NH_OWN_ROWS * NH_PART_PIECES; i += 32) {
+        int row = (int)threadIdx.x / 32 * NH_OWN_ROWS + i / NH_PART_PIECES;
+        int slot = i % NH_PART_PIECES * NH_PIECE_SLOTS;
+        const nh_query &query = queries[row];
         int own = part - nh_first_part(query);
         bool here = nh_has_part(query, args, own);
-        const elem *from = here ? a + query.weights + own * NH_PART_ROW + slot : a;
-        elem *to = weights + i * NH_PIECE_SLOTS;
-        nh_copy16(to, from, here);
+        nh_copy16(weights + row * NH_PART_ROW + slot,
+                  here ? a + query.weights + own * NH_PART_ROW + slot : a, here);
     }
 }
 
-/* Puts each weight into the column of its key. */
-NH_DEVICE void deposit(const elem *weights, const int column[SHARES], elem *block, int block_stride,
-                       nh_warp_range range) {
-    const nh_query *of_warp = queries + (int)threadIdx.x / 32 * 16;
+/* Puts each weight of the warp's rows into the column of its key. */
+NH_DEVICE void deposit(const elem *weights, const int column[SHARES], elem *blocks,
+                       int block_stride, nh_warp_range range) {
     const nh_spans spans = nh_spans_of(tile);
 #pragma unroll 4
-    for (int row = 0; row < 16; row++) {
-        const nh_query &query = of_warp[row];
+    for (int i = 0; i < NH_OWN_ROWS; i++) {
+        int row = (int)threadIdx.x / 32 * NH_OWN_ROWS + i;
+        const nh_query &query = queries[row];
         if (query.begin[0] == NH_NOWHERE) continue;
         const elem *from = weights + row * NH_PART_ROW + threadIdx.x % 32;
-        elem *to = block + row * block_stride + nh_part_begin(query, spans) - range.column;
+        elem *to = blocks + row * block_stride + nh_part_begin(query, spans) - range.column;
 #pragma unroll
         for (int share = 0; share < SHARES; share++)
             if ((int)threadIdx.x % 32 + 32 * share < NH_SLOTS) to[column[share]] = from[32 * share];
     }
 }
 
-/* Zeros once: a query's columns are the same in every part. */
-NH_DEVICE void clear(elem *block, int block_stride) {
-    nh_vector<16 / sizeof(elem)> *zeros = (nh_vector<16 / sizeof(elem)> *)block;
+/* Zeros once: a query's columns are the same in every part and head. */
+NH_DEVICE void clear(elem *blocks, int block_stride) {
+    nh_vector<16 / sizeof(elem)> *zeros = (nh_vector<16 / sizeof(elem)> *)blocks;
     const nh_vector<16 / sizeof(elem)> zero = {};
-    for (int i = (int)threadIdx.x % 32; i < 16 * block_stride / (int)(16 / sizeof(elem)); i += 32)
+    for (int i = (int)threadIdx.x; i < NH_ROWS * block_stride / (int)(16 / sizeof(elem));
+         i += NH_THREADS)
         zeros[i] = zero;
-    __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS)
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
     gemm_part_nn(const __grid_constant__ nh_cuda_args args) {
-    if (!nh_tile_set(&tile, args, (unsigned)args.heads)) return;
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim_v;
+    int heads = args.tiling.heads;
+    if (!nh_tile_set(&tile, args, (unsigned)args.heads / (unsigned)heads, heads)) return;
+    int group = (int)threadIdx.x / 32 / NH_TEAM, member = (int)threadIdx.x / 32 % NH_TEAM;
+    int lane = (int)threadIdx.x % 32, dim = (int)args.dim_v;
     const nh_part_bounds bounds = nh_part_bounds_of(tile, args);
-    int block_stride = bounds.columns + NH_PAD_ALONG, parts = nh_parts(tile);
+    int block_stride = bounds.columns + NH_PAD_ALONG, parts = nh_parts(tile), first = tile.head;
     long long *row_offset = (long long *)matrices;
     elem *rows = (elem *)(row_offset + bounds.rows);
-    elem *blocks = rows + (NH_PLANES ? 2 : 1) * bounds.rows * STRIDE,
-         *block = blocks + warp * 16 * block_stride;
-    elem *weights = blocks + NH_ROWS * block_stride + warp * 16 * NH_PART_ROW;
-    const elem *data = (const elem *)args.tensor[NH_V].data;
+    elem *blocks = rows + (NH_PLANES ? 2 : 1) * bounds.rows * STRIDE;
+    elem *weights = blocks + NH_ROWS * block_stride;
     set_rows(args);
     nh_part_places(place, args, tile.axis[1].span, tile.axis[2].span);
-    nh_part_rows(row_offset, tile, args, NH_V, tile.head / nh_group_heads(args), bounds.rows);
+    nh_part_rows(row_offset, tile, args, NH_V, bounds.rows);
     __syncthreads();
-    gather(weights, args, 0);
-    nh_rows_load(bounds.rows, rows, STRIDE, data, row_offset, dim);
-    const nh_warp_range range = nh_warp_range_of(queries + warp * 16, place, tile, args);
+    const nh_warp_range range = nh_warp_range_of(queries + group * 16, place, tile, args);
     int column[SHARES];
 #pragma unroll
     for (int share = 0; share < SHARES; share++)
         column[share] = place[min(lane + 32 * share, NH_SLOTS - 1)];
-    float sum[NH_WIDTH / 8][4] = {};
-    clear(block, block_stride);
+    clear(blocks, block_stride);
 #pragma unroll 1
-    for (int part = 0; part < parts; part++) {
-        bool here = range.first <= part && part < range.end;
-        nh_copy_wait();
-        __syncthreads();
-        if (here) deposit(weights, column, block, block_stride, range);
-        __syncwarp();
-        if (NH_PLANES && part + 1 < parts) {
-            gather(weights, args, part + 1);
-            nh_rows_load(bounds.rows, rows + (part + 1) % 2 * bounds.rows * STRIDE, STRIDE,
-                         data + (part + 1) * nh_part_step(args, NH_V), row_offset, dim);
+    for (int head = 0; head < heads; head++) {
+        const elem *data =
+            (const elem *)args.tensor[NH_V].data +
+            (nh_key_head(args, first + head) - nh_key_head(args, first)) * args.tensor[NH_V].head;
+        float sum[NH_SUM_WIDTH / 8][4] = {};
+        gather(weights, args, head, 0);
+        nh_rows_load(bounds.rows, rows, STRIDE, data, row_offset, dim);
+#pragma unroll 1
+        for (int part = 0; part < parts; part++) {
+            bool here = range.first <= part && part < range.end;
+            nh_copy_wait();
+            __syncthreads();
+            if (here) deposit(weights, column, blocks, block_stride, range);
+            __syncthreads();
+            if (NH_PLANES && part + 1 < parts) {
+                gather(weights, args, head, part + 1);
+                nh_rows_load(bounds.rows, rows + (part + 1) % 2 * bounds.rows * STRIDE, STRIDE,
+                             data + (part + 1) * nh_part_step(args, NH_V), row_offset, dim);
+            }
+            const elem *of_range =
+                rows + ((NH_PLANES ? part % 2 * bounds.rows : 0) + range.column) * STRIDE +
+                member * NH_SUM_WIDTH;
+            for (int from = 0; here && from < range.columns; from += NH_COLUMNS)
+                nh_sums_add(
+                    sum, blocks + group * 16 * block_stride + from, block_stride,
+                    of_range + from * STRIDE,
+                    min(NH_COLUMNS, (range.columns - from + NH_STEP - 1) / NH_STEP * NH_STEP),
+                    lane);
         }
-        const elem *of_warp =
-            rows + ((NH_PLANES ? part % 2 * bounds.rows : 0) + range.column) * STRIDE;
-        for (int column = 0; here && column < range.columns; column += NH_COLUMNS)
-            nh_sums_add(sum, block + column, block_stride, of_warp + column * STRIDE,
-                        min(NH_COLUMNS, (range.columns - column + NH_STEP - 1) / NH_STEP * NH_STEP),
-                        lane);
-        __syncwarp();
+        /* Sums take the place of rows that others may still read. */
+        __syncthreads();
+        nh_sums_finish(tile, args, sum, rows);
+        nh_rows_store((elem *)args.tensor[NH_O].data + head * args.tensor[NH_O].head, sum_offset,
+                      rows, STRIDE, dim);
+        __syncthreads();
+        if (threadIdx.x == 0) tile.head++;
     }
-    /* Sums take the place of rows that others may still read. */
-    __syncthreads();
-    nh_sums_finish(tile, args, sum, rows);
-    nh_rows_store((elem *)args.tensor[NH_O].data, sum_offset, rows, STRIDE, dim);
 }

@@ -8,7 +8,7 @@
 #define STRIDE NH_SCORE_STRIDE
 #define NH_HELD ((NH_SLOTS + NH_GROUP - 1) / NH_GROUP)
 #define AT_ONCE (32 / NH_GROUP)
-#define ROUNDS (16 / AT_ONCE)
+#define ROUNDS (NH_OWN_ROWS / AT_ONCE)
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 /* Less than any score, and no infinity: differences of two are 0. */
@@ -72,20 +72,31 @@ NH_DEVICE void slots_set(slots *slots) {
     }
 }
 
-/* Of a query, its scores in a part, times log2(e); those of slots that do not exist are minus infinity. Queries that do
- * not exist get what is never used. */
+/* Rows of queries and of keys in memory, for a head of the block and a part of the box. */
+NH_DEVICE const elem *queries_of(const nh_cuda_args &args, int head) {
+    return (const elem *)args.tensor[NH_Q].data + head * args.tensor[NH_Q].head;
+}
+
+NH_DEVICE const elem *keys_of(const nh_cuda_args &args, int head, int part) {
+    int past = nh_key_head(args, tile.head + head) - nh_key_head(args, tile.head);
+    return (const elem *)args.tensor[NH_K].data + past * args.tensor[NH_K].head +
+           part * nh_part_step(args, NH_K);
+}
+
+/* Of the query of a row, its scores in a part, times log2(e); those of slots that do not exist are minus infinity.
+ * Queries that do not exist get what is never used. stage: from its first key on, which has the part's column `first`. */
 NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda_args &args,
-                         const nh_query &query, float *stage, const elem *q, const elem *k,
-                         int part, bool here) {
+                         int row, float *stage, int first, int head, int part, bool here) {
     float scale = (float)args.scale * LOG2_E;
 #if NH_BIASED
+    const nh_query &query = queries[row];
     int extent1 = 2 * (int)args.axis[1].window - 1, extent2 = 2 * (int)args.axis[2].window - 1;
-    int first = query.bias + ((query.begin[0] + part) * extent1 + query.begin[1]) * extent2 +
-                query.begin[2];
+    int plane = NH_PART_AXIS > NH_FIRST_AXIS ? part : query.begin[0];
+    int entry = query.bias + (plane * extent1 + query.begin[1]) * extent2 + query.begin[2];
     const elem *table =
         (const elem *)args.tensor[NH_BIAS].data +
-        (long long)tile.head * (2 * (int)args.axis[0].window - 1) * extent1 * extent2 +
-        (here ? first : 0);
+        (long long)(tile.head + head) * (2 * (int)args.axis[0].window - 1) * extent1 * extent2 +
+        (here ? entry : 0);
 #endif
     bool finite = true;
 #pragma unroll
@@ -93,11 +104,15 @@ NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda
         score[i] = stage[slots.column[i]];
         finite = finite && fabsf(score[i]) <= 3.402823466e38f;
     }
-    if (NH_DTYPE == NH_F32 && !finite) {
+    if (NH_DTYPE == NH_F32 && here && !finite) {
+        const elem *q = queries_of(args, head) + query_offset[row];
+        const elem *k = keys_of(args, head, part);
+        const long long *key_offset = (const long long *)matrices + first;
 #pragma unroll 1
         for (int slot = slot_number(0); slot < NH_SLOTS; slot += NH_GROUP) {
             int column = column_place[slot];
-            stage[column] = nh_exact_if_not_finite(stage[column], q, k + column * STRIDE);
+            stage[column] =
+                nh_exact_if_not_finite(stage[column], q, k + key_offset[column], (int)args.dim);
         }
 #pragma unroll
         for (int i = 0; i < NH_HELD; i++)
@@ -141,13 +156,15 @@ NH_DEVICE void add_scores(row_sums *sums, int round, float score[NH_HELD]) {
 
 /* Over the lanes of a query: the largest score of all, and the reciprocal of their sum. Writes LSE. Returns what makes
  * weights of exponentials against the lane's largest score. */
-NH_DEVICE float gather(row_sums *sums, int round, const nh_cuda_args &args, long long lse) {
+NH_DEVICE float gather(row_sums *sums, int round, const nh_cuda_args &args, int head,
+                       long long lse) {
     float most = widest(sums->most[round]), own = nh_exp2(sums->most[round] - most);
     float sum = total(sums->sum[round] * own);
     sums->most[round] = most;
     sums->sum[round] = nh_reciprocal(sum);
     if (threadIdx.x % NH_GROUP == 0 && lse != NH_NONE)
-        ((float *)args.tensor[NH_LSE].data)[lse] = LN_2 * (most + nh_log2(sum));
+        ((float *)args.tensor[NH_LSE].data)[lse + head * args.tensor[NH_LSE].head] =
+            LN_2 * (most + nh_log2(sum));
     return own * sums->sum[round];
 }
 
@@ -160,20 +177,20 @@ NH_DEVICE void stage_weights(const float exponential[NH_HELD], float factor, ele
         if (slot_number(i) < NH_SLOTS) of_lane[i * NH_GROUP] = nh_store(exponential[i] * factor);
 }
 
-/* Writes the warp's staged weights of a part. */
-NH_DEVICE void write_weights(const nh_cuda_args &args, const float *stage, int stage_stride,
-                             int part) {
-    const nh_query *of_warp = queries + (int)threadIdx.x / 32 * 16;
+/* Writes the staged weights of the warp's rows in a part. */
+NH_DEVICE void write_weights(const nh_cuda_args &args, const float *stages, int stage_stride,
+                             int head, int part) {
+    elem *a = (elem *)args.tensor[NH_A].data + head * args.tensor[NH_A].head;
     __syncwarp();
-#pragma unroll 4
-    for (int i = (int)threadIdx.x % 32; i < 16 * NH_PART_PIECES; i += 32) {
-        int row = i / NH_PART_PIECES, slot = i % NH_PART_PIECES * NH_PIECE_SLOTS;
-        const nh_query &query = of_warp[row];
+#pragma unroll 2
+    for (int i = (int)threadIdx.x % 32; i < NH_OWN_ROWS * NH_PART_PIECES; i += 32) {
+        int row = (int)threadIdx.x / 32 * NH_OWN_ROWS + i / NH_PART_PIECES;
+        int slot = i % NH_PART_PIECES * NH_PIECE_SLOTS;
+        const nh_query &query = queries[row];
         int own = part - nh_first_part(query);
         if (!nh_has_part(query, args, own)) continue;
-        *(nh_vector<NH_PIECE_SLOTS> *)((elem *)args.tensor[NH_A].data + query.weights +
-                                       own * NH_PART_ROW + slot) =
-            *(const nh_vector<NH_PIECE_SLOTS> *)((const elem *)(stage + row * stage_stride) + slot);
+        *(nh_vector<NH_PIECE_SLOTS> *)(a + query.weights + own * NH_PART_ROW + slot) = *(
+            const nh_vector<NH_PIECE_SLOTS> *)((const elem *)(stages + row * stage_stride) + slot);
     }
 }
 
@@ -184,82 +201,88 @@ struct task {
     bool writes;   /* the weights */
 };
 
-/* Takes one part's scores of the warp, staged from the range's first column on. */
-NH_DEVICE void take(row_sums *sums, const slots &slots, const nh_cuda_args &args, float *stage,
-                    int stage_stride, const elem *q, const elem *k, nh_warp_range range, int part,
-                    task task) {
+/* Takes one part's scores of the warp's rows, staged from the range's first column on. */
+NH_DEVICE void take(row_sums *sums, const slots &slots, const nh_cuda_args &args, float *stages,
+                    int stage_stride, nh_warp_range range, int head, int part, task task) {
     const nh_spans spans = nh_spans_of(tile);
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
-        int row = round * AT_ONCE + (int)threadIdx.x % 32 / NH_GROUP;
-        int of_block = (int)threadIdx.x / 32 * 16 + row;
-        const nh_query &query = queries[of_block];
-        int own = part - nh_first_part(query);
-        bool here = nh_has_part(query, args, own);
-        int first = here ? nh_part_begin(query, spans) - range.column : 0;
+        int row = (int)threadIdx.x / 32 * NH_OWN_ROWS + round * AT_ONCE +
+                  (int)threadIdx.x % 32 / NH_GROUP;
+        const nh_query &query = queries[row];
+        float *stage = stages + row * stage_stride;
+        bool here = nh_has_part(query, args, part - nh_first_part(query));
+        int first = here ? nh_part_begin(query, spans) : range.column;
         float score[NH_HELD], factor = sums->sum[round];
-        scores_of(score, slots, args, query, stage + row * stage_stride + first, q + row * STRIDE,
-                  k + first * STRIDE, own, here);
+        scores_of(score, slots, args, row, stage + first - range.column, first, head, part, here);
         if (task.adds) add_scores(sums, round, score);
-        if (task.adds_all) factor = gather(sums, round, args, lse_offset[of_block]);
+        if (task.adds_all) factor = gather(sums, round, args, head, lse_offset[row]);
         if (!task.adds) exponentials(score, sums->most[round]);
-        if (task.writes) stage_weights(score, factor, (elem *)(stage + row * stage_stride));
+        if (task.writes) stage_weights(score, factor, (elem *)stage);
     }
-    if (task.writes) write_weights(args, stage, stage_stride, part);
+    if (task.writes) write_weights(args, stages, stage_stride, head, part);
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS)
+/* The rows of a part on their way to shared memory, with its first one those of the queries. */
+NH_DEVICE void load(const nh_cuda_args &args, elem *q, elem *keys, int rows, int head, int part) {
+    if (part == 0)
+        nh_rows_load(NH_ROWS, q, STRIDE, queries_of(args, head), query_offset, (int)args.dim);
+    nh_rows_load(rows, keys, STRIDE, keys_of(args, head, part), (const long long *)matrices,
+                 (int)args.dim);
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
     gemm_part_pn(const __grid_constant__ nh_cuda_args args) {
-    if (!nh_tile_set(&tile, args, (unsigned)args.heads)) return;
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim;
+    int heads = args.tiling.heads;
+    if (!nh_tile_set(&tile, args, (unsigned)args.heads / (unsigned)heads, heads)) return;
+    int group = (int)threadIdx.x / 32 / NH_TEAM, member = (int)threadIdx.x / 32 % NH_TEAM;
     const nh_part_bounds bounds = nh_part_bounds_of(tile, args);
     int stage_stride = bounds.columns + 8, parts = nh_parts(tile);
     long long *key_offset = (long long *)matrices;
     elem *q = (elem *)(key_offset + bounds.rows), *keys = q + NH_ROWS * STRIDE;
-    float *stage =
-        (float *)(keys + (NH_PLANES ? 2 : 1) * bounds.rows * STRIDE) + warp * 16 * stage_stride;
-    const elem *k_data = (const elem *)args.tensor[NH_K].data;
+    float *stages = (float *)(keys + (NH_PLANES ? 2 : 1) * bounds.rows * STRIDE);
     set_queries(args);
     nh_part_places(column_place, args, tile.axis[1].span, tile.axis[2].span);
 #if NH_BIASED
     nh_part_places(entry_place, args, 2 * (int)args.axis[1].window - 1,
                    2 * (int)args.axis[2].window - 1);
 #endif
-    nh_part_rows(key_offset, tile, args, NH_K, tile.head / ((int)args.heads / (int)args.kv_heads),
-                 bounds.rows);
+    nh_part_rows(key_offset, tile, args, NH_K, bounds.rows);
     __syncthreads();
-    nh_rows_load(NH_ROWS, q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, dim);
-    nh_rows_load(bounds.rows, keys, STRIDE, k_data, key_offset, dim);
-    q += warp * 16 * STRIDE;
-    const nh_warp_range range = nh_warp_range_of(queries + warp * 16, column_place, tile, args);
+    const nh_warp_range range = nh_warp_range_of(queries + group * 16, column_place, tile, args);
     slots slots;
     row_sums sums;
     slots_set(&slots);
-#pragma unroll
-    for (int round = 0; round < ROUNDS; round++) {
-        sums.most[round] = LEAST;
-        sums.sum[round] = 0;
-    }
     int turns = NH_PLANES ? 2 * parts : 1;
+    load(args, q, keys, bounds.rows, 0, 0);
 #pragma unroll 1
-    for (int turn = 0; turn < turns; turn++) {
-        int part = turn < parts ? turn : turn - parts,
-            next = turn + 1 < parts ? turn + 1 : turn + 1 - parts;
-        nh_copy_wait();
-        __syncthreads();
-        if (NH_PLANES && turn + 1 < turns)
-            nh_rows_load(bounds.rows, keys + (turn + 1) % 2 * bounds.rows * STRIDE, STRIDE,
-                         k_data + next * nh_part_step(args, NH_K), key_offset, dim);
-        const elem *k =
-            keys + (NH_PLANES ? turn % 2 * bounds.rows : 0) * STRIDE + range.column * STRIDE;
-        if (part < range.first || part >= range.end) continue;
-        __syncwarp();
-        for (int column = 0; column < range.columns; column += NH_COLUMNS)
-            nh_scores(q, k + column * STRIDE, stage + column, stage_stride, range.columns - column,
-                      lane);
-        __syncwarp();
-        const task task = {!NH_PLANES || turn < parts, !NH_PLANES || turn == range.end - 1,
-                           !NH_PLANES || turn >= parts};
-        take(&sums, slots, args, stage, stage_stride, q, k, range, part, task);
+    for (int head = 0; head < heads; head++) {
+#pragma unroll
+        for (int round = 0; round < ROUNDS; round++) {
+            sums.most[round] = LEAST;
+            sums.sum[round] = 0;
+        }
+#pragma unroll 1
+        for (int turn = 0; turn < turns; turn++) {
+            int part = turn < parts ? turn : turn - parts;
+            elem *here = keys + (NH_PLANES ? turn % 2 * bounds.rows : 0) * STRIDE;
+            bool taken = part >= range.first && part < range.end;
+            nh_copy_wait();
+            __syncthreads();
+            for (int column = member * NH_COLUMNS; taken && column < range.columns;
+                 column += NH_TEAM * NH_COLUMNS)
+                nh_scores(q + group * 16 * STRIDE, here + (range.column + column) * STRIDE,
+                          stages + group * 16 * stage_stride + column, stage_stride,
+                          range.columns - column, (int)threadIdx.x % 32);
+            __syncthreads();
+            /* Over the first buffer, or the other one: rows that nobody reads any more. */
+            elem *there = keys + (NH_PLANES ? (turn + 1) % 2 * bounds.rows : 0) * STRIDE;
+            bool more = turn + 1 < turns;
+            int next = !more ? 0 : part + 1 < parts ? part + 1 : 0;
+            if (more || head + 1 < heads) load(args, q, there, bounds.rows, head + !more, next);
+            const task task = {!NH_PLANES || turn < parts, !NH_PLANES || turn == range.end - 1,
+                               !NH_PLANES || turn >= parts};
+            if (taken) take(&sums, slots, args, stages, stage_stride, range, head, part, task);
+        }
     }
 }

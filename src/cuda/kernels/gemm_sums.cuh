@@ -4,6 +4,8 @@
 #include "gemm_fragment.cuh"
 #include "gemm_tile.cuh"
 
+/* Elements of a sum that one warp adds up: teams share them. */
+#define NH_SUM_WIDTH (NH_WIDTH / NH_TEAM)
 /* Elements between rows, and between sums. */
 #define NH_SUM_STRIDE (NH_WIDTH + NH_PAD_DOWN)
 
@@ -18,14 +20,14 @@ NH_DEVICE int nh_group_heads(const nh_cuda_args &args) {
 }
 
 /* Adds what the first `columns` of at most NH_COLUMNS rows contribute to 16 sums; the count is a multiple of NH_STEP. */
-NH_DEVICE void nh_sums_add(float sum[NH_WIDTH / 8][4], const elem *block, int block_stride,
+NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, int block_stride,
                            const elem *rows, int columns, int lane) {
 #if NH_SHORT_CHAINS
     static_assert(NH_COLUMNS <= NH_CHAIN, "one call, one chain");
     /* Together, for the left factor is dear to split. */
-    constexpr int together = NH_WIDTH % 32 ? 1 : 2;
+    constexpr int together = NH_SUM_WIDTH % 32 ? 1 : 2;
 #pragma unroll
-    for (int first = 0; first < NH_WIDTH / 16; first += together) {
+    for (int first = 0; first < NH_SUM_WIDTH / 16; first += together) {
         float part[2 * together][4] = {};
 #pragma unroll 2
         for (int step = 0; step < columns; step += NH_STEP) {
@@ -49,7 +51,7 @@ NH_DEVICE void nh_sums_add(float sum[NH_WIDTH / 8][4], const elem *block, int bl
         nh_left left;
         nh_left_load(&left, block + step, block_stride, lane);
 #pragma unroll
-        for (int n = 0; n < NH_WIDTH / 16; n++) {
+        for (int n = 0; n < NH_SUM_WIDTH / 16; n++) {
             nh_right right;
             nh_right_load_columns(&right, rows + step * NH_SUM_STRIDE + n * 16, NH_SUM_STRIDE,
                                   lane);
@@ -93,12 +95,13 @@ static __device__ __noinline__ float nh_exact_sum(const nh_tile &tile, const nh_
 
 /* The tile's sums, rounded, in shared memory. */
 NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
-                              float sum[NH_WIDTH / 8][4], elem *sums) {
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+                              float sum[NH_SUM_WIDTH / 8][4], elem *sums) {
+    int group = (int)threadIdx.x / 32 / NH_TEAM, lane = (int)threadIdx.x % 32;
+    int first = (int)threadIdx.x / 32 % NH_TEAM * NH_SUM_WIDTH;
     float scale = (float)args.scale;
     bool finite = true;
 #pragma unroll
-    for (int n = 0; n < NH_WIDTH / 8; n++)
+    for (int n = 0; n < NH_SUM_WIDTH / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             finite = finite && fabsf(sum[n][i]) <= 3.402823466e38f;
@@ -111,11 +114,11 @@ NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
         }
     } else {
 #pragma unroll
-        for (int n = 0; n < NH_WIDTH / 8; n++)
+        for (int n = 0; n < NH_SUM_WIDTH / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                sums[(16 * warp + lane / 4 + i / 2 * 8) * NH_SUM_STRIDE + n * 8 + lane % 4 * 2 +
-                     i % 2] = nh_store(scale * sum[n][i]);
+                sums[(16 * group + lane / 4 + i / 2 * 8) * NH_SUM_STRIDE + first + n * 8 +
+                     lane % 4 * 2 + i % 2] = nh_store(scale * sum[n][i]);
     }
     __syncthreads();
 }

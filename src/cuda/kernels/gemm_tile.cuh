@@ -16,7 +16,11 @@
 #include "prelude.cuh"
 
 #define NH_ROWS (NH_TILE0 * NH_TILE1 * NH_TILE2)
-#define NH_WARPS (NH_ROWS / 16)
+/* Warps that share 16 rows. */
+#ifndef NH_TEAM
+#define NH_TEAM 1
+#endif
+#define NH_WARPS (NH_ROWS / 16 * NH_TEAM)
 #define NH_THREADS (32 * NH_WARPS)
 #define NH_FIRST_AXIS (3 - NH_RANK)
 /* No offset of a row: outside the tensor. */
@@ -109,8 +113,9 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
 }
 
 /* The tile of this block, an axis per thread: heads fastest, so that neighboring blocks share lines of heads-last
- * tensors, then the axes' tiles, then the batch. false: nothing there. Ends with a barrier. */
-NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads) {
+ * tensors, then the axes' tiles, then the batch. Blocks have the first of `each` heads. false: nothing there. Ends with
+ * a barrier. */
+NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads, int each = 1) {
     if (threadIdx.x < 3) {
         const int size[3] = {NH_TILE0, NH_TILE1, NH_TILE2};
         unsigned rest = blockIdx.x / heads, index = 0;
@@ -131,7 +136,7 @@ NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned hea
         }
         nh_tile_axis_set(&tile->axis[threadIdx.x], args.axis[threadIdx.x], index, own);
         if (threadIdx.x == 0) {
-            tile->head = (int)(blockIdx.x % heads);
+            tile->head = (int)(blockIdx.x % heads) * each;
             tile->batch = (int)rest;
         }
     }
