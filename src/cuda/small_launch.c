@@ -158,7 +158,7 @@ static double subtile_instructions(const struct nh_problem *problem,
     double keys = (double)steps_of(problem->dim), values = (double)steps_of(problem->dim_v);
     double bias = problem->has_bias ? 16 : 0, block;
     switch (launch->kernel) {
-    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 11.1 : 12.2); break;
+    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 9.8 : 13.2); break;
     case NH_SMALL_BACKWARD_QUERY:
         block = 2 * (2 * keys + values) + 16.6;
         /* entries of the table, gathered over 16 rows */
@@ -202,26 +202,30 @@ static double boxes_instructions(const struct nh_problem *problem,
     return subtile;
 }
 
-/* Clocks of an item on a multiprocessor where the copy engine fetches, fitted on an H200: what is scarcest of issue slots,
- * which copies contend with, bytes from the L2, warps that prepare items, and stages, which are taken from when an item is
- * asked for until its last subtile is done. share: of the heads that an item is fetched for. */
-static double boxes_item_clocks(const struct nh_problem *problem,
-                                const struct nh_small_launch *launch, double residents,
-                                double share) {
+/* Clocks of so many items on a multiprocessor where the copy engine fetches, fitted on an H200. Of an item: what is scarcest of
+ * issue slots, which copies contend with and a few warps fill badly, bytes from the L2, warps that prepare items, and
+ * stages, which are taken from when an item is asked for until its last subtile is done; and a share of the first one's
+ * way through them. share: of the heads that an item is fetched for. */
+static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
+                           double items, double residents, double share) {
     const double bytes_per_clock = 33, latency = 2600, contention = 0.15;
     const double preparation[] = {3300, 6200, 5000};
     const double slower[] = {1.05, 0.8, 1.05};
-    const double filled_least = 0.2, filled_per_warp = 0.016;
-    double warps = residents * launch->warps, filled = filled_least + filled_per_warp * warps;
+    const double filled_least = 0.2, filled_per_warp = 0.016, enough_warps = 4, started = 0.15;
+    double warps = residents * launch->warps;
+    double filled = (filled_least + filled_per_warp * warps) * fmin(warps / enough_warps, 1);
     double slots = boxes_instructions(problem, launch) / 4 / filled;
     double subtiles = launch->shape.subtiles / launch->shape.items;
     double copy = item_bytes(problem, launch) / share / bytes_per_clock;
     double rounds = ceil((double)(launch->shape.item_rows / 16) / launch->warps);
     double held = latency + copy + rounds * slots * warps;
     double fetchers = nh_small_fetchers(launch);
+    double item =
+        fmax(fmax(subtiles * slots + contention * copy, copy),
+             fmax(preparation[launch->kernel] / fetchers, held / launch->held) / residents);
     return slower[launch->kernel] * share *
-           fmax(fmax(subtiles * slots + contention * copy, copy),
-                fmax(preparation[launch->kernel] / fetchers, held / launch->held) / residents);
+           (ceil(items / residents) * residents * item +
+            started * (preparation[launch->kernel] + held));
 }
 
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -229,10 +233,10 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     /* Fitted on an H200: instructions of a warp per 32 copies and per item; the share of the issue slots that is filled, by
      * warps that have something to run while others wait; what few blocks do not hide of their copies; clocks of an item
      * that has the multiprocessor to itself, and of an instruction then. */
-    const double l2_bytes_per_clock = 32, per_copy = 17.2, per_item = 116;
-    const double filled_least = 0.242, filled_per_warp = 0.0116, filled_most = 0.459;
-    const double exposed_least = 0.174, exposed_alone = 0.671;
-    const double alone_item = 1630, alone_instruction = 10.7, slower = 1.27, tail = 0.506;
+    const double l2_bytes_per_clock = 35.3, per_copy = 20, per_item = 116;
+    const double filled_least = 0.286, filled_per_warp = 0.01, filled_most = 0.487;
+    const double exposed_least = 0.174, exposed_alone = 0.58;
+    const double alone_item = 1540, alone_instruction = 9.02, slower = 1.22, tail = 0.44;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
@@ -240,8 +244,8 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     double residents = (double)nh_small_residents(problem, device, launch);
     double bytes = items * item_bytes(problem, launch);
     if (launch->stages)
-        return nh_cuda_clocks_ns(device, ceil(copies * items / residents) * residents *
-                                             boxes_item_clocks(problem, launch, residents, share));
+        return nh_cuda_clocks_ns(device,
+                                 boxes_clocks(problem, launch, copies * items, residents, share));
     double subtile = subtile_instructions(problem, launch);
     double instructions = launch->shape.subtiles * subtile + bytes / (16 * 32) * per_copy +
                           items * launch->warps * per_item;
