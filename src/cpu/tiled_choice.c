@@ -82,10 +82,9 @@ static double packing_operations(const struct nh_problem *problem, const struct 
  *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak
  *     weights    the exponential and its neighbours, about 14 vector operations per score vector
  *     packing    some vector operations per packed element, on halo and queries alike
- *     halo       packed keys beyond a third of L2, which queries and results pass through as well, are read from further
- *                out: each use costs more
- * then shared among the threads that get a tile. The constants were fitted once on an AVX-512 and an AVX2
- * machine; they rank configs, they do not promise times. */
+ *     halo       packed keys beyond what L1 holds are read from further out the more there are: each use costs more
+ * then shared among the threads that get a tile. The constants were fitted on machines with AVX-512 and AVX2, the halo's to
+ * 880 problems on a Xeon; they rank configs, they do not promise times. */
 double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
                          const struct nh_config *config, struct nh_count *count) {
     (void)count;
@@ -101,8 +100,8 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
     double packed =
         units * shape.tiles * dims * (shape.keys * (bwd ? 8 : 1) + shape.queries * group * 2);
-    double crowd = shape.kept_keys * bytes_per_key(problem) / (384 * 1024);
-    double slowdown = crowd > 1 ? 1 + 0.08 * log2(crowd) : 1;
+    double crowd = shape.kept_keys * bytes_per_key(problem) / (64 * 1024);
+    double slowdown = crowd > 1 ? 1 + 0.06 * log2(crowd) : 1;
     packed *= packing_operations(problem, config);
     double work = (products * slowdown + 14 * scores + packed) / operations_per_ns;
     double items = units * shape.tiles;
