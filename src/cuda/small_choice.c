@@ -3,6 +3,7 @@
 #include "fused90_maps.h"
 #include "small_roll.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_STAGES = 5, MOST_BOX = 1024 };
@@ -122,13 +123,21 @@ static bool warps_fit(const struct nh_problem *problem, const struct nh_small_la
     return launch->warps <= launch->stages * subtiles && (!shared || launch->warps == subtiles);
 }
 
-/* Adds the launch if a multiprocessor has room for it. */
+/* Launches that warps can share out, and those of them that a multiprocessor has room for. */
+struct tries {
+    int made, fitting;
+};
+
+/* Adds the launch if there is room for it. */
 static void consider(const struct nh_problem *problem, const struct nh_device *device,
                      const struct nh_small_launch *launch, const struct box *box,
-                     struct choice *choice) {
-    if (!nh_small_residents(problem, device->backend, launch)) return;
+                     struct choice *choice, struct tries *tries) {
+    if (launch->stages && !warps_fit(problem, launch)) return;
     const struct option option = {box, launch->warps, launch->stages,
                                   nh_small_launch_ns(problem, device->backend, launch)};
+    tries->made++;
+    if (!isfinite(option.ns)) return;
+    tries->fitting++;
     insert(choice, &option);
 }
 
@@ -150,20 +159,23 @@ static void consider_box(const struct nh_problem *problem, const struct nh_devic
     const int32_t *warps = by_keys ? key_warps : query_warps;
     size_t count = by_keys ? sizeof key_warps / sizeof *warps : sizeof query_warps / sizeof *warps;
     struct nh_small_launch launch = {.kernel = kernel, .warps = box->warps};
-    if (shape_fits(problem, box, false, &launch)) consider(problem, device, &launch, box, choice);
+    struct tries tries = {0, 0};
+    if (shape_fits(problem, box, false, &launch))
+        consider(problem, device, &launch, box, choice, &tries);
     if (!boxes || !shape_fits(problem, box, true, &launch)) return;
     const struct nh_small_shape whole = launch.shape;
     for (launch.stages = 1; launch.stages <= MOST_STAGES; launch.stages++) {
+        tries = (struct tries){0, 0};
         launch.shape = whole;
         roll(problem, &launch);
         /* as many warps as an item has subtiles serve heads that share keys */
         launch.warps = box->warps;
-        if (warps_fit(problem, &launch)) consider(problem, device, &launch, box, choice);
+        consider(problem, device, &launch, box, choice, &tries);
         for (size_t i = 0; i < count; i++) {
             launch.warps = warps[i] - nh_small_fetchers(&launch);
-            if (launch.warps != box->warps && warps_fit(problem, &launch))
-                consider(problem, device, &launch, box, choice);
+            if (launch.warps != box->warps) consider(problem, device, &launch, box, choice, &tries);
         }
+        if (tries.made && !tries.fitting) break; /* nor is there for more stages */
     }
 }
 

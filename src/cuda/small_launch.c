@@ -242,6 +242,7 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double items = launch->shape.items / share;
     double residents = (double)nh_small_residents(problem, device, launch);
+    if (residents <= 0) return INFINITY;
     double bytes = items * item_bytes(problem, launch);
     if (launch->stages)
         return nh_cuda_clocks_ns(device,
