@@ -14,6 +14,7 @@ at hand. Each way is first compared, per distinct attention of the models, with 
 or cannot do it is left out, with the reason. Then all take turns; times are medians over turns. Training steps
 are forward, loss, backward and AdamW, under autocast for f16 and bf16. f32 is full f32 for all, unless --tf32.
 Compiling, most of all FlexAttention, takes longer than running: with --jobs, so many processes do it ahead.
+Launching small kernels may take longer than they do, most of all on a busy CPU: --graphs leaves it out.
 
     bench/models.py --models paper --dtypes f16 f32 --bias with without --output build/bench/models
 
@@ -88,6 +89,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("build/bench/models"), help="a folder")
     parser.add_argument("--resume", action="store_true", help="keep what the folder has")
     arguments = parser.parse_args()
+    if arguments.graphs and arguments.device == "cpu":
+        parser.error("--graphs: CUDA graphs need a CUDA device, not --device cpu")
     if arguments.models == ["paper"]:
         arguments.models = PAPER
     for name in arguments.models:
