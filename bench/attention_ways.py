@@ -28,8 +28,6 @@ class Way:
     cuda_only: bool = False
     compiled: bool = False
     """at the first call"""
-    per_shape: bool = False
-    """and again for every other number of heads"""
     computes: bool = True
     """whether the result is neighborhood attention"""
 
@@ -135,7 +133,7 @@ WAYS = {
         Way("naive", nhood_attention, solver="cuda.naive", cuda_only=True, compiled=True),
         Way("unfused", unfused_attention, compiled=True),
         Way("gather", gather_attention),
-        Way("flex", flex_attention, cuda_only=True, compiled=True, per_shape=True),
+        Way("flex", flex_attention, cuda_only=True, compiled=True),
         Way("none", no_attention, computes=False),
     )
 }

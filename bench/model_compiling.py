@@ -6,6 +6,7 @@ The process that measures then finds it in the caches on disk: nhood's kernels, 
 from __future__ import annotations
 
 import multiprocessing
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
@@ -21,16 +22,23 @@ def set_precision(tf32: bool) -> None:
 
 
 def tasks_of(cases: list[Case], ways: list[str]) -> list[Task]:
-    """What takes longest first. nhood's kernels serve any number of heads."""
+    """Each attention once for each way, dtype and pass. Those that differ from one before in the number of heads alone come
+    last, as they hardly need kernels of their own."""
     tasks: dict[tuple, Task] = {}
-    for name in sorted(ways, key=lambda name: not WAYS[name].per_shape):
+    for name in sorted(ways, key=lambda name: name != "flex"):  # it takes longest
         for case in cases:
             for attention in attentions_in(case.model, case.bias):
-                height, width, heads, dim = attention.shape
-                shape = attention.shape if WAYS[name].per_shape else (height, width, dim)
-                window = attention.kernel_size, attention.dilation, case.bias
-                tasks.setdefault((name, shape, window, case.dtype, case.training), (name, attention, case))
-    return list(tasks.values())
+                tasks.setdefault((name, attention, case.dtype, case.training), (name, attention, case))
+    before: Counter[tuple] = Counter()
+
+    def count_alike(task: Task) -> int:
+        name, attention, case = task
+        height, width, _, dim = attention.shape
+        alike = name, (height, width, dim), attention.kernel_size, attention.dilation, case.bias, case.dtype, case.training
+        before[alike] += 1
+        return before[alike]
+
+    return sorted(tasks.values(), key=lambda task: count_alike(task) > 1)
 
 
 def compile_attention(task: Task, device: str) -> None:
