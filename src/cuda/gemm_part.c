@@ -79,16 +79,14 @@ int64_t nh_gemm_part_team(const struct nh_problem *problem, const struct nh_conf
 }
 
 /* Rows of a part, two parts if there are several, and where in memory they are. */
-static int64_t staged_bytes(const struct nh_problem *problem, const struct nh_config *config,
-                            int64_t rows, int64_t row_bytes) {
-    (void)problem;
+static int64_t staged_bytes(const struct nh_config *config, int64_t rows, int64_t row_bytes) {
     return rows * (8 + (config->value[GEMM_PLANES] ? 2 : 1) * row_bytes);
 }
 
 int64_t nh_gemm_part_pn_bytes(const struct nh_problem *problem, const struct nh_config *config) {
     struct bounds bounds = bounds_of(problem, config);
     int64_t row = nh_gemm_width(problem->dim) * (int64_t)nh_dtype_bytes(problem->dtype) + 16;
-    return staged_bytes(problem, config, bounds.rows, row) +
+    return staged_bytes(config, bounds.rows, row) +
            nh_gemm_rows(config) * (row + (bounds.columns + 8) * (int64_t)sizeof(float));
 }
 
@@ -97,7 +95,7 @@ int64_t nh_gemm_part_nn_bytes(const struct nh_problem *problem, const struct nh_
     int64_t size = (int64_t)nh_dtype_bytes(problem->dtype),
             row = (nh_gemm_width(problem->dim_v) + 8) * size;
     int64_t sums = bounds.rows * 8 + nh_gemm_rows(config) * row;
-    return nh_max(sums, staged_bytes(problem, config, bounds.rows, row) +
+    return nh_max(sums, staged_bytes(config, bounds.rows, row) +
                             nh_gemm_rows(config) *
                                 (bounds.columns * size + 16 +
                                  part_row(problem, config->value[GEMM_PLANES]) * size));
@@ -115,7 +113,10 @@ bool nh_gemm_part_takes(const struct nh_problem *problem, const struct nh_cuda_d
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].causal) return false;
     if (config->value[GEMM_PLANES] && problem->rank < NH_AXES) return false;
-    if (nh_gemm_part_slots(problem, config->value[GEMM_PLANES]) > LANES * MOST_HELD) return false;
+    /* rows of a whole box in 3-D leave a multiprocessor one block of few warps: planes took half the time */
+    int64_t most =
+        problem->rank == NH_AXES && !config->value[GEMM_PLANES] ? 256 : LANES * MOST_HELD;
+    if (nh_gemm_part_slots(problem, config->value[GEMM_PLANES]) > most) return false;
     struct bounds bounds = bounds_of(problem, config);
     if (bounds.box > MOST_PLACE || problem->bias_count > MOST_PLACE) return false;
     return nh_max(nh_gemm_part_pn_bytes(problem, config), nh_gemm_part_nn_bytes(problem, config)) +
@@ -189,7 +190,8 @@ static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_d
     int32_t heads = nh_gemm_part_heads(problem, cuda, config);
     double warps = (double)(problem->batch * problem->heads * nh_gemm_tiles(problem, config) *
                             nh_gemm_rows(config) / WARP_ROWS * launch->team);
-    double each = fmax(1, warps / (SCHEDULERS * cuda->multiprocessors));
+    double of_block = (double)(2 * nh_gemm_rows(config) * launch->team) / (LANES * SCHEDULERS);
+    double each = fmax(fmax(1, of_block), warps / (SCHEDULERS * cuda->multiprocessors));
     double sharing = fmin(each, warps_per_scheduler(problem, cuda, config, launch));
     return nh_cuda_clocks_ns(cuda, each * warp_clocks(problem, config, launch, heads) /
                                        pow(fmin(1, sharing / busy_warps), loss));

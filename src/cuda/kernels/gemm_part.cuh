@@ -11,7 +11,7 @@
 #define NH_PART_AXIS (NH_PLANES && NH_FIRST_AXIS == 0 ? 1 : NH_FIRST_AXIS)
 /* Rows of each warp of a team, in what is done row by row; those of products are their group's. */
 #define NH_OWN_ROWS (16 / NH_TEAM)
-/* Registers of a thread: as few as let warps hide each other's latencies. */
+/* Blocks that share the registers of a multiprocessor, at 80 a thread: enough warps to hide each other's latencies. */
 #define NH_LEAST_BLOCKS (65536 / 80 / NH_THREADS)
 /* In A a query's weights of a part are whole pieces of 16 bytes; from one part's to the next's. */
 #define NH_PIECE_SLOTS (16 / (int)sizeof(elem))

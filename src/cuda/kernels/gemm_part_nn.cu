@@ -8,6 +8,8 @@
 #include "gemm_sums.cuh"
 
 #define STRIDE NH_SUM_STRIDE
+/* Wide sums need their registers. */
+#define LEAST_BLOCKS (NH_SUM_WIDTH > 64 ? 1 : NH_LEAST_BLOCKS)
 /* Slots of a row that a lane takes. */
 #define SHARES ((NH_SLOTS + 31) / 32)
 
@@ -66,7 +68,7 @@ NH_DEVICE void clear(elem *blocks, int block_stride) {
         zeros[i] = zero;
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
+extern "C" __global__ void __launch_bounds__(NH_THREADS, LEAST_BLOCKS)
     gemm_part_nn(const __grid_constant__ nh_cuda_args args) {
     int heads = args.tiling.heads;
     if (!nh_tile_set(&tile, args, (unsigned)args.heads / (unsigned)heads, heads)) return;
