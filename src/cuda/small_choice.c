@@ -149,7 +149,7 @@ static bool shape_fits(const struct nh_problem *problem, const struct box *box, 
     return nh_small_shape_of(problem, rows, box->item, box->subtile, boxes, &launch->shape) &&
            8 * launch->shape.blocks <= MOST_BOX &&
            (!boxes || (nh_fused90_boxes_fit(problem, launch->shape.halo) &&
-                       nh_fused90_boxes_fit(problem, launch->shape.subtile)));
+                       nh_fused90_boxes_fit(problem, launch->shape.rows)));
 }
 
 static void consider_box(const struct nh_problem *problem, const struct nh_device *device,
@@ -183,7 +183,17 @@ static int rank_of(const struct box *box) {
     return box->item[0] > 1 ? 3 : box->item[1] > 1 ? 2 : 1;
 }
 
-/* subtile: that of the boxes to choose from; NULL: any. */
+/* Whether some of the box's subtiles exist in no dilation group: their room would be fetched to for nothing. */
+static bool sticks_out(const struct nh_problem *problem, const struct box *box) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+        if (box->item[a] >= longest + box->subtile[a]) return true;
+    }
+    return false;
+}
+
+/* subtile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
 static struct choice choose(const struct nh_problem *problem, const struct nh_device *device,
                             enum nh_small_kernel kernel, const int32_t *subtile) {
     bool boxes_too = boxes_possible(problem, device);
@@ -191,10 +201,11 @@ static struct choice choose(const struct nh_problem *problem, const struct nh_de
     const struct box *boxes = by_keys ? key_boxes : query_boxes;
     size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
     struct choice choice = {.count = 0};
-    for (size_t i = 0; i < count; i++)
-        if (rank_of(&boxes[i]) == problem->rank &&
-            (!subtile || memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) == 0))
-            consider_box(problem, device, kernel, &boxes[i], boxes_too, &choice);
+    for (int out = 0; out < 2 && !choice.count; out++)
+        for (size_t i = 0; i < count; i++)
+            if (rank_of(&boxes[i]) == problem->rank && sticks_out(problem, &boxes[i]) == out &&
+                (!subtile || memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) == 0))
+                consider_box(problem, device, kernel, &boxes[i], boxes_too, &choice);
     return choice;
 }
 

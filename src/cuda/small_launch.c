@@ -5,8 +5,9 @@
 #include <math.h>
 
 int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
-    int32_t most = launch->kernel == NH_SMALL_FORWARD ? 3 : 2;
-    return launch->stages < most ? launch->stages : most;
+    bool forward = launch->kernel == NH_SMALL_FORWARD;
+    if (forward && launch->shape.slots) return (int32_t)nh_min(launch->stages + 1, 4);
+    return (int32_t)nh_min(launch->stages, forward ? 3 : 2);
 }
 
 /* As nh_kinds in kernels/small_kinds.cuh. */
@@ -84,21 +85,20 @@ static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes
 /* Halos and rows of items that are under way or in use. */
 static int64_t stages_bytes(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
-    enum { BARRIERS_BYTES = 48, STATISTICS_BYTES = 16 };
+    enum { STATISTICS_BYTES = 16 };
     int64_t columns = launch->shape.halo_rows, rows = launch->shape.item_rows;
     int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
     int64_t stages = nh_max(1, launch->stages), halos = launch->shape.slots ? 1 : stages;
     int64_t halo = aligned_bytes(launch, columns * key) + aligned_bytes(launch, columns * value);
     if (launch->kernel == NH_SMALL_FORWARD)
-        return halos * halo +
-               stages * (BARRIERS_BYTES + aligned_bytes(launch, rows * nh_max(key, value)));
+        return halos * halo + stages * aligned_bytes(launch, rows * nh_max(key, value));
     int32_t box[NH_AXES];
     int64_t item = aligned_bytes(launch, rows * key) + aligned_bytes(launch, rows * value);
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY) item += aligned_bytes(launch, rows * value);
     if (launch->kernel == NH_SMALL_BACKWARD_KEY)
         halo += aligned_bytes(launch, nh_max(1, launch->shape.slots) * STATISTICS_BYTES *
                                           nh_small_statistics_box(&launch->shape, box));
-    return halos * halo + stages * (BARRIERS_BYTES + item);
+    return halos * halo + stages * item;
 }
 
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
@@ -111,12 +111,16 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
         bias_gradient =
             launch->warps * (32 * (nh_small_columns(shape) + 8) + 4 * problem->bias_count);
     int64_t scenes = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
+    /* barriers of stages, scenes and items held, and where each warp is */
+    int64_t ring = launch->stages
+                       ? 16 * launch->stages + 8 * (scenes + launch->held) + 4 * launch->warps + 8
+                       : 0;
     int64_t results =
         launch->stages ? 16 * launch->warps * nh_small_row_bytes(problem->dim) * (by_keys ? 2 : 1)
                        : 0;
     int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
     return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse +
-           results +
+           results + ring +
            nh_small_table_bytes(problem, shape, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
                                 !shape->dense && !nh_small_penalty(problem, launch), scenes);
 }

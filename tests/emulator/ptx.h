@@ -114,19 +114,27 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, uns
 }
 
 // Lane by lane the other way: each gives its elements to the rows that the lanes name.
-inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, unsigned row,
-                                                               unsigned a, unsigned b, unsigned c,
-                                                               unsigned d) {
+inline void store_matrices(const unsigned (&from)[4], unsigned row, bool transposed) {
     struct {
         uint32_t word[4];
-    } mine = {{a, b, c, d}};
+    } mine = {{from[0], from[1], from[2], from[3]}};
     uint16_t *to = (uint16_t *)emulator::shared(row, 16, 16);
     int matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
     exchange(~0u, mine, [&](emulator::Words *words) {
         for (int column = 0; column < 8; column++)
-            to[column] = half_of(&words[4 * column + line / 2][matrix], line % 2);
+            to[column] = transposed ? half_of(&words[4 * column + line / 2][matrix], line % 2)
+                                    : half_of(&words[4 * line + column / 2][matrix], column % 2);
         return 0;
     });
+}
+inline void ptx_stmatrix_sync_aligned_m8n8_x4_shared_b16(const char *, unsigned row, unsigned a,
+                                                         unsigned b, unsigned c, unsigned d) {
+    store_matrices({a, b, c, d}, row, false);
+}
+inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, unsigned row,
+                                                               unsigned a, unsigned b, unsigned c,
+                                                               unsigned d) {
+    store_matrices({a, b, c, d}, row, true);
 }
 
 // The element types of products: how many one register holds, and the value of each.

@@ -85,6 +85,13 @@ NH_DEVICE void nh_load_matrices_transposed(unsigned fragment[4], const void *row
     nh_load_matrices_transposed_at(fragment, nh_shared_address(row));
 }
 
+/* The other way, sm_90 and later: lane l's elements of row g go to the rows that the lanes name. */
+NH_DEVICE void nh_store_matrices(void *row, const unsigned fragment[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(nh_shared_address(row)),
+                 "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+                 : "memory");
+}
+
 NH_DEVICE void nh_mma_f16(float c[4], const unsigned a[4], const unsigned b[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
                  "{%8, %9}, {%0, %1, %2, %3};"

@@ -86,11 +86,11 @@ NH_DEVICE void nh_load_rows(unsigned (&operand)[STEPS][4], const char *rows, int
  * operand of a product as they lie if it runs over their elements, transposed if it runs over columns. */
 enum nh_order { NH_AS_LAID, NH_TRANSPOSED };
 template <nh_order ORDER> NH_DEVICE int nh_lane_column() {
-    int lane = (int)(threadIdx.x % 32);
+    int lane = (int)(nh_thread_again() % 32);
     return ORDER == NH_TRANSPOSED ? lane % 16 : lane % 8 + lane / 16 * 8;
 }
 template <nh_order ORDER> NH_DEVICE int nh_lane_half() {
-    int lane = (int)(threadIdx.x % 32);
+    int lane = (int)(nh_thread_again() % 32);
     return ORDER == NH_TRANSPOSED ? lane / 16 : lane / 8 % 2;
 }
 
@@ -98,7 +98,7 @@ template <nh_order ORDER> NH_DEVICE int nh_lane_half() {
  * numbers are congruent to the lane's modulo 8. */
 template <nh_order ORDER, int WIDTH, int STEPS>
 NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int first) {
-    int swizzle = nh_swizzle(WIDTH, first + (int)(threadIdx.x % 8));
+    int swizzle = nh_swizzle(WIDTH, first + (int)(nh_thread_again() % 8));
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
         start[s] = nh_shared_address(halo) + first * nh_row_bytes(WIDTH) +
@@ -217,15 +217,28 @@ NH_DEVICE int nh_result_number(int subtile, int row) {
 template <int ROOM, int STEPS>
 NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[2 * STEPS][4], float first, float second,
                              int subtile) {
-    int lane = (int)(nh_thread_again() % 32), t = lane % 4;
-    int row = nh_result_number(subtile, lane / 4), below = nh_result_number(subtile, lane / 4 + 8);
+    const int lane = (int)(nh_thread_again() % 32);
+    unsigned packed[2 * STEPS][2];
 #pragma unroll
     for (int u = 0; u < 2 * STEPS; u++) {
-        *(unsigned *)(rows + nh_unit_offset(ROOM, row, u) + 4 * t) =
-            nh_pack(sum[u][0] * first, sum[u][1] * first);
-        *(unsigned *)(rows + nh_unit_offset(ROOM, below, u) + 4 * t) =
-            nh_pack(sum[u][2] * second, sum[u][3] * second);
+        packed[u][0] = nh_pack(sum[u][0] * first, sum[u][1] * first);
+        packed[u][1] = nh_pack(sum[u][2] * second, sum[u][3] * second);
     }
+#if NH_STAGES
+    const int row = nh_result_number(subtile, lane % 16);
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        const unsigned fragment[4] = {packed[2 * s][0], packed[2 * s][1], packed[2 * s + 1][0], packed[2 * s + 1][1]};
+        nh_store_matrices(rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16), fragment);
+    }
+#else
+    const int row = nh_result_number(subtile, lane / 4), below = nh_result_number(subtile, lane / 4 + 8);
+#pragma unroll
+    for (int u = 0; u < 2 * STEPS; u++) {
+        *(unsigned *)(rows + nh_unit_offset(ROOM, row, u) + lane % 4 * 4) = packed[u][0];
+        *(unsigned *)(rows + nh_unit_offset(ROOM, below, u) + lane % 4 * 4) = packed[u][1];
+    }
+#endif
 }
 
 /* A subtile's shared rows to memory, by its warp. */

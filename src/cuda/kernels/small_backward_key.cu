@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads;
-    if (threadIdx.x == 0) nh_ring_start(shared.ring);
+    if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
     if (NH_PENALTY == 3) {
         nh_kinds_fill(args, shared.kinds);
     } else if (NH_PENALTY) {

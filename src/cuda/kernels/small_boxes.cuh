@@ -8,24 +8,27 @@
  * Phases of a barrier are told apart by parity, so nobody may be two ahead. A stage is full only after the one before:
  * whoever has seen one item full knows that all before it have been.
  *
- * Knobs: NH_Q_MAP, .. (layouts of tensor maps), NH_STORE_BOXES. One head dim for keys and values. */
+ * Knobs: NH_Q_MAP, .. (layouts of tensor maps). One head dim for keys and values. */
 #pragma once
 #include "small_sight.cuh"
 #include "tma.cuh"
 
+enum { NH_SCENES = NH_HELD + NH_FETCHERS };
+
 struct nh_ring {
-    nh_scene scene[NH_HELD + NH_FETCHERS];
+    nh_scene scene[NH_SCENES];
     unsigned long long full[NH_STAGES], free[NH_STAGES];
-    /* whose boxes have been asked for: a rolling halo's place may be in use by any item before the stage's last */
-    unsigned long long asked[NH_STAGES];
+    unsigned long long asked[NH_SCENES]; /* where halos roll: whose boxes have been asked for */
     /* of items whose rows are free before their part of the halo */
     unsigned long long done[NH_HELD];
+    unsigned subtiles;     /* of all items of this block */
+    unsigned at[NH_WARPS]; /* which of them a warp is at */
 };
 /* Whether a subtile's rows are taken before all else, and their stage freed then. */
 enum { NH_EARLY = NH_HELD > NH_STAGES };
 
 NH_DEVICE nh_scene &nh_scene_of(nh_ring &ring, unsigned turn) {
-    return ring.scene[turn % (NH_HELD + NH_FETCHERS)];
+    return ring.scene[turn % NH_SCENES];
 }
 
 /* Where this block's items begin, or those of the block `ahead` after it, in the items of a head where the halo rolls. */
@@ -46,12 +49,14 @@ NH_DEVICE int nh_own_item(const nh_cuda_args &args, unsigned turn) {
 }
 
 /* By one thread; a barrier must follow. */
-NH_DEVICE void nh_ring_start(nh_ring &ring) {
+NH_DEVICE void nh_ring_start(const nh_cuda_args &args, nh_ring &ring) {
+    ring.subtiles = nh_own_items(args) * NH_SUBTILES;
     for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 2);
         nh_barrier_init(nh_shared_address(&ring.free[i]), NH_SUBTILES);
-        nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
     }
+    for (int i = 0; i < NH_SCENES; i++)
+        nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
     for (int i = 0; i < NH_HELD; i++)
         nh_barrier_init(nh_shared_address(&ring.done[i]), NH_SUBTILES);
     nh_barrier_init_done();
@@ -71,7 +76,7 @@ NH_DEVICE void nh_box_at(int (&at)[5], const nh_cuda_args &args, const nh_item &
     int token[3];
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * (int)args.axis[a].dilation + item.group[a];
+        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + item.group[a];
     place<LAYOUT>(at, 0, head, heads, NH_DIM, token, item.batch);
 }
 
@@ -115,7 +120,7 @@ NH_DEVICE void nh_results_free() {
 
 /* What a warp has written of its results is seen by all of it and by the copy engine. */
 NH_DEVICE void nh_results_ready() {
-    if (NH_STORE_BOXES) nh_show_shared();
+    if (!NH_DILATED) nh_show_shared();
     __syncwarp();
 }
 
@@ -123,7 +128,7 @@ NH_DEVICE void nh_results_ready() {
 template <int LAYOUT>
 NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
                                 int slot, int subtile, const char *results, int head, int heads) {
-    if (!NH_STORE_BOXES) {
+    if (NH_DILATED) {
         nh_store_rows<NH_DIM, NH_DIM>(args, item, slot, results, subtile);
         return;
     }
@@ -153,19 +158,19 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
         nh_item_locate(args, tables.digits, nh_own_item(args, own), turn == 0, scene.item);
         __syncwarp();
         nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
+        /* in turn: until the one before has been asked for, phases of the other barriers may be older than those waited for */
+        if (NH_SLOTS && turn) nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_SCENES]), before / NH_SCENES & 1);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
         if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
         if (NH_EARLY && !scene.item.roll.room && turn + 1 >= NH_HELD) {
             const unsigned oldest = turn + 1 - NH_HELD;
             nh_barrier_wait(nh_shared_address(&ring.done[oldest % NH_HELD]), oldest / NH_HELD & 1);
         }
-        if (NH_SLOTS && turn)
-            nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_STAGES]), before / NH_STAGES & 1);
         __syncwarp();
         if (lane == 0) {
             nh_barrier_expect(full, (unsigned)(nh_fetches(scene.item) * HALO_BYTES + ROWS_BYTES));
             fetch(scene.item, (int)stage, member, full);
-            if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[stage]));
+            if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_SCENES]));
         }
         __syncwarp();
         if (turn)
@@ -177,28 +182,47 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
 }
 
 static_assert(NH_WARPS <= NH_STAGES * NH_SUBTILES, "a warp would be two phases ahead of the first stage");
+static_assert(NH_SLOTS || NH_FETCHERS <= NH_STAGES, "a fetching warp would wait for the phase after the next");
+
+/* A subtile among those of a block's items. */
+struct nh_place {
+    unsigned number, item;
+    int subtile;
+};
+NH_DEVICE nh_place nh_place_of(unsigned number) {
+    return {number, number / NH_SUBTILES, (int)(number % NH_SUBTILES)};
+}
+
+/* Where this warp is. Read anew from shared memory by each call: what follows from it is worked out again, not kept in
+ * registers through a subtile, where they would be spilled to local memory. */
+NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
+    return nh_place_of(*(const volatile unsigned *)&ring.at[nh_thread_again() / 32]);
+}
 
 /* A working warp's part: work(scene, stage, subtile, member) for each of its subtiles and all that is fetched for it. */
 template <typename Work>
 NH_DEVICE void nh_work_items(const nh_cuda_args &args, nh_ring &ring, unsigned members, const Work &work) {
-    /* shuffled, so that the compiler knows it to be the same in a warp */
-    const unsigned warp = __shfl_sync(~0u, threadIdx.x / 32, 0), subtiles = nh_own_items(args) * NH_SUBTILES;
 #pragma unroll 1
-    for (unsigned i = warp; i < subtiles; i += NH_WARPS) {
-        const unsigned subtile = i % NH_SUBTILES, first = i / NH_SUBTILES * members;
-        for (unsigned turn = first; turn < first + members; turn++) {
-            const unsigned stage = turn % NH_STAGES;
+    for (unsigned number = threadIdx.x / 32; number < ring.subtiles; number = nh_place_again(ring).number + NH_WARPS) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) ring.at[threadIdx.x / 32] = number;
+        __syncwarp();
+        const nh_place place = nh_place_of(number);
+        for (unsigned member = 0; member < members; member++) {
+            const unsigned turn = place.item * members + member, stage = turn % NH_STAGES;
             const nh_scene &scene = nh_scene_of(ring, turn);
             nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / NH_STAGES & 1);
-            if (nh_subtile_exists(scene.item, (int)subtile)) {
-                nh_note_subtile(args, scene.item.number, (int)subtile);
-                work(scene, (int)stage, (int)subtile, (int)(turn - first));
+            if (nh_subtile_exists(scene.item, place.subtile)) {
+                nh_note_subtile(args, scene.item.number, place.subtile);
+                work(scene, (int)stage, place.subtile, (int)member);
             } else {
                 nh_rows_taken(ring, (int)stage);
             }
             __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                nh_barrier_arrive(nh_shared_address(NH_EARLY ? &ring.done[turn % NH_HELD] : &ring.free[stage]));
+            const unsigned done = nh_place_again(ring).item * members + member;
+            if (nh_thread_again() % 32 == 0)
+                nh_barrier_arrive(
+                    nh_shared_address(NH_EARLY ? &ring.done[done % NH_HELD] : &ring.free[done % NH_STAGES]));
         }
     }
     nh_results_free();

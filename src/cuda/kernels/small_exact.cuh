@@ -80,11 +80,11 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
 /* Does the rows of a subtile again whose sums are not finite. lse: of rows g and g + 8. */
 NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, const char *keys,
                              const char *values, int subtile, char *outputs,
-                             const float (&sum)[2 * NH_STEPS_V][4], float (&lse)[2]) {
+                             const float (&sum)[2 * NH_STEPS_V][4], float2 &lse) {
     const int g = (int)(threadIdx.x % 32) / 4;
     nh_for_spoilt_rows(nh_spoilt(sum, 0), nh_spoilt(sum, 1), [&](int row) {
         float exact = nh_exact_row(args, scene, keys, values, subtile, row, outputs);
-        if (row == g) lse[0] = exact;
-        if (row == g + 8) lse[1] = exact;
+        if (row == g) lse.x = exact;
+        if (row == g + 8) lse.y = exact;
     });
 }

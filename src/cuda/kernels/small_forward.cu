@@ -23,6 +23,7 @@ struct nh_shared {
 #endif
     nh_tables tables;
     nh_penalties penalties;
+    float *volatile lse; /* where memory has it; the compiler would keep an argument in registers through a subtile */
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
@@ -87,11 +88,8 @@ NH_DEVICE float nh_score_scale(const nh_subtile &subtile) {
     return NH_BIAS_COUNT ? 1.f : subtile.tables.scale;
 }
 
-/* Of rows g and g + 8. Rarely called, with arguments that are in registers: a struct would be stored for each subtile. */
-static __device__ __noinline__ float2 nh_largest_scores(const nh_cuda_args &args, const nh_scene &scene,
-                                                        const nh_tables &tables, const nh_penalties &penalties,
-                                                        const nh_key_halo &halo, int number, nh_queries queries) {
-    const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
+/* Makes weights relative to the largest score of their row. */
+NH_DEVICE void nh_refer_to_largest(const nh_subtile &subtile, nh_state &state) {
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
     nh_for_scores(subtile, [&](const float (&scores)[2][4], bool both, int) {
 #pragma unroll
@@ -99,7 +97,8 @@ static __device__ __noinline__ float2 nh_largest_scores(const nh_cuda_args &args
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
     });
     const float scale = nh_score_scale(subtile);
-    return make_float2(nh_row_max(top[0]) * scale, nh_row_max(top[1]) * scale);
+    state.reference[0] = nh_row_max(top[0]) * scale;
+    state.reference[1] = nh_row_max(top[1]) * scale;
 }
 
 /* Weights of the subtile, times the values; and the weights' sums. */
@@ -127,18 +126,16 @@ NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float
 }
 
 /* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
-NH_DEVICE void nh_store_lse(const nh_cuda_args &args, const nh_item &item, int subtile, const float (&lse)[2]) {
-    const nh_cuda_tensor &to = args.tensor[NH_LSE];
+NH_DEVICE void nh_store_lse(float *to, const nh_item &item, int subtile, float2 lse) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
-    if (!to.data || lane % 4 > 1 || !nh_row_exists(item, subtile, row)) return;
-    ((float *)to.data)[nh_row_offset(item, NH_LSE, subtile, row)] = lane % 4 ? lse[1] : lse[0];
+    if (!to || lane % 4 > 1 || !nh_row_exists(item, subtile, row)) return;
+    to[nh_row_offset(item, NH_LSE, subtile, row)] = lane % 4 ? lse.y : lse.x;
 }
 
-/* Outputs into shared memory, LSE to memory. */
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_key_halo &halo, int subtile,
-                         char *results, const nh_state &state, const float (&output)[2 * NH_STEPS_V][4]) {
+/* Outputs into shared memory; returns LSE of rows g and g + 8. */
+NH_DEVICE float2 nh_finish(int subtile, char *results, const nh_state &state,
+                           const float (&output)[2 * NH_STEPS_V][4]) {
     float inverse[2], lse[2];
-    const bool spoilt = nh_spoilt(output, 0) | nh_spoilt(output, 1);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         inverse[half] = nh_reciprocal(state.sum[half]);
@@ -150,35 +147,56 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
     __syncwarp();
 #endif
     nh_stage_rows<NH_WIDEST, NH_STEPS_V>(results, output, inverse[0], inverse[1], subtile);
-    if (__any_sync(~0u, spoilt))
-        nh_exact_rows(args, scene, halo.keys, halo.values, subtile, results, output, lse);
-    nh_store_lse(args, scene.item, subtile, lse);
+    return make_float2(lse[0], lse[1]);
 }
 
-/* taken() is called when the queries' places may be written over, but for this subtile's where threads copy.
+/* A subtile's queries as the first operand, from memory: zeros for rows that do not exist. */
+NH_DEVICE void nh_read_queries(nh_queries &queries, const nh_cuda_args &args, const nh_item &item, int subtile) {
+    const int lane = (int)(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < 4 * NH_STEPS; i++) {
+        const int row = lane / 4 + i % 2 * 8, element = 8 * (i / 2) + lane % 4 * 2;
+        unsigned &two = queries.operand[i / 4][i % 4];
+        two = 0;
+        if (element < NH_DIM && nh_row_exists(item, subtile, row))
+            two = *(const unsigned *)((const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row) + element);
+    }
+}
+
+/* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so pair by
+ * pair. The queries' places may hold others by now. A function of its own, which leaves the common case its registers. */
+static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, const nh_scene &scene,
+                                                      const nh_tables &tables, const nh_penalties &penalties,
+                                                      const nh_key_halo &halo, int number, char *results) {
+    nh_queries queries;
+    nh_read_queries(queries, args, scene.item, number);
+    const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
+    nh_state state;
+    nh_refer_to_largest(subtile, state);
+    float output[2 * NH_STEPS_V][4];
+    nh_weigh_values(subtile, state, output);
+    float2 lse = nh_finish(number, results, state, output);
+    nh_exact_rows(args, scene, halo.keys, halo.values, number, results, output, lse);
+    return lse;
+}
+
+/* Sums of a subtile. taken() is called when the queries' places may be written over, but for this subtile's where threads copy.
  *
- * Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: then to the
- * rows' largest, at the price of finding these. */
+ * Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: false then, or
+ * where some sum is not finite. */
 template <typename Taken>
-NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
+NH_DEVICE bool nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
                          const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows, int number,
-                         char *results, const Taken &taken) {
+                         nh_state &state, float (&output)[2 * NH_STEPS_V][4], const Taken &taken) {
     const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
     nh_queries queries;
     nh_load_rows<NH_WIDEST, NH_STEPS>(queries.operand, rows.queries, number);
     taken();
     const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
-    nh_state state = {{0.f, 0.f}, {}};
-    float output[2 * NH_STEPS_V][4];
+    state.reference[0] = state.reference[1] = 0.f;
     nh_weigh_values(subtile, state, output);
     const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most;
-    if (!__all_sync(~0u, held)) {
-        const float2 largest = nh_largest_scores(args, scene, tables, penalties, halo, number, queries);
-        state.reference[0] = largest.x;
-        state.reference[1] = largest.y;
-        nh_weigh_values(subtile, state, output);
-    }
-    nh_finish(args, scene, halo, number, results, state, output);
+    return __all_sync(~0u, held && !nh_spoilt(output, 0) && !nh_spoilt(output, 1));
 }
 
 #if NH_STAGES
@@ -192,7 +210,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
-    if (threadIdx.x == 0) nh_ring_start(shared.ring);
+    if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
+    if (threadIdx.x == 0) shared.lse = (float *)args.tensor[NH_LSE].data;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables, shared.ring.scene);
     __syncthreads();
@@ -206,13 +225,21 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, 1, fetch);
     } else {
-        char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
-            nh_attend(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS], shared.rows[stage],
-                      subtile, results, [&] { nh_rows_taken(shared.ring, stage); });
+            nh_state state;
+            float output[2 * NH_STEPS_V][4];
+            const bool held = nh_attend(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS],
+                                        shared.rows[stage], subtile, state, output,
+                                        [&] { nh_rows_taken(shared.ring, stage); });
+            const nh_place now = nh_place_again(shared.ring);
+            const nh_scene &same = nh_scene_of(shared.ring, now.item);
+            char *results = shared.results[nh_thread_again() / 32];
+            const float2 lse = held ? nh_finish(now.subtile, results, state, output)
+                                    : nh_attend_again(args, same, shared.tables, shared.penalties,
+                                                      shared.halo[now.item % NH_STAGES % NH_HALOS], now.subtile, results);
             nh_results_ready();
-            nh_store_results<NH_O_MAP>(args, scene.item, maps.o, NH_O, subtile, results, scene.item.head,
-                                       heads);
+            nh_store_results<NH_O_MAP>(args, same.item, maps.o, NH_O, now.subtile, results, same.item.head, heads);
+            nh_store_lse(shared.lse, same.item, now.subtile, lse);
         };
         nh_work_items(args, shared.ring, 1, work);
     }
@@ -227,6 +254,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_key_halo &halo = shared.halo[0];
     nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0;
+    if (threadIdx.x == 0) shared.lse = (float *)args.tensor[NH_LSE].data;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables, shared.scene);
     __syncthreads();
@@ -243,7 +271,14 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_copy_wait();
         __syncthreads();
         nh_for_subtiles(args, scene.item, [&](int subtile) {
-            nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, rows.queries, [] {});
+            nh_state state;
+            float output[2 * NH_STEPS_V][4];
+            const bool held = nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, state, output,
+                                        [] {});
+            const float2 lse = held ? nh_finish(subtile, rows.queries, state, output)
+                                    : nh_attend_again(args, scene, shared.tables, shared.penalties, halo, subtile,
+                                                      rows.queries);
+            nh_store_lse(shared.lse, scene.item, subtile, lse);
             __syncwarp();
             nh_store_rows<NH_DIM_V, NH_WIDEST>(args, scene.item, NH_O, rows.queries, subtile);
         });

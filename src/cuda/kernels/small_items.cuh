@@ -43,6 +43,11 @@ NH_DEVICE void nh_digits_start(const nh_cuda_args &args, nh_digits &digits) {
                                                         : (unsigned)(args.heads / args.kv_heads));
 }
 
+/* Where no axis is dilated, the kernel need not divide by ones. */
+NH_DEVICE int nh_dilation(const nh_cuda_args &args, int axis) {
+    return NH_DILATED ? (int)args.axis[axis].dilation : 1;
+}
+
 struct nh_item {
     int number, batch, head, column_head; /* head: of the rows; column_head: of the columns, the first that shares it */
     /* dilation group and its tokens, first positions of rows and halo */
@@ -68,15 +73,16 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, const nh_digits &digits,
 #pragma unroll
     for (int a = 2; a >= NH_FIRST_AXIS; a--) {
         const nh_cuda_axis &axis = args.axis[a];
-        group[a] = nh_digit(&rest, digits.groups[a]);
-        length[a] = (int)nh_quotient((unsigned)(axis.length - group[a] + axis.dilation - 1), digits.groups[a]);
+        length[a] = (int)axis.length;
+        if (NH_DILATED) {
+            group[a] = nh_digit(&rest, digits.groups[a]);
+            length[a] = (int)nh_quotient((unsigned)(axis.length - group[a] + axis.dilation - 1), digits.groups[a]);
+        }
         column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1)).begin;
     }
     nh_roll roll = {0, {0, 0}, true};
-    if (NH_SLOTS) {
-        roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first);
-        column[NH_FIRST_AXIS] = nh_roll_box(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS]).begin;
-    }
+    if (NH_SLOTS)
+        roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first, column[NH_FIRST_AXIS]);
     int row_head;
     if (NH_HEAD_SLOWEST || NH_SLOTS) {
         int batch = nh_digit(&rest, digits.batch);
@@ -95,8 +101,8 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, const nh_digits &digits,
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             int at = of_keys == (NH_INVERSE != 0) ? row[a] : column[a];
-            origin += (at * args.axis[a].dilation + group[a]) * t.axis[a];
-            item.step[lane][a] = args.axis[a].dilation * t.axis[a];
+            origin += (long long)(at * nh_dilation(args, a) + group[a]) * t.axis[a];
+            item.step[lane][a] = nh_dilation(args, a) * t.axis[a];
         }
         item.origin[lane] = origin;
     }

@@ -16,7 +16,7 @@ NH_DEVICE constexpr int nh_axis_kinds(int axis) {
     return NH_PENALTY != 3 || axis < NH_FIRST_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
 }
 NH_DEVICE constexpr int nh_kinds_before(int axis) {
-    return axis == 0 ? 0 : nh_kinds_before(axis - 1) + nh_axis_kinds(axis - 1);
+    return (axis > 0 ? nh_axis_kinds(0) : 0) + (axis > 1 ? nh_axis_kinds(1) : 0) + (axis > 2 ? nh_axis_kinds(2) : 0);
 }
 enum { NH_KINDS = NH_PENALTY == 3 ? nh_kinds_before(3) : 1, NH_KIND_PAIRS = NH_PENALTY == 3 ? NH_PAIRS * NH_CHUNKS : 1 };
 
@@ -104,14 +104,14 @@ NH_DEVICE void nh_kinds_fill(const nh_cuda_args &args, nh_kinds &kinds) {
 }
 
 /* The lane's second operands of a subtile's pairs, 16 from pair to pair. kind: by coordinate of an item's rows. */
-NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const unsigned *kind, int subtile) {
+NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int subtile) {
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
     int number = 0, slot = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int pairs_of_rows = nh_axis_subtile(a) / 2, first = nh_places_before(a) / 2;
         if (t < first) continue;
-        number = (int)kind[nh_rows_before(a) + nh_row_at(subtile, 0, a)];
+        number = (int)kind[nh_rows_before(a) + nh_row_at(subtile, 0, a)].word[0];
         slot = (lane / 4 * pairs_of_rows + t - first + (first >= 2 ? 8 : 0)) % 16;
     }
     return &kinds.columns[number][0][slot];

@@ -24,7 +24,7 @@ NH_DEVICE constexpr int nh_axis_places(int axis) {
                                                             : 0;
 }
 NH_DEVICE constexpr int nh_places_before(int axis) {
-    return axis == 0 ? 0 : nh_places_before(axis - 1) + nh_axis_places(axis - 1);
+    return (axis > 0 ? nh_axis_places(0) : 0) + (axis > 1 ? nh_axis_places(1) : 0) + (axis > 2 ? nh_axis_places(2) : 0);
 }
 
 enum {
@@ -57,7 +57,7 @@ NH_DEVICE bool nh_penalized(int column, int place) {
 /* By all threads; a barrier must follow. */
 NH_DEVICE void nh_penalties_fill(nh_penalties &penalties) {
     const unsigned lowest = 0xff7f; /* of bf16 */
-    for (int i = (int)threadIdx.x; i < (int)(sizeof penalties / 4); i += NH_THREADS) {
+    for (int i = (int)nh_thread_again(); i < (int)(sizeof penalties / 4); i += NH_THREADS) {
         int word = i % NH_PENALTY_WORDS, lane = i / NH_PENALTY_WORDS % 32;
         int step = i / (32 * NH_PENALTY_WORDS) % NH_STEPS_PLACES;
         int pair = i / (32 * NH_PENALTY_WORDS * NH_STEPS_PLACES);
@@ -69,22 +69,38 @@ NH_DEVICE void nh_penalties_fill(nh_penalties &penalties) {
     }
 }
 
-/* Ones of a row at a coordinate of the axis, from where it sees columns [from, to) of the box. */
-NH_DEVICE unsigned nh_penalty_places(int axis, int from, int to) {
-    unsigned places = 1u << from;
-    if (NH_PENALTY == 2) places = ((1u << nh_axis_places(axis)) - 1) & ((places - 1) | ~((1u << to) - 1));
-    return nh_axis_places(axis) ? places << nh_places_before(axis) : 0u;
-}
-
 /* Ones in two places, from the two lowest bits. */
 NH_DEVICE unsigned nh_two_ones(unsigned places) {
     const unsigned one = 0x3f80; /* of bf16 */
     return ((places & 1) | (places & 2) << 15) * one;
 }
 
-/* The first operand, from the places of rows g and g + 8. */
+/* Places of a row at a coordinate of the axis. NH_PENALTY 1: as ones, a word for each of the row's four lanes; 2: as bits. */
+struct alignas(NH_PENALTY == 1 ? 16 : 4) nh_places {
+    unsigned word[NH_PENALTY == 1 ? 4 : 1];
+};
+
+/* Where the row sees columns [from, to) of the box. */
+NH_DEVICE nh_places nh_penalty_places(int axis, int from, int to) {
+    const int place = nh_places_before(axis) + from;
+    const unsigned hidden = ((1u << from) - 1) | ~((1u << to) - 1), all = (1u << nh_axis_places(axis)) - 1;
+    nh_places places = {};
+#pragma unroll
+    for (int t = 0; t < (int)(sizeof places / 4); t++)
+        places.word[t] = NH_PENALTY == 2                          ? (hidden & all) << nh_places_before(axis)
+                         : all && place / 2 == t ? nh_two_ones(1u << place % 2)
+                                                 : 0u;
+    return places;
+}
+
+/* The first operand, from this lane's words of rows g and g + 8. */
 NH_DEVICE void nh_penalty_rows(unsigned (&operand)[NH_STEPS_PLACES][4], unsigned first, unsigned second) {
-    const int shift = (int)(threadIdx.x % 4) * 2;
+    if (NH_PENALTY == 1) {
+        operand[0][0] = first;
+        operand[0][1] = second;
+        return;
+    }
+    const int shift = (int)(nh_thread_again() % 4) * 2;
     const unsigned always = NH_PENALTY == 2 ? 1u << NH_PLACES : 0u;
     const unsigned places[2] = {(first | always) >> shift, (second | always) >> shift};
 #pragma unroll
@@ -99,7 +115,7 @@ NH_DEVICE void nh_penalize(float (*scores)[4], const unsigned (&rows)[NH_STEPS_P
                            const nh_penalties &penalties, int pair, bool both) {
 #pragma unroll
     for (int s = 0; s < NH_STEPS_PLACES; s++) {
-        nh_penalty_operand columns = penalties.operand[pair][s][threadIdx.x % 32];
+        nh_penalty_operand columns = penalties.operand[pair][s][nh_thread_again() % 32];
         if (NH_PENALTY == 2) {
             const unsigned first[2] = {columns.word[0], columns.word[1]};
             const unsigned second[2] = {columns.word[2 % NH_PENALTY_WORDS], columns.word[3 % NH_PENALTY_WORDS]};

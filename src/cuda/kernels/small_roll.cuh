@@ -52,31 +52,32 @@ NH_DEVICE nh_range nh_roll_box(const nh_cuda_args &args, int length, int positio
     const int slots_end = args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES;
     int begin = nh_columns_of(axis, length, nh_least(position, length - 1)).begin;
     int end = nh_columns_of(axis, length, nh_least(position + nh_axis_subtile(NH_FIRST_AXIS), length) - 1).end;
-    while (begin + nh_roll_touched(end - begin) > slots_end)
-        begin--;
+    if (NH_STOPS) {
+        while (begin + nh_roll_touched(end - begin) > slots_end)
+            begin--;
+    } else {
+        begin = nh_least(begin, slots_end - nh_roll_touched(0));
+    }
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
-/* Slots up to the last that the item at `row` needs. */
-NH_DEVICE int nh_roll_end(const nh_cuda_args &args, int length, int row) {
-    const int last = NH_SLOT_LINES - nh_axis_subtile(NH_FIRST_AXIS);
-    return (nh_roll_box(args, length, row + last).end - 1) / NH_SLOT_LINES + 1;
-}
-
-/* Of the item that begins at `row`, the number-th of all chains of a block's head. */
-NH_DEVICE nh_roll nh_roll_of(const nh_cuda_args &args, int length, int row, int number, bool first) {
-    nh_roll roll;
-    roll.place = (number - row / NH_SLOT_LINES) % (NH_SLOTS + !NH_SLOTS);
-    roll.fresh.end = nh_roll_end(args, length, row);
-    roll.fresh.begin = first || row == 0 ? nh_roll_box(args, length, row).begin / NH_SLOT_LINES
-                                         : nh_roll_end(args, length, row - NH_SLOT_LINES);
-    /* of the oldest of those items, which may be of the chain before */
+/* Of the item that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By one warp: lane 0
+ * works out what the item needs, lane 1 the one before, lane 2 the oldest that may not be done, perhaps of the chain before. */
+NH_DEVICE nh_roll nh_roll_of(const nh_cuda_args &args, int length, int row, int number, bool first, int &begin) {
     int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
     for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])
         chain -= args.tiling.tiles[NH_FIRST_AXIS];
-    const int begin = chain + nh_roll_box(args, length, oldest * NH_SLOT_LINES).begin / NH_SLOT_LINES;
-    const bool same_length = args.axis[NH_FIRST_AXIS].length % args.axis[NH_FIRST_AXIS].dilation == 0;
-    roll.room = same_length && begin + NH_SLOTS >= roll.fresh.end;
+    const int last = NH_SLOT_LINES - nh_axis_subtile(NH_FIRST_AXIS), lane = (int)(threadIdx.x % 32);
+    const int own = lane == 2 ? oldest * NH_SLOT_LINES : lane == 1 && row ? row - NH_SLOT_LINES : row;
+    const nh_range box = nh_roll_box(args, length, own);
+    const int end = (nh_roll_box(args, length, own + last).end - 1) / NH_SLOT_LINES + 1;
+    begin = __shfl_sync(~0u, box.begin, 0);
+    nh_roll roll;
+    roll.place = (number - row / NH_SLOT_LINES) % (NH_SLOTS + !NH_SLOTS);
+    roll.fresh.end = __shfl_sync(~0u, end, 0);
+    roll.fresh.begin = first || row == 0 ? begin / NH_SLOT_LINES : __shfl_sync(~0u, end, 1);
+    const bool same_length = !NH_DILATED || args.axis[NH_FIRST_AXIS].length % args.axis[NH_FIRST_AXIS].dilation == 0;
+    roll.room = same_length && chain + __shfl_sync(~0u, box.begin, 2) / NH_SLOT_LINES + NH_SLOTS >= roll.fresh.end;
     return roll;
 }
 

@@ -20,7 +20,7 @@ struct nh_sight {
     /* per coordinate of an item's rows: where its subtile's box begins in the halo; what the row sees of the box on that
      * axis, as places of penalties or as the subtile's kind, and as bits */
     int begin[NH_AXIS_ROWS];
-    unsigned places[NH_AXIS_ROWS];
+    nh_places places[NH_AXIS_ROWS];
     /* per coordinate on the slowest axis: columns of the subtile's box before its last that is seen, and that */
     int reach[NH_AXIS_ROWS];
     /* per coordinate on the rolling axis: line of the circle where the subtile's box begins, and which tables it takes */
@@ -124,38 +124,38 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 /* Per item, by `threads` threads; a barrier must follow. A box that would stick out of the halo's room starts earlier. */
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight, int thread, int threads) {
-    const int copies = NH_BITS ? 4 : 1;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        for (int i = thread; i < copies * nh_axis_rows(a); i += threads) {
-            int t = i % copies, at = i / copies, last = item.length[a] - 1, position = item.row[a] + at;
-            int first = position - at % nh_axis_subtile(a);
-            int begin = nh_columns_of(args.axis[a], item.length[a], nh_least(first, last)).begin;
-            begin = NH_SLOTS && a == NH_FIRST_AXIS
-                        ? nh_roll_box(args, item.length[a], first).begin - item.column[a]
-                        : nh_least(begin - item.column[a], nh_axis_halo(a) - nh_axis_columns(a));
-            nh_range own = nh_columns_of(args.axis[a], item.length[a], nh_least(position, last));
-            int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
-            if (t == 0 && a == NH_FIRST_AXIS) {
-                int end = nh_columns_of(args.axis[a], item.length[a],
-                                        nh_least(first + nh_axis_subtile(a) - 1, last)).end;
-                sight.reach[nh_rows_before(a) + at] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
-            }
-            if (NH_SLOTS && t == 0 && a == NH_FIRST_AXIS) {
-                sight.line[at] = nh_roll_line(item.roll, item.column[a] + begin);
-                sight.wrap[at] = nh_least(NH_ROLL_LINES - sight.line[at], NH_WRAPS) - 1;
-            }
-            if (t == 0) {
-                sight.begin[nh_rows_before(a) + at] = begin;
-                sight.places[nh_rows_before(a) + at] =
-                    NH_PENALTY == 3 ? (unsigned)nh_kind_of(a, first / nh_axis_subtile(a), nh_subtile_count(a, item.length[a]))
-                                    : nh_penalty_places(a, from, to);
-            }
-            for (int c = 0; c < (NH_BITS ? NH_CHUNKS : 0); c++)
-                sight.bits[nh_rows_before(a) + at][c][t] =
-                    prefixes.bits[nh_prefixes_before(a) + to][c][t] &
-                    ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
+    const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
+    for (int i = thread; i < copies * (NH_AXIS_ROWS - before); i += threads) {
+        const int t = i % copies, place = before + i / copies;
+        const int a = place < nh_rows_before(1) ? 0 : place < nh_rows_before(2) ? 1 : 2, at = place - nh_rows_before(a);
+        const nh_cuda_axis &axis = args.axis[a];
+        const int length = item.length[a], last = length - 1, position = item.row[a] + at;
+        const int first = position - at % nh_axis_subtile(a);
+        const bool rolls = NH_SLOTS && a == NH_FIRST_AXIS;
+        int begin = nh_columns_of(axis, length, nh_least(first, last)).begin - item.column[a];
+        begin = rolls ? nh_roll_box(args, length, first).begin - item.column[a]
+                      : nh_least(begin, nh_axis_halo(a) - nh_axis_columns(a));
+        const nh_range own = nh_columns_of(axis, length, nh_least(position, last));
+        const int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
+        if (NH_STOPS && t == 0 && a == NH_FIRST_AXIS) {
+            const int end = nh_columns_of(axis, length, nh_least(first + nh_axis_subtile(a) - 1, last)).end;
+            sight.reach[place] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
         }
+        if (rolls && t == 0) {
+            sight.line[at] = nh_roll_line(item.roll, item.column[a] + begin);
+            sight.wrap[at] = nh_least(NH_ROLL_LINES - sight.line[at], NH_WRAPS) - 1;
+        }
+        if (t == 0) {
+            sight.begin[place] = begin;
+            sight.places[place] = nh_penalty_places(a, from, to);
+            if (NH_PENALTY == 3)
+                sight.places[place].word[0] =
+                    (unsigned)nh_kind_of(a, first / nh_axis_subtile(a), nh_subtile_count(a, length));
+        }
+        for (int c = 0; c < (NH_BITS ? NH_CHUNKS : 0); c++)
+            sight.bits[place][c][t] = prefixes.bits[nh_prefixes_before(a) + to][c][t] &
+                                      ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
+    }
 }
 
 /* Coordinate in the halo of a subtile's first column. */
@@ -189,11 +189,14 @@ NH_DEVICE int nh_sight_reach(const nh_sight &sight, int subtile) {
     return sight.reach[nh_rows_before(NH_FIRST_AXIS) + nh_row_at(subtile, 0, NH_FIRST_AXIS)];
 }
 
+/* This lane's word. */
 NH_DEVICE unsigned nh_sight_places(const nh_sight &sight, int subtile, int row) {
     unsigned places = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        if (nh_axis_places(a)) places |= sight.places[nh_rows_before(a) + nh_row_at(subtile, row, a)];
+        if (nh_axis_places(a))
+            places |= sight.places[nh_rows_before(a) + nh_row_at(subtile, row, a)]
+                          .word[NH_PENALTY == 1 ? threadIdx.x % 4 : 0];
     return places;
 }
 
