@@ -122,8 +122,10 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
-    int64_t scene = ITEM_BYTES + (q[0] + q[1] + q[2]) * (24 + (bits ? 16 * chunks : 0)) +
-                    16 * chunks + 8 * q[first];
+    int64_t scene =
+        ITEM_BYTES +
+        (q[0] + q[1] + q[2]) * ((rows == NH_SMALL_KEYS ? 12 : 24) + (bits ? 16 * chunks : 0)) +
+        16 * chunks + 8 * q[first];
     int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
     int64_t wraps = shape->slots ? k[first] : 1;
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
