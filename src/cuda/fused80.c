@@ -131,7 +131,8 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     double extra = (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
     double visits = walk->visited / walk->items + extra;
     const struct nh_cuda_load load =
-        load_of(problem, cuda, value, blocks * visits, copies * walk->partial, blocks);
+        load_of(problem, cuda, value, copies * walk->visited + blocks * extra,
+                copies * walk->partial, blocks);
     double residents = (double)residents_of(problem, cuda, value);
     if (residents <= 0) return INFINITY;
     double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
