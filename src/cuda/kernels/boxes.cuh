@@ -21,7 +21,8 @@
 #define NH_INVERSE 0
 #endif
 #ifndef NH_STACK
-#define NH_STACK (NH_OWN_X > 1 ? 0 : NH_OWN_Y > 1 ? 1 : 2)
+#define STACKED(EXTENT) ((EXTENT) > 1 && (EXTENT) % SLABS == 0)
+#define NH_STACK (STACKED(NH_OWN_X) ? 0 : STACKED(NH_OWN_Y) ? 1 : 2)
 #endif
 
 #define SLAB (64 / NH_OWN_HEADS)
