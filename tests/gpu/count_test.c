@@ -96,8 +96,8 @@ static void check_config(const char *text, const struct nh_problem *problem,
     solver->estimate(problem, device, config, &count);
     struct noted noted = run(problem, device, operation);
     CHECK(count.tiles > 0 && noted.tiles == count.tiles && noted.masked == count.masked_tiles,
-          "%s: %s %s: counted %.17g tiles, %.17g masked; met %.17g, masked %.17g", text, solver->name, knobs,
-          count.tiles, count.masked_tiles, noted.tiles, noted.masked);
+          "%s: %s %s: counted %.17g tiles, %.17g masked; met %.17g, masked %.17g", text,
+          solver->name, knobs, count.tiles, count.masked_tiles, noted.tiles, noted.masked);
     operation->destroy(operation);
 }
 
