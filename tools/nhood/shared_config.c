@@ -52,7 +52,7 @@ static int import(const struct target *target, const nhood_problem *problem, con
 int shared_config_prefer(const struct target *target, const nhood_problem *problem,
                          const char *text, const char *solver, uint64_t group) {
     nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
-    struct candidates candidates = {NULL};
+    struct candidates candidates;
     nhood_status status = candidates_explain(target, problem, &options, &candidates);
     const struct candidate *first = status ? NULL : first_ranked(&candidates, group);
     int failed = status ? complain_library(status, text) : 0;
