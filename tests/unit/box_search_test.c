@@ -49,7 +49,7 @@ int main(void) {
     const struct nh_host host = {0};
     uint64_t state = 20240307;
     for (int i = 0; i < 120; i++) {
-        char text[256];
+        char text[512];
         nhood_problem given;
         struct nh_problem problem;
         struct nh_device device;

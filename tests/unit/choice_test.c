@@ -61,7 +61,7 @@ static void check_device(const char *gpu, uint64_t *state, int problems) {
     CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
     int32_t device = gpu ? nhood_device_count(context) - 1 : 0;
     for (int i = 0; i < problems; i++) {
-        char text[256];
+        char text[512];
         random_problem(state, text, sizeof text);
         struct rows rows = check_choice(context, device, text, NULL);
         for (int s = 0; s < rows.solvers; s++)
