@@ -54,6 +54,16 @@ static inline int64_t nh_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
+/* The greatest one. */
+static inline int64_t nh_common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 static inline size_t nh_align_up(size_t bytes) {
     return (bytes + NH_ALIGNMENT - 1) / NH_ALIGNMENT * NH_ALIGNMENT;
 }

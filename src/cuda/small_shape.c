@@ -5,15 +5,6 @@
 
 enum { MOST_HALO_ROWS = 4096 };
 
-static int64_t greatest_divisor(int64_t a, int64_t b) {
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
                                     int64_t length, int64_t position) {
     return rows == NH_SMALL_KEYS
@@ -22,7 +13,7 @@ struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_ro
 }
 
 int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
-    int64_t period = tile / greatest_divisor(tile, axis->stride) * axis->stride;
+    int64_t period = tile / nh_common_divisor(tile, axis->stride) * axis->stride;
     int64_t enough = 4 * axis->window + 2 * period;
     return length > enough ? length - (length - enough) / period * period : length;
 }

@@ -108,15 +108,6 @@ static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double we
     }
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) {
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Positions so far from both ends of their group see a range that neither end cuts. */
 static int64_t margin_of(const struct cut *cut) {
     const struct nh_axis *axis = cut->axis;
@@ -127,7 +118,7 @@ static int64_t margin_of(const struct cut *cut) {
 /* Away from both ends of the group what tiles see repeats, so that one period stands for all. */
 static void add_group(const struct cut *cut, int64_t groups, struct line *line) {
     int64_t margin = margin_of(cut);
-    int64_t period = cut->axis->stride / common_divisor(cut->axis->stride, cut->rows);
+    int64_t period = cut->axis->stride / nh_common_divisor(cut->axis->stride, cut->rows);
     int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(margin, cut->rows);
     int64_t periods = nh_max((cut->length - margin) / cut->rows - from, 0) / period;
     double weight = (double)groups;
