@@ -2,6 +2,7 @@
  * outside their windows has spoilt (see exact_row.cuh). */
 #pragma once
 
+#include "lanes.cuh"
 #include "query_stats.cuh"
 #include "tile_scores.cuh"
 
@@ -20,12 +21,6 @@ NH_DEVICE void nh_lane_rows_load(struct nh_lane_rows &rows, const elem *first, c
         rows.second[i] = lane + 32 * i < NH_DIM_V ? nh_load(second[lane + 32 * i]) : 0.f;
 }
 
-NH_DEVICE float nh_warp_sum(float value) {
-    for (int step = 16; step; step /= 2)
-        value += __shfl_xor_sync(~0u, value, step);
-    return value;
-}
-
 /* One pair's part of the row's gradients. */
 NH_DEVICE void nh_exact_pair(const struct nh_lane_rows &row, const struct nh_lane_rows &other,
                              const nh_stats &query, float scale, float bias,
@@ -35,8 +30,8 @@ NH_DEVICE void nh_exact_pair(const struct nh_lane_rows &row, const struct nh_lan
         score += row.first[i] * other.first[i];
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
         d_p += row.second[i] * other.second[i];
-    float p = nh_exp2(fmaf(nh_warp_sum(score), scale, bias) - query.lse);
-    float d_s = p * (nh_warp_sum(d_p) - query.delta);
+    float p = nh_exp2(fmaf(nh_lanes_sum<32>(score), scale, bias) - query.lse);
+    float d_s = p * (nh_lanes_sum<32>(d_p) - query.delta);
     for (int i = 0; i < NH_LANE_DIMS; i++)
         gradient.first[i] += d_s * other.first[i];
     for (int i = 0; i < NH_LANE_DIMS_V; i++)

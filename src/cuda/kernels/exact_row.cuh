@@ -5,6 +5,7 @@
  * only; if those hold the NaN, it comes out again. */
 #pragma once
 
+#include "lanes.cuh"
 #include "softmax.cuh"
 
 enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 };
@@ -19,9 +20,7 @@ NH_DEVICE void nh_exact_key(struct nh_exact_row &row, const elem *key, const ele
     float score = 0.f;
     for (int i = 0; i < NH_LANE_DIMS; i++)
         if (lane + 32 * i < NH_DIM) score += row.query[i] * nh_load(key[lane + 32 * i]);
-    for (int step = 16; step; step /= 2)
-        score += __shfl_xor_sync(~0u, score, step);
-    score = fmaf(score, scale, bias);
+    score = fmaf(nh_lanes_sum<32>(score), scale, bias);
     float top = fmaxf(row.top, score);
     float shrink = nh_exp2(row.top - top), weight = nh_exp2(score - top);
     row.top = top;

@@ -157,7 +157,7 @@ __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_it
     long long token[3];
     bool inside = row_token(args, item, row, token);
     int head = item.head + row % NH_OWN_HEADS;
-    sum = quad_sum(sum);
+    sum = nh_quad_sum(sum);
     store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, 1.0f / sum);
     if (args.tensor[NH_LSE].data && inside && (threadIdx.x & 3) == 0)
         *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * 0.6931471805599453f;

@@ -2,6 +2,7 @@
  * the first's. OUTS, which the kernel defines: sums that a thread holds. */
 #pragma once
 #include "fused90_walk.cuh"
+#include "lanes.cuh"
 
 /* Of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums shrank by in
  * the last tile, if some row of the warp moved. */
@@ -9,16 +10,6 @@ struct rows {
     float shift[2], sum[2], shrink[2];
     bool set, moved; /* set: all rows of the warp have seen keys */
 };
-
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 /* ---- masks ---- */
 
@@ -81,7 +72,7 @@ __device__ __forceinline__ void set_rows(const float *score, const sighted &seen
 #pragma unroll
             for (int odd = 0; odd < 2; odd++)
                 if (seen.run[half][odd] & 1u << j % PLACES) most = fmaxf(most, score[4 * j + 2 * half + odd]);
-        most = quad_max(most);
+        most = nh_quad_max(most);
         if (r.shift[half] == UNSET && most > NH_MINUS_INFINITY) r.shift[half] = -scale * most;
     }
     r.set = !__any_sync(~0u, r.shift[0] == UNSET || r.shift[1] == UNSET);
@@ -92,7 +83,7 @@ __device__ __forceinline__ void set_rows(const float *score, const sighted &seen
 __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float largest = quad_max(sum[half]);
+        float largest = nh_quad_max(sum[half]);
         int power = largest > MOST ? nh_min((__float_as_int(largest) >> 23) - 127, 126) : 0;
         float factor = __int_as_float((127 - power) << 23);
         r.shrink[half] = factor;

@@ -37,7 +37,7 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
 /* Chunk number `turn` of all: with NH_INVERSE every head of the group in turn walks the box. */
 NH_DEVICE void set_columns(const nh_cuda_args &args, int turn, int chunks) {
     int chunk = turn % chunks;
-    int head = NH_INVERSE ? tile.head * nh_group_heads(args) + turn / chunks : tile.head / nh_group_heads(args);
+    int head = NH_INVERSE ? tile.head * nh_group_heads(args) + turn / chunks : nh_key_head(args, tile.head);
 #pragma unroll 1
     for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
         int position[3];

@@ -2,8 +2,8 @@
  * rows of a part lie in shared memory all at once, so a query meets all its keys of a part in one go: a fixed pattern
  * of columns, begun at the query's own first one. What is known of a slot is worked out once per lane.
  *
- * Knobs: NH_SLOTS, of a query in a part; NH_PLANES. Tiles end with the rows of a warp: along the last axes they are no wider than 16 rows. A warp's queries then meet
- * one range of a part's columns. */
+ * Knobs: NH_SLOTS, of a query in a part; NH_PLANES. Tiles end with the rows of a warp: along the last axes they are no
+ * wider than 16 rows. A warp's queries then meet one range of a part's columns. */
 #pragma once
 #include "gemm_tile.cuh"
 
@@ -26,7 +26,7 @@
 #define NH_WARP_TILE1 (NH_TILE1 * NH_WARP_TILE2 < 16 ? NH_TILE1 : 16 / NH_WARP_TILE2)
 #define NH_WARP_TILE0 (16 / (NH_WARP_TILE1 * NH_WARP_TILE2))
 
-/* What limits shared memory; gemm.c computes the same. Multiples of 16. */
+/* What limits shared memory; gemm_part.c computes the same. Multiples of 16. */
 struct nh_part_bounds {
     int rows;    /* of a part, and those past its end */
     int columns; /* of a part that meet one warp's queries */
@@ -65,11 +65,6 @@ NH_DEVICE int nh_part_columns(const nh_tile &tile) {
     return columns;
 }
 
-/* The key head of a query head. */
-NH_DEVICE int nh_key_head(const nh_cuda_args &args, int head) {
-    return head / ((int)args.heads / (int)args.kv_heads);
-}
-
 /* Where the rows of a part are: `offset` of each in the first part of the first head; the others are `nh_part_step`
  * apart. */
 NH_DEVICE void nh_part_rows(long long *offset, const nh_tile &tile, const nh_cuda_args &args,
@@ -94,6 +89,13 @@ NH_DEVICE void nh_part_rows(long long *offset, const nh_tile &tile, const nh_cud
 
 NH_DEVICE long long nh_part_step(const nh_cuda_args &args, int slot) {
     return NH_PART_AXIS > NH_FIRST_AXIS ? args.axis[0].dilation * args.tensor[slot].axis[0] : 0;
+}
+
+/* Where those offsets count from, for a head that so many come before in the block, and a part. */
+NH_DEVICE const elem *nh_part_data(const nh_cuda_args &args, int slot, int first, int head, int part) {
+    int past = nh_key_head(args, first + head) - nh_key_head(args, first);
+    return (const elem *)args.tensor[slot].data + past * args.tensor[slot].head +
+           part * nh_part_step(args, slot);
 }
 
 /* The column of a part where the query's keys begin. */

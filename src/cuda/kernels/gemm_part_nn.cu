@@ -92,9 +92,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, LEAST_BLOCKS)
     clear(blocks, block_stride);
 #pragma unroll 1
     for (int head = 0; head < heads; head++) {
-        const elem *data =
-            (const elem *)args.tensor[NH_V].data +
-            (nh_key_head(args, first + head) - nh_key_head(args, first)) * args.tensor[NH_V].head;
+        const elem *data = nh_part_data(args, NH_V, first, head, 0);
         float sum[NH_SUM_WIDTH / 8][4] = {};
         gather(weights, args, head, 0);
         nh_rows_load(bounds.rows, rows, STRIDE, data, row_offset, dim);

@@ -4,6 +4,7 @@
  * are known at once. Of several, each is made twice: to add up the sum of the row, and to write its weights. */
 #include "gemm_part.cuh"
 #include "gemm_scores.cuh"
+#include "lanes.cuh"
 
 #define STRIDE NH_SCORE_STRIDE
 #define NH_HELD ((NH_SLOTS + NH_GROUP - 1) / NH_GROUP)
@@ -34,21 +35,6 @@ NH_DEVICE void set_queries(const nh_cuda_args &args) {
                           : NH_NONE;
 }
 
-/* The lanes that share a query. */
-NH_DEVICE float widest(float x) {
-#pragma unroll
-    for (int step = NH_GROUP / 2; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
-}
-
-NH_DEVICE float total(float x) {
-#pragma unroll
-    for (int step = NH_GROUP / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
 /* A lane's slots of a part: number threadIdx.x % NH_GROUP and every NH_GROUP-th from there. */
 struct slots {
     int column[NH_HELD];
@@ -72,15 +58,9 @@ NH_DEVICE void slots_set(slots *slots) {
     }
 }
 
-/* Rows of queries and of keys in memory, for a head of the block and a part of the box. */
+/* A row of queries in memory, for a head of the block. */
 NH_DEVICE const elem *queries_of(const nh_cuda_args &args, int head) {
     return (const elem *)args.tensor[NH_Q].data + head * args.tensor[NH_Q].head;
-}
-
-NH_DEVICE const elem *keys_of(const nh_cuda_args &args, int head, int part) {
-    int past = nh_key_head(args, tile.head + head) - nh_key_head(args, tile.head);
-    return (const elem *)args.tensor[NH_K].data + past * args.tensor[NH_K].head +
-           part * nh_part_step(args, NH_K);
 }
 
 /* Of the query of a row, its scores in a part, times log2(e); those of slots that do not exist are minus infinity.
@@ -106,7 +86,7 @@ NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda
     }
     if (NH_DTYPE == NH_F32 && here && !finite) {
         const elem *q = queries_of(args, head) + query_offset[row];
-        const elem *k = keys_of(args, head, part);
+        const elem *k = nh_part_data(args, NH_K, tile.head, head, part);
         const long long *key_offset = (const long long *)matrices + first;
 #pragma unroll 1
         for (int slot = slot_number(0); slot < NH_SLOTS; slot += NH_GROUP) {
@@ -158,8 +138,8 @@ NH_DEVICE void add_scores(row_sums *sums, int round, float score[NH_HELD]) {
  * weights of exponentials against the lane's largest score. */
 NH_DEVICE float gather(row_sums *sums, int round, const nh_cuda_args &args, int head,
                        long long lse) {
-    float most = widest(sums->most[round]), own = nh_exp2(sums->most[round] - most);
-    float sum = total(sums->sum[round] * own);
+    float most = nh_lanes_max<NH_GROUP>(sums->most[round]), own = nh_exp2(sums->most[round] - most);
+    float sum = nh_lanes_sum<NH_GROUP>(sums->sum[round] * own);
     sums->most[round] = most;
     sums->sum[round] = nh_reciprocal(sum);
     if (threadIdx.x % NH_GROUP == 0 && lse != NH_NONE)
@@ -227,7 +207,7 @@ NH_DEVICE void take(row_sums *sums, const slots &slots, const nh_cuda_args &args
 NH_DEVICE void load(const nh_cuda_args &args, elem *q, elem *keys, int rows, int head, int part) {
     if (part == 0)
         nh_rows_load(NH_ROWS, q, STRIDE, queries_of(args, head), query_offset, (int)args.dim);
-    nh_rows_load(rows, keys, STRIDE, keys_of(args, head, part), (const long long *)matrices,
+    nh_rows_load(rows, keys, STRIDE, nh_part_data(args, NH_K, tile.head, head, part), (const long long *)matrices,
                  (int)args.dim);
 }
 

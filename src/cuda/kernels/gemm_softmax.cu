@@ -1,31 +1,14 @@
 /* Softmax of every row of scores by NH_GROUP lanes: S (f32, packed) becomes P (storage type) in the same memory, at
  * the start of its row, and LSE is written if wanted. Rows of up to NH_GROUP * NH_HELD scores are held in registers;
  * longer ones (NH_HELD 0) are read three times, from a cache but for the first. */
+#include "lanes.cuh"
 #include "mma.cuh"
 #include "prelude.cuh"
 
 #define NH_THREADS 128
 #define LOG2_E 1.4426950408889634f
-
-/* The group's lanes only: rows of one warp end at different lanes. */
-NH_DEVICE unsigned group_mask() {
-    unsigned first = threadIdx.x % 32 / NH_GROUP * NH_GROUP;
-    return NH_GROUP == 32 ? 0xffffffffu : ((1u << NH_GROUP % 32) - 1) << first;
-}
-
-NH_DEVICE float widest(float x) {
-#pragma unroll
-    for (int step = NH_GROUP / 2; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(group_mask(), x, step));
-    return x;
-}
-
-NH_DEVICE float total(float x) {
-#pragma unroll
-    for (int step = NH_GROUP / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(group_mask(), x, step);
-    return x;
-}
+/* Rows of one warp end at different lanes. */
+#define OWN_LANES nh_lanes_mask<NH_GROUP>()
 
 NH_DEVICE void write_lse(const nh_cuda_args &args, long long row, float lse) {
     long long at[3];
@@ -55,11 +38,11 @@ NH_DEVICE float softmax(const float *s, elem *p, int count, int lane) {
         score[i] = n < count ? s[n] : NH_MINUS_INFINITY;
         most = fmaxf(most, score[i]);
     }
-    most = widest(most);
+    most = nh_lanes_max<NH_GROUP>(most, OWN_LANES);
 #pragma unroll
     for (int i = 0; i < NH_HELD; i++)
         sum += score[i] = power(score[i], most);
-    sum = total(sum);
+    sum = nh_lanes_sum<NH_GROUP>(sum, OWN_LANES);
 #pragma unroll
     for (int i = 0; i < NH_HELD; i++)
         if (lane + i * NH_GROUP < count) p[lane + i * NH_GROUP] = nh_store(score[i] / sum);
@@ -72,10 +55,10 @@ NH_DEVICE float softmax(const float *s, elem *p, int count, int lane) {
     float most = NH_MINUS_INFINITY, sum = 0;
     for (int n = lane; n < count; n += NH_GROUP)
         most = fmaxf(most, s[n]);
-    most = widest(most);
+    most = nh_lanes_max<NH_GROUP>(most, OWN_LANES);
     for (int n = lane; n < count; n += NH_GROUP)
         sum += power(s[n], most);
-    sum = total(sum);
+    sum = nh_lanes_sum<NH_GROUP>(sum, OWN_LANES);
     /* The 16-bit p[n] lies in scores that this or an earlier round has read. */
     for (int first = 0; first < count; first += NH_GROUP) {
         int n = first + lane;

@@ -14,11 +14,6 @@
 #define NH_PLACE_OF_SLOT(slot) (slot)
 #endif
 
-/* The query heads of a key head. */
-NH_DEVICE int nh_group_heads(const nh_cuda_args &args) {
-    return (int)args.heads / (int)args.kv_heads;
-}
-
 /* Adds what the first `columns` of at most NH_COLUMNS rows contribute to 16 sums; the count is a multiple of NH_STEP. */
 NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, int block_stride,
                            const elem *rows, int columns, int lane) {
@@ -77,7 +72,7 @@ static __device__ __noinline__ float nh_exact_sum(const nh_tile &tile, const nh_
                 for (int z = (int)range[2].begin; z < range[2].end; z++) {
                     int other[3] = {x, y, z};
                     int head =
-                        NH_INVERSE ? tile.head * heads + h : tile.head / nh_group_heads(args);
+                        NH_INVERSE ? tile.head * heads + h : nh_key_head(args, tile.head);
                     const int *key = NH_INVERSE ? position : other;
                     nh_query query;
                     nh_query_set(&query, tile, args, NH_INVERSE ? other : position,

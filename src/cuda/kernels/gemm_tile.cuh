@@ -28,6 +28,16 @@
 /* Where a query starts that does not exist: no key is there. Keys that do not exist are as far on the other side. */
 #define NH_NOWHERE 0x40000000
 
+/* The query heads of a key head. */
+NH_DEVICE int nh_group_heads(const nh_cuda_args &args) {
+    return (int)args.heads / (int)args.kv_heads;
+}
+
+/* The key head of a query head. */
+NH_DEVICE int nh_key_head(const nh_cuda_args &args, int head) {
+    return head / nh_group_heads(args);
+}
+
 /* Division of any unsigned number: the estimate, by 2^32 over the divisor, is at most one too small. */
 struct nh_divisor {
     unsigned divisor, inverse;

@@ -5,6 +5,7 @@
  * Rows wider than what registers hold (NH_RESIDENT 0) are read again from memory for every product; their results
  * are made one chunk of NH_CHUNK columns at a time, blockIdx.y naming the chunk. */
 #pragma once
+#include "lanes.cuh"
 #include "prelude.cuh"
 
 #define NH_CHUNK (NH_GROUP * NH_VECTORS * NH_VECTOR)
@@ -105,20 +106,12 @@ __device__ __forceinline__ void nh_add_scaled(real to[NH_LANE_ELEMENTS], real fa
 }
 
 /* Groups of one warp may be at different keys, so the lanes of a group name themselves. */
-__device__ __forceinline__ unsigned nh_group_mask(void) {
-    unsigned warp_lane = threadIdx.x & 31;
-    return NH_GROUP == 32 ? 0xffffffffu : ((1u << NH_GROUP) - 1) << (warp_lane & ~(NH_GROUP - 1u));
-}
-
 __device__ __forceinline__ real nh_group_sum(real x) {
-#pragma unroll
-    for (int step = NH_GROUP / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(nh_group_mask(), x, step);
-    return x;
+    return nh_lanes_sum<NH_GROUP>(x, nh_lanes_mask<NH_GROUP>());
 }
 
 __device__ __forceinline__ real nh_group_broadcast(real x, int lane) {
-    return __shfl_sync(nh_group_mask(), x, lane, NH_GROUP);
+    return __shfl_sync(nh_lanes_mask<NH_GROUP>(), x, lane, NH_GROUP);
 }
 
 __device__ __forceinline__ real nh_part(const real a[NH_LANE_ELEMENTS], const real b[NH_LANE_ELEMENTS]) {

@@ -14,6 +14,7 @@
  * not have (NH_SLOTS > 0: see small_roll.cuh). */
 #pragma once
 
+#include "lanes.cuh"
 #include "small_items.cuh"
 
 /* ---- copies ---- */
@@ -175,16 +176,6 @@ template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.f;
-}
-
-/* Over the four lanes that share a row. */
-NH_DEVICE float nh_row_max(float value) {
-    value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
-    return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
-}
-NH_DEVICE float nh_row_sum(float value) {
-    value += __shfl_xor_sync(~0u, value, 1);
-    return value + __shfl_xor_sync(~0u, value, 2);
 }
 
 /* ---- rows that come out not finite ---- */

@@ -5,6 +5,7 @@
  * itself holds the NaN, it comes out again. */
 #pragma once
 
+#include "lanes.cuh"
 #include "small_sight.cuh"
 
 NH_DEVICE float nh_shared_element(int width, const char *rows, int row, int element) {
@@ -25,9 +26,7 @@ NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *value
     for (int i = 0; i < NH_LANE_ELEMENTS; i++)
         if (lane + 32 * i < NH_DIM)
             score += state.query[i] * nh_shared_element(NH_DIM, keys, row, lane + 32 * i);
-    for (int step = 16; step; step /= 2)
-        score += __shfl_xor_sync(~0u, score, step);
-    score = fmaf(score, scale, bias);
+    score = fmaf(nh_lanes_sum<32>(score), scale, bias);
     float top = fmaxf(state.top, score);
     float shrink = nh_exp2(state.top - top), weight = nh_exp2(score - top);
     state.top = top;

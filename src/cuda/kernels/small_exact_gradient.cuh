@@ -2,6 +2,7 @@
  * value. For rows that a NaN or infinity outside their windows has spoilt, as in small_exact.cuh; all is read from memory. */
 #pragma once
 
+#include "lanes.cuh"
 #include "small_sight.cuh"
 #include "small_statistics.cuh"
 
@@ -23,12 +24,6 @@ NH_DEVICE void nh_lane_rows_load(nh_lane_rows &rows, const nh_cuda_args &args, i
     }
 }
 
-NH_DEVICE float nh_warp_sum(float value) {
-    for (int step = 16; step; step /= 2)
-        value += __shfl_xor_sync(~0u, value, step);
-    return value;
-}
-
 /* Adds what a pair contributes. statistics: the query's -LSE in base 2 and delta. */
 NH_DEVICE void nh_exact_pair(const nh_lane_rows &row, const nh_lane_rows &column, float2 statistics,
                              float scale, float bias, nh_lane_rows &gradient) {
@@ -37,8 +32,8 @@ NH_DEVICE void nh_exact_pair(const nh_lane_rows &row, const nh_lane_rows &column
         score += row.first[i] * column.first[i];
         d_weight += row.second[i] * column.second[i];
     }
-    float weight = nh_exp2(nh_warp_sum(score) * scale + (bias * (float)NH_LOG2E + statistics.x));
-    float d_score = weight * (nh_warp_sum(d_weight) - statistics.y);
+    float weight = nh_exp2(nh_lanes_sum<32>(score) * scale + (bias * (float)NH_LOG2E + statistics.x));
+    float d_score = weight * (nh_lanes_sum<32>(d_weight) - statistics.y);
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         gradient.first[i] += d_score * column.first[i];
         gradient.second[i] += weight * column.second[i];

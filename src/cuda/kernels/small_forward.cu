@@ -97,8 +97,8 @@ NH_DEVICE void nh_refer_to_largest(const nh_subtile &subtile, nh_state &state) {
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
     });
     const float scale = nh_score_scale(subtile);
-    state.reference[0] = nh_row_max(top[0]) * scale;
-    state.reference[1] = nh_row_max(top[1]) * scale;
+    state.reference[0] = nh_quad_max(top[0]) * scale;
+    state.reference[1] = nh_quad_max(top[1]) * scale;
 }
 
 /* Weights of the subtile, times the values; and the weights' sums. */
@@ -122,7 +122,7 @@ NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float
     });
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        state.sum[half] = nh_row_sum(state.sum[half]);
+        state.sum[half] = nh_quad_sum(state.sum[half]);
 }
 
 /* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */

@@ -6,6 +6,7 @@
  * rounding of large scores cancels. */
 #pragma once
 
+#include "lanes.cuh"
 #include "tile_product.cuh"
 
 #define NH_LOG2E 1.4426950408889634
@@ -24,16 +25,6 @@ NH_DEVICE void nh_softmax_start(struct nh_softmax &state) {
     }
 }
 
-/* Over the four lanes that share a row. */
-NH_DEVICE float nh_row_max(float value) {
-    value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
-    return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
-}
-NH_DEVICE float nh_row_sum(float value) {
-    value += __shfl_xor_sync(~0u, value, 1);
-    return value + __shfl_xor_sync(~0u, value, 2);
-}
-
 /* How much less earlier weights are worth, row by row, now that these scores have come. scale > 0, in base 2. */
 NH_DEVICE void nh_softmax_raise(struct nh_softmax &state, const nh_scores &scores, float scale,
                                 float (&shrink)[2 * NH_BLOCKS]) {
@@ -43,7 +34,7 @@ NH_DEVICE void nh_softmax_raise(struct nh_softmax &state, const nh_scores &score
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 4; i++)
             top = fmaxf(top, scores[r / 2][i / 2][r % 2 * 2 + i % 2]);
-        top = fmaxf(state.top[r], nh_row_max(top) * scale);
+        top = fmaxf(state.top[r], nh_quad_max(top) * scale);
         shrink[r] = nh_exp2(state.top[r] - top);
         state.top[r] = top;
     }
