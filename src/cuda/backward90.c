@@ -78,48 +78,40 @@ struct walked {
 
 enum { WALKED = sizeof walk_shapes / sizeof *walk_shapes };
 
-static int find_walked(const struct nh_problem *problem, struct nh_walk_counts *counts,
+static int find_walked(const struct nh_problem *problem, struct nh_walk_extents *extents,
                        struct walked walked[WALKED]) {
     int count = 0;
-    for (int i = 0; i < WALKED; i++) {
-        const int32_t *shape = walk_shapes[i];
-        if (!fits(problem, shape)) continue;
-        walked[count++] = (struct walked){.shape = shape,
-                                          .columns = (double)nh_backward90_rows(shape),
-                                          .place = nh_walk_columns_of(counts, shape)};
-    }
+    for (int i = 0; i < WALKED; i++)
+        if (fits(problem, walk_shapes[i]) && nh_walk_add(extents, walk_shapes[i]))
+            walked[count++] = (struct walked){
+                .shape = walk_shapes[i], .columns = (double)nh_backward90_rows(walk_shapes[i])};
     return count;
 }
 
 /* Both solvers ask for the same tiles of keys, one after the other: what a thread has counted last is remembered. */
-static struct nh_walk_counts *counts_of(const struct nh_problem *problem, bool keys) {
-    static _Thread_local struct {
-        struct nh_axis axis[NH_AXES];
-        int32_t rank;
-        struct nh_walk_counts counts;
-    } last[2];
-    struct nh_axis *axis = last[keys].axis;
-    bool same = last[keys].rank == problem->rank;
-    for (int a = 0; a < NH_AXES; a++)
-        same = same && nh_same_axis(&axis[a], &problem->axis[a]);
-    if (!same) nh_walk_init(&last[keys].counts, problem, keys, true);
-    memcpy(axis, problem->axis, sizeof last[keys].axis);
-    last[keys].rank = problem->rank;
-    last[keys].counts.problem = problem;
-    return &last[keys].counts;
+static struct nh_walk_counts *counts_of(const struct nh_problem *problem, bool keys,
+                                        const struct nh_walk_extents *extents) {
+    static _Thread_local struct nh_walk_counts last[2];
+    nh_walk_resume(&last[keys], problem, keys, true, extents);
+    return &last[keys];
 }
 
 int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
                        nh_backward90_offer *offer,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
-    struct nh_walk_counts *counts = counts_of(problem, keys);
+    struct nh_walk_extents extents = {.count = {0}};
     struct walked walked[WALKED];
-    int count = 0, shapes = find_walked(problem, counts, walked);
+    int count = 0, shapes = find_walked(problem, &extents, walked);
+    struct nh_walk_counts *counts = counts_of(problem, keys, &extents);
+    for (struct walked *walk = walked; walk < walked + shapes; walk++)
+        nh_walk_columns_of(counts, walk->shape, &walk->place);
     bool known = false;
     for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++) {
         const int32_t *own = own_shapes[i];
-        if (!fits(problem, own) || !nh_fused90_splits(own)) continue;
-        const struct nh_walk_rows rows = nh_walk_rows_of(counts, own, own);
+        struct nh_walk_rows rows;
+        if (!fits(problem, own) || !nh_fused90_splits(own) ||
+            !nh_walk_rows_of(counts, own, own, &rows))
+            continue;
         for (struct walked *walk = walked; walk < walked + shapes; walk++) {
             if (!known || problem->has_bias)
                 walk->offered = offer(problem, device, own, walk->shape, &walk->prices);

@@ -36,32 +36,38 @@ void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
 
 static void start(struct state *state, const struct nh_box_search *search) {
     state->search = search;
-    nh_walk_init(&state->counts, search->problem, search->inverse, false);
+    struct nh_walk_extents extents = {.count = {0}};
     for (int power = 0; power < SIZES; power++) {
         const int32_t extent = 1 << power, cube[NH_AXES] = {extent, extent, extent};
-        struct nh_walk_columns columns = nh_walk_columns_of(&state->counts, cube);
-        if (!power) state->single = columns;
+        nh_walk_add(&extents, cube);
         state->boxes[power].count = 0;
     }
+    nh_walk_start(&state->counts, search->problem, search->inverse, false, &extents);
+    nh_walk_columns_of(&state->counts, (const int32_t[NH_AXES]){1, 1, 1}, &state->single);
 }
 
+/* NULL: they are larger than any that are counted. */
 static struct boxes *boxes_of(struct state *state, int32_t size) {
-    struct boxes *boxes = state->boxes;
-    for (int32_t extent = 1; extent < size; extent *= 2)
-        boxes++;
+    int power = 0;
+    while (power < SIZES && 1 << power < size)
+        power++;
+    if (power == SIZES) return NULL;
+    struct boxes *boxes = &state->boxes[power];
     if (boxes->count) return boxes;
-    boxes->count = nh_tile_boxes(state->search->problem, size, boxes->extent);
-    for (int i = 0; i < boxes->count; i++) {
-        boxes->columns[i] = nh_walk_columns_of(&state->counts, boxes->extent[i]);
+    int found = nh_tile_boxes(state->search->problem, size, boxes->extent);
+    for (int i = 0; i < found; i++) {
+        if (!nh_walk_columns_of(&state->counts, boxes->extent[i], &boxes->columns[i])) break;
         boxes->rows[i].of[0] = NULL;
+        boxes->count++;
     }
     return boxes;
 }
 
+/* NULL: there is no room to count them. */
 static const struct nh_walk_rows *rows_of(struct state *state, struct boxes *boxes, int i) {
-    if (!boxes->rows[i].of[0])
-        boxes->rows[i] = nh_walk_rows_of(&state->counts, boxes->extent[i], boxes->extent[i]);
-    return &boxes->rows[i];
+    const int32_t *box = boxes->extent[i];
+    bool known = boxes->rows[i].of[0] || nh_walk_rows_of(&state->counts, box, box, &boxes->rows[i]);
+    return known ? &boxes->rows[i] : NULL;
 }
 
 /* ---- bounds ---- */
@@ -137,14 +143,16 @@ static void rank_pairs(struct state *state, const struct nh_box_variant *variant
     if (bound.residents <= 0) return;
     struct boxes *rows = boxes_of(state, variant->rows),
                  *columns = boxes_of(state, variant->columns);
+    if (!rows || !columns) return;
     struct nh_box_choice found[MOST_OF_VARIANT];
     struct ranking of_variant = {found, 0, (int)nh_min(kept->capacity, MOST_OF_VARIANT)};
     for (int i = 0; i < rows->count; i++) {
         if (bound.least >= fmin(limit_of(kept), limit_of(&of_variant))) break;
+        const struct nh_walk_rows *walked = rows_of(state, rows, i);
+        if (!walked) continue;
         struct nh_box_choice choice = {.variant = variant};
         memcpy(choice.row, rows->extent[i], sizeof choice.row);
-        rank_columns(state, &bound, &choice, rows_of(state, rows, i), columns, limit_of(kept),
-                     &of_variant);
+        rank_columns(state, &bound, &choice, walked, columns, limit_of(kept), &of_variant);
     }
     for (int i = 0; i < of_variant.count; i++)
         insert(kept, &found[i]);

@@ -218,6 +218,7 @@ struct search {
     const struct nh_problem *problem;
     const struct nh_device *device;
     double memory_ns;
+    struct nh_walk_extents extents;
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
     int keys;
@@ -240,7 +241,9 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     struct key_tile *key = &search->key[search->keys];
     struct nh_config config = {{0}};
     int32_t *value = config.value;
-    if (!of_rank(shape, problem->rank) || !nh_fused90_boxes_fit(problem, shape)) return;
+    if (!of_rank(shape, problem->rank) || !nh_fused90_boxes_fit(problem, shape) ||
+        !nh_walk_add(&search->extents, shape))
+        return;
     memcpy(value + KX, shape, 3 * sizeof *shape);
     for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
         int of = value[WARPGROUPS] - 2;
@@ -250,8 +253,13 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     }
     key->shape = shape;
     key->extra = extra_tiles(problem, value);
-    key->columns = nh_walk_columns_of(&search->counts, shape);
     search->keys++;
+}
+
+static void start_counts(struct search *search) {
+    nh_walk_start(&search->counts, search->problem, false, true, &search->extents);
+    for (struct key_tile *key = search->key; key < search->key + search->keys; key++)
+        nh_walk_columns_of(&search->counts, key->shape, &key->columns);
 }
 
 /* With every key tile, queries held or not. */
@@ -289,12 +297,13 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     int32_t slab[3];
     queries.value[WARPGROUPS] = rows / 64;
     queries.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
-    const struct nh_walk_rows whole = nh_walk_rows_of(&search->counts, q, q);
+    struct nh_walk_rows whole, parts;
+    if (!nh_walk_rows_of(&search->counts, q, q, &whole)) return;
     for (queries.value[STACK] = 0; queries.value[STACK] < NH_AXES; queries.value[STACK]++) {
         if (!nh_fused90_slab(q, heads, queries.value[STACK], slab) ||
-            (problem->has_bias && heads == 1 && !nh_fused90_pairs(slab)))
+            (problem->has_bias && heads == 1 && !nh_fused90_pairs(slab)) ||
+            !nh_walk_rows_of(&search->counts, q, slab, &parts))
             continue;
-        const struct nh_walk_rows parts = nh_walk_rows_of(&search->counts, q, slab);
         try_rows(search, &queries, &whole, &parts);
     }
 }
@@ -312,9 +321,10 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     search.memory_ns = nh_cuda_memory_ns(problem, device->backend);
     search.keys = search.count = 0;
     search.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
-    nh_walk_init(&search.counts, problem, false, true);
+    memset(&search.extents, 0, sizeof search.extents);
     for (size_t i = 0; i < KEY_TILES; i++)
         add_keys(&search, k_shapes[i]);
+    start_counts(&search);
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
         if (!of_rank(q_shapes[i], problem->rank)) continue;
         for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)

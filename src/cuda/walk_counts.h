@@ -14,12 +14,21 @@ struct nh_walk_line {
     double tiles, visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS], longest[NH_MOST_EXTENTS];
 };
 
+/* Extents of column tiles, none twice on an axis. */
+struct nh_walk_extents {
+    int count[NH_AXES];
+    int32_t extent[NH_AXES][NH_MOST_EXTENTS];
+};
+
+/* Adds those of a tile, from zeros on; false, and nothing added, if there is no room for them. */
+bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3]);
+
 struct nh_walk_counts {
-    const struct nh_problem *problem;
+    struct nh_axis axis[NH_AXES];
     /* rows are keys; row tiles that only the longest dilation groups have are walked in all of them */
     bool inverse, beyond;
-    int extents[NH_AXES], lines[NH_AXES];
-    int32_t extent[NH_AXES][NH_MOST_EXTENTS];
+    struct nh_walk_extents columns;
+    int lines[NH_AXES];
     struct nh_walk_line line[NH_AXES][NH_MOST_LINES];
 };
 
@@ -31,15 +40,22 @@ struct nh_walk_columns {
     int8_t place[NH_AXES];
 };
 
-void nh_walk_init(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
-                  bool beyond);
+/* Walks over tiles with these extents of columns and no others. */
+void nh_walk_start(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
+                   bool beyond, const struct nh_walk_extents *columns);
 
-/* All of them before the first rows. */
-struct nh_walk_columns nh_walk_columns_of(struct nh_walk_counts *counts, const int32_t tile[3]);
+/* The same of counts that were started before, or zeros: what is counted stays where it is of the same walks. */
+void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
+                    bool beyond, const struct nh_walk_extents *columns);
 
-/* Of row tiles made of parts, as for nh_tiling_part_count. */
-struct nh_walk_rows nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3],
-                                    const int32_t part[3]);
+/* False: of a tile that was not added. */
+bool nh_walk_columns_of(const struct nh_walk_counts *counts, const int32_t tile[3],
+                        struct nh_walk_columns *columns);
+
+/* Of row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room for more, or no tile
+ * of columns. */
+bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const int32_t part[3],
+                     struct nh_walk_rows *found);
 
 static inline double nh_walk_items(const struct nh_walk_rows *rows) {
     return rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles;
