@@ -44,6 +44,8 @@ CONTENDER = "choices"
 LIMITS = (1.02, 1.05, 1.10, 1.15)
 MOST_EXCEPTIONS = 60
 
+Kernels = set[tuple[Any, ...]]  # what they are made of
+
 
 class Worker:
     """A process of build/choices."""
@@ -106,7 +108,13 @@ def head_dim(problem: str) -> str:
     return re.search(r"b\d+h\d+d(\d+)", problem).group(1)
 
 
-def kernels(line: Result) -> set[tuple[Any, ...]]:
+def group_of(problem: str) -> tuple[str, ...]:
+    """Problems of two groups have no kernel in common."""
+    op, dtype = problem.split(":")[:2]
+    return op, dtype, head_dim(problem), str(rank_of(problem))
+
+
+def kernels(line: Result) -> Kernels:
     """What has to be compiled for a problem, as far as configs tell: some hold the tiles of two launches."""
     op, dtype, _, _, window, *others = line["problem"].split(":")
     dilated = any(other.startswith("d") for other in others)
@@ -124,30 +132,62 @@ def take_turns(lists: Iterable[list[str]]) -> list[str]:
     return [item for turn in itertools.zip_longest(*lists) for item in turn if item]
 
 
-def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> list[str]:
-    """As many problems of each head dim, in the suite's order; those past the first few that would take many more kernels
-    are passed over."""
-    known: set[tuple[Any, ...]] = set()
+def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> dict[str, Kernels]:
+    """As many problems of each head dim, in the suite's order, with their kernels; those past the first few that would
+    take many more kernels are passed over."""
+    known: Kernels = set()
     drawn: dict[str, list[str]] = {dim: [] for dim in sorted({head_dim(text) for text in suite})}
     most = math.ceil(options.sample / len(drawn))
+    needed: dict[str, Kernels] = {}
     for text in suite:
         mine = drawn[head_dim(text)]
         if len(mine) == most:
             continue
         problem = f"{KINDS[len(mine) % len(KINDS)]}:{text}"
-        needed = kernels(worker.ask(f"list {problem} {options.only}"))
-        if len(mine) < options.free or len(needed - known) <= options.new:
-            known |= needed
+        needed[problem] = kernels(worker.ask(f"list {problem} {options.only}"))
+        if len(mine) < options.free or len(needed[problem] - known) <= options.new:
+            known |= needed[problem]
             mine.append(problem)
-    return take_turns(drawn.values())
+    return {problem: needed[problem] for problem in take_turns(drawn.values())}
+
+
+def draw_again(suite: list[str], worker: Worker, options: argparse.Namespace) -> dict[str, Kernels]:
+    """The sample of that number: none holds a problem of an earlier one, whatever its operation and dtype."""
+    for _ in range(options.seed):
+        gone = {problem.split(":", 2)[2] for problem in draw(suite, worker, options)}
+        suite = [text for text in suite if text not in gone]
+    return draw(suite, worker, options)
+
+
+def take_share(needed: dict[str, Kernels], number: int, count: int) -> list[str]:
+    """Of as many shares of about as many kernels, the one of that number; no two have a kernel in common."""
+    groups: dict[tuple[str, ...], Kernels] = defaultdict(set)
+    for problem, mine in needed.items():
+        groups[group_of(problem)] |= mine
+    sizes, home = [0] * count, {}
+    for group in sorted(groups, key=lambda group: (-len(groups[group]), group)):
+        home[group] = sizes.index(min(sizes))
+        sizes[home[group]] += len(groups[group])
+    return [problem for problem in needed if home[group_of(problem)] == number - 1]
+
+
+def shares(text: str) -> tuple[int, int]:
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(text)
+    return number, count
 
 
 def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
     """Ranks in turns, on each of them head dims, and on each of these operations and dtypes."""
     worker = Worker((options.choices, options.cut), {})
-    suites = [draw(tool.suite(rank, MOST_OF_SUITE, None), worker, options) for rank in options.ranks]
+    needed: dict[str, Kernels] = {}
+    drawn = [draw_again(tool.suite(rank, MOST_OF_SUITE, None), worker, options) for rank in options.ranks]
     worker.process.kill()
-    return take_turns(suites)
+    for one in drawn:
+        needed |= one
+    problems = take_turns([[*one] for one in drawn])
+    return take_share({problem: needed[problem] for problem in problems}, *options.share)
 
 
 def measure_all(options: argparse.Namespace, records: Records, problems: list[str], cache: str) -> None:
@@ -302,8 +342,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
+    parser.add_argument("--seed", type=int, default=0, help="number of the sample; no two have a problem in common (0)")
+    parser.add_argument("--share", type=shares, default=(1, 1), metavar="K/N", help="its K-th of N shares (1/1)")
     parser.add_argument("--free", type=int, default=5, help="of each head dim, the first whatever kernels they take (5)")
-    parser.add_argument("--new", type=int, default=5, help="kernels that any other may take beside earlier ones' (5)")
+    parser.add_argument("--new", type=int, default=8, help="kernels that any other may take beside earlier ones' (8)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--cut", type=float, default=1.5, help="leave out those estimated so many times slower (1.5)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="one of which times (all cores)")
