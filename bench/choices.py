@@ -33,7 +33,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Optional
 
-from study import ROOT, Records, Tool, find_commit, find_where, read_lines, where_all
+from study import ROOT, Records, Tool, find_commit, find_where, read_lines, share_of, take_share, where_all
 from study_report import Result, Where
 
 # Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
@@ -159,25 +159,6 @@ def draw_again(suite: list[str], worker: Worker, options: argparse.Namespace) ->
     return draw(suite, worker, options)
 
 
-def take_share(needed: dict[str, Kernels], number: int, count: int) -> list[str]:
-    """Of as many shares of about as many kernels, the one of that number; no two have a kernel in common."""
-    groups: dict[tuple[str, ...], Kernels] = defaultdict(set)
-    for problem, mine in needed.items():
-        groups[group_of(problem)] |= mine
-    sizes, home = [0] * count, {}
-    for group in sorted(groups, key=lambda group: (-len(groups[group]), group)):
-        home[group] = sizes.index(min(sizes))
-        sizes[home[group]] += len(groups[group])
-    return [problem for problem in needed if home[group_of(problem)] == number - 1]
-
-
-def shares(text: str) -> tuple[int, int]:
-    number, count = map(int, text.split("/"))
-    if not 1 <= number <= count:
-        raise ValueError(text)
-    return number, count
-
-
 def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
     """Ranks in turns, on each of them head dims, and on each of these operations and dtypes."""
     worker = Worker((options.choices, options.cut), {})
@@ -187,7 +168,11 @@ def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
     for one in drawn:
         needed |= one
     problems = take_turns([[*one] for one in drawn])
-    return take_share({problem: needed[problem] for problem in problems}, *options.share)
+    groups: dict[tuple[str, ...], Kernels] = defaultdict(set)
+    for problem in problems:
+        groups[group_of(problem)] |= needed[problem]
+    mine = take_share(groups, options.share)
+    return [problem for problem in problems if group_of(problem) in mine]
 
 
 def measure_all(options: argparse.Namespace, records: Records, problems: list[str], cache: str) -> None:
@@ -343,7 +328,7 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
     parser.add_argument("--seed", type=int, default=0, help="number of the sample; no two have a problem in common (0)")
-    parser.add_argument("--share", type=shares, default=(1, 1), metavar="K/N", help="its K-th of N shares (1/1)")
+    parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N", help="its K-th of N shares (1/1)")
     parser.add_argument("--free", type=int, default=5, help="of each head dim, the first whatever kernels they take (5)")
     parser.add_argument("--new", type=int, default=8, help="kernels that any other may take beside earlier ones' (8)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")

@@ -28,7 +28,8 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -203,6 +204,39 @@ def schedule(suites: list[list[str]], dtypes: list[str]) -> Iterator[tuple[str, 
                 yield suite[place], dtype
 
 
+def share_of(text: str) -> tuple[int, int]:
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(text)
+    return number, count
+
+
+def take_share(groups: Mapping[Any, Sized], share: tuple[int, int]) -> set[Any]:
+    """The groups in the share of this number, of so many of about one size."""
+    number, count = share
+    sizes, homes = [0] * count, defaultdict(set)
+    for group in sorted(groups, key=lambda group: (-len(groups[group]), group)):
+        home = sizes.index(min(sizes))
+        sizes[home] += len(groups[group])
+        homes[home].add(group)
+    return homes[number - 1]
+
+
+def keep_share(suites: list[list[str]], share: tuple[int, int]) -> list[list[str]]:
+    """By ranks and head dims: those of two shares have no kernels in common."""
+    groups = defaultdict(list)
+    for suite in suites:
+        for text in suite:
+            groups[group_of(text)].append(text)
+    mine = take_share(groups, share)
+    return [[text for text in suite if group_of(text) in mine] for suite in suites]
+
+
+def group_of(text: str) -> tuple[str, int]:
+    sizes, lengths = text.split(":")[:2]
+    return sizes.partition("d")[2], lengths.count("x") + 1
+
+
 def measure_all(
     records: Records, work: list[tuple[str, str]], study: Any, at_once: int, budget_s: float, command: str
 ) -> None:
@@ -276,6 +310,8 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--sample", type=int, default=200, help="problems of each rank (200)")
     parser.add_argument("--skip", type=int, default=0, help="of these, leave out so many, that another run measures (0)")
+    share = "of the problems, the K-th of N shares, for as many GPUs (1/1)"
+    parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N", help=share)
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--most-gflop", type=float, help="leave out problems with more operations")
     parser.add_argument("--dense-gflop", type=float, help="leave out dense attention with more (CPU: 20; GPU: no limit)")
@@ -292,6 +328,7 @@ def main() -> None:
         return
     tool = Tool(options.nhood, options.device, options.threads, options.min_time, options.tune)
     suites = [tool.suite(rank, options.sample, options.most_gflop)[options.skip :] for rank in options.ranks]
+    suites = keep_share(suites, options.share)
     options.output.mkdir(parents=True, exist_ok=True)
     records = Records(options.output / "study.jsonl", find_where(tool))
     work = list(schedule(suites, options.dtypes))

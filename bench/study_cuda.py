@@ -93,6 +93,16 @@ def dense_call(backend: SDPBackend, op: str, memory: Memory) -> Callable[[], Any
     return call
 
 
+def measure_ceilings(device: int) -> dict[str, Result]:
+    """By dtype."""
+    ceilings = {}
+    for name, dtype in NUMBERS.items():
+        found = c.Ceilings(struct_size=ctypes.sizeof(c.Ceilings))
+        c.check(c.lib.nhood_device_measure(_plans.current_context().handle, device, dtype, found))
+        ceilings[name] = {"peak_flops_per_s": found.flops_per_s, "copy_bytes_per_s": found.bytes_per_s}
+    return ceilings
+
+
 def by_problem(asked: list[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
     found = defaultdict(list)
     for text, contender in asked:
@@ -113,19 +123,14 @@ class CudaStudy:
         dense_gflop: float = math.inf,
         tune_s: float = 0,
         alone: Any = None,
+        ceilings: Optional[dict[str, Result]] = None,
     ) -> None:
-        """alone: a lock, held while the clock runs"""
+        """alone: a lock, held while the clock runs; ceilings: what measure_ceilings found"""
         self.device, self.number, self.turns = device, number, turns
         self.dense_gflop, self.tune_s = dense_gflop, tune_s
         self.alone = alone or contextlib.nullcontext()
         self.clock = Clock(device)
-        with self.alone:
-            self.ceilings = {name: self.measure_ceilings(number) for name, number in NUMBERS.items()}
-
-    def measure_ceilings(self, dtype: int) -> Result:
-        found = c.Ceilings(struct_size=ctypes.sizeof(c.Ceilings))
-        c.check(c.lib.nhood_device_measure(_plans.current_context().handle, self.number, dtype, found))
-        return {"peak_flops_per_s": found.flops_per_s, "copy_bytes_per_s": found.bytes_per_s}
+        self.ceilings = ceilings or measure_ceilings(number)
 
     def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
         """Yields each pair with its result, those of one problem after each other."""
@@ -213,7 +218,11 @@ def _begin(name: str, *options: Any) -> None:
     warnings.filterwarnings("ignore", module="torch")  # why a backend refuses is in the results
     warnings.filterwarnings("ignore", message=".*attention.*")
     device = torch.device(name)
-    _study = CudaStudy(device, _plans.current_context().cuda_devices[device.index or 0], *options)
+    _study = CudaStudy(device, number_of(device), *options)
+
+
+def number_of(device: torch.device) -> int:
+    return _plans.current_context().cuda_devices[device.index or 0]
 
 
 def _measure(asked: list[tuple[str, str]]) -> list[tuple[str, str, Result]]:
@@ -226,9 +235,10 @@ class Workers:
     contenders = CONTENDERS
 
     def __init__(self, count: int, device: str, *options: Any) -> None:
-        """options: of CudaStudy, but for the lock"""
+        """options: of CudaStudy, but for the lock and the ceilings"""
         context = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(count, context, _begin, (device, *options, context.Lock()))
+        options += (context.Lock(), measure_ceilings(number_of(torch.device(device))))
+        self.pool = ProcessPoolExecutor(count, context, _begin, (device, *options))
 
     def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
         made = [self.pool.submit(_measure, pairs) for pairs in by_problem(asked).values()]

@@ -87,10 +87,20 @@ def test_draw_passes_over_what_shares_little():
     drawn = choices.draw(wide + narrow, Planner(), options)
     # of each head dim the first in any case; 9 has too many kernels of its own; of backward passes (every second) none
     # are known
-    assert drawn == [f"{kind}:{text}" for kind, text in (
+    assert [*drawn] == [f"{kind}:{text}" for kind, text in (
         (choices.KINDS[0], narrow[0]), (choices.KINDS[0], wide[0]),
         (choices.KINDS[1], wide[2]), (choices.KINDS[2], wide[3]), (choices.KINDS[3], wide[4]),
     )]  # fmt: skip
+
+
+def test_samples_of_two_numbers_have_no_problem_in_common():
+    options = argparse.Namespace(free=9, new=0, sample=3, only="")
+    suite = [f"b1h1d32:64:w{window}" for window in range(1, 10)]
+    drawn = []
+    for options.seed in range(3):
+        drawn += choices.draw_again(suite, Planner(), options)
+    texts = [problem.split(":", 2)[2] for problem in drawn]
+    assert texts == suite
 
 
 def test_kernels_of_two_launches():

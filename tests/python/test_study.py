@@ -140,6 +140,19 @@ def test_several_problems_at_once(tmp_path):
     assert len(records.known) == 6
 
 
+def test_shares_are_whole_groups_of_about_one_size():
+    groups = {"a": range(7), "b": range(4), "c": range(2), "d": range(2)}
+    shares = [study.take_share(groups, (number, 2)) for number in (1, 2)]
+    assert shares == [{"a"}, {"b", "c", "d"}]
+    suites = [[A, "b1h1d64:64:w7", B], [PLANE]]
+    kept = [study.keep_share(suites, (number, 3)) for number in (1, 2, 3)]
+    assert kept == [[[A, B], []], [["b1h1d64:64:w7"], []], [[], [PLANE]]]
+    assert study.keep_share(suites, study.share_of("1/1")) == suites
+    for wrong in ("0/2", "3/2", "1"):
+        with pytest.raises(ValueError):
+            study.share_of(wrong)
+
+
 def test_ranks_and_dtypes_take_turns():
     order = list(study.schedule([["a", "b"], ["c"]], ["f16", "f32"]))
     assert order == [("a", "f16"), ("a", "f32"), ("c", "f16"), ("c", "f32"), ("b", "f16"), ("b", "f32")]

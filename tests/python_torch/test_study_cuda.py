@@ -40,11 +40,15 @@ def test_fused_is_a_fused_solver_even_where_another_is_chosen(monkeypatch, chose
     assert study.plans(TEXT, "split90") == {"absent": "no solver takes it: only the backward pass"}
 
 
+def without_ceilings(device):
+    return {"f16": {}}
+
+
 @pytest.mark.skipif(not GPUS, reason="needs a CUDA device, or tests/emulator in its place")
 def test_a_small_study(monkeypatch):
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")  # the emulator computes in host memory
     if device.type == "cpu":
-        monkeypatch.setattr(study_cuda.CudaStudy, "measure_ceilings", lambda self, dtype: {})
+        monkeypatch.setattr(study_cuda, "measure_ceilings", without_ceilings)
     study = study_cuda.CudaStudy(device, GPUS[0], turns=1)
     texts = (TEXT, TEXT.replace("fwd", "bwd"))
     asked = [(text, name) for text in texts for name in ("fused", "naive", "gemm", "dense flash", "dense cuDNN")]
@@ -78,6 +82,8 @@ def begin(*options):
 
 def test_workers_measure_everything_once(monkeypatch):
     monkeypatch.setattr(study_cuda, "_begin", begin)
+    monkeypatch.setattr(study_cuda, "number_of", lambda device: 0)
+    monkeypatch.setattr(study_cuda, "measure_ceilings", without_ceilings)
     workers = study_cuda.Workers(2, "cuda:0", 1, math.inf, 0)
     asked = [(f"{op}:f16:b{batch}h1d32:64:w7", "fused") for batch in range(1, 6) for op in ("fwd", "bwd")]
     found = list(workers.measure(asked))
