@@ -5,7 +5,6 @@
 
 #include <locale.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,28 +16,43 @@ struct writer {
     size_t capacity, length;
 };
 
-static void put(struct writer *writer, const char *format, ...) NH_PRINTF(2, 3);
-static void put(struct writer *writer, const char *format, ...) {
-    size_t room = writer->length < writer->capacity ? writer->capacity - writer->length : 0;
-    va_list arguments;
-    va_start(arguments, format);
-    char *at = room ? writer->text + writer->length : NULL;
-    int written = vsnprintf(at, room, format, arguments);
-    va_end(arguments);
-    /* The text has '.' in every locale. No format here prints the locale's separator otherwise. */
-    char point = *localeconv()->decimal_point;
-    for (char *c = at; at && point != '.' && *c; c++)
-        if (*c == point) *c = '.';
-    if (written > 0) writer->length += (size_t)written;
+static void put(struct writer *writer, const char *text) {
+    size_t length = strlen(text);
+    if (writer->length < writer->capacity) {
+        size_t room = writer->capacity - writer->length - 1, copied = length < room ? length : room;
+        memcpy(writer->text + writer->length, text, copied);
+        writer->text[writer->length + copied] = '\0';
+    }
+    writer->length += length;
+}
+
+/* By hand: the text is wisdom's key, and of what planning by wisdom takes it would be a good part. */
+static void put_integer(struct writer *writer, const char *lead, int64_t value) {
+    char digits[24], *first = digits + sizeof digits - 1;
+    *first = '\0';
+    put(writer, lead);
+    do
+        *--first = (char)('0' + value % 10);
+    while ((value /= 10) != 0);
+    put(writer, first);
+}
+
+/* The text has '.' in every locale. */
+static void put_number(struct writer *writer, const char *lead, double value) {
+    char number[40];
+    snprintf(number, sizeof number, "%.17g", value);
+    char *point = strchr(number, *localeconv()->decimal_point);
+    if (point) *point = '.';
+    put(writer, lead);
+    put(writer, number);
 }
 
 static void put_axes(struct writer *writer, const struct nh_problem *problem, const char *lead,
                      size_t offset) {
-    put(writer, "%s", lead);
-    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++, lead = "x") {
         int64_t value;
         memcpy(&value, (const char *)&problem->axis[a] + offset, sizeof value);
-        put(writer, "%s%lld", a > NH_AXES - problem->rank ? "x" : "", (long long)value);
+        put_integer(writer, lead, value);
     }
 }
 
@@ -50,23 +64,24 @@ size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capa
         dilated |= problem->axis[a].dilation > 1;
         causal |= problem->axis[a].causal != 0;
     }
-    put(&writer, "%s:%s:b%lldh%lld", nh_op_name(problem->op), nh_dtype_name(problem->dtype),
-        (long long)problem->batch, (long long)problem->heads);
-    if (problem->kv_heads != problem->heads) put(&writer, "k%lld", (long long)problem->kv_heads);
-    put(&writer, "d%lld", (long long)problem->dim);
-    if (problem->dim_v != problem->dim) put(&writer, "v%lld", (long long)problem->dim_v);
+    put(&writer, nh_op_name(problem->op));
+    put(&writer, ":");
+    put(&writer, nh_dtype_name(problem->dtype));
+    put_integer(&writer, ":b", problem->batch);
+    put_integer(&writer, "h", problem->heads);
+    if (problem->kv_heads != problem->heads) put_integer(&writer, "k", problem->kv_heads);
+    put_integer(&writer, "d", problem->dim);
+    if (problem->dim_v != problem->dim) put_integer(&writer, "v", problem->dim_v);
     put_axes(&writer, problem, ":", offsetof(struct nh_axis, length));
     put_axes(&writer, problem, ":w", offsetof(struct nh_axis, window));
     if (strided) put_axes(&writer, problem, ":s", offsetof(struct nh_axis, stride));
     if (dilated) put_axes(&writer, problem, ":d", offsetof(struct nh_axis, dilation));
-    if (causal) {
-        put(&writer, ":c");
-        for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
-            put(&writer, "%d", (int)problem->axis[a].causal);
-    }
-    if (problem->extra_tokens) put(&writer, ":x%lld", (long long)problem->extra_tokens);
+    if (causal) put(&writer, ":c");
+    for (int a = NH_AXES - problem->rank; causal && a < NH_AXES; a++)
+        put(&writer, problem->axis[a].causal ? "1" : "0");
+    if (problem->extra_tokens) put_integer(&writer, ":x", problem->extra_tokens);
     double usual = problem->op == NHOOD_OP_PN ? 1.0 : 1.0 / sqrt((double)problem->dim);
-    if (problem->scale != usual) put(&writer, ":scale%.17g", problem->scale);
+    if (problem->scale != usual) put_number(&writer, ":scale", problem->scale);
     if (problem->has_bias) put(&writer, ":rpb");
     if (problem->flags & NHOOD_FLAG_DETERMINISTIC) put(&writer, ":det");
     if (problem->flags & NHOOD_FLAG_ALLOW_TF32) put(&writer, ":tf32");

@@ -21,37 +21,97 @@ static void join(char *text, size_t capacity, const char *name, const char *reas
 
 /* What a solver has no knobs for is 0, so that configs can be compared as a whole. */
 static int candidates_of(const struct nh_request *request, const struct nh_solver *solver,
-                         struct nh_config config[MOST_CANDIDATES]) {
-    memset(config, 0, MOST_CANDIDATES * sizeof *config);
-    return solver->candidates(request->problem, request->device, config, MOST_CANDIDATES);
+                         struct nh_config *config, int capacity) {
+    memset(config, 0, (size_t)capacity * sizeof *config);
+    return solver->candidates(request->problem, request->device, config, capacity);
 }
 
-/* What wisdom knows to be fastest, and whether its solver would still propose it: wisdom may be older than the solver. */
-struct wise {
-    struct nh_wise_choice known;
-    bool proposed;
+/* ---- the best of each solver ---- */
+
+/* What solvers have answered, by rows of the table. */
+struct survey {
+    uint32_t asked;
+    const char *refusal[NH_MOST_SOLVERS]; /* NULL: it takes the problem */
+    struct nh_choice best[NH_MOST_SOLVERS];
 };
 
-/* Solvers are asked for their best candidate, that of the wise choice for all of them. */
-static struct nh_choice best_of(const struct nh_request *request, const struct nh_solver *solver,
-                                struct wise *wise) {
-    struct nh_config config[MOST_CANDIDATES];
-    const struct nh_choice *known = &wise->known.choice;
-    bool all = solver == known->solver;
-    memset(config, 0, (all ? MOST_CANDIDATES : 1) * sizeof *config);
-    int count =
-        solver->candidates(request->problem, request->device, config, all ? MOST_CANDIDATES : 1);
-    for (int i = 0; all && i < count; i++)
-        wise->proposed |= !memcmp(&config[i], &known->config, sizeof *config);
-    struct nh_choice best = {.solver = NULL};
-    if (count < 1) return best;
-    best.solver = solver;
-    best.config = config[0];
-    best.estimate_ns = solver->estimate(request->problem, request->device, &best.config, NULL);
-    return best;
+static bool is_row(const struct nh_request *request, int row) {
+    return row < NH_MOST_SOLVERS && request->table[row];
 }
 
-/* Behind all that are no slower, so that ties go to the earlier row of the table. */
+/* wanted: NULL, or a config; true if the solver still proposes it. */
+static bool ask(const struct nh_request *request, int row, const struct nh_config *wanted,
+                struct survey *survey) {
+    const struct nh_solver *solver = request->table[row];
+    struct nh_choice *best = &survey->best[row];
+    struct nh_config config[MOST_CANDIDATES];
+    bool proposed = false;
+    survey->asked |= UINT32_C(1) << row;
+    survey->refusal[row] = solver->refuse(request->problem, request->device);
+    if (survey->refusal[row]) return false;
+    int count = candidates_of(request, solver, config, wanted ? MOST_CANDIDATES : 1);
+    if (count < 1) survey->refusal[row] = "no config fits";
+    if (count < 1) return false;
+    for (int i = 0; wanted && i < count; i++)
+        proposed |= !memcmp(&config[i], wanted, sizeof *wanted);
+    *best = (struct nh_choice){.solver = solver, .config = config[0]};
+    best->estimate_ns = solver->estimate(request->problem, request->device, &best->config, NULL);
+    return proposed;
+}
+
+/* Whether the solver takes the problem; no solver is asked twice. */
+static bool takes(const struct nh_request *request, int row, struct survey *survey) {
+    if (!nh_asked(request, request->table[row])) return false;
+    if (!(survey->asked >> row & 1)) ask(request, row, NULL, survey);
+    return !survey->refusal[row];
+}
+
+/* ---- what wisdom knows ---- */
+
+/* Ties go to the earlier row. */
+static bool precedes(const struct survey *survey, int row, int other) {
+    double ns = survey->best[row].estimate_ns, other_ns = survey->best[other].estimate_ns;
+    return ns < other_ns || (ns == other_ns && row < other);
+}
+
+/* Whether the solver of the least estimate is one of `rows`. Of these, more are asked only if those that were do not say. */
+static bool prefers(const struct nh_request *request, uint32_t rows, struct survey *survey) {
+    uint32_t asked = survey->asked & rows;
+    int other = -1;
+    for (int row = 0; is_row(request, row); row++)
+        if (!(rows >> row & 1) && takes(request, row, survey) &&
+            (other < 0 || precedes(survey, row, other)))
+            other = row;
+    if (other < 0) return true;
+    for (int again = 0; again < 2; again++, asked = rows)
+        for (int row = 0; is_row(request, row); row++)
+            if (asked >> row & 1 && takes(request, row, survey) && precedes(survey, row, other))
+                return true;
+    return false;
+}
+
+/* The fastest candidate that wisdom knows, if its solver would still propose it: wisdom may be older than the solver.
+ * Records without any of the solver that the estimate prefers say nothing against it: they are of a contest held to one
+ * solver, or older than it. */
+static bool rank_by_wisdom(const struct nh_request *request, struct survey *survey,
+                           struct nh_ranking *ranking) {
+    struct nh_wisdom_key key;
+    struct nh_wise_choice wise = {.row = 0};
+    if (!nh_wisdom_has_any(request->wisdom)) return false;
+    nh_wisdom_key(request->device, request->problem, &key);
+    do {
+        nh_wise_next(request, &key, &wise);
+        if (!wise.choice.solver) return false;
+    } while (!ask(request, wise.row, &wise.choice.config, survey));
+    if (!prefers(request, nh_wise_rows(request, &key), survey)) return false;
+    ranking->choice[0] = wise.choice;
+    ranking->count = 1;
+    return true;
+}
+
+/* ---- ranking ---- */
+
+/* Behind all that are no slower. */
 static void insert(struct nh_ranking *ranking, const struct nh_choice *choice) {
     int at = ranking->count++;
     for (; at > 0 && ranking->choice[at - 1].estimate_ns > choice->estimate_ns; at--)
@@ -59,59 +119,32 @@ static void insert(struct nh_ranking *ranking, const struct nh_choice *choice) {
     ranking->choice[at] = *choice;
 }
 
-/* ---- what wisdom knows ---- */
-
-/* Moves wisdom's choice to the front, in place of the same solver's estimate. Records without any of the solver
- * that the estimate prefers say nothing against it: they are of a contest held to one solver, or older than it. */
-static void prefer_wisdom(const struct nh_request *request, const struct nh_wisdom_key *key,
-                          struct wise *wise, struct nh_ranking *ranking) {
-    struct nh_choice *chosen = &wise->known.choice;
-    if (!chosen->solver || !nh_wise_about(request, key, ranking->choice[0].solver)) return;
-    while (!wise->proposed) {
-        nh_wise_next(request, key, &wise->known);
-        if (!chosen->solver) return;
-        if (!chosen->solver->refuse(request->problem, request->device))
-            best_of(request, chosen->solver, wise);
-    }
-    chosen->estimate_ns =
-        chosen->solver->estimate(request->problem, request->device, &chosen->config, NULL);
-    int at = 0;
-    while (ranking->choice[at].solver != chosen->solver)
-        at++;
-    for (; at > 0; at--)
-        ranking->choice[at] = ranking->choice[at - 1];
-    ranking->choice[0] = *chosen;
-}
-
-nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking) {
+static nhood_status rank_by_estimate(const struct nh_request *request, struct survey *survey,
+                                     struct nh_ranking *ranking) {
     char refusals[3072] = "";
     int count = 0;
-    struct nh_wisdom_key key;
-    struct wise wise = {.proposed = false};
     ranking->count = 0;
-    if (nh_wisdom_has_any(request->wisdom)) {
-        nh_wisdom_key(request->device, request->problem, &key);
-        nh_wise_next(request, &key, &wise.known);
-    }
-    for (int i = 0; request->table[i] && ranking->count < NH_MOST_SOLVERS; i++) {
-        const struct nh_solver *solver = request->table[i];
-        if (!nh_asked(request, solver)) continue;
+    for (int row = 0; is_row(request, row); row++) {
+        if (!nh_asked(request, request->table[row])) continue;
         count++;
-        const char *refusal = solver->refuse(request->problem, request->device);
-        struct nh_choice best = {.solver = NULL};
-        if (!refusal) best = best_of(request, solver, &wise);
-        if (best.solver) {
-            insert(ranking, &best);
+        if (takes(request, row, survey)) {
+            insert(ranking, &survey->best[row]);
         } else {
-            join(refusals, sizeof refusals, solver->name, refusal ? refusal : "no config fits");
+            join(refusals, sizeof refusals, request->table[row]->name, survey->refusal[row]);
         }
     }
     if (!count)
         return nh_error(NHOOD_ERR_ARGUMENT, "options.solver = '%s': no such solver runs on %s",
                         request->only ? request->only : "", request->device->info.name);
     if (!ranking->count) return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", refusals);
-    prefer_wisdom(request, &key, &wise, ranking);
     return NHOOD_OK;
+}
+
+nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking) {
+    struct survey survey;
+    survey.asked = 0;
+    if (rank_by_wisdom(request, &survey, ranking)) return NHOOD_OK;
+    return rank_by_estimate(request, &survey, ranking);
 }
 
 int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity) {
@@ -121,7 +154,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         if (!nh_asked(request, solver) || solver->refuse(request->problem, request->device))
             continue;
         struct nh_config config[MOST_CANDIDATES];
-        int configs = candidates_of(request, solver, config);
+        int configs = candidates_of(request, solver, config, MOST_CANDIDATES);
         for (int c = 0; c < configs; c++) {
             double ns = solver->estimate(request->problem, request->device, &config[c], NULL);
             int at = count;
@@ -160,7 +193,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     struct nh_wisdom_key key;
     struct nh_config config[MOST_CANDIDATES];
     bool reported = false; /* two candidates may have the same config */
-    int count = candidates_of(request, solver, config);
+    int count = candidates_of(request, solver, config, MOST_CANDIDATES);
     nh_wisdom_key(request->device, request->problem, &key);
     for (int i = 0; i < count; i++) {
         char text[NH_CONFIG_BYTES];
@@ -189,26 +222,60 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_rankin
 
 /* ---- building ---- */
 
-nhood_status nh_planner_build(const struct nh_request *request, const struct nh_ranking *ranking,
-                              struct nh_built *built) {
-    char failures[3072] = "";
-    nhood_status first = NHOOD_OK;
-    built->failures[0] = '\0';
+/* Choices that could not be built; the last one's reason is the last error. */
+struct failures {
+    nhood_status first;
+    const char *last; /* its solver's name */
+    char text[3072];
+};
+
+static bool gives_way(nhood_status status) {
+    return status == NHOOD_ERR_COMPILE || status == NHOOD_ERR_DEVICE;
+}
+
+/* What the last choice said if none can be built. */
+static nhood_status build_one_of(const struct nh_request *request, const struct nh_ranking *ranking,
+                                 struct failures *failures, struct nh_built *built) {
+    nhood_status status = NHOOD_OK;
     for (int i = 0; i < ranking->count; i++) {
         const struct nh_choice *choice = &ranking->choice[i];
-        nhood_status status = choice->solver->build(request->problem, request->device,
-                                                    &choice->config, &built->operation);
-        if (!status) {
-            built->choice = *choice;
-            return NHOOD_OK;
-        }
-        if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE) return status;
-        if (!first) first = status;
-        join(failures, sizeof failures, choice->solver->name, nhood_last_error());
-        join(built->failures, sizeof built->failures, choice->solver->name, nhood_last_error());
-        if (i + 1 < ranking->count)
+        const char *name = choice->solver->name;
+        if (failures->last)
             nh_log(request->device->host, NHOOD_LOG_WARNING, "%s gives way to %s: %s",
-                   choice->solver->name, ranking->choice[i + 1].solver->name, nhood_last_error());
+                   failures->last, name, nhood_last_error());
+        status = choice->solver->build(request->problem, request->device, &choice->config,
+                                       &built->operation);
+        built->choice = *choice;
+        if (!gives_way(status)) return status;
+        if (!failures->first) failures->first = status;
+        failures->last = name;
+        join(failures->text, sizeof failures->text, name, nhood_last_error());
+        join(built->failures, sizeof built->failures, name, nhood_last_error());
     }
-    return nh_error(first, "%s", failures);
+    return status;
+}
+
+/* All but the one that wisdom has chosen. */
+static nhood_status rank_others(const struct nh_request *request, const struct nh_solver *solver,
+                                struct nh_ranking *others) {
+    struct survey survey;
+    survey.asked = 0;
+    for (int row = 0; is_row(request, row); row++)
+        if (request->table[row] == solver) {
+            survey.asked |= UINT32_C(1) << row;
+            survey.refusal[row] = "cannot be built";
+        }
+    return rank_by_estimate(request, &survey, others);
+}
+
+nhood_status nh_planner_build(const struct nh_request *request, const struct nh_ranking *ranking,
+                              struct nh_built *built) {
+    struct failures failures = {.first = NHOOD_OK};
+    struct nh_ranking others;
+    built->failures[0] = '\0';
+    nhood_status status = build_one_of(request, ranking, &failures, built);
+    bool wise = ranking->choice[0].samples > 0;
+    if (gives_way(status) && wise && !rank_others(request, ranking->choice[0].solver, &others))
+        status = build_one_of(request, &others, &failures, built);
+    return gives_way(status) ? nh_error(failures.first, "%s", failures.text) : status;
 }

@@ -20,20 +20,20 @@ bool nh_asked(const struct nh_request *request, const struct nh_solver *solver);
 struct nh_choice {
     const struct nh_solver *solver;
     struct nh_config config;
-    double estimate_ns;
-    /* From wisdom; 0: it does not know this choice. */
+    double estimate_ns; /* of what the estimate chose */
+    /* of what wisdom chose; else 0 */
     int64_t measured_ns, samples;
 };
 
-/* The best candidate of each solver, at most: the fastest that wisdom knows, then the others by estimate. */
+/* What wisdom chose, alone; or the best candidate of each solver, at most, least estimate first. */
 enum { NH_MOST_SOLVERS = 32 };
 struct nh_ranking {
     struct nh_choice choice[NH_MOST_SOLVERS];
     int count;
 };
 
-/* Asks every solver of the table that runs on the device. Ties go to the earlier row. UNSUPPORTED joins the
- * refusals; ARGUMENT if no solver of that name runs on the device. */
+/* By wisdom, if it knows, or by estimate. Asks only as many solvers of the table as that takes. Ties go to the earlier row.
+ * UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
 nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking);
 
 /* Hands every solver's refusal, or each of its candidates, to report. */
@@ -45,7 +45,7 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_rankin
 int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity);
 
 /* Builds the first choice that can be built: one that the compiler or the device refuses (COMPILE, DEVICE) gives
- * way to the next, and `failures` tells. If all fail, the status is the first one's and the text joins all. */
+ * way to the next, what wisdom chose to the others by estimate, and `failures` tells. If all fail, the status is the first one's and the text joins all. */
 struct nh_built {
     struct nh_operation *operation;
     struct nh_choice choice;

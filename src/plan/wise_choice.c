@@ -2,11 +2,12 @@
 
 #include <string.h>
 
-static const struct nh_solver *find_solver(const struct nh_request *request, const char *name) {
-    for (int i = 0; request->table[i]; i++)
-        if (nh_asked(request, request->table[i]) && !strcmp(request->table[i]->name, name))
-            return request->table[i];
-    return NULL;
+/* -1: none of the request has this name. */
+static int row_of(const struct nh_request *request, const char *name) {
+    for (int row = 0; row < NH_MOST_SOLVERS && request->table[row]; row++)
+        if (!strcmp(request->table[row]->name, name))
+            return nh_asked(request, request->table[row]) ? row : -1;
+    return -1;
 }
 
 /* Negative: the record comes before the other. */
@@ -50,24 +51,30 @@ void nh_wise_next(const struct nh_request *request, const struct nh_wisdom_key *
         *wise = search.found;
         struct nh_choice *choice = &wise->choice;
         if (!choice->samples) return;
-        choice->solver = find_solver(request, wise->solver);
-        usable = choice->solver && nh_config_parse(choice->solver, wise->config, &choice->config);
+        wise->row = row_of(request, wise->solver);
+        if (wise->row < 0) continue;
+        choice->solver = request->table[wise->row];
+        usable = nh_config_parse(choice->solver, wise->config, &choice->config);
     }
 }
 
-struct question {
-    const char *solver;
-    bool answer;
+/* Records of a solver mostly follow one another. */
+struct rows {
+    const struct nh_request *request;
+    int last; /* -1: none */
+    uint32_t found;
 };
 
-static void compare(void *user, const struct nh_wisdom_record *record) {
-    struct question *question = user;
-    question->answer = question->answer || !strcmp(record->solver, question->solver);
+static void note_row(void *user, const struct nh_wisdom_record *record) {
+    struct rows *rows = user;
+    const struct nh_request *request = rows->request;
+    if (rows->last >= 0 && !strcmp(request->table[rows->last]->name, record->solver)) return;
+    rows->last = row_of(request, record->solver);
+    if (rows->last >= 0) rows->found |= UINT32_C(1) << rows->last;
 }
 
-bool nh_wise_about(const struct nh_request *request, const struct nh_wisdom_key *key,
-                   const struct nh_solver *solver) {
-    struct question question = {.solver = solver->name};
-    nh_wisdom_visit(request->wisdom, key, compare, &question);
-    return question.answer;
+uint32_t nh_wise_rows(const struct nh_request *request, const struct nh_wisdom_key *key) {
+    struct rows rows = {.request = request, .last = -1};
+    nh_wisdom_visit(request->wisdom, key, note_row, &rows);
+    return rows.found;
 }

@@ -4,9 +4,10 @@
 
 #include "planner.h"
 
-/* A record's candidate; its estimate is left to the caller. */
+/* A record's candidate. */
 struct nh_wise_choice {
     struct nh_choice choice; /* no solver: there is none, or none left */
+    int row;                 /* the solver's, in the table */
     char solver[NH_WISDOM_SOLVER_BYTES], config[NH_CONFIG_BYTES];
 };
 
@@ -16,8 +17,7 @@ struct nh_wise_choice {
 void nh_wise_next(const struct nh_request *request, const struct nh_wisdom_key *key,
                   struct nh_wise_choice *wise);
 
-/* Whether a candidate of the solver was timed. */
-bool nh_wise_about(const struct nh_request *request, const struct nh_wisdom_key *key,
-                   const struct nh_solver *solver);
+/* The solvers of which candidates were timed: bits, by rows of the table. */
+uint32_t nh_wise_rows(const struct nh_request *request, const struct nh_wisdom_key *key);
 
 #endif
