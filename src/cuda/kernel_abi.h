@@ -51,7 +51,7 @@ struct nh_cuda_tensor {
 
 /* How a fused kernel cuts a problem into work items, one per query tile: worked out on the host, once. */
 struct nh_cuda_tiling {
-    /* query tiles per axis of one dilation group, of the longest group */
+    /* query tiles per axis of one dilation group, of the longest group; where items hold whole groups, its tokens */
     int tiles[3];
     /* which axis' tiles come one after the other: order[0] fastest */
     int order[3];
@@ -60,6 +60,8 @@ struct nh_cuda_tiling {
     int items;
     /* heads that a block of gemm_part takes, one after the other */
     int heads;
+    /* dilation groups and rows of an item that holds whole groups, and blocks that share it: kernels/short.cuh */
+    int groups, rows, parts;
 };
 
 /* Of a block of small_bias_sum.cu, which two solvers launch. */

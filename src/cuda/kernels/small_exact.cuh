@@ -5,37 +5,9 @@
  * itself holds the NaN, it comes out again. */
 #pragma once
 
-#include "lanes.cuh"
 #include "small_sight.cuh"
 
-NH_DEVICE float nh_shared_element(int width, const char *rows, int row, int element) {
-    return nh_load(*(const elem *)(rows + nh_unit_offset(width, row, element / 8) + element % 8 * 2));
-}
-
-enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
-
-struct nh_exact {
-    /* elements lane, lane + 32, .. */
-    float query[NH_LANE_ELEMENTS], output[NH_LANE_ELEMENTS], top, sum;
-};
-
-NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *values, int row, float scale,
-                            float bias) {
-    int lane = (int)(threadIdx.x % 32);
-    float score = 0.f;
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
-        if (lane + 32 * i < NH_DIM)
-            score += state.query[i] * nh_shared_element(NH_DIM, keys, row, lane + 32 * i);
-    score = fmaf(nh_lanes_sum<32>(score), scale, bias);
-    float top = fmaxf(state.top, score);
-    float shrink = nh_exp2(state.top - top), weight = nh_exp2(score - top);
-    state.top = top;
-    state.sum = state.sum * shrink + weight;
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
-        if (lane + 32 * i < NH_DIM_V)
-            state.output[i] = state.output[i] * shrink +
-                              weight * nh_shared_element(NH_DIM_V, values, row, lane + 32 * i);
-}
+#include "exact_key.cuh"
 
 /* Writes the row to `outputs`; returns its LSE. The query is read from memory: its place holds outputs by now. */
 static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, const nh_scene &scene,

@@ -1,0 +1,243 @@
+/* Whole dilation groups in shared memory: what the kernels of cuda.short share. Tensor cores of sm_80 and later, 16 bits.
+ *
+ * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those of the same residues
+ * modulo the dilations, without dilation all of them. An item is as many groups as its rows hold, each in a slot of so many
+ * rows as the longest group has tokens, one slot after the other. Key heads are numbered fastest, so the groups of an item
+ * mostly lie side by side in memory.
+ *
+ *     rows   0 .. N - 1      positions of the first group, the last axis fastest
+ *            N .. 2N - 1     of the second, ..
+ *
+ * Queries and keys of a token have the same row. A row has no token where its group is shorter than the first one of its axes,
+ * past the last group, and past the last slot: such rows are zeros, no query sees them, and nothing is stored for them.
+ *
+ * Which keys a query sees is one word each (nh_sight): fields for the coordinates inside the group, the first of which counts
+ * on from slot to slot, each with a guard bit above it that a subtraction borrows from.
+ *
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS, NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis
+ * is). A kernel says in NH_TENSORS which tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS the last plus one.
+ * Extents, windows, slots and rows are arguments of the launch. */
+#pragma once
+#define NH_POSITION int
+#include "prelude.cuh"
+
+#include "mma.cuh"
+
+#define NH_LOG2E 1.4426950408889634
+#define NH_LN2 0.6931471805599453
+
+enum {
+    NH_THREADS = 32 * NH_WARPS,
+    NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
+    NH_STEPS = (NH_DIM + 15) / 16,
+    NH_STEPS_V = (NH_DIM_V + 15) / 16,
+    NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V
+};
+
+/* ---- rows in shared memory ---- */
+
+/* Units of 16 bytes: whole steps of products, and one more, so that eight rows of a matrix load are in different banks. */
+NH_DEVICE constexpr int nh_units(int width) {
+    return (width + 15) / 16 * 2;
+}
+NH_DEVICE constexpr int nh_row_bytes(int width) {
+    return 16 * (nh_units(width) + 1);
+}
+NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
+    return row * nh_row_bytes(width) + 16 * unit;
+}
+
+/* ---- where rows belong ---- */
+
+/* A divisor of numbers below 2^10, itself at most 2^10: a multiplication. The quotient of floats is near enough. */
+struct nh_ratio {
+    int base;
+    unsigned factor;
+};
+NH_DEVICE nh_ratio nh_ratio_of(int base) {
+    return {base, (unsigned)__fdividef(1048576.f, (float)base) + 1};
+}
+NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
+    return (int)((unsigned)number * by.factor >> 20);
+}
+
+/* Of the launch: rows of a slot, of a plane and of a line of it. */
+struct nh_extents {
+    nh_ratio group, plane, line;
+    int slots;
+};
+NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args) {
+    const int *extent = args.tiling.tiles;
+    const int plane = NH_RANK > 1 ? extent[1] * extent[2] : extent[2];
+    return {nh_ratio_of(extent[0] * extent[1] * extent[2]), nh_ratio_of(plane), nh_ratio_of(extent[2]),
+            args.tiling.groups};
+}
+
+/* A dilation group: its tokens per axis (0: there is none in the slot), and elements from the start of each tensor to the first
+ * of them, at its key head or the first query head that shares that. */
+struct nh_group {
+    int length[3];
+    long long origin[NH_ORIGINS];
+};
+
+/* The item's slots; by all threads, a barrier must follow. */
+NH_DEVICE void nh_groups_fill(const nh_cuda_args &args, int item, nh_group *groups) {
+    const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
+    const unsigned heads = (unsigned)args.kv_heads, share = (unsigned)args.heads / heads;
+    for (int i = (int)threadIdx.x; i < args.tiling.groups; i += NH_THREADS) {
+        unsigned rest = (unsigned)(item * args.tiling.groups + i);
+        const unsigned head = rest % heads;
+        int residue[3] = {0, 0, 0};
+        rest /= heads;
+#pragma unroll
+        for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--) {
+            residue[a] = (int)(rest % (unsigned)args.axis[a].dilation);
+            rest /= (unsigned)args.axis[a].dilation;
+        }
+        const bool exists = rest < args.batch;
+#pragma unroll
+        for (int a = 0; a < 3; a++) {
+            const int extent = args.tiling.tiles[a], last = residue[a] + (extent - 1) * (int)args.axis[a].dilation;
+            groups[i].length[a] = exists ? extent - (last >= args.axis[a].length) : 0;
+        }
+#pragma unroll
+        for (int t = 0; t < NH_ORIGINS; t++)
+            if (NH_TENSORS >> t & 1) {
+                const nh_cuda_tensor &tensor = args.tensor[t];
+                long long origin = rest * tensor.batch + head * (keys >> t & 1 ? 1 : share) * tensor.head;
+#pragma unroll
+                for (int a = NH_FIRST_AXIS; a < 3; a++)
+                    origin += residue[a] * tensor.axis[a];
+                groups[i].origin[t] = origin;
+            }
+    }
+}
+
+struct nh_token {
+    int slot, at[3];
+    bool exists;
+};
+
+NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups, int row) {
+    nh_token token = {nh_quotient(row, extents.group), {0, 0, 0}, false};
+    int rest = row - token.slot * extents.group.base;
+    if (NH_RANK > 2) {
+        token.at[0] = nh_quotient(rest, extents.plane);
+        rest -= token.at[0] * extents.plane.base;
+    }
+    if (NH_RANK > 1) {
+        token.at[1] = nh_quotient(rest, extents.line);
+        rest -= token.at[1] * extents.line.base;
+    }
+    token.at[2] = rest;
+    token.exists = token.slot < extents.slots;
+    if (!token.exists) token.slot = extents.slots - 1;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        token.exists = token.exists && token.at[a] < groups[token.slot].length[a];
+    return token;
+}
+
+/* Elements from a tensor's start to the token. */
+NH_DEVICE long long nh_token_offset(const nh_cuda_args &args, const nh_group *groups, int tensor, const nh_token &token) {
+    int inside = 0; /* the host makes sure that it fits */
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const int step = (int)args.tensor[tensor].axis[a] * (NH_DILATED ? (int)args.axis[a].dilation : 1);
+        inside += token.at[a] * step;
+    }
+    return groups[token.slot].origin[tensor] + inside;
+}
+
+/* ---- copies ---- */
+
+/* Rows [first, end) of a tensor, `ahead` elements from where their slots have it, to places for ROOM elements from `to` on;
+ * zeros where there is no token. */
+template <int WIDTH, int ROOM>
+NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
+                            long long ahead, int first, int end, char *to) {
+    const int units = nh_units(WIDTH), teams = NH_THREADS / units;
+    const int team = (int)threadIdx.x / units, unit = (int)threadIdx.x % units;
+    const elem *from = (const elem *)args.tensor[tensor].data + ahead + 8 * unit;
+    if (team >= teams) return;
+    unsigned place = nh_shared_address(to) + nh_unit_offset(ROOM, team, unit);
+    for (int row = first + team; row < end; row += teams) {
+        const nh_token token = nh_token_of(extents, groups, row);
+        nh_copy16_at(place, from + nh_token_offset(args, groups, tensor, token), token.exists && 8 * unit < WIDTH);
+        place += teams * nh_row_bytes(ROOM);
+    }
+}
+
+/* The warp's 16 rows from `first` on to a tensor. */
+template <int WIDTH, int ROOM>
+NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
+                             long long ahead, int first, const char *rows) {
+    const int units = WIDTH / 8, lane = (int)threadIdx.x % 32;
+    elem *to = (elem *)args.tensor[tensor].data + ahead;
+#pragma unroll
+    for (int i = lane; i < 16 * units; i += 32) {
+        const int row = i / units, unit = i % units;
+        const nh_token token = nh_token_of(extents, groups, first + row);
+        if (token.exists)
+            *(uint4 *)(to + nh_token_offset(args, groups, tensor, token) + 8 * unit) =
+                *(const uint4 *)(rows + nh_unit_offset(ROOM, row, unit));
+    }
+}
+
+/* ---- who sees whom ---- */
+
+NH_DEVICE constexpr int nh_field(int axis) {
+    return axis == NH_FIRST_AXIS ? 20 : axis == 1 ? 10 : 0;
+}
+#define NH_GUARDS (1u << 31 | (NH_RANK > 2 ? 1u << 19 : 0u) | (NH_RANK > 1 ? 1u << 9 : 0u))
+
+NH_DEVICE unsigned nh_word(const nh_extents &extents, const int first_extent, int slot, const int (&at)[3]) {
+    unsigned word = (unsigned)(slot * first_extent) << nh_field(NH_FIRST_AXIS);
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        word += (unsigned)at[a] << nh_field(a);
+    return word;
+}
+
+/* Of every row as a key: its coordinates and guards. By all threads; a barrier must follow. */
+NH_DEVICE void nh_columns_fill(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups,
+                               unsigned *columns) {
+    const int first_extent = args.tiling.tiles[NH_FIRST_AXIS], none[3] = {0, 0, 0};
+    for (int row = (int)threadIdx.x; row < args.tiling.rows; row += NH_THREADS) {
+        const nh_token token = nh_token_of(extents, groups, row);
+        columns[row] = NH_GUARDS | (token.exists ? nh_word(extents, first_extent, token.slot, token.at)
+                                                 : nh_word(extents, first_extent, extents.slots, none));
+    }
+}
+
+/* What a row sees as a query: its first column, and its last plus guards, twice; and the rows of these two. */
+struct nh_sight {
+    unsigned begin, last;
+    int first_row, last_row;
+};
+
+NH_DEVICE bool nh_sees(const nh_sight &sight, unsigned column) {
+    return (~((column - sight.begin) & (sight.last - column)) & NH_GUARDS) == 0;
+}
+
+/* A row without a token sees what the nearest one of its group does or, in an empty slot, of the first. */
+NH_DEVICE nh_sight nh_sight_of(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int row) {
+    nh_token token = nh_token_of(extents, groups, row);
+    if (groups[token.slot].length[2] == 0) token.slot = 0;
+    int begin[3] = {0, 0, 0}, last[3] = {0, 0, 0}, row_of[2] = {0, 0};
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const int length = groups[token.slot].length[a];
+        const nh_range range =
+            nh_window_range(length, (int)args.axis[a].window, NH_STRIDED ? (int)args.axis[a].stride : 1,
+                            args.axis[a].causal, token.at[a] < length ? token.at[a] : length - 1);
+        begin[a] = range.begin;
+        last[a] = range.end - 1;
+        row_of[0] = row_of[0] * args.tiling.tiles[a] + begin[a];
+        row_of[1] = row_of[1] * args.tiling.tiles[a] + last[a];
+    }
+    const int first_extent = args.tiling.tiles[NH_FIRST_AXIS], slot_row = token.slot * extents.group.base;
+    return {nh_word(extents, first_extent, token.slot, begin),
+            nh_word(extents, first_extent, token.slot, last) + NH_GUARDS + NH_GUARDS, slot_row + row_of[0],
+            slot_row + row_of[1]};
+}

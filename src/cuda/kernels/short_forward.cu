@@ -1,0 +1,291 @@
+/* Forward of whole dilation groups: keys and values of an item lie in shared memory, a warp takes 16 queries at a time and meets
+ * the rows that these see, 32 or 16 at a time. Where there are more multiprocessors than items, blocks share an item: each has
+ * all its keys and a part of its queries. See short.cuh.
+ *
+ * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows). */
+#define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
+#define NH_ORIGINS 5
+#include "short.cuh"
+
+#include "column_products.cuh"
+#include "exact_key.cuh"
+
+/* What a block works on, and where: blocks that share keys follow each other, parts of an item first, then query heads that
+ * share a key head. Outputs take the places of queries. */
+struct nh_work {
+    const nh_cuda_args &args;
+    const nh_extents extents;
+    int item, first, end;        /* rows of queries */
+    long long ahead[NH_ORIGINS]; /* of tensors by query head: elements from the first of those that share a key head */
+    char *keys, *values, *queries;
+    unsigned *columns;
+    nh_group *groups;
+};
+
+NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    const unsigned parts = (unsigned)args.tiling.parts, share = (unsigned)args.heads / (unsigned)args.kv_heads;
+    const int part = (int)(blockIdx.x % parts), member = (int)(blockIdx.x / parts % share), rows = args.tiling.rows;
+    const int part_rows = (rows / 16 + (int)parts - 1) / (int)parts * 16;
+    nh_work work = {args, nh_extents_of(args), (int)(blockIdx.x / parts / share)};
+    work.first = part * part_rows;
+    work.end = work.first + part_rows < rows ? work.first + part_rows : rows;
+#pragma unroll
+    for (int t = 0; t < NH_ORIGINS; t++)
+        work.ahead[t] = member * args.tensor[t].head;
+    work.keys = nh_shared_memory;
+    work.values = work.keys + nh_unit_offset(NH_DIM, rows, 0);
+    work.queries = work.values + nh_unit_offset(NH_DIM_V, rows, 0);
+    work.columns = (unsigned *)(work.queries + nh_unit_offset(NH_WIDEST, part_rows, 0));
+    work.groups = (nh_group *)(work.columns + rows);
+    return work;
+}
+
+/* 16 queries: what rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
+struct nh_strip {
+    int row;
+    nh_sight sight[2];
+    int begin, end, common_begin, common_end;
+    unsigned queries[NH_STEPS][4];
+};
+
+template <bool LARGEST> NH_DEVICE int nh_warp_extreme(int x) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        const int other = __shfl_xor_sync(~0u, x, step);
+        x = (other > x) == LARGEST ? other : x;
+    }
+    return x;
+}
+
+NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
+    const int lane = (int)(threadIdx.x % 32);
+    const nh_sight own = nh_sight_of(work.args, work.extents, work.groups, row + lane % 16);
+    strip.row = row;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        strip.sight[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
+        strip.sight[half].last = __shfl_sync(~0u, own.last, lane / 4 + 8 * half);
+    }
+    strip.begin = nh_warp_extreme<false>(own.first_row) / 16 * 16;
+    strip.end = nh_warp_extreme<true>(own.last_row) + 1;
+    strip.common_begin = NH_CONTIGUOUS ? nh_warp_extreme<true>(own.first_row) : 0;
+    strip.common_end = NH_CONTIGUOUS ? nh_warp_extreme<false>(own.last_row) + 1 : 0;
+}
+
+NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
+    const int lane = (int)(threadIdx.x % 32);
+    const char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first + lane % 16, lane / 16);
+#pragma unroll
+    for (int s = 0; s < NH_STEPS; s++)
+        nh_load_matrices(strip.queries[s], row + 32 * s);
+}
+
+/* Where a lane finds its elements of row 0, step after step. */
+template <nh_order ORDER, int WIDTH, int STEPS>
+NH_DEVICE void nh_columns_start(unsigned (&start)[STEPS], const char *rows) {
+    const unsigned first =
+        nh_shared_address(rows) + nh_unit_offset(WIDTH, nh_lane_column<ORDER>(), nh_lane_half<ORDER>());
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+        start[s] = first + 32 * s;
+}
+
+/* Scores with 32 rows from `row` on, or 16 unless `both`, times the scale, less the reference; minus infinity for those not
+ * seen. */
+NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsigned (&keys)[NH_STEPS], int row, bool both,
+                        float scale, const float (&reference)[2], float (&scores)[4][4]) {
+    const int pairs = both ? 2 : 1;
+    nh_clear(scores);
+#pragma unroll
+    for (int p = 0; p < pairs; p++)
+        nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, strip.queries, keys, row + 16 * p, true);
+#pragma unroll
+    for (int i = 0; i < 8 * pairs; i++) {
+        float &score = scores[i / 4][i % 4];
+        score = fmaf(score, scale, -reference[i / 2 % 2]);
+    }
+    if (row >= strip.common_begin && row + 16 * pairs <= strip.common_end) return;
+#pragma unroll
+    for (int block = 0; block < 2 * pairs; block++) {
+        const uint2 two = *(const uint2 *)(work.columns + row + 8 * block + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!nh_sees(strip.sight[i / 2], i % 2 ? two.y : two.x)) scores[block][i] = NH_MINUS_INFINITY;
+    }
+}
+
+/* Calls visit(scores, row, both) for all rows that the strip meets, 32 at a time or, at the end, 16: then not `both`. */
+template <typename Visit>
+NH_DEVICE void nh_for_scores(const nh_work &work, const nh_strip &strip, const float (&reference)[2], const Visit &visit) {
+    const float scale = (float)(work.args.scale * NH_LOG2E);
+    float scores[4][4];
+    unsigned keys[NH_STEPS];
+    nh_columns_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, work.keys);
+    int row = strip.begin;
+#pragma unroll 1
+    for (; row + 16 < strip.end; row += 32) {
+        nh_score(work, strip, keys, row, true, scale, reference, scores);
+        visit(scores, row, true);
+    }
+    if (row < strip.end) {
+        nh_score(work, strip, keys, row, false, scale, reference, scores);
+        visit(scores, row, false);
+    }
+}
+
+/* Rows g and g + 8: scores relative to what are weights, and the weights' sums; in base 2. */
+struct nh_state {
+    float reference[2], sum[2];
+};
+
+NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_strip &strip, nh_state &state) {
+    const float zero[2] = {0.f, 0.f};
+    float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
+    nh_for_scores(work, strip, zero, [&](const float (&scores)[4][4], int, bool both) {
+#pragma unroll
+        for (int i = 0; i < (both ? 16 : 8); i++)
+            top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
+    });
+    state.reference[0] = nh_quad_max(top[0]);
+    state.reference[1] = nh_quad_max(top[1]);
+}
+
+/* Weights of the strip, times the values; and the weights' sums. */
+NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, nh_state &state,
+                               float (&output)[2 * NH_STEPS_V][4]) {
+    unsigned values[NH_STEPS_V];
+    nh_columns_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, work.values);
+    nh_clear(output);
+    state.sum[0] = state.sum[1] = 0.f;
+    nh_for_scores(work, strip, state.reference, [&](float (&scores)[4][4], int row, bool both) {
+        const int pairs = both ? 2 : 1;
+#pragma unroll
+        for (int i = 0; i < 8 * pairs; i++) {
+            float &score = scores[i / 4][i % 4];
+            score = nh_exp2(score);
+            state.sum[i / 2 % 2] += score;
+        }
+#pragma unroll
+        for (int p = 0; p < pairs; p++) {
+            unsigned weights[4];
+            nh_pack_weights(weights, scores + 2 * p, true);
+            nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row + 16 * p);
+        }
+    });
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        state.sum[half] = nh_quad_sum(state.sum[half]);
+}
+
+/* Outputs to the places of the strip's queries; returns LSE of rows g and g + 8. */
+NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_state &state,
+                           const float (&output)[2 * NH_STEPS_V][4]) {
+    const int lane = (int)(threadIdx.x % 32);
+    float lse[2];
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float inverse = nh_reciprocal(state.sum[half]);
+        char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first + lane / 4 + 8 * half, 0);
+#pragma unroll
+        for (int u = 0; u < 2 * NH_STEPS_V; u++)
+            *(unsigned *)(row + 16 * u + lane % 4 * 4) =
+                nh_pack(output[u][2 * half] * inverse, output[u][2 * half + 1] * inverse);
+        lse[half] = (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
+    }
+    return make_float2(lse[0], lse[1]);
+}
+
+/* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds outputs
+ * by now. By the whole warp. */
+static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int begin, int end, int row) {
+    const nh_work work = nh_work_of(args);
+    const int lane = (int)(threadIdx.x % 32);
+    const nh_token token = nh_token_of(work.extents, work.groups, row);
+    if (!token.exists) return 0.f;
+    const elem *query = (const elem *)work.args.tensor[NH_Q].data + work.ahead[NH_Q] +
+                        nh_token_offset(work.args, work.groups, NH_Q, token);
+    const nh_sight sight = nh_sight_of(work.args, work.extents, work.groups, row);
+    const float scale = (float)(work.args.scale * NH_LOG2E);
+    nh_exact state = {{}, {}, -1e30f, 0.f};
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);
+    for (int key = begin; key < end; key++)
+        if (nh_sees(sight, work.columns[key])) nh_exact_key(state, work.keys, work.values, key, scale, 0.f);
+    char *to = work.queries + nh_unit_offset(NH_WIDEST, row - work.first, 0);
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        if (lane + 32 * i < NH_DIM_V) *(elem *)(to + 2 * (lane + 32 * i)) = nh_store(state.output[i] / state.sum);
+    return (state.top + log2f(state.sum)) * (float)NH_LN2;
+}
+
+/* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A function of
+ * its own, which leaves the common case its registers. */
+static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, int row) {
+    const nh_work work = nh_work_of(args);
+    nh_strip strip;
+    nh_strip_locate(work, row, strip);
+    nh_strip_load(work, strip);
+    nh_state state;
+    float output[2 * NH_STEPS_V][4];
+    nh_refer_to_largest(work, strip, state);
+    nh_weigh_values(work, strip, state, output);
+    float2 lse = nh_finish(work, strip, state, output);
+    const int g = (int)(threadIdx.x % 32) / 4;
+    __syncwarp();
+    nh_for_spoilt_rows(nh_spoilt(output, 0), nh_spoilt(output, 1), [&](int spoilt) {
+        const float exact = nh_exact_row(args, strip.begin, strip.end, row + spoilt);
+        if (spoilt == g) lse.x = exact;
+        if (spoilt == g + 8) lse.y = exact;
+    });
+    return lse;
+}
+
+/* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
+NH_DEVICE void nh_store_lse(const nh_work &work, int first, float2 lse) {
+    const int lane = (int)(threadIdx.x % 32), row = first + lane / 4 + lane % 4 * 8;
+    float *to = (float *)work.args.tensor[NH_LSE].data;
+    if (!to || lane % 4 > 1) return;
+    const nh_token token = nh_token_of(work.extents, work.groups, row);
+    if (token.exists)
+        to[work.ahead[NH_LSE] + nh_token_offset(work.args, work.groups, NH_LSE, token)] = lane % 4 ? lse.y : lse.x;
+}
+
+/* Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0. */
+NH_DEVICE void nh_attend(const nh_work &work, nh_strip &strip) {
+    const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
+    nh_state state = {{0.f, 0.f}, {}};
+    float output[2 * NH_STEPS_V][4];
+    nh_strip_load(work, strip);
+    nh_weigh_values(work, strip, state, output);
+    const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most &&
+                      !nh_spoilt(output, 0) && !nh_spoilt(output, 1);
+    const float2 lse =
+        __all_sync(~0u, held) ? nh_finish(work, strip, state, output) : nh_attend_again(work.args, strip.row);
+    __syncwarp();
+    nh_store_rows<NH_DIM_V, NH_WIDEST>(work.args, work.extents, work.groups, NH_O, work.ahead[NH_O], strip.row,
+                                       work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first, 0));
+    nh_store_lse(work, strip.row, lse);
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    short_forward(const __grid_constant__ nh_cuda_args args) {
+    const nh_work work = nh_work_of(args);
+    nh_groups_fill(args, work.item, work.groups);
+    __syncthreads();
+    nh_copy_rows<NH_DIM, NH_WIDEST>(args, work.extents, work.groups, NH_Q, work.ahead[NH_Q], work.first, work.end,
+                                    work.queries);
+    nh_copy_rows<NH_DIM, NH_DIM>(args, work.extents, work.groups, NH_K, 0, 0, args.tiling.rows, work.keys);
+    nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, work.extents, work.groups, NH_V, 0, 0, args.tiling.rows, work.values);
+    nh_columns_fill(args, work.extents, work.groups, work.columns);
+    nh_strip strip;
+    int row = work.first + (int)(threadIdx.x / 32) * 16;
+    if (row < work.end) nh_strip_locate(work, row, strip);
+    nh_copy_wait();
+    __syncthreads();
+#pragma unroll 1
+    for (; row < work.end; row += 16 * NH_WARPS) {
+        if (row != work.first + (int)(threadIdx.x / 32) * 16) nh_strip_locate(work, row, strip);
+        nh_attend(work, strip);
+    }
+}

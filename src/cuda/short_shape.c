@@ -1,0 +1,48 @@
+#include "short_shape.h"
+
+int64_t nh_short_group_tokens(const struct nh_problem *problem) {
+    int64_t tokens = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        tokens *=
+            nh_min(nh_axis_group_length(axis->length, axis->dilation, 0), NH_SHORT_MOST_ROWS + 1);
+    }
+    return tokens;
+}
+
+bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
+                       struct nh_short_shape *shape) {
+    enum { MOST_GROUPS = 1 << 30 };
+    int64_t total = problem->batch;
+    bool fits = nh_multiply(total, problem->kv_heads, &total);
+    *shape = (struct nh_short_shape){.group_tokens = nh_short_group_tokens(problem)};
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        fits = fits && nh_multiply(total, axis->dilation, &total);
+        shape->extent[a] = (int32_t)nh_axis_group_length(axis->length, axis->dilation, 0);
+    }
+    if (!fits || total > MOST_GROUPS || shape->group_tokens > NH_SHORT_MOST_ROWS) return false;
+    shape->groups = nh_max(1, nh_min(rows / shape->group_tokens, total));
+    shape->rows = nh_ceil_div(shape->groups * shape->group_tokens, 16) * 16;
+    shape->items = nh_ceil_div(total, shape->groups);
+    return true;
+}
+
+void nh_short_tiling(const struct nh_short_shape *shape, int64_t parts,
+                     struct nh_cuda_tiling *tiling) {
+    *tiling = (struct nh_cuda_tiling){.items = (int)shape->items,
+                                      .groups = (int)shape->groups,
+                                      .rows = (int)shape->rows,
+                                      .parts = (int)parts};
+    for (int a = 0; a < NH_AXES; a++)
+        tiling->tiles[a] = shape->extent[a];
+}
+
+int64_t nh_short_row_bytes(int64_t width) {
+    return 16 * (2 * nh_ceil_div(width, 16) + 1);
+}
+
+int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t origins) {
+    enum { WORD = 4, LENGTHS = 16, ORIGIN = 8 };
+    return shape->rows * WORD + shape->groups * (LENGTHS + origins * ORIGIN);
+}

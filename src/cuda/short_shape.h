@@ -1,0 +1,40 @@
+/* How cuda.short cuts a problem into items of whole dilation groups (kernels/short.cuh). */
+#ifndef NH_SHORT_SHAPE_H
+#define NH_SHORT_SHAPE_H
+
+#include "cuda.h"
+#include "kernel_abi.h"
+#include "problem.h"
+
+/* What the kernels can count. */
+enum { NH_SHORT_MOST_ROWS = 1024 };
+
+struct nh_short_shape {
+    /* tokens of the longest dilation group per axis, and in all */
+    int32_t extent[NH_AXES];
+    int64_t group_tokens;
+    /* of an item; rows are multiples of 16 */
+    int64_t groups, rows;
+    /* of the problem, by key heads */
+    int64_t items;
+};
+
+/* The longest dilation group's tokens. */
+int64_t nh_short_group_tokens(const struct nh_problem *problem);
+
+/* As many groups per item as `rows` hold, but no more than there are. False where one takes more than
+ * NH_SHORT_MOST_ROWS, or where items are too many to count. */
+bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
+                       struct nh_short_shape *shape);
+
+/* parts: blocks that share an item. */
+void nh_short_tiling(const struct nh_short_shape *shape, int64_t parts,
+                     struct nh_cuda_tiling *tiling);
+
+/* Bytes of a row of `width` elements in shared memory. */
+int64_t nh_short_row_bytes(int64_t width);
+
+/* Words of keys and slots, which know where `origins` tensors begin. */
+int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t origins);
+
+#endif
