@@ -23,7 +23,7 @@ test:
 	ctest --test-dir build --output-on-failure --no-label-summary -LE gpu
 
 test-core: all
-	ctest --test-dir build --output-on-failure --no-label-summary -LE 'gpu|python|torch|install|emulator'
+	ctest --test-dir build --output-on-failure --no-label-summary -LE 'gpu|docs|python|torch|install|emulator'
 
 bench: all
 	build/nhood bench $(BENCH)
