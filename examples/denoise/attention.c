@@ -46,14 +46,12 @@ static float from_half(uint16_t half, int dtype) {
     return value;
 }
 
-/* A copy in storage type, or NULL. */
-static void *stored(const float *values, int64_t count, int dtype) {
-    size_t bytes = dtype == NHOOD_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-    void *copy = malloc((size_t)count * bytes);
-    if (!copy) return NULL;
-    if (dtype == NHOOD_DTYPE_F32) memcpy(copy, values, (size_t)count * bytes);
-    for (int64_t i = 0; dtype != NHOOD_DTYPE_F32 && i < count; i++)
-        ((uint16_t *)copy)[i] = to_half(values[i], dtype);
+/* Values in storage type: the floats themselves, or a copy; NULL if there is no memory for it. */
+static void *stored(float *values, int64_t count, int dtype) {
+    if (dtype == NHOOD_DTYPE_F32) return values;
+    uint16_t *copy = malloc((size_t)count * sizeof *copy);
+    for (int64_t i = 0; copy && i < count; i++)
+        copy[i] = to_half(values[i], dtype);
     return copy;
 }
 
@@ -81,28 +79,28 @@ static void *make_bias(const struct attention *attention) {
     float *table = calloc((size_t)count, sizeof *table);
     if (!table) return NULL;
     table[count / 2] = (float)attention->self_bias;
-    void *copy = stored(table, count, attention->dtype);
-    free(table);
-    return copy;
+    void *bias = stored(table, count, attention->dtype);
+    if (bias != table) free(table);
+    return bias;
 }
 
 struct call {
     nhood_context *context;
     nhood_plan *plan;
     nhood_io io;
-    void *out;
 };
 
-static void call_destroy(struct call *call) {
+static void call_destroy(const struct attention *attention, struct call *call) {
     nhood_plan_release(call->plan);
     nhood_context_destroy(call->context);
     free(call->io.workspace);
-    for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+    free(call->io.data[NHOOD_BIAS]);
+    for (int tensor = NHOOD_Q; attention->dtype != NHOOD_DTYPE_F32 && tensor <= NHOOD_O; tensor++)
         free(call->io.data[tensor]);
 }
 
-static bool call_create(const struct attention *attention, const nhood_problem *problem,
-                        const float *q, const float *k, const float *v, struct call *call) {
+static bool call_create(const struct attention *attention, const nhood_problem *problem, float *q,
+                        float *k, float *v, float *out, struct call *call) {
     nhood_context_options options = {.struct_size = sizeof options, .threads = attention->threads};
     if (nhood_context_create(&options, &call->context) ||
         nhood_plan_create(call->context, 0, problem, NULL, &call->plan))
@@ -113,7 +111,9 @@ static bool call_create(const struct attention *attention, const nhood_problem *
     io->data[NHOOD_Q] = stored(q, tokens * attention->dim, attention->dtype);
     io->data[NHOOD_K] = stored(k, tokens * attention->dim, attention->dtype);
     io->data[NHOOD_V] = stored(v, tokens * attention->dim_v, attention->dtype);
-    io->data[NHOOD_O] = calloc((size_t)(tokens * attention->dim_v), sizeof(float));
+    io->data[NHOOD_O] = attention->dtype == NHOOD_DTYPE_F32
+                            ? (void *)out
+                            : malloc((size_t)(tokens * attention->dim_v) * sizeof(uint16_t));
     if (problem->has_bias) io->data[NHOOD_BIAS] = make_bias(attention);
     io->workspace_bytes = nhood_plan_workspace_bytes(call->plan);
     io->workspace = aligned_alloc(64, io->workspace_bytes ? io->workspace_bytes : 64);
@@ -123,12 +123,12 @@ static bool call_create(const struct attention *attention, const nhood_problem *
     return true;
 }
 
-bool attention_run(const struct attention *attention, const float *q, const float *k,
-                   const float *v, float *out, struct attention_report *report) {
+bool attention_run(const struct attention *attention, float *q, float *k, float *v, float *out,
+                   struct attention_report *report) {
     nhood_problem problem;
     struct call call = {0};
     set_problem(attention, &problem);
-    bool ok = call_create(attention, &problem, q, k, v, &call);
+    bool ok = call_create(attention, &problem, q, k, v, out, &call);
     double start = seconds_now();
     if (ok && nhood_plan_execute(call.plan, &call.io)) ok = fail("nhood: %s", nhood_last_error());
     if (ok) {
@@ -140,12 +140,10 @@ bool attention_run(const struct attention *attention, const float *q, const floa
                  nhood_plan_description(call.plan));
         int64_t count =
             attention->extent[0] * attention->extent[1] * attention->extent[2] * attention->dim_v;
-        const void *stored_out = call.io.data[NHOOD_O];
-        for (int64_t i = 0; i < count; i++)
-            out[i] = attention->dtype == NHOOD_DTYPE_F32
-                         ? ((const float *)stored_out)[i]
-                         : from_half(((const uint16_t *)stored_out)[i], attention->dtype);
+        const uint16_t *half = call.io.data[NHOOD_O];
+        for (int64_t i = 0; attention->dtype != NHOOD_DTYPE_F32 && i < count; i++)
+            out[i] = from_half(half[i], attention->dtype);
     }
-    call_destroy(&call);
+    call_destroy(attention, &call);
     return ok;
 }

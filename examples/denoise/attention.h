@@ -22,9 +22,10 @@ struct attention_report {
     char description[512];
 };
 
-/* out[token][dim_v] = softmax(scale * q.k + bias) v over each token's window. q, k: [token][dim]. */
-bool attention_run(const struct attention *attention, const float *q, const float *k,
-                   const float *v, float *out, struct attention_report *report);
+/* out[token][dim_v] = softmax(scale * q.k + bias) v over each token's window. q, k: [token][dim]; q, k and v are
+ * only read. */
+bool attention_run(const struct attention *attention, float *q, float *k, float *v, float *out,
+                   struct attention_report *report);
 
 /* Seconds a plain loop takes for all tokens, extrapolated from `tokens` of them; *difference is the largest
  * difference from out, relative to the largest value. */

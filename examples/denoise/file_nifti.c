@@ -1,11 +1,15 @@
-/* NIfTI-1 volumes, single file, plain or gzipped: the first frame, little-endian. */
+/* NIfTI-1 volumes, single file, plain or gzipped: the first frame, little-endian. Results keep the place in space
+ * and the units of what was read. */
 #include "grid.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
-enum { HEADER = 348, AT_DIM = 40, AT_TYPE = 70, AT_BITS = 72, AT_OFFSET = 108, AT_MAGIC = 344 };
+enum { AT_DIM = 40, AT_TYPE = 70, AT_BITS = 72, AT_OFFSET = 108, AT_SLOPE = 112 };
+enum { AT_INTERCEPT = 116, AT_MAGIC = 344 };
 enum { TYPE_U8 = 2, TYPE_I16 = 4, TYPE_F32 = 16, TYPE_U16 = 512 };
 
 static int16_t short_at(const unsigned char *header, int at) {
@@ -18,6 +22,18 @@ static float float_from(const unsigned char *bytes) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
+}
+
+static void put_float(unsigned char *bytes, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    for (int i = 0; i < 4; i++)
+        bytes[i] = (unsigned char)(bits >> 8 * i);
+}
+
+static void put_short(unsigned char *bytes, int64_t value) {
+    bytes[0] = (unsigned char)(value & 255);
+    bytes[1] = (unsigned char)(value >> 8 & 255);
 }
 
 static float voxel(const unsigned char *bytes, int type) {
@@ -48,15 +64,25 @@ static bool read_voxels(gzFile file, const char *path, int type, float offset, s
     if (!(largest > 0)) return fail("%s: no voxel is greater than 0", path);
     for (int64_t i = 0; i < grid_tokens(grid); i++)
         grid->sample[i] *= 255 / largest;
+    /* A voxel's value in units is slope * what is stored + intercept, unless the slope is 0. */
+    float slope = float_from(grid->nifti + AT_SLOPE);
+    bool units = isfinite(slope) && slope != 0;
+    put_float(grid->nifti + AT_SLOPE, (units ? slope : 1) * largest / 255);
+    if (!units) put_float(grid->nifti + AT_INTERCEPT, 0);
     return true;
+}
+
+void nifti_drop_units(struct grid *grid) {
+    put_float(grid->nifti + AT_SLOPE, 0);
+    put_float(grid->nifti + AT_INTERCEPT, 0);
 }
 
 bool nifti_read(const char *path, struct grid *grid) {
     gzFile file = gzopen(path, "rb"); /* reads plain files too */
-    if (!file) return fail("%s: cannot be opened", path);
-    unsigned char header[HEADER];
-    bool ok = gzread(file, header, HEADER) == HEADER && short_at(header, 0) == HEADER &&
-              !memcmp(header + AT_MAGIC, "n+1", 4);
+    if (!file) return fail("%s: cannot be opened: %s", path, strerror(errno));
+    unsigned char header[NIFTI_HEADER];
+    bool ok = gzread(file, header, NIFTI_HEADER) == NIFTI_HEADER &&
+              short_at(header, 0) == NIFTI_HEADER && !memcmp(header + AT_MAGIC, "n+1", 4);
     int type = ok ? short_at(header, AT_TYPE) : 0;
     if (!ok || (type != TYPE_U8 && type != TYPE_I16 && type != TYPE_U16 && type != TYPE_F32)) {
         gzclose(file);
@@ -66,31 +92,27 @@ bool nifti_read(const char *path, struct grid *grid) {
     float offset = float_from(header + AT_OFFSET);
     const int64_t extent[3] = {short_at(header, AT_DIM + 6), short_at(header, AT_DIM + 4),
                                short_at(header, AT_DIM + 2)}; /* x is fastest in the file */
-    ok = offset >= HEADER && offset < 1e9f;
+    ok = offset >= NIFTI_HEADER && offset < 1e9f;
     if (!ok) fail("%s: data offset %g is not in [348, 1e9]", path, (double)offset);
-    ok = ok && grid_create(grid, 3, extent, 1) && read_voxels(file, path, type, offset, grid);
+    ok = ok && grid_create(grid, 3, extent, 1);
+    if (ok) memcpy(grid->nifti, header, NIFTI_HEADER);
+    ok = ok && read_voxels(file, path, type, offset, grid);
     gzclose(file);
     if (!ok) grid_destroy(grid);
     return ok;
 }
 
 bool nifti_write(const char *path, const struct grid *grid) {
-    unsigned char header[HEADER + 4] = {0}; /* and an empty extension */
-    header[0] = HEADER & 255;
-    header[1] = HEADER >> 8;
+    unsigned char header[NIFTI_HEADER + 4] = {0}; /* and an empty extension */
+    memcpy(header, grid->nifti, NIFTI_HEADER);
     const int64_t dim[4] = {3, grid->extent[2], grid->extent[1], grid->extent[0]};
-    for (int i = 0; i < 8; i++) {
-        int64_t value = i < 4 ? dim[i] : 1;
-        header[AT_DIM + 2 * i] = (unsigned char)(value & 255);
-        header[AT_DIM + 2 * i + 1] = (unsigned char)(value >> 8);
-    }
-    header[AT_TYPE] = TYPE_F32;
-    header[AT_BITS] = 32;
-    const float offset = HEADER + 4;
-    memcpy(header + AT_OFFSET, &offset, sizeof offset);
-    memcpy(header + AT_MAGIC, "n+1", 4);
+    for (int i = 0; i < 8; i++)
+        put_short(header + AT_DIM + 2 * i, i < 4 ? dim[i] : 1);
+    put_short(header + AT_TYPE, TYPE_F32);
+    put_short(header + AT_BITS, 32);
+    put_float(header + AT_OFFSET, NIFTI_HEADER + 4);
     gzFile file = gzopen(path, "wb");
-    if (!file) return fail("%s: cannot be created", path);
+    if (!file) return fail("%s: cannot be created: %s", path, strerror(errno));
     size_t bytes = (size_t)grid_tokens(grid) * sizeof(float);
     bool ok = gzwrite(file, header, sizeof header) == (int)sizeof header &&
               gzfwrite(grid->sample, 1, bytes, file) == bytes;

@@ -2,7 +2,6 @@
 #include "grid.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,8 +63,8 @@ static bool read_body(FILE *file, const char *path, char kind, double top, struc
 }
 
 bool pnm_read(const char *path, struct grid *grid) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return fail("%s: cannot be opened", path);
+    FILE *file = open_file(path, "rb");
+    if (!file) return false;
     char magic[4];
     double width = 0, height = 0, top = 0;
     bool ok = header_token(file, magic, sizeof magic) && strlen(magic) == 2 && magic[0] == 'P' &&
@@ -87,8 +86,8 @@ bool pnm_read(const char *path, struct grid *grid) {
 }
 
 bool pfm_write(const char *path, const struct grid *grid) {
-    FILE *file = fopen(path, "wb");
-    if (!file) return fail("%s: cannot be created", path);
+    FILE *file = open_file(path, "wb");
+    if (!file) return false;
     const uint16_t probe = 1; /* PFM states its byte order: write the machine's own */
     fprintf(file, "P%c\n%lld %lld\n%s\n", grid->channels == 3 ? 'F' : 'f',
             (long long)grid->extent[2], (long long)grid->extent[1],

@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 static bool read_lines(FILE *file, const char *path, struct grid *grid) {
@@ -16,7 +15,10 @@ static bool read_lines(FILE *file, const char *path, struct grid *grid) {
             at++;
         if (!*at || *at == '#') continue;
         double value = strtod(at, &end);
-        if (end == at || !isfinite(value)) {
+        bool alone = end != at;
+        for (; *end; end++)
+            alone = alone && isspace((unsigned char)*end);
+        if (!alone || !isfinite(value)) {
             free(samples);
             return fail("%s: line %d is not a number", path, number);
         }
@@ -35,21 +37,21 @@ static bool read_lines(FILE *file, const char *path, struct grid *grid) {
         free(samples);
         return fail("%s: holds no numbers", path);
     }
-    *grid = (struct grid){1, {1, 1, count}, 1, samples};
+    *grid = (struct grid){.rank = 1, .extent = {1, 1, count}, .channels = 1, .sample = samples};
     return true;
 }
 
 bool signal_read(const char *path, struct grid *grid) {
-    FILE *file = fopen(path, "r");
-    if (!file) return fail("%s: cannot be opened", path);
+    FILE *file = open_file(path, "r");
+    if (!file) return false;
     bool ok = read_lines(file, path, grid);
     fclose(file);
     return ok;
 }
 
 bool signal_write(const char *path, const struct grid *grid) {
-    FILE *file = fopen(path, "w");
-    if (!file) return fail("%s: cannot be created", path);
+    FILE *file = open_file(path, "w");
+    if (!file) return false;
     for (int64_t i = 0; i < grid_samples(grid); i++)
         fprintf(file, "%.6g\n", (double)grid->sample[i]);
     return fclose(file) == 0 ? true : fail("%s: could not be written", path);

@@ -1,12 +1,16 @@
 /* Grids: memory, error text, comparison, files by their ending. */
 #include "grid.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+/* Squares of samples, and sums of some of them, must be floats. */
+#define LARGEST_SAMPLE 1e9f
 
 static char text[512];
 
@@ -20,6 +24,13 @@ bool fail(const char *format, ...) {
 
 const char *error_text(void) {
     return text;
+}
+
+FILE *open_file(const char *path, const char *mode) {
+    FILE *file = fopen(path, mode);
+    if (!file)
+        fail("%s: cannot be %s: %s", path, *mode == 'r' ? "opened" : "created", strerror(errno));
+    return file;
 }
 
 bool grid_create(struct grid *grid, int rank, const int64_t extent[3], int channels) {
@@ -54,6 +65,7 @@ int64_t grid_samples(const struct grid *grid) {
 bool grid_copy(const struct grid *from, struct grid *to) {
     if (!grid_create(to, from->rank, from->extent, from->channels)) return false;
     memcpy(to->sample, from->sample, (size_t)grid_samples(from) * sizeof(float));
+    memcpy(to->nifti, from->nifti, sizeof to->nifti);
     return true;
 }
 
@@ -117,9 +129,12 @@ bool grid_read(const char *path, struct grid *grid) {
     memset(grid, 0, sizeof *grid);
     if (!read_by_ending(path, grid)) return false;
     for (int64_t i = 0; i < grid_samples(grid); i++) {
-        if (isfinite(grid->sample[i])) continue;
+        float value = grid->sample[i];
+        if (fabsf(value) <= LARGEST_SAMPLE) continue;
         grid_destroy(grid);
-        return fail("%s: sample %lld is not a finite number", path, (long long)i);
+        return isfinite(value) ? fail("%s: sample %lld, %g, is beyond %g", path, (long long)i,
+                                      (double)value, (double)LARGEST_SAMPLE)
+                               : fail("%s: sample %lld is not a finite number", path, (long long)i);
     }
     return true;
 }

@@ -4,17 +4,25 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+
+enum { NIFTI_HEADER = 348 };
 
 struct grid {
     int rank;          /* axes in use */
     int64_t extent[3]; /* the last `rank` entries; 1 before */
     int channels;
     float *sample; /* [extent 0][extent 1][extent 2][channels] */
+    unsigned char
+        nifti[NIFTI_HEADER]; /* of a volume: its file's header, for those of the results */
 };
 
 /* Records what went wrong for error_text(); returns false, so that callers can `return fail(..)`. */
 bool fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *error_text(void);
+
+/* fopen that says why it failed: NULL then. */
+FILE *open_file(const char *path, const char *mode);
 
 bool grid_create(struct grid *grid, int rank, const int64_t extent[3], int channels);
 void grid_destroy(struct grid *grid);
@@ -47,6 +55,7 @@ bool pnm_read(const char *path, struct grid *grid);
 bool pfm_write(const char *path, const struct grid *grid);
 bool nifti_read(const char *path, struct grid *grid);
 bool nifti_write(const char *path, const struct grid *grid);
+void nifti_drop_units(struct grid *grid); /* for samples that are no values of what was read */
 bool signal_read(const char *path, struct grid *grid);
 bool signal_write(const char *path, const struct grid *grid);
 

@@ -17,15 +17,20 @@ static const char usage[] =
     "Denoises a picture (.png .ppm .pgm .pnm .pfm), a volume (.nii .nii.gz) or a signal (.txt "
     ".csv, one number\n"
     "per line) by one neighborhood-attention call on patch features; no training, no weights.\n"
+    "PNG: 8 or 16 bits, grey or colour, as stored; transparency is left out. NIfTI: the first "
+    "frame; results\n"
+    "keep its geometry and units.\n"
     "\n"
     "Without --noisy INPUT is taken as clean: noise is added first, and the result is compared "
     "with INPUT.\n"
     "\n"
-    "  --sigma S          standard deviation of the noise, in units of the samples (0..255 for "
-    "pictures and\n"
-    "                     volumes). With --noisy it is estimated when not given; without, it "
-    "defaults to 25,\n"
-    "                     12.75 for volumes, and a tenth of the signal's power for signals\n"
+    "  --sigma S          standard deviation of the noise, in units of the samples; those of "
+    "pictures are\n"
+    "                     0..255 whatever their bits (.pfm: as they are), a volume's largest is "
+    "255. With\n"
+    "                     --noisy it is estimated when not given; without, it defaults to 25, "
+    "12.75 for\n"
+    "                     volumes, and a tenth of the signal's power for signals\n"
     "  --noisy            INPUT is noisy already: add nothing\n"
     "  --seed N           of the added noise; default 1\n"
     "  --output DIR       where results go; default 'denoised'\n"
@@ -46,7 +51,10 @@ static const char usage[] =
     "\n"
     "Writes noisy, denoised and difference files and, for pictures and volumes, comparison.png: "
     "noisy,\n"
-    "denoised and difference side by side (the middle slice of a volume).\n";
+    "denoised and difference side by side (the middle slice of a volume). Pictures are written "
+    "with "
+    "8 bits,\n"
+    "noisy and denoised also as .pfm, neither rounded nor clipped.\n";
 
 struct request {
     const char *input, *output, *window, *method, *storage, *crop;
@@ -154,8 +162,8 @@ static bool apply_window(const struct request *request, const struct grid *grid,
         int axis = 3 - rank + a;
         settings->window[axis] = size[given == 1 ? 0 : a];
         if (settings->window[axis] < 1 || settings->window[axis] > grid->extent[axis])
-            return fail("--window %s: axis %d has %lld samples", request->window, a,
-                        (long long)grid->extent[axis]);
+            return fail("--window %s: %lld on axis %d is not in [1, %lld]", request->window,
+                        (long long)settings->window[axis], a, (long long)grid->extent[axis]);
     }
     return true;
 }
@@ -205,11 +213,16 @@ static bool choose_sigma(struct request *request, const struct grid *grid) {
     return true;
 }
 
+static bool write_as(const struct request *request, const char *name, const char *ending,
+                     const struct grid *grid) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s%s", request->output, name, ending);
+    return grid_write(path, grid);
+}
+
 static bool write_to(const struct request *request, const char *name, const struct grid *grid) {
     static const char *const ending[] = {"", ".txt", ".png", ".nii.gz"};
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s%s", request->output, name, ending[grid->rank]);
-    return grid_write(path, grid);
+    return write_as(request, name, ending[grid->rank], grid);
 }
 
 /* 128 + 2 * (noisy - denoised): what was taken away, around grey. */
@@ -220,6 +233,7 @@ static void difference_of(const struct grid *noisy, const struct grid *clean,
         float taken = noisy->sample[i] - clean->sample[i];
         difference->sample[i] = signal ? taken : 128 + 2 * taken;
     }
+    nifti_drop_units(difference);
 }
 
 static bool write_comparison(const struct request *request, const struct grid *const part[3]) {
@@ -244,15 +258,13 @@ static bool write_results(const struct request *request, const struct grid *nois
     difference_of(noisy, clean, &difference);
     if (mkdir(request->output, 0777) && errno != EEXIST) {
         grid_destroy(&difference);
-        return fail("%s: cannot be created", request->output);
+        return fail("%s: cannot be created: %s", request->output, strerror(errno));
     }
     bool ok = write_to(request, "noisy", noisy) && write_to(request, "denoised", clean) &&
               write_to(request, "difference", &difference);
-    if (ok && noisy->rank == 2) { /* unclipped, for other programs */
-        char path[4096];
-        snprintf(path, sizeof path, "%s/noisy.pfm", request->output);
-        ok = pfm_write(path, noisy);
-    }
+    if (noisy->rank == 2) /* for other programs */
+        ok = ok && write_as(request, "noisy", ".pfm", noisy) &&
+             write_as(request, "denoised", ".pfm", clean);
     const struct grid *const part[3] = {noisy, clean, &difference};
     if (ok && noisy->rank > 1) ok = write_comparison(request, part);
     grid_destroy(&difference);
