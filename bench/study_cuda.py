@@ -30,7 +30,7 @@ DENSE = {
     "dense flash": SDPBackend.FLASH_ATTENTION,
     "dense efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-FUSED = ("fused90", "joint90", "split90", "small", "fused80", "split80")
+FUSED = ("fused90", "joint90", "split90", "small", "short", "fused80", "split80")
 UNFUSED = ("gemm", "naive")
 CONTENDERS = {name: ("fwd", "bwd") for name in ("fused", *UNFUSED, *DENSE)}
 

@@ -20,8 +20,7 @@ COMPARISONS = [("gemm", "naive"), ("fused", "naive"), ("fused", "gemm"), ("fused
 COMPARISONS += [("fused", name) for name in DENSE]
 DTYPES = ("f16", "bf16", "f32")
 COLORS = {name: f"C{i}" for i, name in enumerate(("naive", "gemm", "unfused", "fused", *DENSE))}
-MOST_EXCEPTIONS = 50
-TEXT = re.compile(r"(\w+):(f16|bf16|f32):b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d[\dx]+)?")
+TEXT = re.compile(r"(\w+):(f16|bf16|f32):b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d([\dx]+))?")
 
 
 Result = dict[str, Any]  # of a problem and a contender: times and rates as of `nhood bench --json`, or "absent" and why
@@ -45,19 +44,26 @@ class Problem:
     dim: int
     lengths: tuple[int, ...]
     window: tuple[int, ...]
+    dilation: tuple[int, ...]
 
     @staticmethod
     def parse(text: str) -> Problem:
         match = TEXT.fullmatch(text)
         if not match:
             raise ValueError(f"{text}: dense attention is not comparable")
-        op, dtype, *numbers, lengths, window = match.groups()
-        axes = (tuple(map(int, part.split("x"))) for part in (lengths, window))
+        op, dtype, *numbers, lengths, window, dilation = match.groups()
+        dilation = dilation or "x".join("1" for _ in lengths.split("x"))
+        axes = (tuple(map(int, part.split("x"))) for part in (lengths, window, dilation))
         return Problem(op, dtype, *map(int, numbers), *axes)
 
     @property
     def tokens(self) -> int:
         return math.prod(self.lengths)
+
+    @property
+    def group_tokens(self) -> int:
+        """Of the largest dilation group."""
+        return math.prod(-(-length // step) for length, step in zip(self.lengths, self.dilation))
 
     @property
     def dense_flops(self) -> float:
@@ -73,12 +79,13 @@ class Times:
             dtype = line["problem"].split(":")[1]
             peaks[dtype] = max(peaks[dtype], line.get("peak_flops_per_s") or 0)
         self.ns: dict[tuple[str, str, str], float] = {}
+        self.solver: dict[tuple[str, str, str], str] = {}
         self.least_ns: dict[tuple[str, str, str], float] = {}  # the same; where dense attention was left out, at the peak
         for line in lines:
             op, rest = line["problem"].split(":", 1)
             key, peak = (rest, line["contender"], op), peaks[rest.split(":")[0]]
             if "median_ns" in line:
-                self.ns[key] = line["median_ns"]
+                self.ns[key], self.solver[key] = line["median_ns"], line["solver"]
             elif line["absent"].startswith("above ") and peak:
                 self.least_ns[key] = Problem.parse(line["problem"]).dense_flops / peak * 1e9
         self.least_ns.update(self.ns)
@@ -155,15 +162,20 @@ def exceptions(times: Times) -> list[str]:
     found = []
     for pass_name, ops in PASSES.items():
         for pair in COMPARISONS[1:]:
-            found += [(*each, pass_name, pair[1]) for each in times.ratios(pair, ops) if each[1] < 1]
+            found += [(*each, pass_name, ops, pair[1]) for each in times.ratios(pair, ops) if each[1] < 1]
     found.sort(key=lambda each: each[1])
     lines = [f"{len(found)} comparisons where fused is slower" + (", the worst first:" if found else ".")]
+    titles = ("problem", "tokens", "in a dilation group", "in a window")
+    titles += ("pass", "by", "fused, ms", "other", "its ms", "speed-up")
     if found:
-        lines += ["", "| problem | pass | fused, ms | other | its ms | speed-up |", "|---|---|---|---|---|---|"]
-    for problem, ratio, one, baseline, pass_name, other in found[:MOST_EXCEPTIONS]:
-        lines.append(f"| `{problem}` | {pass_name} | {one:.4g} | {other} | {baseline:.4g} | {ratio:.2f} |")
-    if len(found) > MOST_EXCEPTIONS:
-        lines.append(f"\n{len(found) - MOST_EXCEPTIONS} more are left out here.")
+        lines += ["", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for text, ratio, one, baseline, pass_name, ops, other in found:
+        problem = Problem.parse(f"fwd:{text}")
+        sizes = f"{problem.tokens} | {problem.group_tokens} | {math.prod(problem.window)}"
+        solvers = ", ".join(dict.fromkeys(times.solver[text, "fused", op] for op in ops))
+        lines.append(
+            f"| `{text}` | {sizes} | {pass_name} | {solvers} | {one:.4g} | {other} | {baseline:.4g} | {ratio:.2f} |"
+        )
     return lines
 
 

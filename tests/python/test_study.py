@@ -83,7 +83,7 @@ def test_exceptions_absences_and_origin():
     markdown = study_report.report(GPU, WHERE)
     slower = rows(markdown, "Exceptions")
     assert list(slower) == [f"`f16:{B}`"]
-    assert list(slower[f"`f16:{B}`"].values()) == ["forward", "2", "dense flash", "1", "0.50"]
+    assert list(slower[f"`f16:{B}`"].values()) == ["128", "64", "9", "forward", "fused", "2", "dense flash", "1", "0.50"]
     assert "- naive: 1 × no memory" in markdown
     assert markdown.count("made-up GPU; driver 1.2; commit abc123") == 3
     assert markdown.count("`the command`") == 3
