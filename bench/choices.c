@@ -73,12 +73,15 @@ static int measure(struct contest *contest, double budget_s) {
     int i = 0;
     if (nh_measure(&contest->request, budget_s) || nh_planner_rank(&contest->request, &ranking))
         return -1;
-    const struct nh_choice *best = &ranking.choice[0];
+    struct nh_choice best = ranking.choice[0];
     while (i < contest->count &&
-           (contest->candidate[i].build.choice.solver != best->solver ||
-            memcmp(&contest->candidate[i].build.choice.config, &best->config, sizeof best->config)))
+           (contest->candidate[i].build.choice.solver != best.solver ||
+            memcmp(&contest->candidate[i].build.choice.config, &best.config, sizeof best.config)))
         i++;
-    if (i == contest->count) add(contest, best);
+    /* wisdom knows no estimates */
+    best.estimate_ns = best.solver->estimate(contest->request.problem, contest->request.device,
+                                             &best.config, NULL);
+    if (i == contest->count) add(contest, &best);
     return i;
 }
 

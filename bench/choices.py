@@ -151,19 +151,18 @@ def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> dict[
     return {problem: needed[problem] for problem in take_turns(drawn.values())}
 
 
-def draw_again(suite: list[str], worker: Worker, options: argparse.Namespace) -> dict[str, Kernels]:
-    """The sample of that number: none holds a problem of an earlier one, whatever its operation and dtype."""
-    for _ in range(options.seed):
-        gone = {problem.split(":", 2)[2] for problem in draw(suite, worker, options)}
-        suite = [text for text in suite if text not in gone]
-    return draw(suite, worker, options)
+def sizes_of(problem: str) -> str:
+    """Whatever the operation and the dtype."""
+    return problem.split(":", 2)[2]
 
 
 def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
     """Ranks in turns, on each of them head dims, and on each of these operations and dtypes."""
     worker = Worker((options.choices, options.cut), {})
     needed: dict[str, Kernels] = {}
-    drawn = [draw_again(tool.suite(rank, MOST_OF_SUITE, None), worker, options) for rank in options.ranks]
+    known = {sizes_of(line["problem"]) for line in read_lines(options.without)} if options.without else set()
+    suites = [tool.suite(rank, MOST_OF_SUITE, None) for rank in options.ranks]
+    drawn = [draw([text for text in suite if text not in known], worker, options) for suite in suites]
     worker.process.kill()
     for one in drawn:
         needed |= one
@@ -327,10 +326,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
-    parser.add_argument("--seed", type=int, default=0, help="number of the sample; no two have a problem in common (0)")
+    parser.add_argument("--without", type=Path, metavar="FILE", help="a choices.jsonl; none of its problems is drawn")
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N", help="its K-th of N shares (1/1)")
     parser.add_argument("--free", type=int, default=5, help="of each head dim, the first whatever kernels they take (5)")
-    parser.add_argument("--new", type=int, default=8, help="kernels that any other may take beside earlier ones' (8)")
+    parser.add_argument("--new", type=int, default=12, help="kernels that any other may take beside earlier ones' (12)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--cut", type=float, default=1.5, help="leave out those estimated so many times slower (1.5)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="one of which times (all cores)")

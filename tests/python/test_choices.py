@@ -93,16 +93,6 @@ def test_draw_passes_over_what_shares_little():
     )]  # fmt: skip
 
 
-def test_samples_of_two_numbers_have_no_problem_in_common():
-    options = argparse.Namespace(free=9, new=0, sample=3, only="")
-    suite = [f"b1h1d32:64:w{window}" for window in range(1, 10)]
-    drawn = []
-    for options.seed in range(3):
-        drawn += choices.draw_again(suite, Planner(), options)
-    texts = [problem.split(":", 2)[2] for problem in drawn]
-    assert texts == suite
-
-
 def test_kernels_of_two_launches():
     problem = "bwd:f16:b1h2d64:64:w7"
     both = {"problem": problem, "candidates": [["cuda.split90", f"{'a,' * 6}{half * 6}"[:-1]] for half in ("b,", "c,")]}
