@@ -1,4 +1,4 @@
-/* cuda.short: fused attention where whole dilation groups fit shared memory, sm_80 and later.
+/* cuda.short: fused attention where whole dilation groups fit shared memory, sm_80 and later, forward and backward.
  *
  * Groups of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not worth
  * a walk. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16 queries at a time
@@ -7,14 +7,14 @@
 #include "cuda_solvers.h"
 #include "launch.h"
 #include "load.h"
+#include "short_backward.h"
 #include "short_shape.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum { MOST_DIM = 128, FORWARD_ORIGINS = 5 };
-enum { ROWS, WARPS, PARTS, KNOBS };
-static const char *const knobs[] = {"rows", "warps", "parts", NULL};
+static const char *const knobs[] = {"rows", "warps", "parts", "split", NULL};
 
 /* ---- what a config needs ---- */
 
@@ -43,37 +43,19 @@ static int64_t residents_by_registers(const struct nh_problem *problem, int64_t 
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
     enum { RESERVED_SHARED_BYTES = 1024 };
-    int64_t shared = shared_bytes_of(problem, shape, value[PARTS]);
+    int64_t shared = shared_bytes_of(problem, shape, value[NH_SHORT_PARTS]);
     if (shared > device->shared_bytes_per_block) return 0;
     return nh_min(device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES),
-                  residents_by_registers(problem, value[WARPS]));
+                  residents_by_registers(problem, value[NH_SHORT_WARPS]));
+}
+
+/* Warps have something to do each, and no blocks more than there are strips; no warps share one. */
+static bool useful(const struct nh_short_shape *shape, const int32_t *value) {
+    return 16 * value[NH_SHORT_WARPS] <= part_rows(shape, value[NH_SHORT_PARTS]) &&
+           16 * value[NH_SHORT_PARTS] <= shape->rows && value[NH_SHORT_SPLIT] == 1;
 }
 
 /* ---- time ---- */
-
-/* Rows that 16 queries meet, on average over the strips of an item: by what their first and last sees. */
-static double columns_of(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    double columns = 0;
-    for (int64_t strip = 0; strip < shape->rows; strip += 16) {
-        int64_t edge[2] = {0, 0};
-        for (int side = 0; side < 2; side++) {
-            int64_t row = nh_min(strip + 15 * side, shape->groups * shape->group_tokens - 1);
-            int64_t slot = row / shape->group_tokens, rest = row % shape->group_tokens;
-            int64_t size = shape->group_tokens;
-            for (int a = 0; a < NH_AXES; a++) {
-                const struct nh_axis *axis = &problem->axis[a];
-                size /= shape->extent[a];
-                struct nh_range range = nh_window_range(shape->extent[a], axis->window,
-                                                        axis->stride, axis->causal, rest / size);
-                rest %= size;
-                edge[side] += size * (side ? range.end - 1 : range.begin);
-            }
-            edge[side] += slot * shape->group_tokens;
-        }
-        columns += (double)(nh_ceil_div(edge[1] + 1, 16) - edge[0] / 16) * 16;
-    }
-    return columns / ((double)shape->rows / 16);
-}
 
 /* Nanoseconds. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -83,20 +65,22 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const int32_t *value = config->value;
     struct nh_short_shape shape;
     (void)count;
-    if (!nh_short_shape_of(problem, value[ROWS], &shape)) return 1e18;
+    if (problem->op == NHOOD_OP_BWD) return nh_short_backward_ns(problem, cuda, value, count);
+    if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape)) return INFINITY;
     double residents = (double)residents_of(problem, cuda, &shape, value);
-    if (residents <= 0) return 1e18;
+    if (residents <= 0 || !useful(&shape, value)) return INFINITY;
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double pieces = columns_of(problem, &shape) / 16;
+    double pieces = nh_short_columns(problem, &shape) / 16;
     double strip = strip_instructions + pieces * (6 * steps + 70);
-    double rows = (double)part_rows(&shape, value[PARTS]);
+    double rows = (double)part_rows(&shape, value[NH_SHORT_PARTS]);
     double bytes = 2 * (double)(problem->dim + problem->dim_v) * ((double)shape.rows + rows);
     double copies = bytes / 512 * 26;
-    double blocks = (double)(shape.items * value[PARTS] * (problem->heads / problem->kv_heads));
+    double blocks =
+        (double)(shape.items * value[NH_SHORT_PARTS] * (problem->heads / problem->kv_heads));
     double instructions = rows / 16 * strip + copies;
     double waves = blocks / cuda->multiprocessors;
-    double turns = ceil(rows / 16 / value[WARPS]);
-    double alone = latency + turns * strip * 4 + copies * 2 / value[WARPS];
+    double turns = ceil(rows / 16 / value[NH_SHORT_WARPS]);
+    double alone = latency + turns * strip * 4 + copies * 2 / value[NH_SHORT_WARPS];
     double busy = fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled);
     double memory = nh_cuda_memory_ns(problem, cuda) / 0.75;
     return launch_ns + fmax(nh_cuda_clocks_ns(cuda, busy), memory);
@@ -114,29 +98,48 @@ static int by_time(const void *left, const void *right) {
     return (a->ns > b->ns) - (a->ns < b->ns);
 }
 
-/* Every item size once: of sizes that hold as many groups, the first. */
+/* What each knob may be; warps that share a strip are of use in the backward pass alone. */
+enum { KNOBS = 4, MOST_CHOICES = 6 };
+static const struct {
+    int count;
+    int32_t value[MOST_CHOICES];
+} choice[KNOBS] = {[NH_SHORT_ROWS] = {4, {16, 64, 128, 256}},
+                   [NH_SHORT_WARPS] = {6, {1, 2, 4, 8, 12, 16}},
+                   [NH_SHORT_PARTS] = {6, {1, 2, 4, 8, 16, 32}},
+                   [NH_SHORT_SPLIT] = {3, {1, 2, 4}}};
+enum { MOST_COMBINATIONS = 4 * 6 * 6 * 3, MOST_CANDIDATES = 8 };
+
+/* The n-th combination of choices. */
+static struct nh_config combination(int n) {
+    struct nh_config config = {{0}};
+    for (int k = 0; k < KNOBS; k++) {
+        config.value[k] = choice[k].value[n % choice[k].count];
+        n /= choice[k].count;
+    }
+    return config;
+}
+
+/* Whether fewer rows hold as many groups. */
+static bool oversized(const struct nh_problem *problem, int32_t rows) {
+    struct nh_short_shape shape, less;
+    nh_short_shape_of(problem, rows, &shape);
+    for (int i = 0; choice[NH_SHORT_ROWS].value[i] < rows; i++)
+        if (nh_short_shape_of(problem, choice[NH_SHORT_ROWS].value[i], &less) &&
+            less.groups == shape.groups)
+            return true;
+    return false;
+}
+
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    static const int32_t sizes[] = {16, 64, 128, 256}, warps[] = {1, 2, 4, 8, 16},
-                         parts[] = {1, 2, 4, 8, 16};
-    enum { SIZES = 4, WARP_COUNTS = 5, PART_COUNTS = 5, MOST_CANDIDATES = 8 };
-    struct ranked ranked[SIZES * WARP_COUNTS * PART_COUNTS];
+    struct ranked ranked[MOST_COMBINATIONS];
     int count = 0;
-    int64_t groups = 0;
-    for (int s = 0; s < SIZES; s++) {
-        struct nh_short_shape shape;
-        if (!nh_short_shape_of(problem, sizes[s], &shape) || shape.groups == groups) continue;
-        groups = shape.groups;
-        for (int w = 0; w < WARP_COUNTS; w++)
-            for (int p = 0; p < PART_COUNTS; p++) {
-                struct ranked *next = &ranked[count];
-                *next = (struct ranked){.config = {{sizes[s], warps[w], parts[p]}}};
-                if (16 * warps[w] > part_rows(&shape, parts[p]) || 16 * parts[p] > shape.rows ||
-                    !residents_of(problem, device->backend, &shape, next->config.value))
-                    continue;
-                next->ns = estimate(problem, device, &next->config, NULL);
-                count++;
-            }
+    for (int n = 0; n < MOST_COMBINATIONS; n++) {
+        struct ranked *next = &ranked[count];
+        next->config = combination(n);
+        if (oversized(problem, next->config.value[NH_SHORT_ROWS])) continue;
+        next->ns = estimate(problem, device, &next->config, NULL);
+        count += isfinite(next->ns);
     }
     qsort(ranked, (size_t)count, sizeof *ranked, by_time);
     count = (int)nh_min(nh_min(count, capacity), MOST_CANDIDATES);
@@ -170,7 +173,8 @@ static bool offsets_fit(const struct nh_problem *problem) {
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     struct nh_config config;
-    if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
+        return "only the forward and the backward pass";
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
     if (!dim_fits(problem->dim) || !dim_fits(problem->dim_v))
@@ -205,19 +209,9 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, const int32_t *value) {
     struct nh_kernel_spec spec = {.source = "short_forward.cu"};
-    bool strided = false, dilated = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        strided = strided || problem->axis[a].stride > 1;
-        dilated = dilated || problem->axis[a].dilation > 1;
-    }
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_RANK", problem->rank);
-    nh_kernel_define(&spec, "NH_DIM", problem->dim);
-    nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(&spec, "NH_WARPS", value[WARPS]);
-    nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_by_registers(problem, value[WARPS]));
-    nh_kernel_define(&spec, "NH_STRIDED", strided);
-    nh_kernel_define(&spec, "NH_DILATED", dilated);
+    nh_short_define(problem, value[NH_SHORT_WARPS], &spec);
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS",
+                     residents_by_registers(problem, value[NH_SHORT_WARPS]));
     nh_kernel_define(&spec, "NH_CONTIGUOUS", contiguous(problem, shape));
     return spec;
 }
@@ -226,15 +220,16 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
                               const struct nh_config *config) {
     const int32_t *value = config->value;
     struct nh_short_shape shape;
-    if (!nh_short_shape_of(problem, value[ROWS], &shape))
+    if (problem->op == NHOOD_OP_BWD) return nh_short_backward_add(operation, problem, value);
+    if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
     struct nh_kernel_spec spec = spec_of(problem, &shape, value);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_short_tiling(&shape, value[PARTS], &step.args.tiling);
-    step.threads = 32 * value[WARPS];
-    step.shared_bytes = shared_bytes_of(problem, &shape, value[PARTS]);
-    step.grid[0] = shape.items * value[PARTS] * (problem->heads / problem->kv_heads);
+    nh_short_tiling(&shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    step.threads = 32 * value[NH_SHORT_WARPS];
+    step.shared_bytes = shared_bytes_of(problem, &shape, value[NH_SHORT_PARTS]);
+    step.grid[0] = shape.items * value[NH_SHORT_PARTS] * (problem->heads / problem->kv_heads);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

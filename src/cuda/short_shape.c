@@ -46,3 +46,42 @@ int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t origins
     enum { WORD = 4, LENGTHS = 16, ORIGIN = 8 };
     return shape->rows * WORD + shape->groups * (LENGTHS + origins * ORIGIN);
 }
+
+/* Rows that 16 queries meet, on average over the strips of an item: by what their first and last sees. */
+double nh_short_columns(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    double columns = 0;
+    for (int64_t strip = 0; strip < shape->rows; strip += 16) {
+        int64_t edge[2] = {0, 0};
+        for (int side = 0; side < 2; side++) {
+            int64_t row = nh_min(strip + 15 * side, shape->groups * shape->group_tokens - 1);
+            int64_t slot = row / shape->group_tokens, rest = row % shape->group_tokens;
+            int64_t size = shape->group_tokens;
+            for (int a = 0; a < NH_AXES; a++) {
+                const struct nh_axis *axis = &problem->axis[a];
+                size /= shape->extent[a];
+                struct nh_range range = nh_window_range(shape->extent[a], axis->window,
+                                                        axis->stride, axis->causal, rest / size);
+                rest %= size;
+                edge[side] += size * (side ? range.end - 1 : range.begin);
+            }
+            edge[side] += slot * shape->group_tokens;
+        }
+        columns += (double)(nh_ceil_div(edge[1] + 1, 16) - edge[0] / 16) * 16;
+    }
+    return columns / ((double)shape->rows / 16);
+}
+
+void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec) {
+    bool strided = false, dilated = false;
+    for (int a = 0; a < NH_AXES; a++) {
+        strided = strided || problem->axis[a].stride > 1;
+        dilated = dilated || problem->axis[a].dilation > 1;
+    }
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_RANK", problem->rank);
+    nh_kernel_define(spec, "NH_DIM", problem->dim);
+    nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
+    nh_kernel_define(spec, "NH_WARPS", warps);
+    nh_kernel_define(spec, "NH_STRIDED", strided);
+    nh_kernel_define(spec, "NH_DILATED", dilated);
+}

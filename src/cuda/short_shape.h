@@ -2,12 +2,15 @@
 #ifndef NH_SHORT_SHAPE_H
 #define NH_SHORT_SHAPE_H
 
-#include "cuda.h"
 #include "kernel_abi.h"
+#include "kernel_cache.h"
 #include "problem.h"
 
 /* What the kernels can count. */
 enum { NH_SHORT_MOST_ROWS = 1024 };
+
+/* Knobs: rows of an item, warps of a block, blocks that share an item, warps that share 16 rows (backward). */
+enum { NH_SHORT_ROWS, NH_SHORT_WARPS, NH_SHORT_PARTS, NH_SHORT_SPLIT };
 
 struct nh_short_shape {
     /* tokens of the longest dilation group per axis, and in all */
@@ -36,5 +39,11 @@ int64_t nh_short_row_bytes(int64_t width);
 
 /* Words of keys and slots, which know where `origins` tensors begin. */
 int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t origins);
+
+/* Rows that 16 queries meet, on average over the strips of an item: by what their first and last sees. */
+double nh_short_columns(const struct nh_problem *problem, const struct nh_short_shape *shape);
+
+/* The macros of kernels/short.cuh but NH_MIN_BLOCKS. */
+void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec);
 
 #endif

@@ -47,6 +47,18 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
     return row * nh_row_bytes(width) + 16 * unit;
 }
 
+#include "column_products.cuh"
+
+/* Where a lane finds its elements of row 0, step after step. */
+template <nh_order ORDER, int WIDTH, int STEPS>
+NH_DEVICE void nh_columns_start(unsigned (&start)[STEPS], const char *rows) {
+    const unsigned first =
+        nh_shared_address(rows) + nh_unit_offset(WIDTH, nh_lane_column<ORDER>(), nh_lane_half<ORDER>());
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+        start[s] = first + 32 * s;
+}
+
 /* ---- where rows belong ---- */
 
 /* A divisor of numbers below 2^10, itself at most 2^10: a multiplication. The quotient of floats is near enough. */

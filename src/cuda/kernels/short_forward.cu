@@ -7,7 +7,6 @@
 #define NH_ORIGINS 5
 #include "short.cuh"
 
-#include "column_products.cuh"
 #include "exact_key.cuh"
 
 /* What a block works on, and where: blocks that share keys follow each other, parts of an item first, then query heads that
@@ -79,16 +78,6 @@ NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++)
         nh_load_matrices(strip.queries[s], row + 32 * s);
-}
-
-/* Where a lane finds its elements of row 0, step after step. */
-template <nh_order ORDER, int WIDTH, int STEPS>
-NH_DEVICE void nh_columns_start(unsigned (&start)[STEPS], const char *rows) {
-    const unsigned first =
-        nh_shared_address(rows) + nh_unit_offset(WIDTH, nh_lane_column<ORDER>(), nh_lane_half<ORDER>());
-#pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        start[s] = first + 32 * s;
 }
 
 /* Scores with 32 rows from `row` on, or 16 unless `both`, times the scale, less the reference; minus infinity for those not

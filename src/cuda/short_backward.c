@@ -1,0 +1,128 @@
+#include "short_backward.h"
+
+#include "load.h"
+#include "short_shape.h"
+
+#include <math.h>
+
+enum { ORIGINS = NH_D_V + 1 };
+
+/* ---- what a config needs ---- */
+
+/* Of 16 queries or of 16 keys, that a block works for. */
+static int64_t strips_of(const struct nh_short_shape *shape, const int32_t *value) {
+    return nh_ceil_div(2 * shape->rows / 16, value[NH_SHORT_PARTS]);
+}
+
+static int64_t steps_of(const struct nh_problem *problem) {
+    return nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16);
+}
+
+/* Q, K, V and dO. */
+static int64_t tensor_bytes_of(const struct nh_problem *problem,
+                               const struct nh_short_shape *shape) {
+    return 2 * shape->rows *
+           (nh_short_row_bytes(problem->dim) + nh_short_row_bytes(problem->dim_v));
+}
+
+/* struct nh_tile of the kernel and its groups. */
+static int64_t shared_bytes_of(const struct nh_problem *problem,
+                               const struct nh_short_shape *shape) {
+    enum { QUERY = 16, REACH = 8 };
+    return tensor_bytes_of(problem, shape) + shape->rows * QUERY + shape->rows / 8 * REACH +
+           nh_short_table_bytes(shape, ORIGINS);
+}
+
+/* What the warps of strips that are shared hand over, in place of the tensors. */
+static int64_t exchange_bytes_of(const struct nh_problem *problem, const int32_t *value) {
+    enum { STEP_BYTES = 8 * 32 * 4 };
+    int64_t warps = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
+    return warps * nh_ceil_div(nh_max(problem->dim, problem->dim_v), 16) * STEP_BYTES;
+}
+
+/* Sums, operands of own rows where they are held, and what addresses, scores and masks take. */
+static int64_t registers_of(const struct nh_problem *problem, int64_t warps) {
+    enum { OTHERS = 80, MOST = 248, REGISTERS = 65536 };
+    int64_t steps = steps_of(problem);
+    int64_t wanted = 8 * steps + (steps <= 8 ? 4 * steps : 0) + OTHERS;
+    return nh_min(nh_min(wanted, MOST), REGISTERS / (32 * warps));
+}
+
+static int64_t residents_by_registers(const struct nh_problem *problem, int64_t warps) {
+    enum { REGISTERS = 65536 };
+    return nh_max(1, REGISTERS / (32 * warps * registers_of(problem, warps)));
+}
+
+static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                            const struct nh_short_shape *shape, const int32_t *value) {
+    enum { RESERVED_SHARED_BYTES = 1024 };
+    int64_t shared = shared_bytes_of(problem, shape);
+    if (shared > device->shared_bytes_per_block) return 0;
+    return nh_min(device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES),
+                  residents_by_registers(problem, value[NH_SHORT_WARPS]));
+}
+
+/* Warps that share a strip, and those that sum over the query heads of a key, keep to one strip. */
+static bool useful(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                   const int32_t *value) {
+    int64_t strips = strips_of(shape, value), split = value[NH_SHORT_SPLIT];
+    bool shared_heads = problem->heads != problem->kv_heads;
+    if (8 * value[NH_SHORT_PARTS] > shape->rows) return false;
+    if (value[NH_SHORT_WARPS] % split || value[NH_SHORT_WARPS] / split > strips) return false;
+    if (split > 1 &&
+        (shared_heads || exchange_bytes_of(problem, value) > tensor_bytes_of(problem, shape)))
+        return false;
+    return (split == 1 && !shared_heads) || value[NH_SHORT_WARPS] / split >= strips;
+}
+
+/* ---- time ---- */
+
+double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                            const int32_t *value, struct nh_count *count) {
+    const double launch_ns = 14000, latency = 3500, strip_instructions = 300, filled = 0.6;
+    struct nh_short_shape shape;
+    (void)count;
+    if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape) ||
+        !useful(problem, &shape, value))
+        return INFINITY;
+    double residents = (double)residents_of(problem, device, &shape, value);
+    if (residents <= 0) return INFINITY;
+    double steps = (double)steps_of(problem), split = value[NH_SHORT_SPLIT];
+    double pieces = nh_short_columns(problem, &shape) / 16;
+    double members = (double)(problem->heads / problem->kv_heads);
+    double piece = 90 + 10 * steps;
+    double strips = (double)strips_of(&shape, value);
+    double strip = strip_instructions + members * pieces * piece;
+    double bytes = members * 4 * (double)(problem->dim + problem->dim_v) * (double)shape.rows;
+    double copies = bytes / 512 * 26;
+    double blocks = (double)(shape.items * value[NH_SHORT_PARTS]);
+    double instructions = strips * (strip + strip_instructions * (split - 1)) + copies;
+    double waves = blocks / device->multiprocessors;
+    double turns = ceil(strips * split / value[NH_SHORT_WARPS]);
+    double alone = latency + turns * strip / split * 4 + copies * 2 / value[NH_SHORT_WARPS];
+    double busy = fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled);
+    double memory = nh_cuda_memory_ns(problem, device) / 0.75;
+    return launch_ns + fmax(nh_cuda_clocks_ns(device, busy), memory);
+}
+
+/* ---- plan ---- */
+
+nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
+                                   const struct nh_problem *problem, const int32_t *value) {
+    struct nh_short_shape shape;
+    if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape))
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
+    struct nh_kernel_spec spec = {.source = "short_backward.cu"};
+    nh_short_define(problem, value[NH_SHORT_WARPS], &spec);
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS",
+                     residents_by_registers(problem, value[NH_SHORT_WARPS]));
+    nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
+    nh_kernel_define(&spec, "NH_SHARED_HEADS", problem->heads != problem->kv_heads);
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_short_tiling(&shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    step.threads = 32 * value[NH_SHORT_WARPS];
+    step.shared_bytes = shared_bytes_of(problem, &shape);
+    step.grid[0] = shape.items * value[NH_SHORT_PARTS];
+    return nh_cuda_step_add(operation, &step, &spec);
+}
