@@ -89,10 +89,10 @@ static double boxes_clocks(const int32_t *value) {
  * item and each of its axes. */
 static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                const int32_t *value) {
-    const double tensor = 0.463, softmax = 0.934, bias = 1.82, masks = 5.88, l2 = 0.408;
+    const double tensor = 0.7, softmax = 0.81, bias = 1.82, masks = 4.7, l2 = 0.25;
     /* rows of several heads share no entries */
     const double apart = 1.3;
-    const double turn = 330, item = 2580, item_axis = 1010;
+    const double turn = 322, item = 1800, item_axis = 1260, item_width = 1.86;
     struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
     const struct nh_cuda_load of_tile = load_of(problem, cuda, value, 1, 1, 1, 0),
                               of_item = load_of(problem, cuda, value, 0, 0, 0, 1);
@@ -110,15 +110,20 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
         .tile = price,
         .masks = masks * tile.limit_ns[NHOOD_LIMIT_MASK],
         .fetch = fetch,
-        .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] + (item + item_axis * problem->rank) * clock,
+        .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] +
+                (item + item_axis * problem->rank +
+                 item_width * value[WARPGROUPS] * (double)(problem->dim + problem->dim_v)) *
+                    clock,
     };
 }
 
-/* Of all copies, whose items are alike, with the end of the launch. */
+/* Of all copies, whose items are nearly alike, with the end of the launch: of the last round of items, all but a few of the
+ * multiprocessors may have none. */
 static double scale_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        const int32_t *value, double items) {
-    double copies = copies_of(problem, value);
-    return copies * nh_cuda_ending(1, cuda->multiprocessors / (copies * items));
+    const double waiting = 0.75;
+    double copies = copies_of(problem, value), rounds = copies * items / cuda->multiprocessors;
+    return copies * (1 + waiting * (ceil(rounds) / rounds - 1));
 }
 
 /* Nanoseconds that a copy keeps the device busy, with so many tiles of extra tokens. */
@@ -131,12 +136,14 @@ static double busy_ns(const struct prices *prices, const struct walks *walks, do
 }
 
 /* Of the launch. */
-static double launch_ns(double busy, double memory_ns, bool hold) {
-    /* held: the median of 43 pairs of configs that differ in nothing else */
-    const double held = 0.99, memory = 1.18, overhead_ns = 8170;
+static double launch_ns(const struct nh_problem *problem, double busy, double memory_ns,
+                        bool hold) {
+    /* held: the median of 43 pairs of configs that differ in nothing else; the first tiles take as long as they are wide */
+    const double held = 0.99, memory = 1.33, overhead_ns = 8230, first_tiles_ns = 15.6;
     if (hold) busy *= held;
     memory_ns *= memory;
-    return (busy > memory_ns ? busy : memory_ns) + overhead_ns;
+    return (busy > memory_ns ? busy : memory_ns) + overhead_ns +
+           first_tiles_ns * (double)(problem->dim + problem->dim_v);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -162,7 +169,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
         nh_cuda_count_load(cuda, &load, count);
         count->limit_ns[NHOOD_LIMIT_MEMORY] = memory_ns;
     }
-    return launch_ns(busy, memory_ns, value[HOLD]);
+    return launch_ns(problem, busy, memory_ns, value[HOLD]);
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */
@@ -282,8 +289,9 @@ static void try_rows(struct search *search, const struct nh_config *queries,
             tried.value[HOLD] = hold;
             tried.value[STAGES] = biased ? stages_of(search, tried.value) : key->stages[of][hold];
             if (tried.value[STAGES])
-                search->count = keep(&tried, launch_ns(busy, search->memory_ns, hold), search->best,
-                                     search->cost, search->count, search->capacity);
+                search->count =
+                    keep(&tried, launch_ns(search->problem, busy, search->memory_ns, hold),
+                         search->best, search->cost, search->count, search->capacity);
         }
     }
 }

@@ -23,7 +23,7 @@ static double l2_bytes_per_clock(const struct nh_cuda_device *device) {
     return device->arch == 80 ? 5120 / 108.0 : 32;
 }
 
-/* Fitted on an H200 to cuda.fused90, cuda.joint90 and cuda.split90 alike. */
+/* Fitted on an H200 to cuda.joint90 and cuda.split90 alike. */
 double nh_cuda_ending(double busy, double longest) {
     return fmax(busy + longest / 2, longest);
 }
