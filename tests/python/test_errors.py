@@ -66,9 +66,10 @@ def test_value_errors(arguments, text):
     [
         (dict(query=[[1.0]]), r"query is a list: give a numpy array or anything with __dlpack__"),
         (dict(key=None), r"key is None"),
-        (dict(kernel_size=3.0), "float"),
-        (dict(kernel_size=(3, 3.5)), "float"),
-        (dict(stride=None), "NoneType"),
+        (dict(kernel_size=3.0), "kernel_size = 3.0 is not an integer"),
+        (dict(kernel_size=(3, 3.5)), "kernel_size = 3.5 is not an integer"),
+        (dict(kernel_size="33"), "kernel_size = '33' is not an integer"),
+        (dict(stride=None), "stride = None is not an integer"),
         (dict(scale="large"), "large"),
     ],
 )

@@ -116,6 +116,23 @@ def test_other_layouts_and_devices_are_refused(query):
 
 
 
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda q: nt.na2d(q.numpy(), q, q, 3), "query is a numpy.ndarray, not a torch.Tensor"),
+        (lambda q: nt.na2d(q, None, q, 3), "key is a NoneType"),
+        (lambda q: nt.na2d(q, q, [1.0], 3), "value is a list"),
+        (lambda q: nt.na2d(q, q, q, 3, bias=0.5), "bias is a float"),
+        (lambda q: nt.neighborhood_attention(q.numpy(), q, q, 3), "query is a numpy.ndarray"),
+        (lambda q: nt.na2d_qk(q, q.numpy(), 3), "key is a numpy.ndarray"),
+        (lambda q: nt.na2d_av(q.numpy(), q, 3), "attn is a numpy.ndarray"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(query, call, text):
+    with pytest.raises(TypeError, match=text):
+        call(query)
+
+
 def test_transforms_see_the_operators(query):
     with Noting() as mode:
         torch.vmap(lambda q: nt.na2d(q, query, query, 3))(query[None])

@@ -51,8 +51,13 @@ def test_attention_dropout():
     "arguments, text",
     [
         (dict(embed_dim=10, num_heads=4), "embed_dim = 10 is not a multiple of num_heads = 4"),
+        (dict(num_heads=0), "num_heads = 0 is less than 1"),
+        (dict(embed_dim=0), "embed_dim = 0 is not a multiple of num_heads = 4"),
         (dict(num_kv_heads=3), "num_kv_heads = 3 does not divide num_heads = 4"),
         (dict(kernel_size=(3, 3, 3)), r"kernel_size = \(3, 3, 3\) has 3 entries, not 2"),
+        (dict(kernel_size=(3, 0)), r"kernel_size = \(3, 0\): 0 is less than 1"),
+        (dict(dilation=-1), r"dilation = \(-1, -1\): -1 is less than 1"),
+        (dict(stride=(1, 4)), r"stride = \(1, 4\): 4 exceeds kernel_size 3"),
         (dict(rel_pos_bias=True, is_causal=True), "rel_pos_bias"),
     ],
 )
@@ -64,6 +69,8 @@ def test_layer_refuses(arguments, text):
 def test_layer_refuses_input():
     with pytest.raises(ValueError, match=r"x.shape = \(6, 6, 16\) has 3 axes, not 4"):
         nt.NeighborhoodAttention2D(16, 4, 3)(torch.zeros(6, 6, 16))
+    with pytest.raises(ValueError, match=r"x.shape = \(1, 16, 6, 6\): 6 channels on the last axis, expected 16"):
+        nt.NeighborhoodAttention2D(16, 4, 3)(torch.zeros(1, 16, 6, 6))
     with pytest.raises(ValueError, match=r"axis\[0\].window = 7 exceeds length 6"):
         nt.NeighborhoodAttention2D(16, 4, 7)(torch.zeros(1, 6, 6, 16))
 

@@ -30,8 +30,9 @@ _AXES_PARAGRAPH = """kernel_size, stride, dilation, is_causal: one value for all
     clamp_window: take larger windows too, cut to max(1, L // dilation)."""
 
 _COMMON_PARAGRAPHS = """Arrays are numpy's, torch's on the CPU, or export memory of the CPU or of a CUDA device, through DLPack or
-    __cuda_array_interface__; results are of the kind of the first one. dtype float64, float32, float16 or bfloat16, the same for all (log-sum-exps are float64 for
-    float64, else float32). Views are read as they lie, never copied; the last axis must be contiguous.
+    __cuda_array_interface__; results are of the kind of the first one. dtype float64, float32, float16 or bfloat16,
+    the same for all (log-sum-exps are float64 for float64, else float32). Views are read as they lie, never copied;
+    the last axis must be contiguous.
 
     Raises ValueError for values, shapes, dtypes and layouts that are not legal, with a text that names the
     argument, its value and the limit; TypeError for what is not an array or not an integer;
@@ -75,11 +76,17 @@ def publish(
 def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
     if type(value) is int:
         return (value,) * rank
-    if not isinstance(value, Sequence):
-        return (index(value),) * rank
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return (_integer(value, name),) * rank
     if len(value) != rank:
         raise ValueError(f"{name} = {value} has {len(value)} entries, not {rank}")
-    return tuple([entry if type(entry) is int else index(entry) for entry in value])
+    return tuple([entry if type(entry) is int else _integer(entry, name) for entry in value])
+
+
+def _integer(value: Any, name: str) -> int:
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{name} = {value!r} is not an integer")
+    return index(value)
 
 
 def causal_per_axis(value: CausalPerAxis, rank: int) -> tuple[bool, ...]:
@@ -301,7 +308,7 @@ def _in(
     """
     flags = FLAG_CLAMP_WINDOW if clamp_window else 0
     if kv_heads is not None:
-        kv_heads = index(kv_heads)
+        kv_heads = _integer(kv_heads, "kv_heads")
         if kv_heads < 1:
             raise ValueError(f"kv_heads = {kv_heads} is less than 1")
     request = _request(

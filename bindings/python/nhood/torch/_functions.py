@@ -4,6 +4,7 @@ its namesake for arrays."""
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from .. import _functions as of_arrays
 from .._functions import CausalPerAxis, PerAxis, causal_per_axis, check_additional, per_axis, publish
+from .._operations import AV, FORWARD, QK, Operation
 from ._fused import fused_attention
 from ._unfused import Axes, av, qk
 
@@ -35,6 +37,22 @@ def _axes(
         per_axis(dilation, rank, "dilation"),
         causal_per_axis(is_causal, rank),
     )
+
+
+def _check_tensors(operation: Operation, required: Sequence[Any], optional: Sequence[Any]) -> None:
+    for tensor in required:
+        if not isinstance(tensor, Tensor):
+            raise _no_tensor(operation, (*required, *optional), tensor)
+    for tensor in optional:
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise _no_tensor(operation, (*required, *optional), tensor)
+
+
+def _no_tensor(operation: Operation, given: Sequence[Any], wrong: Any) -> TypeError:
+    name = next(name for name, value in zip(operation.input_names, given) if value is wrong)
+    kind = type(wrong)
+    kind_name = f"{kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
+    return TypeError(f"{name} is a {kind_name}, not a torch.Tensor; functions of nhood itself take other arrays")
 
 
 def autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
@@ -64,6 +82,7 @@ def attention_of_rank(
     clamp_window: bool = False,
 ) -> Any:
     check_additional(additional_keys, additional_values)
+    _check_tensors(FORWARD, (query, key, value), (bias, additional_keys, additional_values))
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
     scale = None if scale is None else float(scale)
@@ -85,6 +104,7 @@ def _qk(
     zero_fill: bool = False,
     clamp_window: bool = False,
 ) -> Tensor:
+    _check_tensors(QK, (query, key), (bias,))
     query, key, bias = autocast(query, key, bias)
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
     return qk(query, key, bias, axes, 1.0 if scale is None else float(scale), zero_fill, clamp_window)
@@ -101,6 +121,7 @@ def _av(
     *,
     clamp_window: bool = False,
 ) -> Tensor:
+    _check_tensors(AV, (attn, value), ())
     attn, value = autocast(attn, value)
     return av(attn, value, _axes(rank, kernel_size, stride, dilation, is_causal), clamp_window)
 
@@ -109,6 +130,7 @@ def neighborhood_attention(
     query: Tensor, key: Tensor, value: Tensor, kernel_size: PerAxis, *arguments: Any, **named: Any
 ) -> Any:
     """na1d, na2d or na3d, by the number of axes of `query`, with the arguments of those."""
+    _check_tensors(FORWARD, (query,), ())
     rank = query.dim() - 3
     if rank not in (1, 2, 3):
         raise ValueError(

@@ -53,7 +53,9 @@ class _NeighborhoodAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if embed_dim % num_heads:
+        if num_heads < 1:
+            raise ValueError(f"num_heads = {num_heads} is less than 1")
+        if embed_dim < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim = {embed_dim} is not a multiple of num_heads = {num_heads}")
         if num_kv_heads < 1 or num_heads % num_kv_heads:
             raise ValueError(f"num_kv_heads = {num_kv_heads} does not divide num_heads = {num_heads}")
@@ -63,6 +65,7 @@ class _NeighborhoodAttention(nn.Module):
         self.stride = per_axis(stride, self.rank, "stride")
         self.dilation = per_axis(dilation, self.rank, "dilation")
         self.is_causal = causal_per_axis(is_causal, self.rank)
+        _check_axes(self.kernel_size, self.stride, self.dilation)
         if rel_pos_bias and any(self.is_causal):
             raise ValueError(f"rel_pos_bias with is_causal = {self.is_causal}: a causal axis has no bias")
         self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
@@ -81,6 +84,10 @@ class _NeighborhoodAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != self.rank + 2:
             raise ValueError(f"x.shape = {tuple(x.shape)} has {x.dim()} axes, not {self.rank + 2}")
+        if x.shape[-1] != self.embed_dim:
+            raise ValueError(
+                f"x.shape = {tuple(x.shape)}: {x.shape[-1]} channels on the last axis, expected {self.embed_dim}"
+            )
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
         out = self.proj(self._attend(query, key, value).flatten(-2))
@@ -101,6 +108,16 @@ class _NeighborhoodAttention(nn.Module):
             f"stride={self.stride}, dilation={self.dilation}, is_causal={self.is_causal}, "
             f"rel_pos_bias={self.rpb is not None}"
         )
+
+
+def _check_axes(kernel_size: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> None:
+    """What can be said before there is an input."""
+    for name, values in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
+        if min(values) < 1:
+            raise ValueError(f"{name} = {values}: {min(values)} is less than 1")
+    for k, s in zip(kernel_size, stride):
+        if s > k:
+            raise ValueError(f"stride = {stride}: {s} exceeds kernel_size {k}")
 
 
 def _doc(where: str, tokens: str) -> str:
