@@ -58,7 +58,7 @@ struct nh_cuda_tiling {
     /* tiles of extra tokens after those of the window */
     int extra_tiles;
     int items;
-    /* heads that a block of gemm_part takes, one after the other */
+    /* that a block of gemm_part takes, one after the other; in kernels/short.cuh query heads that share a key head */
     int heads;
     /* dilation groups and rows of an item that holds whole groups, and blocks that share it: kernels/short.cuh */
     int groups, rows, parts;

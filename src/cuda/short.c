@@ -49,41 +49,62 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
                   residents_by_registers(problem, value[NH_SHORT_WARPS]));
 }
 
-/* Warps have something to do each, and no blocks more than there are strips; no warps share one. */
-static bool useful(const struct nh_short_shape *shape, const int32_t *value) {
-    return 16 * value[NH_SHORT_WARPS] <= part_rows(shape, value[NH_SHORT_PARTS]) &&
-           16 * value[NH_SHORT_PARTS] <= shape->rows && value[NH_SHORT_SPLIT] == 1;
+static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                 const struct nh_short_shape *shape, int64_t parts) {
+    return 16 * parts <= shape->rows &&
+           shared_bytes_of(problem, shape, parts) <= cuda->shared_bytes_per_block;
+}
+
+/* No more than two warps without a strip, no warp with more than four, and parts only where they spare idle multiprocessors
+ * or shared memory; no warps share a strip. */
+static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                   const struct nh_short_shape *shape, const int32_t *value) {
+    int64_t parts = value[NH_SHORT_PARTS], rows = part_rows(shape, parts);
+    int64_t least_rows = 16 * value[NH_SHORT_WARPS];
+    int64_t blocks = shape->items * (problem->heads / problem->kv_heads) * parts;
+    bool idle = blocks < 8 * (int64_t)cuda->multiprocessors;
+    return value[NH_SHORT_SPLIT] == 1 && fits(problem, cuda, shape, parts) &&
+           least_rows <= rows + 32 && rows <= 4 * least_rows &&
+           (parts == 1 || idle || !fits(problem, cuda, shape, 1));
 }
 
 /* ---- time ---- */
 
 /* Nanoseconds. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
+static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_short_shape *shape, const int32_t *value) {
     const double launch_ns = 9000, latency = 2500, strip_instructions = 260, filled = 0.6;
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
-    struct nh_short_shape shape;
-    (void)count;
-    if (problem->op == NHOOD_OP_BWD) return nh_short_backward_ns(problem, cuda, value, count);
-    if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape)) return INFINITY;
-    double residents = (double)residents_of(problem, cuda, &shape, value);
-    if (residents <= 0 || !useful(&shape, value)) return INFINITY;
+    if (!useful(problem, cuda, shape, value)) return INFINITY;
+    double residents = (double)residents_of(problem, cuda, shape, value);
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double pieces = nh_short_columns(problem, &shape) / 16;
-    double strip = strip_instructions + pieces * (6 * steps + 70);
-    double rows = (double)part_rows(&shape, value[NH_SHORT_PARTS]);
-    double bytes = 2 * (double)(problem->dim + problem->dim_v) * ((double)shape.rows + rows);
-    double copies = bytes / 512 * 26;
-    double blocks =
-        (double)(shape.items * value[NH_SHORT_PARTS] * (problem->heads / problem->kv_heads));
-    double instructions = rows / 16 * strip + copies;
+    double strip = strip_instructions + shape->columns / 16 * (6 * steps + 70);
+    double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
+    double bytes = 2 * (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows);
+    double copies = bytes / 512 * 26, instructions = rows / 16 * strip + copies;
+    double share = (double)(problem->heads / problem->kv_heads);
+    double blocks = (double)(shape->items * value[NH_SHORT_PARTS]) * share;
     double waves = blocks / cuda->multiprocessors;
     double turns = ceil(rows / 16 / value[NH_SHORT_WARPS]);
     double alone = latency + turns * strip * 4 + copies * 2 / value[NH_SHORT_WARPS];
     double busy = fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled);
     double memory = nh_cuda_memory_ns(problem, cuda) / 0.75;
     return launch_ns + fmax(nh_cuda_clocks_ns(cuda, busy), memory);
+}
+
+/* INFINITY for configs that do not fit, or that others replace. */
+static double predict(const struct nh_problem *problem, const struct nh_device *device,
+                      const struct nh_short_shape *shape, const struct nh_config *config) {
+    return problem->op == NHOOD_OP_FWD
+               ? forward_ns(problem, device->backend, shape, config->value)
+               : nh_short_backward_ns(problem, device->backend, shape, config->value);
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    struct nh_short_shape shape;
+    (void)count; /* no tiles are walked */
+    if (!nh_short_shape_of(problem, config->value[NH_SHORT_ROWS], &shape)) return INFINITY;
+    return predict(problem, device, &shape, config);
 }
 
 /* ---- candidates ---- */
@@ -98,49 +119,36 @@ static int by_time(const void *left, const void *right) {
     return (a->ns > b->ns) - (a->ns < b->ns);
 }
 
-/* What each knob may be; warps that share a strip are of use in the backward pass alone. */
-enum { KNOBS = 4, MOST_CHOICES = 6 };
-static const struct {
-    int count;
-    int32_t value[MOST_CHOICES];
-} choice[KNOBS] = {[NH_SHORT_ROWS] = {4, {16, 64, 128, 256}},
-                   [NH_SHORT_WARPS] = {6, {1, 2, 4, 8, 12, 16}},
-                   [NH_SHORT_PARTS] = {6, {1, 2, 4, 8, 16, 32}},
-                   [NH_SHORT_SPLIT] = {3, {1, 2, 4}}};
-enum { MOST_COMBINATIONS = 4 * 6 * 6 * 3, MOST_CANDIDATES = 8 };
+/* What each knob may be. */
+enum { SIZES = 4, CHOICES = 6, SPLITS = 3, MOST_COMBINATIONS = SIZES * CHOICES * CHOICES * SPLITS };
+static const int32_t sizes[SIZES] = {16, 64, 128, 256}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
+                     parts[CHOICES] = {1, 2, 4, 8, 16, 32}, splits[SPLITS] = {1, 2, 4};
 
-/* The n-th combination of choices. */
-static struct nh_config combination(int n) {
-    struct nh_config config = {{0}};
-    for (int k = 0; k < KNOBS; k++) {
-        config.value[k] = choice[k].value[n % choice[k].count];
-        n /= choice[k].count;
+/* Up to `most` useful configs; every item size once: of sizes that hold as many groups, the first. */
+static int list(const struct nh_problem *problem, const struct nh_device *device, int most,
+                struct ranked *ranked) {
+    int count = 0, splits_tried = problem->op == NHOOD_OP_FWD ? 1 : SPLITS;
+    int64_t groups = 0;
+    for (int s = 0; s < SIZES; s++) {
+        struct nh_short_shape shape;
+        if (!nh_short_shape_of(problem, sizes[s], &shape) || shape.groups == groups) continue;
+        groups = shape.groups;
+        for (int i = 0; i < CHOICES * CHOICES * splits_tried && count < most; i++) {
+            const struct nh_config config = {{sizes[s], warps[i % CHOICES],
+                                              parts[i / CHOICES % CHOICES],
+                                              splits[i / CHOICES / CHOICES]}};
+            double ns = predict(problem, device, &shape, &config);
+            if (isfinite(ns)) ranked[count++] = (struct ranked){config, ns};
+        }
     }
-    return config;
-}
-
-/* Whether fewer rows hold as many groups. */
-static bool oversized(const struct nh_problem *problem, int32_t rows) {
-    struct nh_short_shape shape, less;
-    nh_short_shape_of(problem, rows, &shape);
-    for (int i = 0; choice[NH_SHORT_ROWS].value[i] < rows; i++)
-        if (nh_short_shape_of(problem, choice[NH_SHORT_ROWS].value[i], &less) &&
-            less.groups == shape.groups)
-            return true;
-    return false;
+    return count;
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
+    enum { MOST_CANDIDATES = 8 };
     struct ranked ranked[MOST_COMBINATIONS];
-    int count = 0;
-    for (int n = 0; n < MOST_COMBINATIONS; n++) {
-        struct ranked *next = &ranked[count];
-        next->config = combination(n);
-        if (oversized(problem, next->config.value[NH_SHORT_ROWS])) continue;
-        next->ns = estimate(problem, device, &next->config, NULL);
-        count += isfinite(next->ns);
-    }
+    int count = list(problem, device, MOST_COMBINATIONS, ranked);
     qsort(ranked, (size_t)count, sizeof *ranked, by_time);
     count = (int)nh_min(nh_min(count, capacity), MOST_CANDIDATES);
     for (int i = 0; i < count; i++)
@@ -172,7 +180,7 @@ static bool offsets_fit(const struct nh_problem *problem) {
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    struct nh_config config;
+    struct ranked any;
     if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
         return "only the forward and the backward pass";
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
@@ -185,7 +193,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (nh_short_group_tokens(problem) > NH_SHORT_MOST_ROWS)
         return "a dilation group has more than 1024 tokens";
     if (!offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
-    if (!candidates(problem, device, &config, 1))
+    if (!list(problem, device, 1, &any))
         return "a dilation group exceeds shared memory, or there are more than 2^30";
     return NULL;
 }
@@ -226,7 +234,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     struct nh_kernel_spec spec = spec_of(problem, &shape, value);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_short_tiling(&shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape, value[NH_SHORT_PARTS]);
     step.grid[0] = shape.items * value[NH_SHORT_PARTS] * (problem->heads / problem->kv_heads);

@@ -78,24 +78,20 @@ static bool useful(const struct nh_problem *problem, const struct nh_short_shape
 /* ---- time ---- */
 
 double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const int32_t *value, struct nh_count *count) {
+                            const struct nh_short_shape *shape, const int32_t *value) {
     const double launch_ns = 14000, latency = 3500, strip_instructions = 300, filled = 0.6;
-    struct nh_short_shape shape;
-    (void)count;
-    if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape) ||
-        !useful(problem, &shape, value))
-        return INFINITY;
-    double residents = (double)residents_of(problem, device, &shape, value);
+    if (!useful(problem, shape, value)) return INFINITY;
+    double residents = (double)residents_of(problem, device, shape, value);
     if (residents <= 0) return INFINITY;
     double steps = (double)steps_of(problem), split = value[NH_SHORT_SPLIT];
-    double pieces = nh_short_columns(problem, &shape) / 16;
+    double pieces = shape->columns / 16;
     double members = (double)(problem->heads / problem->kv_heads);
     double piece = 90 + 10 * steps;
-    double strips = (double)strips_of(&shape, value);
+    double strips = (double)strips_of(shape, value);
     double strip = strip_instructions + members * pieces * piece;
-    double bytes = members * 4 * (double)(problem->dim + problem->dim_v) * (double)shape.rows;
+    double bytes = members * 4 * (double)(problem->dim + problem->dim_v) * (double)shape->rows;
     double copies = bytes / 512 * 26;
-    double blocks = (double)(shape.items * value[NH_SHORT_PARTS]);
+    double blocks = (double)(shape->items * value[NH_SHORT_PARTS]);
     double instructions = strips * (strip + strip_instructions * (split - 1)) + copies;
     double waves = blocks / device->multiprocessors;
     double turns = ceil(strips * split / value[NH_SHORT_WARPS]);
@@ -120,7 +116,7 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     nh_kernel_define(&spec, "NH_SHARED_HEADS", problem->heads != problem->kv_heads);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_short_tiling(&shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape);
     step.grid[0] = shape.items * value[NH_SHORT_PARTS];

@@ -3,10 +3,11 @@
 #define NH_SHORT_BACKWARD_H
 
 #include "launch.h"
+#include "short_shape.h"
 
 /* Nanoseconds; INFINITY for configs that it has no use for or that do not fit. */
 double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const int32_t *value, struct nh_count *count);
+                            const struct nh_short_shape *shape, const int32_t *value);
 
 nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
                                    const struct nh_problem *problem, const int32_t *value);

@@ -10,6 +10,33 @@ int64_t nh_short_group_tokens(const struct nh_problem *problem) {
     return tokens;
 }
 
+/* The first row that a row sees, or the one after the last. */
+static int64_t edge_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                       int64_t row, bool end) {
+    int64_t rest = row % shape->group_tokens, size = shape->group_tokens, edge = row - rest;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        size /= shape->extent[a];
+        const struct nh_range range = nh_window_range(shape->extent[a], axis->window, axis->stride,
+                                                      axis->causal, rest / size);
+        rest %= size;
+        edge += size * (end ? range.end - 1 : range.begin);
+    }
+    return edge + end;
+}
+
+/* Of some of an item's strips: what the first and the last row see. */
+static double columns_of(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    enum { SAMPLES = 6 };
+    int64_t step = 16 * nh_max(1, shape->rows / 16 / SAMPLES), strips = 0, columns = 0;
+    for (int64_t row = 0; row < shape->rows; row += step, strips++) {
+        int64_t last = nh_min(row + 15, shape->groups * shape->group_tokens - 1);
+        columns += nh_ceil_div(edge_of(problem, shape, last, true), 16) * 16 -
+                   edge_of(problem, shape, nh_min(row, last), false) / 16 * 16;
+    }
+    return (double)columns / (double)strips;
+}
+
 bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
                        struct nh_short_shape *shape) {
     enum { MOST_GROUPS = 1 << 30 };
@@ -25,12 +52,14 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
     shape->groups = nh_max(1, nh_min(rows / shape->group_tokens, total));
     shape->rows = nh_ceil_div(shape->groups * shape->group_tokens, 16) * 16;
     shape->items = nh_ceil_div(total, shape->groups);
+    shape->columns = columns_of(problem, shape);
     return true;
 }
 
-void nh_short_tiling(const struct nh_short_shape *shape, int64_t parts,
-                     struct nh_cuda_tiling *tiling) {
+void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                     int64_t parts, struct nh_cuda_tiling *tiling) {
     *tiling = (struct nh_cuda_tiling){.items = (int)shape->items,
+                                      .heads = (int)(problem->heads / problem->kv_heads),
                                       .groups = (int)shape->groups,
                                       .rows = (int)shape->rows,
                                       .parts = (int)parts};
@@ -45,30 +74,6 @@ int64_t nh_short_row_bytes(int64_t width) {
 int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t origins) {
     enum { WORD = 4, LENGTHS = 16, ORIGIN = 8 };
     return shape->rows * WORD + shape->groups * (LENGTHS + origins * ORIGIN);
-}
-
-/* Rows that 16 queries meet, on average over the strips of an item: by what their first and last sees. */
-double nh_short_columns(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    double columns = 0;
-    for (int64_t strip = 0; strip < shape->rows; strip += 16) {
-        int64_t edge[2] = {0, 0};
-        for (int side = 0; side < 2; side++) {
-            int64_t row = nh_min(strip + 15 * side, shape->groups * shape->group_tokens - 1);
-            int64_t slot = row / shape->group_tokens, rest = row % shape->group_tokens;
-            int64_t size = shape->group_tokens;
-            for (int a = 0; a < NH_AXES; a++) {
-                const struct nh_axis *axis = &problem->axis[a];
-                size /= shape->extent[a];
-                struct nh_range range = nh_window_range(shape->extent[a], axis->window,
-                                                        axis->stride, axis->causal, rest / size);
-                rest %= size;
-                edge[side] += size * (side ? range.end - 1 : range.begin);
-            }
-            edge[side] += slot * shape->group_tokens;
-        }
-        columns += (double)(nh_ceil_div(edge[1] + 1, 16) - edge[0] / 16) * 16;
-    }
-    return columns / ((double)shape->rows / 16);
 }
 
 void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec) {

@@ -20,6 +20,8 @@ struct nh_short_shape {
     int64_t groups, rows;
     /* of the problem, by key heads */
     int64_t items;
+    /* rows that 16 queries meet, on average */
+    double columns;
 };
 
 /* The longest dilation group's tokens. */
@@ -31,17 +33,14 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
                        struct nh_short_shape *shape);
 
 /* parts: blocks that share an item. */
-void nh_short_tiling(const struct nh_short_shape *shape, int64_t parts,
-                     struct nh_cuda_tiling *tiling);
+void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                     int64_t parts, struct nh_cuda_tiling *tiling);
 
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_short_row_bytes(int64_t width);
 
 /* Words of keys and slots, which know where `origins` tensors begin. */
 int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t origins);
-
-/* Rows that 16 queries meet, on average over the strips of an item: by what their first and last sees. */
-double nh_short_columns(const struct nh_problem *problem, const struct nh_short_shape *shape);
 
 /* The macros of kernels/short.cuh but NH_MIN_BLOCKS. */
 void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec);

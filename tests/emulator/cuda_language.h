@@ -119,6 +119,16 @@ template <class Value> Value __shfl_sync(unsigned lanes, Value value, int lane, 
 template <class Value> Value __shfl_xor_sync(unsigned lanes, Value value, int other) {
     return __shfl_sync(lanes, value, (int)(threadIdx.x % 32) ^ other);
 }
+inline int __reduce_max_sync(unsigned lanes, int value) {
+    for (int step = 16; step > 0; step /= 2) {
+        int other = __shfl_xor_sync(lanes, value, step);
+        value = other > value ? other : value;
+    }
+    return value;
+}
+inline int __reduce_min_sync(unsigned lanes, int value) {
+    return -1 - __reduce_max_sync(lanes, -1 - value);
+}
 inline unsigned __ballot_sync(unsigned, bool set) {
     return exchange(~0u, set ? 1u : 0u, [](emulator::Words *words) {
         unsigned ballot = 0;

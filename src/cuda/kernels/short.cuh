@@ -92,10 +92,10 @@ struct nh_group {
     long long origin[NH_ORIGINS];
 };
 
-/* The item's slots; by all threads, a barrier must follow. */
+/* The groups of the item's slots; by all threads, a barrier must follow. */
 NH_DEVICE void nh_groups_fill(const nh_cuda_args &args, int item, nh_group *groups) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
-    const unsigned heads = (unsigned)args.kv_heads, share = (unsigned)args.heads / heads;
+    const unsigned heads = (unsigned)args.kv_heads;
     for (int i = (int)threadIdx.x; i < args.tiling.groups; i += NH_THREADS) {
         unsigned rest = (unsigned)(item * args.tiling.groups + i);
         const unsigned head = rest % heads;
@@ -116,7 +116,7 @@ NH_DEVICE void nh_groups_fill(const nh_cuda_args &args, int item, nh_group *grou
         for (int t = 0; t < NH_ORIGINS; t++)
             if (NH_TENSORS >> t & 1) {
                 const nh_cuda_tensor &tensor = args.tensor[t];
-                long long origin = rest * tensor.batch + head * (keys >> t & 1 ? 1 : share) * tensor.head;
+                long long origin = rest * tensor.batch + head * (keys >> t & 1 ? 1 : args.tiling.heads) * tensor.head;
 #pragma unroll
                 for (int a = NH_FIRST_AXIS; a < 3; a++)
                     origin += residue[a] * tensor.axis[a];
@@ -150,6 +150,15 @@ NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups
     return token;
 }
 
+/* Rows from one position on the first axis to the next: there are whole ones of them before `row`. */
+NH_DEVICE int nh_first_rows(const nh_extents &extents, int row) {
+    const nh_ratio &pitch = NH_RANK > 2 ? extents.plane : extents.line;
+    return NH_RANK > 1 ? nh_quotient(row, pitch) * pitch.base : row;
+}
+NH_DEVICE int nh_first_pitch(const nh_extents &extents) {
+    return NH_RANK > 2 ? extents.plane.base : NH_RANK > 1 ? extents.line.base : 1;
+}
+
 /* Elements from a tensor's start to the token. */
 NH_DEVICE long long nh_token_offset(const nh_cuda_args &args, const nh_group *groups, int tensor, const nh_token &token) {
     int inside = 0; /* the host makes sure that it fits */
@@ -163,7 +172,7 @@ NH_DEVICE long long nh_token_offset(const nh_cuda_args &args, const nh_group *gr
 
 /* ---- copies ---- */
 
-/* Rows [first, end) of a tensor, `ahead` elements from where their slots have it, to places for ROOM elements from `to` on;
+/* Rows [first, end) of a tensor, `ahead` elements from where their groups have it, to places for ROOM elements from `to` on;
  * zeros where there is no token. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
@@ -173,6 +182,7 @@ NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_extents &extents,
     const elem *from = (const elem *)args.tensor[tensor].data + ahead + 8 * unit;
     if (team >= teams) return;
     unsigned place = nh_shared_address(to) + nh_unit_offset(ROOM, team, unit);
+#pragma unroll 1
     for (int row = first + team; row < end; row += teams) {
         const nh_token token = nh_token_of(extents, groups, row);
         nh_copy16_at(place, from + nh_token_offset(args, groups, tensor, token), token.exists && 8 * unit < WIDTH);
@@ -185,13 +195,15 @@ template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
                              long long ahead, int first, const char *rows) {
     const int units = WIDTH / 8, lane = (int)threadIdx.x % 32;
-    elem *to = (elem *)args.tensor[tensor].data + ahead;
+    const nh_token own = nh_token_of(extents, groups, first + lane % 16);
+    const long long own_offset = ahead + nh_token_offset(args, groups, tensor, own);
+    const unsigned exist = __ballot_sync(~0u, own.exists) & 0xffff;
 #pragma unroll
-    for (int i = lane; i < 16 * units; i += 32) {
+    for (int i = lane; i - lane < 16 * units; i += 32) {
         const int row = i / units, unit = i % units;
-        const nh_token token = nh_token_of(extents, groups, first + row);
-        if (token.exists)
-            *(uint4 *)(to + nh_token_offset(args, groups, tensor, token) + 8 * unit) =
+        const long long offset = __shfl_sync(~0u, own_offset, row);
+        if (exist >> row & 1)
+            *(uint4 *)((elem *)args.tensor[tensor].data + offset + 8 * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, row, unit));
     }
 }
@@ -215,6 +227,7 @@ NH_DEVICE unsigned nh_word(const nh_extents &extents, const int first_extent, in
 NH_DEVICE void nh_columns_fill(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups,
                                unsigned *columns) {
     const int first_extent = args.tiling.tiles[NH_FIRST_AXIS], none[3] = {0, 0, 0};
+#pragma unroll 1
     for (int row = (int)threadIdx.x; row < args.tiling.rows; row += NH_THREADS) {
         const nh_token token = nh_token_of(extents, groups, row);
         columns[row] = NH_GUARDS | (token.exists ? nh_word(extents, first_extent, token.slot, token.at)
@@ -232,9 +245,11 @@ NH_DEVICE bool nh_sees(const nh_sight &sight, unsigned column) {
     return (~((column - sight.begin) & (sight.last - column)) & NH_GUARDS) == 0;
 }
 
-/* A row without a token sees what the nearest one of its group does or, in an empty slot, of the first. */
+/* A row without a token sees what the nearest one of its group does or, in an empty slot, of the first; rows past the last
+ * slot, what the last one of that does. */
 NH_DEVICE nh_sight nh_sight_of(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int row) {
-    nh_token token = nh_token_of(extents, groups, row);
+    const int last_of_slots = extents.slots * extents.group.base - 1;
+    nh_token token = nh_token_of(extents, groups, row < last_of_slots ? row : last_of_slots);
     if (groups[token.slot].length[2] == 0) token.slot = 0;
     int begin[3] = {0, 0, 0}, last[3] = {0, 0, 0}, row_of[2] = {0, 0};
 #pragma unroll

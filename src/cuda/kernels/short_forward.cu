@@ -14,8 +14,7 @@
 struct nh_work {
     const nh_cuda_args &args;
     const nh_extents extents;
-    int item, first, end;        /* rows of queries */
-    long long ahead[NH_ORIGINS]; /* of tensors by query head: elements from the first of those that share a key head */
+    int item, member, first, end; /* query head of those that share a key head; rows of queries */
     char *keys, *values, *queries;
     unsigned *columns;
     nh_group *groups;
@@ -23,21 +22,31 @@ struct nh_work {
 
 NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    const unsigned parts = (unsigned)args.tiling.parts, share = (unsigned)args.heads / (unsigned)args.kv_heads;
-    const int part = (int)(blockIdx.x % parts), member = (int)(blockIdx.x / parts % share), rows = args.tiling.rows;
-    const int part_rows = (rows / 16 + (int)parts - 1) / (int)parts * 16;
-    nh_work work = {args, nh_extents_of(args), (int)(blockIdx.x / parts / share)};
+    const int rows = args.tiling.rows, parts = args.tiling.parts, share = args.tiling.heads;
+    const int part_rows = (rows / 16 + parts - 1) / parts * 16;
+    nh_work work = {args, nh_extents_of(args), (int)blockIdx.x, 0};
+    int part = 0;
+    if (parts > 1) {
+        part = work.item % parts;
+        work.item /= parts;
+    }
+    if (share > 1) {
+        work.member = work.item % share;
+        work.item /= share;
+    }
     work.first = part * part_rows;
     work.end = work.first + part_rows < rows ? work.first + part_rows : rows;
-#pragma unroll
-    for (int t = 0; t < NH_ORIGINS; t++)
-        work.ahead[t] = member * args.tensor[t].head;
     work.keys = nh_shared_memory;
     work.values = work.keys + nh_unit_offset(NH_DIM, rows, 0);
     work.queries = work.values + nh_unit_offset(NH_DIM_V, rows, 0);
     work.columns = (unsigned *)(work.queries + nh_unit_offset(NH_WIDEST, part_rows, 0));
     work.groups = (nh_group *)(work.columns + rows);
     return work;
+}
+
+/* Elements from the first of the query heads that share a key head to the block's. */
+NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
+    return work.member * work.args.tensor[tensor].head;
 }
 
 /* 16 queries: what rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
@@ -48,15 +57,6 @@ struct nh_strip {
     unsigned queries[NH_STEPS][4];
 };
 
-template <bool LARGEST> NH_DEVICE int nh_warp_extreme(int x) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-        const int other = __shfl_xor_sync(~0u, x, step);
-        x = (other > x) == LARGEST ? other : x;
-    }
-    return x;
-}
-
 NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
     const int lane = (int)(threadIdx.x % 32);
     const nh_sight own = nh_sight_of(work.args, work.extents, work.groups, row + lane % 16);
@@ -66,10 +66,10 @@ NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
         strip.sight[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
         strip.sight[half].last = __shfl_sync(~0u, own.last, lane / 4 + 8 * half);
     }
-    strip.begin = nh_warp_extreme<false>(own.first_row) / 16 * 16;
-    strip.end = nh_warp_extreme<true>(own.last_row) + 1;
-    strip.common_begin = NH_CONTIGUOUS ? nh_warp_extreme<true>(own.first_row) : 0;
-    strip.common_end = NH_CONTIGUOUS ? nh_warp_extreme<false>(own.last_row) + 1 : 0;
+    strip.begin = __reduce_min_sync(~0u, own.first_row) / 16 * 16;
+    strip.end = __reduce_max_sync(~0u, own.last_row) + 1;
+    strip.common_begin = NH_CONTIGUOUS ? __reduce_max_sync(~0u, own.first_row) : 0;
+    strip.common_end = NH_CONTIGUOUS ? __reduce_min_sync(~0u, own.last_row) + 1 : 0;
 }
 
 NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
@@ -193,7 +193,7 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int 
     const int lane = (int)(threadIdx.x % 32);
     const nh_token token = nh_token_of(work.extents, work.groups, row);
     if (!token.exists) return 0.f;
-    const elem *query = (const elem *)work.args.tensor[NH_Q].data + work.ahead[NH_Q] +
+    const elem *query = (const elem *)work.args.tensor[NH_Q].data + nh_ahead(work, NH_Q) +
                         nh_token_offset(work.args, work.groups, NH_Q, token);
     const nh_sight sight = nh_sight_of(work.args, work.extents, work.groups, row);
     const float scale = (float)(work.args.scale * NH_LOG2E);
@@ -237,7 +237,7 @@ NH_DEVICE void nh_store_lse(const nh_work &work, int first, float2 lse) {
     if (!to || lane % 4 > 1) return;
     const nh_token token = nh_token_of(work.extents, work.groups, row);
     if (token.exists)
-        to[work.ahead[NH_LSE] + nh_token_offset(work.args, work.groups, NH_LSE, token)] = lane % 4 ? lse.y : lse.x;
+        to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, token)] = lane % 4 ? lse.y : lse.x;
 }
 
 /* Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0. */
@@ -252,9 +252,25 @@ NH_DEVICE void nh_attend(const nh_work &work, nh_strip &strip) {
     const float2 lse =
         __all_sync(~0u, held) ? nh_finish(work, strip, state, output) : nh_attend_again(work.args, strip.row);
     __syncwarp();
-    nh_store_rows<NH_DIM_V, NH_WIDEST>(work.args, work.extents, work.groups, NH_O, work.ahead[NH_O], strip.row,
+    nh_store_rows<NH_DIM_V, NH_WIDEST>(work.args, work.extents, work.groups, NH_O, nh_ahead(work, NH_O), strip.row,
                                        work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first, 0));
     nh_store_lse(work, strip.row, lse);
+}
+
+/* Keys and values that some query of the block sees, in whole pieces. */
+NH_DEVICE void nh_copy_columns(const nh_work &work) {
+    int begin = 0, end = work.args.tiling.rows;
+    if (work.args.tiling.parts > 1 && work.extents.slots == 1) {
+        const int first = nh_sight_of(work.args, work.extents, work.groups, work.first).first_row;
+        const int last = nh_sight_of(work.args, work.extents, work.groups, work.end - 1).last_row;
+        const int seen = nh_first_rows(work.extents, last) + nh_first_pitch(work.extents);
+        begin = nh_first_rows(work.extents, first) / 16 * 16;
+        end = seen < end ? (seen + 15) / 16 * 16 : end;
+    }
+    nh_copy_rows<NH_DIM, NH_DIM>(work.args, work.extents, work.groups, NH_K, 0, begin, end,
+                                 work.keys + nh_unit_offset(NH_DIM, begin, 0));
+    nh_copy_rows<NH_DIM_V, NH_DIM_V>(work.args, work.extents, work.groups, NH_V, 0, begin, end,
+                                     work.values + nh_unit_offset(NH_DIM_V, begin, 0));
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
@@ -262,10 +278,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     const nh_work work = nh_work_of(args);
     nh_groups_fill(args, work.item, work.groups);
     __syncthreads();
-    nh_copy_rows<NH_DIM, NH_WIDEST>(args, work.extents, work.groups, NH_Q, work.ahead[NH_Q], work.first, work.end,
+    nh_copy_rows<NH_DIM, NH_WIDEST>(args, work.extents, work.groups, NH_Q, nh_ahead(work, NH_Q), work.first, work.end,
                                     work.queries);
-    nh_copy_rows<NH_DIM, NH_DIM>(args, work.extents, work.groups, NH_K, 0, 0, args.tiling.rows, work.keys);
-    nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, work.extents, work.groups, NH_V, 0, 0, args.tiling.rows, work.values);
+    nh_copy_columns(work);
     nh_columns_fill(args, work.extents, work.groups, work.columns);
     nh_strip strip;
     int row = work.first + (int)(threadIdx.x / 32) * 16;
