@@ -134,7 +134,8 @@ static void consider(const struct nh_problem *problem, const struct nh_device *d
                      struct choice *choice, struct tries *tries) {
     if (launch->stages && !warps_fit(problem, launch)) return;
     const struct option option = {box, launch->warps, launch->stages,
-                                  nh_small_launch_ns(problem, device->backend, launch)};
+                                  nh_small_launch_ns(problem, device->backend, launch) +
+                                      nh_small_launch_overhead_ns(launch)};
     tries->made++;
     if (!isfinite(option.ns)) return;
     tries->fitting++;

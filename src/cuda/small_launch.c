@@ -155,23 +155,40 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 
 /* ---- time ---- */
 
-/* Instructions of a warp for one subtile: products with their loads, then masks and exponentials, whose constants are fitted
- * with those of nh_small_launch_ns. */
+/* All constants of this section are fitted to some 2,000 timings on an H200. */
+
+/* Subtiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
+static double subtiles_of_item(const struct nh_small_launch *launch, double absent) {
+    double there = launch->shape.subtiles / launch->shape.items;
+    return there + absent * ((double)(launch->shape.item_rows / 16) - there);
+}
+
+/* The share of the issue slots that warps fill, which have something to run while others wait. */
+static double filled_by(double warps, double most, double half) {
+    return most * warps / (warps + half);
+}
+
+/* Whether every block of columns is masked by bits. */
+static bool masks_by_bits(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    return !launch->shape.dense && !nh_small_penalty(problem, launch);
+}
+
+/* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials. */
 static double subtile_instructions(const struct nh_problem *problem,
                                    const struct nh_small_launch *launch) {
     double keys = (double)steps_of(problem->dim), values = (double)steps_of(problem->dim_v);
-    double bias = problem->has_bias ? 16 : 0, block;
+    double bias = problem->has_bias ? 8 : 0, block;
     switch (launch->kernel) {
-    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 9.8 : 13.2); break;
+    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 2 : 5.3); break;
     case NH_SMALL_BACKWARD_QUERY:
-        block = 2 * (2 * keys + values) + 16.6;
+        block = 2 * (2 * keys + values);
         /* entries of the table, gathered over 16 rows */
-        bias += (double)problem->bias_count * (problem->has_bias ? 2.5 : 0) /
+        bias += (double)problem->bias_count * (problem->has_bias ? 1.3 : 0) /
                 (double)launch->shape.blocks;
         break;
-    default: block = 4 * (keys + values) + 28.5;
+    default: block = 4 * (keys + values) + 5.7;
     }
-    return (double)launch->shape.blocks * (block + bias) + 231;
+    return (double)launch->shape.blocks * (block + bias) + 160;
 }
 
 /* What an item copies to shared memory. */
@@ -194,72 +211,88 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
     return (double)problem->batch * heads * launch->shape.items * item_bytes(problem, launch);
 }
 
-/* Instructions of a warp for one subtile where the copy engine fetches. */
+/* Of a kernel where the copy engine fetches: instructions of a warp for a block of columns, for each step of its products, and
+ * for a subtile, and for each 32 channels more that it stores itself since its rows have gaps. Bytes that reach a
+ * multiprocessor in a clock, and the share of an item's way that few items do not hide. */
+struct boxes_cost {
+    double block, step, bias, subtile, gaps, bytes_per_clock, started;
+};
+
+static const struct boxes_cost boxes_costs[] = {
+    [NH_SMALL_FORWARD] = {20.4, 8.11, 27, 204, 67, 36.6, 0.39},
+    [NH_SMALL_BACKWARD_QUERY] = {5, 17.4, 16, 437, 122, 26.1, 0.83},
+    [NH_SMALL_BACKWARD_KEY] = {30.7, 13.1, 16, 320, 124, 25.4, 0.39},
+};
+
 static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
-    const double keys = (double)steps_of(problem->dim);
-    const double block[] = {4 * keys + 20.5, 6 * keys + 24.5, 8 * keys + 24};
-    const double bias[] = {20, 12, 12};
-    double of_block = block[launch->kernel] + (problem->has_bias ? bias[launch->kernel] : 0);
-    double subtile = 330 + (double)launch->shape.blocks * of_block;
-    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) subtile += 0.9 * (double)problem->bias_count;
+    enum { KINDS = 3 };
+    const struct boxes_cost *cost = &boxes_costs[launch->kernel];
+    double block = cost->block + cost->step * (double)steps_of(problem->dim);
+    bool gaps = false;
+    for (int a = 0; a < NH_AXES; a++)
+        gaps = gaps || problem->axis[a].dilation > 1;
+    if (launch->kernel == NH_SMALL_FORWARD)
+        block += masks_by_bits(problem, launch) ? 12.1 : launch->shape.dense ? -3.8 : 0;
+    if (nh_small_penalty(problem, launch) == KINDS) block -= 5.8;
+    if (problem->has_bias) block += cost->bias;
+    double subtile = cost->subtile + (double)launch->shape.blocks * block;
+    if (gaps) subtile += cost->gaps * (double)problem->dim / 32;
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
+        subtile += 1.2 * (double)problem->bias_count;
     return subtile;
 }
 
-/* Clocks of so many items on a multiprocessor where the copy engine fetches, fitted on an H200. Of an item: what is scarcest of
- * issue slots, which copies contend with and a few warps fill badly, bytes from the L2, warps that prepare items, and
- * stages, which are taken from when an item is asked for until its last subtile is done; and a share of the first one's
- * way through them. share: of the heads that an item is fetched for. */
+/* Clocks of so many items on a multiprocessor where the copy engine fetches. Of an item: what is scarcest of issue slots,
+ * which copies contend with and a few warps fill badly, bytes from the L2, and stages, which are taken from when an item is
+ * asked for until its last subtile is done; and a share of the first one's way through them. share: of the heads that an
+ * item is fetched for. */
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
-    const double bytes_per_clock = 33, latency = 2600, contention = 0.15;
-    const double preparation[] = {3300, 6200, 5000};
-    const double slower[] = {1.05, 0.8, 1.05};
-    const double filled_least = 0.2, filled_per_warp = 0.016, enough_warps = 4, started = 0.15;
+    const double contention = 0.17, absent = 0.78, filled_most = 0.6, filled_half = 2.52;
+    const struct boxes_cost *cost = &boxes_costs[launch->kernel];
     double warps = residents * launch->warps;
-    double filled = (filled_least + filled_per_warp * warps) * fmin(warps / enough_warps, 1);
-    double slots = boxes_instructions(problem, launch) / 4 / filled;
-    double subtiles = launch->shape.subtiles / launch->shape.items;
-    double copy = item_bytes(problem, launch) / share / bytes_per_clock;
+    double slots =
+        boxes_instructions(problem, launch) / 4 / filled_by(warps, filled_most, filled_half);
+    double copy = item_bytes(problem, launch) / share / cost->bytes_per_clock;
     double rounds = ceil((double)(launch->shape.item_rows / 16) / launch->warps);
-    double held = latency + copy + rounds * slots * warps;
-    double fetchers = nh_small_fetchers(launch);
-    double item =
-        fmax(fmax(subtiles * slots + contention * copy, copy),
-             fmax(preparation[launch->kernel] / fetchers, held / launch->held) / residents);
-    return slower[launch->kernel] * share *
-           (ceil(items / residents) * residents * item +
-            started * (preparation[launch->kernel] + held));
+    double held = copy + rounds * slots * warps;
+    double busy = subtiles_of_item(launch, absent) * slots + contention * copy;
+    double item = fmax(fmax(busy, copy), held / launch->held / residents);
+    return share * (ceil(items / residents) * residents * item + cost->started * held);
+}
+
+double nh_small_launch_overhead_ns(const struct nh_small_launch *launch) {
+    static const double threads_copy[] = {10200, 9400, 9000}, boxes[] = {10800, 8200, 8700};
+    return (launch->stages ? boxes : threads_copy)[launch->kernel];
 }
 
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
-    /* Fitted on an H200: instructions of a warp per 32 copies and per item; the share of the issue slots that is filled, by
-     * warps that have something to run while others wait; what few blocks do not hide of their copies; clocks of an item
-     * that has the multiprocessor to itself, and of an instruction then. */
-    const double l2_bytes_per_clock = 35.3, per_copy = 20, per_item = 116;
-    const double filled_least = 0.286, filled_per_warp = 0.01, filled_most = 0.487;
-    const double exposed_least = 0.174, exposed_alone = 0.58;
-    const double alone_item = 1540, alone_instruction = 9.02, slower = 1.22, tail = 0.44;
+    /* Instructions of a warp per 32 copies; what few blocks do not hide of their copies; clocks of an item that has the
+     * multiprocessor to itself, and of an instruction then. */
+    const double l2_bytes_per_clock = 30.4, per_copy = 5.4, absent = 0.57;
+    const double filled_most[] = {0.225, 0.143, 0.233}, filled_half = 2.8;
+    const double exposed_least = 0.09, exposed_alone = 0.47;
+    const double alone_item = 1640, alone_instruction = 12.9;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double items = launch->shape.items / share;
     double residents = (double)nh_small_residents(problem, device, launch);
     if (residents <= 0) return INFINITY;
-    double bytes = items * item_bytes(problem, launch);
     if (launch->stages)
         return nh_cuda_clocks_ns(device,
                                  boxes_clocks(problem, launch, copies * items, residents, share));
     double subtile = subtile_instructions(problem, launch);
-    double instructions = launch->shape.subtiles * subtile + bytes / (16 * 32) * per_copy +
-                          items * launch->warps * per_item;
-    double filled = fmin(filled_least + filled_per_warp * residents * launch->warps, filled_most);
+    double bytes = items * item_bytes(problem, launch);
+    double subtiles = launch->shape.items * subtiles_of_item(launch, absent);
+    double instructions = subtiles * subtile + bytes / (16 * 32) * per_copy;
+    double filled = filled_by(residents * launch->warps, filled_most[launch->kernel], filled_half);
     double issue = instructions / 4 / filled, copy = bytes / l2_bytes_per_clock;
     double exposed = exposed_least + exposed_alone / residents;
     double waves = copies * items / residents;
-    double clocks = copies * (fmax(issue, copy) + exposed * fmin(issue, copy)) *
-                    (slower + tail / fmax(waves, 1));
+    double clocks = copies * (fmax(issue, copy) + exposed * fmin(issue, copy));
     double turns = share * (double)nh_ceil_div(launch->shape.item_rows / 16, launch->warps);
     double alone = ceil(waves) * (alone_item + turns * subtile * alone_instruction);
     return nh_cuda_clocks_ns(device, fmax(clocks, alone));
