@@ -25,37 +25,39 @@ struct Groups {
 
 constexpr size_t STACK_BYTES = 256 << 10;
 
+// Threads that have not ended, and how many of them arrived; `generation` counts how often all had.
+struct Barrier {
+    unsigned alive, arrived, generation;
+};
+
 struct Fiber {
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
     ucontext_t start;
     jmp_buf at;
     bool started, done;
     const char *waits_for;
+    const Barrier *barrier; // that it waits at, while that is of this generation
+    unsigned generation;
     Groups groups[KINDS];
 };
 
-// Threads that arrived; `generation` counts how often all had.
-struct Barrier {
-    unsigned arrived, generation;
-};
+constexpr unsigned WARP = 32, LEVELS = 6, GUARD_BYTES = 4096;
 
-// The lanes of a warp that have not ended, and a barrier for each aligned group of 1, 2, 4 .. 32 lanes, by its first.
+// A barrier for each aligned group of 1, 2, 4 .. 32 lanes, by its first, and what the lanes show each other there.
 struct Warp {
-    unsigned alive;
-    Barrier group[6][32];
+    Barrier group[LEVELS][WARP];
+    Words words[LEVELS][2][WARP];
 };
 
-constexpr unsigned WARP = 32, GUARD_BYTES = 4096;
 constexpr unsigned char POISON = 0xff; // as floating point, NaN
 
 Fiber fibers[MOST_THREADS];
-unsigned threads, alive, bytes_of_block;
+unsigned threads, bytes_of_block;
 jmp_buf scheduler;
 ucontext_t scheduler_context;
 bool progress;
 Barrier block;
 Warp warps[MOST_THREADS / WARP];
-Words words[MOST_THREADS];
 std::map<unsigned, Effects> boxes;
 unsigned box_count;
 alignas(1024) char memory[MOST_SHARED_BYTES + GUARD_BYTES];
@@ -66,36 +68,55 @@ Fiber &current() {
     return fibers[threadIdx.x];
 }
 
-Warp &current_warp() {
-    return warps[threadIdx.x / WARP];
+struct LaneGroup {
+    Warp &warp;
+    unsigned level, first;
+};
+
+LaneGroup lane_group(unsigned lanes) {
+    unsigned first = (unsigned)__builtin_ctz(lanes), ones = lanes >> first;
+    unsigned size = WARP - (unsigned)__builtin_clz(ones);
+    if (ones & (ones + 1) || size & (size - 1) || first % size || !(lanes >> threadIdx.x % WARP & 1))
+        fail("a barrier of the lanes %#x is not emulated", lanes);
+    return {warps[threadIdx.x / WARP], (unsigned)__builtin_ctz(size), first};
 }
 
-void open_if_full(Barrier &barrier, unsigned expected) {
-    if (barrier.arrived < expected) return;
+void open_if_full(Barrier &barrier) {
+    if (barrier.arrived < barrier.alive) return;
     barrier.arrived = 0;
     barrier.generation++;
 }
 
-void arrive_and_wait(Barrier &barrier, unsigned expected, const char *what) {
-    unsigned generation = barrier.generation;
+bool is_held(const Fiber &fiber) {
+    return fiber.barrier && fiber.barrier->generation == fiber.generation;
+}
+
+void arrive_and_wait(Barrier &barrier, const char *what) {
+    Fiber &fiber = current();
+    fiber.barrier = &barrier;
+    fiber.generation = barrier.generation;
     barrier.arrived++;
-    open_if_full(barrier, expected);
-    wait_until(what, [&] { return barrier.generation != generation; });
+    open_if_full(barrier);
+    wait_until(what, [&] { return !is_held(fiber); });
+    fiber.barrier = nullptr;
+}
+
+// Calls visit(barrier) for each group of lanes that a thread belongs to.
+template <class Visit> void visit_groups(unsigned thread, Visit visit) {
+    for (unsigned level = 0; level < LEVELS; level++)
+        visit(warps[thread / WARP].group[level][thread % WARP >> level << level]);
 }
 
 // A thread that has ended is waited for no longer.
 void leave() {
     const Groups &sums = current().groups[SUMS];
     if (!sums.open.empty() || !sums.closed.empty()) fail("ends before its sums have been read");
-    Warp &warp = current_warp();
-    unsigned lane = threadIdx.x % WARP;
-    warp.alive &= ~(1u << lane);
-    for (unsigned level = 0; level < 6; level++) {
-        unsigned size = 1u << level, first = lane / size * size;
-        unsigned lanes = (size == WARP ? ~0u : (1u << size) - 1) << first;
-        open_if_full(warp.group[level][first], (unsigned)__builtin_popcount(lanes & warp.alive));
-    }
-    open_if_full(block, --alive);
+    auto leave_barrier = [](Barrier &barrier) {
+        barrier.alive--;
+        open_if_full(barrier);
+    };
+    visit_groups(threadIdx.x, leave_barrier);
+    leave_barrier(block);
 }
 
 void fiber_main() {
@@ -113,6 +134,7 @@ void prepare(Fiber &fiber) {
     fiber.start.uc_link = nullptr;
     makecontext(&fiber.start, fiber_main, 0);
     fiber.started = fiber.done = false;
+    fiber.barrier = nullptr;
     for (Groups &groups : fiber.groups)
         groups = {};
 }
@@ -129,11 +151,11 @@ void resume(unsigned thread) {
 
 void prepare_block() {
     memset(memory, POISON, sizeof memory);
-    alive = threads;
-    block = {};
-    memset(warps, 0, sizeof warps);
+    block = {threads, 0, 0};
+    for (Warp &warp : warps)
+        memset(warp.group, 0, sizeof warp.group);
     for (unsigned i = 0; i < threads; i++) {
-        warps[i / WARP].alive |= 1u << i % WARP;
+        visit_groups(i, [](Barrier &barrier) { barrier.alive++; });
         prepare(fibers[i]);
     }
 }
@@ -154,7 +176,7 @@ void run_block(bool backwards) {
         progress = false;
         for (unsigned i = 0; i < threads; i++) {
             unsigned thread = backwards ? threads - 1 - i : i;
-            if (fibers[thread].done) continue;
+            if (fibers[thread].done || is_held(fibers[thread])) continue;
             resume(thread);
             if (fibers[thread].done) left--, progress = true;
         }
@@ -191,21 +213,18 @@ void awake() {
 }
 
 void block_barrier() {
-    arrive_and_wait(block, alive, "its block");
+    arrive_and_wait(block, "its block");
 }
 
 void lane_barrier(unsigned lanes) {
-    unsigned first = (unsigned)__builtin_ctz(lanes), size = (unsigned)__builtin_popcount(lanes);
-    bool aligned = first % size == 0 && (lanes >> first) + 1 == (unsigned)(1ull << size);
-    if (size & (size - 1) || !aligned || !(lanes >> threadIdx.x % WARP & 1))
-        fail("a barrier of the lanes %#x is not emulated", lanes);
-    Warp &warp = current_warp();
-    arrive_and_wait(warp.group[__builtin_ctz(size)][first],
-                    (unsigned)__builtin_popcount(lanes & warp.alive), "its warp");
+    LaneGroup group = lane_group(lanes);
+    arrive_and_wait(group.warp.group[group.level][group.first], "its warp");
 }
 
-Words *warp_words() {
-    return &words[threadIdx.x / WARP * WARP];
+Words *lane_words(unsigned lanes) {
+    LaneGroup group = lane_group(lanes);
+    unsigned turn = group.warp.group[group.level][group.first].generation % 2;
+    return group.warp.words[group.level][turn];
 }
 
 char *shared_memory() {

@@ -78,7 +78,7 @@ fs::path header_folder(const Program &program) {
         all += name + text;
     for (const char *name : {"emulator.h", "cuda_language.h", "ptx.h", "ptx90.h"})
         all += contents(here / name);
-    all += contents(EMULATOR_LIBRARY);
+    all += contents(EMULATOR_FLAGS) + contents(EMULATOR_LIBRARY);
     fs::path folder = modules / name_of(all);
     fs::create_directories(folder);
     for (auto &[name, text] : program.headers)
@@ -97,20 +97,8 @@ bool compile(Program &program, const std::vector<std::string> &defines) {
     fs::path source = base.string() + ".cpp", log = base.string() + ".log";
     fs::path unfinished = base.string() + "." + std::to_string(gettid());
     write(source, text);
-    std::vector<std::string> command = {EMULATOR_COMPILER,
-                                        "-std=c++17",
-                                        "-O1",
-                                        "-w",
-                                        "-fno-strict-aliasing",
-                                        "-fPIC",
-                                        "-shared",
-                                        "-I" + here.string(),
-                                        "-I" EMULATOR_INCLUDE,
-                                        "-I" EMULATOR_CORE,
-                                        "-o",
-                                        unfinished,
-                                        source,
-                                        EMULATOR_LIBRARY};
+    std::vector<std::string> command = {EMULATOR_COMPILER, "@" EMULATOR_FLAGS, "-shared", "-o",
+                                        unfinished,        source,             EMULATOR_LIBRARY};
     command.insert(command.end(), defines.begin(), defines.end());
     int status = run(command, log);
     program.log = contents(log);

@@ -100,12 +100,10 @@ inline int __syncthreads_or(int value) {
 // Every lane shows a value; read(words) then looks at those of the others.
 template <class Value, class Read> auto exchange(unsigned lanes, const Value &value, Read read) {
     static_assert(sizeof value <= sizeof(emulator::Words));
-    emulator::Words *words = emulator::warp_words();
+    emulator::Words *words = emulator::lane_words(lanes);
     memcpy(words[threadIdx.x % 32], &value, sizeof value);
     emulator::lane_barrier(lanes);
-    auto result = read(words);
-    emulator::lane_barrier(lanes);
-    return result;
+    return read(words);
 }
 
 template <class Value> Value __shfl_sync(unsigned lanes, Value value, int lane, int width = 32) {

@@ -33,9 +33,10 @@ void block_barrier();
 // Of an aligned group of 2^n lanes, this thread's one among them.
 void lane_barrier(unsigned lanes);
 
-// 16 words per lane of the thread's own warp, by which lanes exchange values between two barriers.
+// 16 words per lane, by which those of a lane_barrier show each other values: written before it, read after it. The next
+// barrier has others, so that a lane may go on and write while slower ones still read.
 using Words = uint32_t[16];
-Words *warp_words();
+Words *lane_words(unsigned lanes);
 
 // ---- shared memory ----
 

@@ -274,10 +274,12 @@ void multiply_rows(const Rows &a, const Tile &b, bool transposed, bool accumulat
             for (int one = 0; one < 2; one++) {
                 // b of (k, column + one) and (k + 1, column + one), or of (k + one, column) and (k + one, column + 1)
                 uint32_t pair = transposed ? b.pair(k + one, column) : b.pair(column + one, k);
-                for (int two = 0; two < 2; two++)
+                for (int two = 0; two < 2; two++) {
+                    double element = Type::at(pair, two);
                     for (int half = 0; half < 2; half++)
                         sum[2 * half + (transposed ? two : one)] +=
-                            (double)a.at[half][k + (transposed ? one : two)] * Type::at(pair, two);
+                            a.at[half][k + (transposed ? one : two)] * element;
+                }
             }
         for (int j = 0; j < 4; j++)
             *d[i + j] = (float)((accumulate ? *d[i + j] : 0) + sum[j]);
