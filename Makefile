@@ -20,10 +20,10 @@ demo:
 test:
 	scripts/setup test torch
 	$(MAKE) all
-	ctest --test-dir build --output-on-failure --no-label-summary -LE gpu
+	ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary -LE gpu
 
 test-core: all
-	ctest --test-dir build --output-on-failure --no-label-summary -LE 'gpu|docs|python|torch|install|emulator'
+	ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary -LE 'gpu|docs|python|torch|install|emulator'
 
 bench: all
 	build/nhood bench $(BENCH)
