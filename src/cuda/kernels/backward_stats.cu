@@ -1,6 +1,6 @@
 /* What the fused backward needs to know of a query, four numbers in a row so that the copy engine can move them:
- * LSE in powers of two, delta = rowsum(dO * O) - dLSE, and two zeros. Laid out [B, H, X, Y, Z, 4], f32. Where dQ will be
- * summed in memory, in rows of NH_SUM_COLUMNS (0: nowhere), its row is set to zero. */
+ * LSE in powers of two, delta = rowsum(dO * O) - dLSE, and two zeros. Laid out [B, H, X, Y, Z, 4], f32. Where dQ will
+ * be summed in memory, in rows of NH_SUM_COLUMNS (0: nowhere), its row is set to zero. */
 #include "query_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)

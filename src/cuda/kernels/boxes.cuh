@@ -1,12 +1,12 @@
-/* Work items of the fused kernels: a tile of rows that a block owns, the tiles it walks, and which rows of these each of
- * its own rows sees. Owned rows are queries and walked rows their keys or, with NH_INVERSE, owned rows are keys and
+/* Work items of the fused kernels: a tile of rows that a block owns, the tiles it walks, and which rows of these each
+ * of its own rows sees. Owned rows are queries and walked rows their keys or, with NH_INVERSE, owned rows are keys and
  * walked rows the queries that attend them: the ranges of both are boxes whose ends never decrease from row to row.
  *
- * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a walked tile NH_WALK_X x NH_WALK_Y x
- * NH_WALK_Z; rows of a walked tile are numbered with z fastest. All positions are inside the dilation group.
+ * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a walked tile NH_WALK_X x NH_WALK_Y
+ * x NH_WALK_Z; rows of a walked tile are numbered with z fastest. All positions are inside the dilation group.
  *
- * An owned tile is slabs of 64 rows, one per warpgroup, stacked along the axis NH_STACK; rows are numbered slab by slab,
- * in these with z fastest.
+ * An owned tile is slabs of 64 rows, one per warpgroup, stacked along the axis NH_STACK; rows are numbered slab by
+ * slab, in these with z fastest.
  *
  * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
  * axis of its rows, the tile has so many fewer positions, and its halo is smaller. */

@@ -1,6 +1,6 @@
-/* What the fused kernels of sm_90 share. A block walks work items (boxes.cuh): one thread of its first warpgroup fetches
- * boxes of rows by the copy engine, the other warpgroups own 64 rows each and multiply. Boxes land in shared memory
- * swizzled as wgmma reads them. */
+/* What the fused kernels of sm_90 share. A block walks work items (boxes.cuh): one thread of its first warpgroup
+ * fetches boxes of rows by the copy engine, the other warpgroups own 64 rows each and multiply. Boxes land in shared
+ * memory swizzled as wgmma reads them. */
 #pragma once
 #define NH_POSITION int
 #include "boxes.cuh"
@@ -46,11 +46,11 @@ __device__ __forceinline__ void fetch(unsigned to, const nh_tensor_map *map, uns
     fetch_more<LAYOUT>(to, map, barrier, rows, dim, head, heads, token, batch);
 }
 
-/* Dilated axes are read with steps of elements where the copy engine can make them. In one dimension, with NH_FOLDED, any
- * dilation is possible: the axis that would be y counts the dilation groups, z their positions. In more, axes in the mask
- * NH_FAR count positions too, and the group is part of the origin, in layout 4. The first groups of an axis may be a token
- * longer than the others: where they are, on the axes in the mask NH_UNEVEN, the others have maps of their own, behind
- * those of the first. */
+/* Dilated axes are read with steps of elements where the copy engine can make them. In one dimension, with NH_FOLDED,
+ * any dilation is possible: the axis that would be y counts the dilation groups, z their positions. In more, axes in
+ * the mask NH_FAR count positions too, and the group is part of the origin, in layout 4. The first groups of an axis
+ * may be a token longer than the others: where they are, on the axes in the mask NH_UNEVEN, the others have maps of
+ * their own, behind those of the first. */
 #ifndef NH_FOLDED
 #define NH_FOLDED 0
 #define NH_FAR 0
@@ -93,7 +93,7 @@ __device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item
 #endif
 }
 
-/* What place() takes for a head: the head or, in layout 4, the origin of the item's boxes, in 16 bytes of UNIT elements. */
+/* What place() takes for a head: the head or, in layout 4, the origin of the item's boxes, in 16 bytes. */
 template <int LAYOUT, int UNIT = 8, class Item>
 __device__ __forceinline__ int head_or_origin(const nh_cuda_args &args, int slot, const Item &item, int head) {
     if constexpr (LAYOUT == 4) {

@@ -2,7 +2,7 @@
  *
  * The products take masked pairs along with a weight of zero, and zero times NaN or infinity is NaN. So a warp that has
  * stored a sum which is not finite goes over the rows of all its items once more when these are done, out of the way of
- * the products, and makes those that are not finite again as cuda.naive does: from what they attend and nothing else. */
+ * the products, and makes those that are not finite again as cuda.naive does: from what they attend alone. */
 #pragma once
 #define NH_GROUP 32
 #define NH_VECTOR 8
@@ -26,8 +26,8 @@ __device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, co
 /* By a whole warp, whose rows of a tile are first_row and the 15 after it. */
 template <bool (*spoilt)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
 __device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_row) {
-    /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over tiles,
-     * too, out of the uniform registers. */
+    /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over
+     * tiles, too, out of the uniform registers. */
     first_row = __shfl_sync(~0u, first_row, 0);
     __syncwarp(); /* lanes read rows that others have stored */
     nh_item item;

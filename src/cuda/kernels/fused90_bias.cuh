@@ -1,8 +1,9 @@
-/* Relative bias of scores. A pair of tiles needs no more than a small box of its head's table: an entry for every distance
- * between an owned row and a walked one. The warps that fetch nothing lay that box down in shared memory as f32, a slot
- * of a ring for each walked tile; an owned row and a walked column find their entry there at the place of the column
- * minus that of the row, of which the former is known when the kernel is compiled. The table goes from query to key: where
- * owned rows are keys, the box is laid down backwards. Heads that share a tile have a box each, one after the other. */
+/* Relative bias of scores. A pair of tiles needs no more than a small box of its head's table: an entry for every
+ * distance between an owned row and a walked one. The warps that fetch nothing lay that box down in shared memory as
+ * f32, a slot of a ring for each walked tile; an owned row and a walked column find their entry there at the place of
+ * the column minus that of the row, of which the former is known when the kernel is compiled. The table goes from query
+ * to key: where owned rows are keys, the box is laid down backwards. Heads that share a tile have a box each, one after
+ * the other. */
 #pragma once
 #include "fused90_walk.cuh"
 
@@ -22,30 +23,32 @@
 #define BIAS_MOST_BATCH (NH_OWN_HEADS > 1 ? 4 : 1)
 #endif
 #define BIAS_ROUNDS ((NH_OWN_HEADS * BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES)
-#define BIAS_BATCH(most) ((BIAS_ROUNDS + (BIAS_ROUNDS + (most) - 1) / (most) - 1) / ((BIAS_ROUNDS + (most) - 1) / (most)))
+#define BIAS_BATCHES(most) ((BIAS_ROUNDS + (most) - 1) / (most))
+#define BIAS_BATCH(most) ((BIAS_ROUNDS + BIAS_BATCHES(most) - 1) / BIAS_BATCHES(most))
 /* A thread's two rows are of one head, and find most of their entries at the same places. */
 #define BIAS_PAIRED (NH_OWN_HEADS == 1)
 #if NH_BIASED && BIAS_PAIRED && (SLAB_Z != 8 && SLAB_Z % 16 || SLAB_Z == 8 && SLAB_Y % 2)
 #error "a warp's rows are two runs of 8 along z, a step apart along z or y"
 #endif
 
-/* A box twice, the second time one place further, so that two entries in a row can be loaded at once wherever they start;
- * lines are even and copies half of the banks apart, boxes of several heads a quarter. */
+/* A box twice, the second time one place further, so that two entries in a row can be loaded at once wherever they
+ * start; lines are even and copies half of the banks apart, boxes of several heads a quarter. */
 #define BIAS_LINE (BIAS_Z + 1)
 #define BIAS_COPY ((BIAS_X * BIAS_Y * BIAS_LINE + 16) / 32 * 32 + 16)
 #define BIAS_HEAD_BYTES (4 * (2 * BIAS_COPY + (NH_OWN_HEADS > 1 ? 8 : 0)))
 #define BIAS_BYTES (NH_OWN_HEADS * BIAS_HEAD_BYTES)
 
-/* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is a step
- * from the first, along z or y: what is at one distance from it is at the next from the first, so that instead of twice
- * the runs of columns there are PARTS, one more along that axis. Where heads share a tile, the two are as far from all. */
+/* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is a
+ * step from the first, along z or y: what is at one distance from it is at the next from the first, so that instead of
+ * twice the runs of columns there are PARTS, one more along that axis. Where heads share a tile, the two are as far
+ * from all. */
 #define PAIRED_Z (BIAS_PAIRED && SLAB_Z > 8)
 #define PAIRED_Y (BIAS_PAIRED && !PAIRED_Z)
 #define PART_Y (NH_WALK_Y + PAIRED_Y)
 #define PART_Z (NH_RUNS + PAIRED_Z)
 #define PARTS (NH_WALK_X * PART_Y * PART_Z)
 
-/* The run of columns that is at a part's distance from the first (half 0) or second run of rows; -1 if there is none. */
+/* The run of columns that is at a part's distance from the first (half 0) or second run of rows; -1: there is none. */
 __device__ __forceinline__ constexpr int part_columns(int part, int half) {
     int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y, z = part % PART_Z;
     if (!half) {
@@ -63,8 +66,8 @@ __device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
     }
 }
 
-/* The box of a pair of tiles: whose table (the first head's), and which entry a place of the box has, first[a] + place on
- * each axis. */
+/* The box of a pair of tiles: whose table (the first head's), and which entry a place of the box has, first[a] + place
+ * on each axis. */
 struct bias_box {
     int head, first[3];
 };
@@ -110,7 +113,7 @@ __device__ __forceinline__ int head_of_place(int index) {
     return NH_OWN_HEADS > 1 ? index / BIAS_ENTRIES : 0;
 }
 
-/* By BIAS_WARPS warps, from the second of the block on. Entries that the table lacks belong to pairs that are masked. */
+/* By BIAS_WARPS warps, from the second of the block on. Entries that the table lacks belong to masked pairs. */
 __device__ __forceinline__ void lay_bias(const nh_cuda_args &args, const bias_box &box, unsigned to) {
     enum { BATCH = BIAS_BATCH(BIAS_MOST_BATCH) };
     const elem *table = (const elem *)args.tensor[NH_BIAS].data + box.head * bias_entries(args);

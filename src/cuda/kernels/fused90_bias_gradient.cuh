@@ -4,8 +4,8 @@
  *
  * Rows and columns of a tile are runs of 8 along z, and dS is 8x8 matrices, each of a run of rows and a run of columns.
  * Of those at one distance of runs the sum is wanted, and of that the sums along its diagonals.
- *     consumer warp   two runs of rows, one step apart along z or y: matrices of a distance are two, or one. Their sums go
- *                     to shared memory, PARTS per warp, each lane's two elements side by side
+ *     consumer warp   two runs of rows, one step apart along z or y: matrices of a distance are two, or one. Their sums
+ *                     go to shared memory, PARTS per warp, each lane's two elements side by side
  *     helpers         add up the parts of all warps, matrix by matrix: `lines`, the matrices of a line of runs side by
  *                     side; then a thread per entry the 8 elements of its diagonal, and these to the table
  * Lines are two, in turn, so that the helpers meet once per tile. */
@@ -25,8 +25,8 @@
 #define LINES_AT(s, m) ((s).lines + (m) % 2 * LINES_BYTES)
 #define BIAS_GRADIENT_BYTES (PARTS_BYTES + 2 * LINES_BYTES)
 
-/* parts_full, parts_free: the consumers' parts of a tile are there, or added up; met: all helpers are done with a tile's
- * lines. */
+/* parts_full, parts_free: the consumers' parts of a tile are there, or added up; met: all helpers are done with a
+ * tile's lines. */
 struct bias_gradient {
     unsigned parts, lines, parts_full, parts_free, met;
 };

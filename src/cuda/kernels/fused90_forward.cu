@@ -7,13 +7,14 @@
  * not see as a whole are masked, and tiles of which no query of a warpgroup sees anything it passes over
  * (fused90_part.cuh).
  *
- * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued under
- * an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
+ * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued
+ * under an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
- * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_STAGES, NH_HOLD (Q in registers: less traffic
- * of shared memory), NH_AGAIN (rows spoilt by NaN are made again not at the end of this launch but by one of their own,
- * fused90_again.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
+ * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_STAGES, NH_HOLD (Q in registers: less
+ * traffic of shared memory), NH_AGAIN (rows spoilt by NaN are made again not at the end of this launch but by one of
+ * their own, fused90_again.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP,
+ * NH_V_MAP: how a map's five axes are used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 40

@@ -1,10 +1,10 @@
-/* What the kernels of the backward for sm_90 share whose blocks own key tiles and walk the queries that attend them, the
- * inverse neighborhood, of every query head that shares the key head. Per query tile, with keys for rows,
+/* What the kernels of the backward for sm_90 share whose blocks own key tiles and walk the queries that attend them,
+ * the inverse neighborhood, of every query head that shares the key head. Per query tile, with keys for rows,
  *     S = K Q^T, dP = V dO^T, P = exp(S - LSE), dS = P * (dP - delta), dV += P dO, dK += dS Q
  * with K, V, Q and dO in shared memory, P and dS in registers.
  *
- * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and walked rows queries; NH_D_O_MAP; NH_SUM_D_K and
- * NH_SUM_D_V, which sums are made (both). */
+ * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and walked rows queries; NH_D_O_MAP; NH_SUM_D_K
+ * and NH_SUM_D_V, which sums are made (both). */
 #pragma once
 #include "fused90_walk.cuh"
 

@@ -1,6 +1,6 @@
 /* Keys and values as the kernels walk them whose blocks own queries: rings of K and of V, tiles of the window first and
- * then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full and v_free; MAP_K and MAP_V are
- * the maps of K and V, and those of the extra tokens come in the same order from MAP_EXTRA_K on. */
+ * then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full and v_free; MAP_K and MAP_V
+ * are the maps of K and V, and those of the extra tokens come in the same order from MAP_EXTRA_K on. */
 #pragma once
 #include "fused90_walk.cuh"
 

@@ -1,12 +1,12 @@
-/* The part of a block's walk that concerns one warpgroup. Its slab of the block's queries sees nothing of some key tiles that
- * the other slabs need, at the ends of the axis along which they are stacked: these it passes over. Tiles follow each other
- * along that axis first, so that all warpgroups pass over some of every line, each at another time, and the stages of the
- * ring make up for it. */
+/* The part of a block's walk that concerns one warpgroup. Its slab of the block's queries sees nothing of some key
+ * tiles that the other slabs need, at the ends of the axis along which they are stacked: these it passes over. Tiles
+ * follow each other along that axis first, so that all warpgroups pass over some of every line, each at another time,
+ * and the stages of the ring make up for it. */
 #pragma once
 #include "fused90_walk.cuh"
 
-/* Of the tiles of the window: those at [begin, end) on that axis. `last`: the number of the last tile to multiply, extra
- * tokens included. */
+/* Of the tiles of the window: those at [begin, end) on that axis. `last`: the number of the last tile to multiply,
+ * extra tokens included. */
 struct part {
     int begin, end, last;
 };

@@ -1,11 +1,11 @@
-/* What happens to the scores of a tile in registers: masks, and an online softmax that asks for no tile's largest score but
- * the first's. OUTS, which the kernel defines: sums that a thread holds. */
+/* What happens to the scores of a tile in registers: masks, and an online softmax that asks for no tile's largest score
+ * but the first's. OUTS, which the kernel defines: sums that a thread holds. */
 #pragma once
 #include "fused90_walk.cuh"
 #include "lanes.cuh"
 
-/* Of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums shrank by in
- * the last tile, if some row of the warp moved. */
+/* Of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums shrank by
+ * in the last tile, if some row of the warp moved. */
 struct rows {
     float shift[2], sum[2], shrink[2];
     bool set, moved; /* set: all rows of the warp have seen keys */
@@ -13,8 +13,8 @@ struct rows {
 
 /* ---- masks ---- */
 
-/* Where lines are short, masks along z cost four additions and no selection for every score: columns 8 apart share their
- * place in a line, and what the softmax subtracts is infinite for places that a row does not see. */
+/* Where lines are short, masks along z cost four additions and no selection for every score: columns 8 apart share
+ * their place in a line, and what the softmax subtracts is infinite for places that a row does not see. */
 #define SHORT_LINES (NH_RUNS <= 4)
 #define PLACES (SHORT_LINES ? NH_RUNS : 1)
 
@@ -55,9 +55,9 @@ __device__ __forceinline__ void mask_lines(const nh_cuda_args &args, const walk 
 /* ---- softmax ---- */
 
 /* Weights are 2^(scale score + shift). A row's shift makes the largest score of the first tile in which it sees a key
- * weigh 1; only when a tile's weights sum to more than MOST, in one lane, is the row shifted again, by a whole number, so
- * that no tile but the first asks for the largest score. Results differ by rounding only, and what a row's are depends on
- * no other row. A row whose scores grow by more than f32 holds, 2^120 or so in weight, comes out as not finite. */
+ * weigh 1; only when a tile's weights sum to more than MOST, in one lane, is the row shifted again, by a whole number,
+ * so that no tile but the first asks for the largest score. Results differ by rounding only, and what a row's are
+ * depends on no other row. A row whose scores grow by more than f32 holds, 2^120 or so in weight, is not finite. */
 #define MOST 256.0f
 /* The shift of a row that has seen no key: the weights of what it does not see are zero even so. */
 #define UNSET 3e38f
@@ -78,8 +78,8 @@ __device__ __forceinline__ void set_rows(const float *score, const sighted &seen
     r.set = !__any_sync(~0u, r.shift[0] == UNSET || r.shift[1] == UNSET);
 }
 
-/* Shifts rows whose weights of a tile, summed by some lane, exceed MOST: weights, sums, and by `shrink` what the row has
- * gathered. The tile's sum is made again, since weights may be finite where their sum is not. */
+/* Shifts rows whose weights of a tile, summed by some lane, exceed MOST: weights, sums, and by `shrink` what the row
+ * has gathered. The tile's sum is made again, since weights may be finite where their sum is not. */
 __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -1,5 +1,5 @@
-/* The walk over the tiles of an item: where each starts, how they follow each other, and the masks of those that some row
- * does not see as a whole. */
+/* The walk over the tiles of an item: where each starts, how they follow each other, and the masks of those that some
+ * row does not see as a whole. */
 #pragma once
 #include "fused90.cuh"
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void walk_again(walk &w) {
     w.tile[0] = w.tile[1] = w.tile[2] = 0;
 }
 
-/* Every row of the warpgroup sees all of the tile, as far as axes [first, 3) are concerned or, of these, below `end`. */
+/* Every row of the warpgroup sees all of the tile, as far as axes [first, 3) are concerned or those below `end`. */
 __device__ __forceinline__ bool seen_whole(const walk &w, int first = NH_FIRST_AXIS, int end = 3) {
     bool whole = true;
 #pragma unroll

@@ -1,5 +1,5 @@
-/* One step of a warp's matrix product, 16 x 16 += 16 x NH_STEP . NH_STEP x 16, in the knob NH_DTYPE's arithmetic: f16 and bf16
- * as they are; f32 rounded to TF32 (knob NH_TF32), or in three products of TF32 halves, which keeps
+/* One step of a warp's matrix product, 16 x 16 += 16 x NH_STEP . NH_STEP x 16, in the knob NH_DTYPE's arithmetic: f16
+ * and bf16 as they are; f32 rounded to TF32 (knob NH_TF32), or in three products of TF32 halves, which keeps
  * f32's accuracy but for the product of the two low halves. */
 #pragma once
 

@@ -64,7 +64,7 @@ NH_DEVICE const elem *queries_of(const nh_cuda_args &args, int head) {
 }
 
 /* Of the query of a row, its scores in a part, times log2(e); those of slots that do not exist are minus infinity.
- * Queries that do not exist get what is never used. stage: from its first key on, which has the part's column `first`. */
+ * Queries that do not exist get what is never used. stage: from its first key on, of the part's column `first`. */
 NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda_args &args,
                          int row, float *stage, int first, int head, int part, bool here) {
     float scale = (float)args.scale * LOG2_E;

@@ -14,7 +14,8 @@
 #define NH_PLACE_OF_SLOT(slot) (slot)
 #endif
 
-/* Adds what the first `columns` of at most NH_COLUMNS rows contribute to 16 sums; the count is a multiple of NH_STEP. */
+/* Adds what the first `columns` of at most NH_COLUMNS rows contribute to 16 sums; the count is a multiple of
+ * NH_STEP. */
 NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, int block_stride,
                            const elem *rows, int columns, int lane) {
 #if NH_SHORT_CHAINS

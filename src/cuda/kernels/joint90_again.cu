@@ -23,7 +23,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_again(const __g
     }
     for (long long row = nh_first_row(); row < tokens * args.kv_heads; row += nh_row_step()) {
         nh_query key = nh_query_of(args, row, args.kv_heads);
-        bool spoilt = nh_is_spoilt(args.tensor[NH_D_K], key, args.dim) || nh_is_spoilt(args.tensor[NH_D_V], key, args.dim_v);
+        bool spoilt = nh_is_spoilt(args.tensor[NH_D_K], key, args.dim) ||
+                      nh_is_spoilt(args.tensor[NH_D_V], key, args.dim_v);
         if (spoilt) nh_differentiate_key(args, key);
     }
 }

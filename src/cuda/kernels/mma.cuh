@@ -4,7 +4,8 @@
  *     accumulators of 16x8: c[0..1] at row g, columns 2t and 2t+1; c[2..3] the same of row g + 8
  *     16-bit A of 16x16: a[0] row g, a[1] row g + 8, columns 2t, 2t+1; a[2..3] the same 8 columns on
  *     16-bit B of 16x8: b[0] rows 2t, 2t+1 of column g; b[1] the same 8 rows down
- *     TF32 A of 16x8: a[0] (g, t), a[1] (g + 8, t), a[2] (g, t + 4), a[3] (g + 8, t + 4); B of 8x8: (t, g), (t + 4, g) */
+ *     TF32 A of 16x8: a[0] (g, t), a[1] (g + 8, t), a[2] (g, t + 4), a[3] (g + 8, t + 4)
+ *     TF32 B of 8x8: b[0] (t, g), b[1] (t + 4, g) */
 #ifndef NH_MMA_CUH
 #define NH_MMA_CUH
 
@@ -140,7 +141,7 @@ NH_DEVICE float nh_exp2(float x) {
     return y;
 }
 
-/* Of numbers that are neither subnormal nor too large for the other of these: within 1 and 2 units in the last place. */
+/* Of numbers that are neither subnormal nor too large for the other of these: to 1 and 2 units in the last place. */
 NH_DEVICE float nh_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -2,8 +2,8 @@
 #include "naive.cuh"
 
 /* a: the query's row of A; box: its window; v: the rows under it. */
-__device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query, const nh_box &box, const nh_walk &v,
-                                       const elem *a) {
+__device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
+                                       const nh_walk &v, const elem *a) {
     real out[NH_LANE_ELEMENTS], row[NH_LANE_ELEMENTS];
     nh_clear(out);
     for (int x = 0; x < box.count[0]; x++)

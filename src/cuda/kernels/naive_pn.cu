@@ -1,10 +1,10 @@
-/* A[i, n] = scale * q_i . k_N(i,n) (+ bias): one group per query or, by tiles, one thread; a lane keeps every NH_GROUP-th
- * slot so that the group writes its line of A in one go. */
+/* A[i, n] = scale * q_i . k_N(i,n) (+ bias): one group per query or, by tiles, one thread; a lane keeps every
+ * NH_GROUP-th slot so that the group writes its line of A in one go. */
 #include "naive.cuh"
 
 /* a: the query's row of A; box: its window; k: the rows under it. */
-__device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &query, const nh_box &box, const nh_walk &k,
-                                      elem *a) {
+__device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
+                                      const nh_walk &k, elem *a) {
     nh_operand q;
     nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
     nh_bias bias = nh_bias_of(args, query, box);

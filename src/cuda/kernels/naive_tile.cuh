@@ -1,7 +1,7 @@
 /* Tiles in the naive family: a block takes a tile of queries, one a thread, and lays the rows of the keys that they see
- * down in shared memory. A row of memory is then read once a tile and not once for each query, and, as a thread holds whole
- * rows, a product takes no shuffle. Windows and head dims must be small. With NH_INVERSE it is the keys that are owned and
- * the queries that attend them that are staged.
+ * down in shared memory. A row of memory is then read once a tile and not once for each query, and, as a thread holds
+ * whole rows, a product takes no shuffle. Windows and head dims must be small. With NH_INVERSE it is the keys that are
+ * owned and the queries that attend them that are staged.
  *
  * The tile is the owned one of boxes.cuh; what is walked are single rows. */
 #pragma once
@@ -17,16 +17,16 @@
 #error "a thread holds whole rows"
 #endif
 
-/* Between staged rows, in elements: an odd number of vectors, so that the rows of neighboring queries fall into different
- * banks. */
+/* Between staged rows, in elements: an odd number of vectors, so that the rows of neighboring queries fall into
+ * different banks. */
 #define NH_STAGED_ROW ((NH_VECTORS | 1) * NH_VECTOR)
 
 __device__ __forceinline__ int nh_staged_rows(const nh_item &item) {
     return item.tiles[0] * item.tiles[1] * item.tiles[2];
 }
 
-/* The walked rows of one head of a tensor and of another, or of one alone (OTHER -1), asynchronously: those of the second
- * behind those of the first. Slots: NH_Q or NH_K, NH_V or NH_D_O. */
+/* The walked rows of one head of a tensor and of another, or of one alone (OTHER -1), asynchronously: those of the
+ * second behind those of the first. Slots: NH_Q or NH_K, NH_V or NH_D_O. */
 template <int SLOT, int OTHER>
 __device__ __forceinline__ void nh_stage(const nh_cuda_args &args, const nh_item &item, int head, elem *staged) {
     const int slot[2] = {SLOT, OTHER};

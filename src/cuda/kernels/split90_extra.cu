@@ -1,6 +1,7 @@
-/* Gradients of the extra tokens for sm_90: blocks own tiles of extra tokens and walk a share of the queries, all of which
- * attend them: fused90_key.cuh's products without masks or windows. What a box has outside the grid are zeros in Q, dO and
- * the stats, so that it adds nothing. Sums of a share go to the workspace; split90_extra_sum.cu adds the shares up.
+/* Gradients of the extra tokens for sm_90: blocks own tiles of extra tokens and walk a share of the queries, all of
+ * which attend them: fused90_key.cuh's products without masks or windows. What a box has outside the grid are zeros in
+ * Q, dO and the stats, so that it adds nothing. Sums of a share go to the workspace; split90_extra_sum.cu adds the
+ * shares up.
  *
  * NH_P and NH_D_S hold the sums of dK and of dV, f32, [share, batch, head, token, dim]: strides axis[0], batch, head,
  * axis[2]. tiling: tiles of the grid per axis, extra_tiles, and items, one per share of a tile of extra tokens. */

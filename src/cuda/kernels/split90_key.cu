@@ -1,5 +1,5 @@
-/* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold the
- * sums of both there is a launch for each. */
+/* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold
+ * the sums of both there is a launch for each. */
 #if NH_BIASED
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 56

@@ -1,7 +1,7 @@
 /* dQ of the fused backward for sm_90: blocks own query tiles and walk their keys, as the forward does. Per key tile
  *     S = Q K^T, dP = dO V^T, dS = exp(S - LSE) * (dP - delta), dQ += dS K
- * with Q, dO, K and V in shared memory and dS in registers. With a bias its gradient is made beside dQ, by the warps that
- * fetch nothing (fused90_bias_gradient.cuh). All sums are made in the same order every time.
+ * with Q, dO, K and V in shared memory and dS in registers. With a bias its gradient is made beside dQ, by the warps
+ * that fetch nothing (fused90_bias_gradient.cuh). All sums are made in the same order every time.
  *
  * Knobs: as fused90_forward.cu, without heads sharing a tile; NH_D_O_MAP. Stats: see backward_stats.cu. */
 #if NH_BIASED
@@ -106,7 +106,7 @@ __device__ __forceinline__ float2 stats_of(const nh_cuda_args &args, const nh_it
                              token[1] * t.axis[1] + token[2] * t.axis[2]);
 }
 
-/* dP becomes dS. The bias's gradient has no row to make again where a masked pair's dP is not finite: its dS is zero. */
+/* dP becomes dS. The bias's gradient has no row to make again where a masked pair's dP is not finite: its dS is 0. */
 __device__ __forceinline__ void differentiate(float *d_p, const float *weight, float delta, float delta_below) {
 #pragma unroll
     for (int i = 0; i < SCORES; i++)

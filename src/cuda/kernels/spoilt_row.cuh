@@ -1,6 +1,6 @@
 /* For launches that make spoilt rows again, after launches that have noted one: products take masked pairs along with a
- * weight of zero, and zero times NaN or infinity is NaN. Rows that are not finite are made as cuda.naive does, from what
- * they attend and nothing else. */
+ * weight of zero, and zero times NaN or infinity is NaN. Rows that are not finite are made as cuda.naive does, from
+ * what they attend and nothing else. */
 #pragma once
 #include "naive.cuh"
 

@@ -1,5 +1,5 @@
-/* The counting build, for tests: with NH_NOTED, the room for so many walked tiles per item, a kernel notes in a table of
- * the workspace which pairs of tiles it multiplies and which of them it masks. Without it nothing is left of this. */
+/* The counting build, for tests: with NH_NOTED, the room for so many walked tiles per item, a kernel notes in a table
+ * of the workspace which pairs of tiles it multiplies and which of them it masks. Without it, nothing of it is left. */
 #pragma once
 #include "kernel_abi.h"
 

@@ -115,8 +115,8 @@ __device__ __forceinline__ unsigned long long nh_descriptor(unsigned address, un
            (unsigned long long)(row_bytes == 128 ? 1 : 2) << 62;
 }
 
-/* Four 8x8 matrices of 16-bit elements, transposed, to shared memory: lanes 8i .. 8i + 7 name the rows of matrix i. Lane
- * l gives elements 2t and 2t+1 of column g of each. */
+/* Four 8x8 matrices of 16-bit elements, transposed, to shared memory: lanes 8i .. 8i + 7 name the rows of matrix i.
+ * Lane l gives elements 2t and 2t+1 of column g of each. */
 __device__ __forceinline__ void nh_store_matrices_across(unsigned row, const unsigned fragment[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(fragment[0]),
                  "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
