@@ -1,8 +1,8 @@
 /* Public functions on wisdom. */
 #include "context.h"
+#include "file_io.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 nhood_status nhood_wisdom_export(const nhood_context *context, char *text, size_t capacity,
                                  size_t *length) {
@@ -44,23 +44,12 @@ nhood_status nhood_wisdom_load(nhood_context *context, const char *given, int64_
     return status;
 }
 
-/* The folder of the cache with its parents; what cannot be made shows when the file is written. */
-static void make_folders(const char *path) {
-    char part[NH_PATH_BYTES];
-    for (size_t i = 1; path[i]; i++) {
-        if (path[i] != '/') continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        mkdir(part, 0700);
-    }
-}
-
 nhood_status nhood_wisdom_save(nhood_context *context, const char *given, int32_t replace) {
     char path[NH_PATH_BYTES];
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     nhood_status status = nh_context_wisdom_path(context, given, path);
     if (status) return status;
-    if (!given) make_folders(path);
+    if (!given) nh_folder_make(context->cache); /* a failure shows when the file is written */
     return nh_wisdom_save(context->wisdom, path, replace != 0);
 }
 

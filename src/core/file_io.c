@@ -1,6 +1,8 @@
 #include "file_io.h"
 
 #include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool nh_file_write(int file, const void *data, size_t bytes) {
@@ -19,4 +21,20 @@ bool nh_file_close(int file, bool whole) {
     if (close(file) && whole) return false;
     errno = reason;
     return whole;
+}
+
+bool nh_folder_make(const char *path) {
+    char part[4096];
+    size_t length = strlen(path);
+    if (length >= sizeof part) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != '\0') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0700) && errno != EEXIST && access(part, X_OK)) return false;
+    }
+    return true;
 }

@@ -44,7 +44,7 @@ nhood_status nh_wisdom_load(struct nh_wisdom *wisdom, const char *path, int64_t 
     const struct nh_host *host = wisdom->host;
     char *text = NULL;
     *accepted = 0;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for a pipe */
     if (file < 0 && (errno == ENOENT || errno == ENOTDIR))
         return nh_error(NHOOD_ERR_CACHE_MISS, "%s: there is no such file", path);
     if (file < 0) return refuse(path, strerror(errno));

@@ -60,22 +60,6 @@ static struct name unfinished_name(struct nh_store *store) {
     return name;
 }
 
-static bool make_folders(const char *path) {
-    char part[4096];
-    size_t length = strlen(path);
-    if (length >= sizeof part) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] != '/' && path[i] != '\0') continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        if (mkdir(part, 0700) && errno != EEXIST && access(part, X_OK)) return false;
-    }
-    return true;
-}
-
 void nh_store_open(struct nh_store *store, const struct nh_host *host, const char *folder,
                    int64_t most_bytes) {
     store->host = host;
@@ -84,7 +68,7 @@ void nh_store_open(struct nh_store *store, const struct nh_host *host, const cha
     atomic_init(&store->writable, false);
     atomic_init(&store->serial, 0);
     if (!folder || !*folder) return;
-    int opened = make_folders(folder) ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    int opened = nh_folder_make(folder) ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     struct stat facts;
     if (opened < 0 || fstat(opened, &facts)) {
         nh_log(host, NHOOD_LOG_WARNING, "cache folder '%s' is not used: %s", folder,
@@ -143,7 +127,8 @@ static char *read_body(const struct nh_store *store, int file, const char *key,
 bool nh_store_read(struct nh_store *store, const char *key, void **payload, size_t *bytes) {
     if (store->folder < 0) return false;
     struct name name = entry_name(key);
-    int file = openat(store->folder, name.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    /* Does not wait for a pipe, should something have put one there. */
+    int file = openat(store->folder, name.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) return false;
     struct header header;
     char *body = read_body(store, file, key, &header);

@@ -113,6 +113,11 @@ static void check_foreign_key(void) {
     size_t bytes;
     CHECK(strcmp(first, second) != 0 && !nh_store_read(&store, "two", &payload, &bytes),
           "entry of key one read as two");
+    CHECK(!unlinkat(store.folder, second, 0) && !mkfifoat(store.folder, second, 0600) &&
+              !nh_store_read(&store, "two", &payload, &bytes),
+          "a pipe in place of an entry");
+    nh_store_write(&store, "two", "2", 1);
+    CHECK(holds(&store, "two", "2", 1), "mended");
     nh_store_close(&store);
 }
 

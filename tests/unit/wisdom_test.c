@@ -234,6 +234,10 @@ static void files(void) {
     CHECK(nh_wisdom_load(one, folder, &accepted) == NHOOD_ERR_ARGUMENT &&
               strstr(nhood_last_error(), "not a regular file"),
           "%s", nhood_last_error());
+    in_folder("pipe", other);
+    CHECK(!mkfifo(other, 0600) && nh_wisdom_load(one, other, &accepted) == NHOOD_ERR_ARGUMENT &&
+              strstr(nhood_last_error(), "not a regular file"),
+          "a pipe nobody writes to: %s", nhood_last_error());
     in_folder("none/wisdom", other);
     CHECK(nh_wisdom_save(one, other, false) == NHOOD_ERR_ARGUMENT &&
               strstr(nhood_last_error(), "No such file"),
@@ -302,8 +306,8 @@ int main(void) {
     files();
     races();
     threads();
-    static const char *const names[] = {"wisdom", "letter", "shared"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"wisdom", "letter", "shared", "pipe"};
+    for (int i = 0; i < 4; i++) {
         char path[128];
         in_folder(names[i], path);
         unlink(path);
