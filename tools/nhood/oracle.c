@@ -2,7 +2,6 @@
  * reference answers a second time, with its inputs moved at random by the roundings that a solver is allowed:
  *
  *   every input           (2 + sqrt(r)) u, for sums of r terms in arithmetic with unit roundoff u, whose
- *                         errors add up like a random walk
  *                         errors add up like a random walk; with TF32 allowed, one roundoff of that more
  *   V, dO and what goes   one roundoff of the storage type (or TF32) more: the softmax weights and their
  *   with them             gradients, which multiply these, may be rounded to it
