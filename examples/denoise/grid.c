@@ -109,7 +109,7 @@ double grid_variance(const struct grid *grid) {
     return squares / samples;
 }
 
-bool has_ending(const char *path, const char *ending) {
+static bool has_ending(const char *path, const char *ending) {
     size_t length = strlen(path), wanted = strlen(ending);
     return length > wanted && strcasecmp(path + length - wanted, ending) == 0;
 }

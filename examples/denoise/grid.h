@@ -48,7 +48,6 @@ bool grid_estimate_sigma(const struct grid *grid, double *sigma);
 bool grid_read(const char *path, struct grid *grid);
 bool grid_write(const char *path, const struct grid *grid);
 
-bool has_ending(const char *path, const char *ending);
 bool png_read(const char *path, struct grid *grid);
 bool png_write(const char *path, const struct grid *grid);
 bool pnm_read(const char *path, struct grid *grid);

@@ -6,7 +6,7 @@
 /* Which axis' tiles follow each other: fastest first; those that differ for problems of fewer axes first. */
 static const int orders[][3] = {{2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {1, 0, 2}, {0, 1, 2}, {0, 2, 1}};
 
-int32_t nh_tiling_orders(int32_t rank) {
+static int32_t orders_of(int32_t rank) {
     return rank == 3 ? 6 : rank;
 }
 
@@ -53,7 +53,7 @@ static int64_t longest_group(const struct nh_axis *axis) {
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks) {
     int32_t best = 0;
     double least = 0;
-    for (int32_t o = 0; o < nh_tiling_orders(problem->rank); o++) {
+    for (int32_t o = 0; o < orders_of(problem->rank); o++) {
         int64_t left = blocks;
         double keys = 1;
         for (int i = 0; i < NH_AXES; i++) {
@@ -81,7 +81,7 @@ int32_t nh_tiling_queue_order(const struct nh_problem *problem) {
     int32_t best = 0;
     for (int a = 0; a < NH_AXES; a++)
         share[a] = cover(&problem->axis[a]);
-    for (int32_t o = 1; o < nh_tiling_orders(problem->rank); o++) {
+    for (int32_t o = 1; o < orders_of(problem->rank); o++) {
         int i = 0;
         while (i < NH_AXES - 1 && share[orders[o][i]] == share[orders[best][i]])
             i++;

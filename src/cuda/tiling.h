@@ -32,10 +32,7 @@ struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem,
 struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
                                             const int32_t column[3], bool inverse);
 
-/* How many orders of query tiles differ. */
-int32_t nh_tiling_orders(int32_t rank);
-
-/* The order (below nh_tiling_orders) in which `blocks` of them at a time share the most keys. */
+/* The order of query tiles in which `blocks` of them at a time share the most keys. */
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks);
 
 /* The order for blocks that take items one after the other (kernels/item_queue.cuh), which shares most of what they

@@ -110,10 +110,6 @@ __device__ __forceinline__ real nh_group_sum(real x) {
     return nh_lanes_sum<NH_GROUP>(x, nh_lanes_mask<NH_GROUP>());
 }
 
-__device__ __forceinline__ real nh_group_broadcast(real x, int lane) {
-    return __shfl_sync(nh_lanes_mask<NH_GROUP>(), x, lane, NH_GROUP);
-}
-
 __device__ __forceinline__ real nh_part(const real a[NH_LANE_ELEMENTS], const real b[NH_LANE_ELEMENTS]) {
     real sum = 0;
 #pragma unroll

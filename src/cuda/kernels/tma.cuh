@@ -62,10 +62,6 @@ __device__ __forceinline__ void nh_show_shared(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-__device__ __forceinline__ void nh_prefetch_map(const nh_tensor_map *map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /* A box from shared memory to memory; what is outside the tensor is left out. nh_add_boxes_done holds for it, too. */
 __device__ __forceinline__ void nh_store_box(const nh_tensor_map *map, const int at[5], unsigned from) {
     asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(map),
