@@ -10,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { KEY_BYTES = 2048, SCHEMA = 1 };
+/* A key holds all options, and what comes before them. */
+enum { KEY_BYTES = NH_KERNEL_TEXT_BYTES + 256, SCHEMA = 1 };
 static const int64_t store_most_bytes = (int64_t)256 << 20;
 
 enum state { MAKING, READY, FAILED };
@@ -103,7 +104,7 @@ static void kernel_key(const struct nh_kernel_cache *cache, const struct nh_kern
 
 static nhood_status compile(const struct nh_kernel_cache *cache, const struct nh_kernel_spec *spec,
                             int32_t arch, void **code, size_t *bytes) {
-    struct nh_source source[64];
+    struct nh_source source[NH_MOST_SOURCES];
     char text[NH_KERNEL_TEXT_BYTES];
     const char *option[NH_KERNEL_DEFINES + 8];
     int count = 1;
@@ -113,7 +114,9 @@ static nhood_status compile(const struct nh_kernel_cache *cache, const struct nh
             source[0] = nh_kernel_sources[i];
         } else if (!strstr(nh_kernel_sources[i].name, ".cu") ||
                    strstr(nh_kernel_sources[i].name, ".cuh")) {
-            if (count == 64) return nh_error(NHOOD_ERR_INTERNAL, "too many kernel headers");
+            if (count == NH_MOST_SOURCES)
+                return nh_error(NHOOD_ERR_INTERNAL, "more than %d kernel headers",
+                                NH_MOST_SOURCES - 1);
             source[count++] = nh_kernel_sources[i];
         }
     }

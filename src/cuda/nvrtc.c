@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_SOURCES = 64 };
-
 static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
 static const char *const folders[] = {"/usr/local/cuda/lib64",
                                       "/usr/local/cuda/targets/x86_64-linux/lib",
@@ -138,11 +136,12 @@ static nhood_status read_code(const struct nh_nvrtc *nvrtc, const struct nh_host
 nhood_status nh_nvrtc_compile(const struct nh_nvrtc *nvrtc, const struct nh_host *host,
                               const struct nh_source *source, int sources,
                               const char *const *options, void **code, size_t *bytes) {
-    const char *text[MOST_SOURCES], *name[MOST_SOURCES];
+    const char *text[NH_MOST_SOURCES], *name[NH_MOST_SOURCES];
     int option_count = 0;
     *code = NULL;
-    if (sources > MOST_SOURCES)
-        return nh_error(NHOOD_ERR_INTERNAL, "%d kernel sources, at most %d", sources, MOST_SOURCES);
+    if (sources > NH_MOST_SOURCES)
+        return nh_error(NHOOD_ERR_INTERNAL, "%d kernel sources, at most %d", sources,
+                        NH_MOST_SOURCES);
     for (int i = 1; i < sources; i++) {
         text[i - 1] = source[i].text;
         name[i - 1] = source[i].name;

@@ -31,6 +31,9 @@ struct nh_nvrtc {
 nhood_status nh_nvrtc_open(struct nh_nvrtc *nvrtc, const char *path);
 void nh_nvrtc_close(struct nh_nvrtc *nvrtc);
 
+/* A kernel and the headers that it may include. */
+enum { NH_MOST_SOURCES = 128 };
+
 /* Compiles source[0], which may include the others by name. options: NULL-terminated. *code is released by the
  * caller. A COMPILE error carries the log's first lines; so do the notes by which ptxas says that it dropped
  * register reallocation or serialised asynchronous products (C7508, C7515, C7520): such code is never used. */
