@@ -34,16 +34,20 @@ static double halo(const struct nh_axis *axis, double queries) {
     return keys < (double)axis->length ? keys : (double)axis->length;
 }
 
-/* Bytes of packed keys and values (and their gradients) per key of a tile's halo. */
-static double bytes_per_key(const struct nh_problem *problem) {
-    double real = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
-    double dims = (double)problem->dim + (double)problem->dim_v;
-    return real * dims * (problem->op == NHOOD_OP_BWD ? 3 : 1);
+/* Share of the vectors along an axis whose lanes neither start one key after the other nor all at one: those at the borders
+ * of each dilation group, where windows stand still, or move in strides. */
+static double ragged_share(const struct nh_axis *axis, double lanes) {
+    double group = (double)axis->length / (double)axis->dilation;
+    if ((double)axis->window >= group) return axis->dilation > 1 && group < lanes ? 1 : 0;
+    if (axis->stride > 1) return (double)axis->stride < lanes ? 1 : 0;
+    double ragged = (axis->causal ? 1 : 2) * lanes / group;
+    return ragged < 1 ? ragged : 1;
 }
 
 struct shape {
-    double tiles, queries, keys, lane_share;
+    double tiles, queries, keys, lane_share, ragged_share;
     double kept_keys; /* packed at a time, see choose_packed_rows */
+    bool one_sweep;   /* one tile, which stores the gradients of key rows as it goes */
 };
 
 static struct shape tile_shape(const struct nh_problem *problem, const struct nh_config *config,
@@ -51,7 +55,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     struct nh_problem permuted;
     int64_t slot_step[NH_AXES], bias_step[NH_AXES];
     nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
-    struct shape shape = {1, 1, 1, 1, 1};
+    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, false};
     bool rolling = permuted.axis[0].length == 1 && problem->heads == problem->kv_heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &permuted.axis[a];
@@ -64,6 +68,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
         if (a == 2) shape.lane_share = mean / (double)(nh_ceil_div((int64_t)mean, lanes) * lanes);
     }
+    shape.one_sweep = rolling && shape.tiles <= 1 && permuted.axis[1].length > 1;
     return shape;
 }
 
@@ -74,17 +79,25 @@ enum { NOMINAL_THREADS = 4 };
 /* Vector operations per packed element. With three axes, queries along the slowest one lie planes apart, and rows
  * have to be gathered from as many places. */
 static double packing_operations(const struct nh_problem *problem, const struct nh_config *config) {
-    static const double by_lane_axis[NH_AXES] = {1.2, 0.36, 0.4};
-    return problem->axis[0].length > 1 ? by_lane_axis[config->value[NH_KNOB_LANE_AXIS]] : 0.4;
+    return problem->axis[0].length > 1 && config->value[NH_KNOB_LANE_AXIS] == 0 ? 0.35 : 0.25;
+}
+
+/* The threads' time over the tiles' when `items` are dealt out. Nobody knows the threads (see above): the geometric mean of
+ * none but one and the nominal number, so that fewer tiles are taken where they save one thread more than they cost four. */
+static double idleness(double items) {
+    double waves = ceil(items / NOMINAL_THREADS);
+    return sqrt(waves * NOMINAL_THREADS / items);
 }
 
 /* Cycles-free model, in nanoseconds of one thread at a nominal 3 GHz with two multiply-add units:
- *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak
+ *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak, less with ragged lanes, whose keys are
+ *                permuted and whose band products come in pieces
  *     weights    the exponential and its neighbours, about 14 vector operations per score vector
- *     packing    some vector operations per packed element, on halo and queries alike
- *     halo       packed keys beyond what L1 holds are read from further out the more there are: each use costs more
- * then shared among the threads that get a tile. The constants were fitted on machines with AVX-512 and AVX2, the halo's to
- * 880 problems on a Xeon; they rank configs, they do not promise times. */
+ *     packing    some vector operations per packed element, on halo and queries alike; a key whose gradients have to be added up
+ *                from several tiles, through memory, counts as sixteen
+ *     halo       packed keys are read from further out the more there are: each use costs more
+ * then shared among the threads that get a tile. The constants were fitted on machines with AVX-512; they rank configs, they
+ * do not promise times. */
 double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
                          const struct nh_config *config, struct nh_count *count) {
     (void)count;
@@ -98,17 +111,15 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double operations_per_ns = 6;
     double products = nh_problem_flops(problem) / 2 / lanes / shape.lane_share / 0.75;
     double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
-    double packed =
-        units * shape.tiles * dims * (shape.keys * (bwd ? 8 : 1) + shape.queries * group * 2);
-    double crowd = shape.kept_keys * bytes_per_key(problem) / (64 * 1024);
-    double slowdown = crowd > 1 ? 1 + 0.06 * log2(crowd) : 1;
+    double per_key = bwd && !shape.one_sweep ? 16 : 1;
+    double packed = units * shape.tiles * dims * (shape.keys * per_key + shape.queries * group * 2);
+    double real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
+    double crowd = shape.kept_keys * dims * real_bytes / (96 * 1024);
+    products *= 1 + 0.5 * shape.ragged_share;
+    if (crowd > 1) products *= 1 + 0.14 * log2(crowd);
     packed *= packing_operations(problem, config);
-    double work = (products * slowdown + 14 * scores + packed) / operations_per_ns;
-    double items = units * shape.tiles;
-    double waves = (double)nh_ceil_div((int64_t)items, NOMINAL_THREADS);
-    double busy =
-        items / (waves * NOMINAL_THREADS); /* share of the threads' time that has a tile */
-    return 200 + work / cpu->threads / (busy > 0.01 ? busy : 0.01);
+    double work = (products + 14 * scores + packed) / operations_per_ns;
+    return 200 + work / cpu->threads * idleness(units * shape.tiles);
 }
 
 /* Queries of a tile along the lane axis and along the others. 0: the whole axis. */
