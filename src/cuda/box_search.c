@@ -8,7 +8,8 @@
 
 enum { MOST_OF_VARIANT = 2, SIZES = 8 };
 
-/* All of a size, with their counts as columns, and as rows where these have been asked for. */
+/* All of a size, with their counts as columns, and as rows where these have been asked for; the one nearest to a cube comes
+ * first, since what a good one costs keeps others out. */
 struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];
@@ -46,6 +47,16 @@ static void start(struct state *state, const struct nh_box_search *search) {
     nh_walk_columns_of(&state->counts, (const int32_t[NH_AXES]){1, 1, 1}, &state->single);
 }
 
+static void begin_with_balanced(int32_t size, int32_t (*box)[NH_AXES], int count) {
+    int32_t balanced[NH_AXES];
+    nh_box_balanced(size, balanced);
+    for (int i = 1; i < count; i++) {
+        if (memcmp(box[i], balanced, sizeof balanced) != 0) continue;
+        memcpy(box[i], box[0], sizeof balanced);
+        memcpy(box[0], balanced, sizeof balanced);
+    }
+}
+
 /* NULL: they are larger than any that are counted. */
 static struct boxes *boxes_of(struct state *state, int32_t size) {
     int power = 0;
@@ -55,6 +66,7 @@ static struct boxes *boxes_of(struct state *state, int32_t size) {
     struct boxes *boxes = &state->boxes[power];
     if (boxes->count) return boxes;
     int found = nh_tile_boxes(state->search->problem, size, boxes->extent);
+    begin_with_balanced(size, boxes->extent, found);
     for (int i = 0; i < found; i++) {
         if (!nh_walk_columns_of(&state->counts, boxes->extent[i], &boxes->columns[i])) break;
         boxes->rows[i].of[0] = NULL;

@@ -133,7 +133,7 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
  * all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
-    const double loading = 0.64, biasing = 0.425, copying = 7.07, masking = 4.84;
+    const double loading = 0.56, biasing = 0.425, copying = 10.5, masking = 5.74;
     struct nh_split80_widths w = nh_split80_widths(problem);
     double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
     double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
@@ -200,8 +200,14 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
-/* Of a block that has its multiprocessor to itself: clocks of a tile beside the share of those that many would take. */
-static const double block_clocks = 9530, tile_latency = 3020, alone_share = 1.41;
+static const double block_clocks = 9870, tile_latency = 1830;
+
+/* Of a block that has its multiprocessor to itself, clocks of a tile beside tile_latency, in those that it would take among
+ * many: a few warps leave much of it idle. */
+static double alone_share(double warps) {
+    const double share = 0.75, by_warps = 3.4;
+    return share + by_warps / warps;
+}
 
 /* Clocks of a side's launches; what they ask for is added to `work`, if there is one. INFINITY: they do not fit. */
 static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -213,7 +219,7 @@ static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda
     if (work) nh_cuda_count_load(device, &load, work);
     double tile = tile_clocks(problem, &load, side, inverse);
     double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
-    double alone = tile_latency + alone_share * tile;
+    double alone = tile_latency + alone_share(side[SPLIT80_WARPS]) * tile;
     double latency = fmax(ceil(waves / residents) * (visits * alone + block_clocks),
                           walks->longest * alone + block_clocks);
     return fmax(latency, waves * (visits * tile + block_clocks / residents));
@@ -234,7 +240,7 @@ static double side_clocks(const struct nh_problem *problem, const struct nh_cuda
 /* Nanoseconds. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launch_ns = 4525, moving = 1.87;
+    const double launch_ns = 4490, moving = 1.97;
     const struct nh_cuda_device *cuda = device->backend;
     int launches =
         2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
@@ -296,10 +302,10 @@ static struct nh_box_bound bound(const struct nh_box_search *search,
         .tile = tile,
         .masks = tile_clocks(problem, &masked_load, side, search->inverse) - tile,
         .latency = tile_latency,
-        .alone = alone_share,
+        .alone = alone_share(variant->warps),
         .block = block_clocks,
         .residents = (double)nh_split80_residents(problem, cuda, side, search->inverse),
-        .longest = (tile_latency + alone_share * tile) *
+        .longest = (tile_latency + alone_share(variant->warps) * tile) *
                    (search->inverse ? (double)(problem->heads / problem->kv_heads) : 1),
         .blocks = passes * (double)(search->inverse ? problem->kv_heads : problem->heads),
         .walks = passes * (double)problem->heads,
