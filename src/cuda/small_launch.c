@@ -125,13 +125,22 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                                 !shape->dense && !nh_small_penalty(problem, launch), scenes);
 }
 
+/* Whether every block of columns is masked by bits. */
+static bool masks_by_bits(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    return !launch->shape.dense && !nh_small_penalty(problem, launch);
+}
+
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
 static int64_t registers_of(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
     int64_t keys = steps_of(problem->dim), values = steps_of(problem->dim_v);
     switch (launch->kernel) {
     case NH_SMALL_FORWARD: return 4 * keys + 8 * values + 48;
-    case NH_SMALL_BACKWARD_QUERY: return 12 * keys + 4 * values + (problem->has_bias ? 80 : 64);
+    case NH_SMALL_BACKWARD_QUERY:
+        return 12 * keys + 4 * values +
+               (problem->has_bias                ? 80
+                : masks_by_bits(problem, launch) ? 72
+                                                 : 64);
     default: return 12 * (keys + values) + 80;
     }
 }
@@ -166,11 +175,6 @@ static double subtiles_of_item(const struct nh_small_launch *launch, double abse
 /* The share of the issue slots that warps fill, which have something to run while others wait. */
 static double filled_by(double warps, double most, double half) {
     return most * warps / (warps + half);
-}
-
-/* Whether every block of columns is masked by bits. */
-static bool masks_by_bits(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    return !launch->shape.dense && !nh_small_penalty(problem, launch);
 }
 
 /* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials. */
