@@ -11,8 +11,6 @@ inline void ptx_fence_mbarrier_init_release_cluster(const char *) {
 }
 inline void ptx_fence_proxy_async_shared__cta(const char *) {
 }
-inline void ptx_prefetch_tensormap(const char *, const void *) {
-}
 inline void ptx_setmaxnreg_dec_sync_aligned_u32(const char *, int) {
 }
 inline void ptx_setmaxnreg_inc_sync_aligned_u32(const char *, int) {

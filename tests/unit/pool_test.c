@@ -1,4 +1,4 @@
-/* The thread pool: every index once, workers never shared, competing callers, use after fork. */
+/* The thread pool: every index once, workers never shared, competing callers, loops in loops, use after fork. */
 #include "pool.h"
 #include "test.h"
 
@@ -39,6 +39,12 @@ static void *compete(void *pool) {
     return (void *)bad;
 }
 
+/* A loop inside a loop finds the pool held, and waits for nobody. */
+static void nest(void *arg, int64_t index, int32_t worker) {
+    struct nh_pool *pool = arg;
+    CHECK(!wrong(pool, 20), "in index %lld, by worker %d", (long long)index, (int)worker);
+}
+
 int main(void) {
     struct nh_host host = {0};
     struct nh_pool *pool = NULL;
@@ -53,6 +59,7 @@ int main(void) {
         pthread_join(thread[i], &bad);
         CHECK(!bad, "competing thread %d", i);
     }
+    nh_pool_run(pool, 2, nest, pool);
     pid_t child = fork();
     if (child == 0) {
         int bad = wrong(pool, COUNT); /* a child has no workers: the caller does it all */

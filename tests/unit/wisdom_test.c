@@ -92,6 +92,25 @@ static void merging(void) {
     }
 }
 
+/* Of two records, that with more samples stays; of as many, the faster. */
+static void preferring(void) {
+    static const int64_t given[][2] = {{100, 5}, {80, 4}, {90, 5}, {95, 5}}; /* ns, samples */
+    static const int64_t kept[][2] = {{100, 5}, {100, 5}, {90, 5}, {90, 5}};
+    const struct nh_wisdom_key key = {.device = "chip", .problem = "fwd:f32:b1h1d8:9:w3"};
+    struct nh_wisdom *wisdom = create();
+    for (int i = 0; i < 4; i++) {
+        struct nh_wisdom_record record = {key.device, key.problem, "one",
+                                          "",         given[i][0], given[i][1]};
+        int64_t median_ns = 0, samples = 0;
+        CHECK(!nh_wisdom_add(wisdom, &record), "%s", nhood_last_error());
+        CHECK(nh_wisdom_look_up(wisdom, &key, "one", "", &median_ns, &samples) &&
+                  median_ns == kept[i][0] && samples == kept[i][1],
+              "after record %d: %lld ns by %lld samples", i, (long long)median_ns,
+              (long long)samples);
+    }
+    nh_wisdom_destroy(wisdom);
+}
+
 static void forgetting(void) {
     struct nh_wisdom *wisdom = create();
     int64_t accepted = 0;
@@ -299,6 +318,7 @@ int main(void) {
     snprintf(folder, sizeof folder, "/tmp/nhood-wisdom-XXXXXX");
     if (!mkdtemp(folder)) return EXIT_FAILURE;
     merging();
+    preferring();
     forgetting();
     texts();
     reasons();
