@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct fake_state fake;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -111,6 +112,7 @@ static nh_cu_result fake_primary_retain(nh_cu_context *context, nh_cu_device dev
     MAY_FAIL("primary_retain");
     *context = (nh_cu_context)(void *)&context_memory[device];
     add_to(&fake.primary_references, 1);
+    usleep(200); /* as the driver takes its time: others come meanwhile */
     return 0;
 }
 

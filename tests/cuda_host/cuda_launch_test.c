@@ -256,6 +256,9 @@ static void check_vector(void) {
     problem.strides[NHOOD_K].axis[1] += 2;
     CHECK(nh_cuda_vector(&problem, UINT32_MAX) == 2 && nh_cuda_vector(&problem, 1u << NH_Q) == 8,
           "a stride that is no multiple of 8");
+    read_problem("fwd:f16:b1h1d32:1:w1:x3", &problem);
+    problem.strides[NHOOD_EXTRA_K].axis[2] += 2;
+    CHECK(nh_cuda_vector(&problem, UINT32_MAX) == 2, "one token, but three extra ones");
 }
 
 int main(void) {

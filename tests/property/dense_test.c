@@ -136,7 +136,7 @@ static void check_gradients(nhood_context *context, const char *shape, const cha
 int main(void) {
     static const char *const shapes[] = {
         "f64:b1h1d3:9:w3",
-        "f64:b2h2k1d4v5:13:w5:s2:d2:x3",
+        "f64:b2h4k2d4v5:13:w5:s2:d2:x3",
         "f64:b1h2d3:11:w4:c1",
         "f64:b1h1d5:12:w6:s4:c1:x2",
         "f64:b1h2d3:6x7:w3x4:rpb",
