@@ -1,17 +1,19 @@
 /* Tensors as boxes: the layouts that five axes can describe, and the tensor maps of them. */
 #include "fused90_maps.h"
+#include "dtype.h"
 
 #include <string.h>
 
-/* Units: elements of 16 bytes. */
-enum {
-    LEAST_DIM = 32,
-    MOST_ELEMENT_STRIDE = 8,
-    MOST_BOX = 256,
-    STATS = 4,
-    ROW_UNIT = 8,
-    UNIT_BYTES = 16
-};
+enum { LEAST_DIM = 32, MOST_ELEMENT_STRIDE = 8, MOST_BOX = 256, STATS = 4, UNIT_BYTES = 16 };
+
+static int64_t element_bytes(const struct nh_problem *problem) {
+    return (int64_t)nh_dtype_bytes(problem->dtype);
+}
+
+/* Elements of 16 bytes. */
+static int64_t unit_of(const struct nh_problem *problem) {
+    return UNIT_BYTES / element_bytes(problem);
+}
 
 static bool of_queries(int32_t tensor) {
     return tensor == NHOOD_Q || tensor == NHOOD_D_O || tensor == NHOOD_O || tensor == NHOOD_D_Q;
@@ -96,12 +98,13 @@ static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
         extent[2 + a] = extra ? 1 : problem->axis[a].length;
     if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
     for (int i = 0; i < 5; i++)
-        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % 8 || stride[i] >> 38)) return false;
+        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % unit_of(problem) || stride[i] >> 38))
+            return false;
     for (int a = 0; a < NH_AXES && !extra; a++)
         if (by_position(problem, a) && s->axis[a] > ((int64_t)1 << 38) / problem->axis[a].dilation)
             return false;
     return extra || !nh_fused90_any_far(problem) ||
-           origins(problem, heads_of(problem, tensor), s, ROW_UNIT) > 0;
+           origins(problem, heads_of(problem, tensor), s, unit_of(problem)) > 0;
 }
 
 static bool dim_fits(int64_t dim, int64_t most) {
@@ -112,8 +115,6 @@ const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
                                     const struct nh_device *device, uint32_t moved) {
     const struct nh_cuda_device *cuda = device->backend;
     if (cuda->arch != 90) return "needs compute capability 9.0";
-    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
-        return "only f16 and bf16";
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
@@ -130,6 +131,8 @@ const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_
                               uint32_t fetched, uint32_t stored, int64_t most_dim) {
     const char *reason = nh_fused90_refuse_boxes(problem, device, fetched);
     if (reason) return reason;
+    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
+        return "only f16 and bf16";
     int32_t maps = 0;
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
         maps += (fetched >> tensor & 1) && nh_problem_role(problem, tensor) != NH_UNUSED;
@@ -198,17 +201,20 @@ static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_pr
     }
 }
 
-/* A map of rows of 16-bit elements, with its innermost axis. */
+/* A map of rows, with its innermost axis: a box has 128 bytes of a row, or 64 if a head dim has no more. */
 static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
                                    int64_t columns) {
-    bool narrow = dim_of(problem, tensor) == 32;
-    struct nh_cuda_map map = {
-        .slot = tensor,
-        .rank = 5,
-        .type = problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16 : NH_CU_TENSOR_BFLOAT16,
-        .swizzle = narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
-        .promotion = NH_CU_TENSOR_PROMOTE_256B};
-    set_axis(&map, 0, columns, 0, narrow ? 32 : 64, 1);
+    int64_t bytes = nh_min(dim_of(problem, tensor) * element_bytes(problem), 128);
+    bool narrow = bytes == 64;
+    struct nh_cuda_map map = {.slot = tensor,
+                              .rank = 5,
+                              .type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
+                                      : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
+                                                                          : NH_CU_TENSOR_BFLOAT16,
+                              .swizzle =
+                                  narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
+                              .promotion = NH_CU_TENSOR_PROMOTE_256B};
+    set_axis(&map, 0, columns, 0, (narrow ? 64 : 128) / element_bytes(problem), 1);
     return map;
 }
 
@@ -218,8 +224,8 @@ static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool
     const struct nh_axis *axis = &problem->axis[2];
     bool stats = map->slot == NH_DELTA;
     int at = stats ? 1 : 2;
-    int64_t stride_bytes =
-        stats ? STATS * (int64_t)sizeof(float) : 2 * problem->strides[map->slot].axis[2];
+    int64_t stride_bytes = stats ? STATS * (int64_t)sizeof(float)
+                                 : element_bytes(problem) * problem->strides[map->slot].axis[2];
     int64_t positions = axis->length / axis->dilation,
             longer_groups = axis->length % axis->dilation;
     int64_t tile = map->box[at] / map->element_stride[at];
@@ -259,20 +265,21 @@ struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tens
                                   const int32_t tile[3], int32_t tile_heads) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t heads = heads_of(problem, tensor), dim = dim_of(problem, tensor);
+    int64_t bytes = element_bytes(problem);
     enum nh_map_layout layout = nh_map_layout_of(problem, tensor);
     struct nh_cuda_map map =
         rows_map(problem, tensor, layout == NH_MAP_HEADS_IN_ROW ? heads * dim : dim);
     int next = 1;
-    if (layout <= NH_MAP_ONE_BATCH) set_axis(&map, next++, heads, 2 * s->head, tile_heads, 1);
+    if (layout <= NH_MAP_ONE_BATCH) set_axis(&map, next++, heads, bytes * s->head, tile_heads, 1);
     for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
-        set_grid_axis(&map, next++, problem, a, 2 * s->axis[a], tile[a]);
+        set_grid_axis(&map, next++, problem, a, bytes * s->axis[a], tile[a]);
     if (nh_fused90_folds(problem)) fold(&map, problem, true);
     if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
-        set_axis(&map, next++, problem->batch, 2 * s->batch, 1, 1);
+        set_axis(&map, next++, problem->batch, bytes * s->batch, 1, 1);
     if (layout == NH_MAP_HEADS_IN_BATCH)
-        set_axis(&map, next++, problem->batch * heads, 2 * s->head, 1, 1);
+        set_axis(&map, next++, problem->batch * heads, bytes * s->head, 1, 1);
     if (layout == NH_MAP_ORIGIN)
-        set_axis(&map, next++, origins(problem, heads, s, ROW_UNIT), UNIT_BYTES, 1, 1);
+        set_axis(&map, next++, origins(problem, heads, s, unit_of(problem)), UNIT_BYTES, 1, 1);
     return map;
 }
 
@@ -280,10 +287,11 @@ struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_
                                         int64_t rows) {
     const nhood_strides *s = &problem->strides[tensor];
     struct nh_cuda_map map = rows_map(problem, tensor, dim_of(problem, tensor));
-    set_axis(&map, 1, problem->kv_heads, 2 * s->head, 1, 1);
-    set_axis(&map, 2, problem->extra_tokens, 2 * s->axis[NH_AXES - problem->rank], rows, 1);
+    int64_t bytes = element_bytes(problem);
+    set_axis(&map, 1, problem->kv_heads, bytes * s->head, 1, 1);
+    set_axis(&map, 2, problem->extra_tokens, bytes * s->axis[NH_AXES - problem->rank], rows, 1);
     set_axis(&map, 3, 1, 0, 1, 1);
-    set_axis(&map, 4, problem->batch, 2 * s->batch, 1, 1);
+    set_axis(&map, 4, problem->batch, bytes * s->batch, 1, 1);
     return map;
 }
 

@@ -3,9 +3,10 @@
  * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here 16 queries
  * at a time, a box, meet just the box of their keys, which matrix loads gather out of the halo of a larger box of
  * queries: see kernels/small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
- * atomics, bit-equal every run. Boxes are chosen per problem. No f32, no extra tokens, head dims up to 128. */
+ * atomics, bit-equal every run. Boxes are chosen per problem. No extra tokens, head dims up to 128, in f32 32 and 64. */
 #include "backward_steps.h"
 #include "cuda_solvers.h"
+#include "dtype.h"
 #include "fused90_maps.h"
 #include "launch.h"
 #include "load.h"
@@ -66,25 +67,29 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- refusal ---- */
 
-static bool dim_fits(int64_t dim) {
-    return dim % 8 == 0 && dim <= MOST_DIM;
+static bool dim_fits(const struct nh_problem *problem, int64_t dim) {
+    return problem->dtype == NHOOD_DTYPE_F32 ? dim % 32 == 0 && dim <= MOST_DIM
+                                             : dim % 8 == 0 && dim <= MOST_DIM;
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     struct nh_config config;
     if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
         return "only the forward and the backward pass";
-    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
-        return "only f16 and bf16";
-    if (!dim_fits(problem->dim) || !dim_fits(problem->dim_v))
-        return "head dims must be multiples of 8 up to 128";
+    if (problem->dtype == NHOOD_DTYPE_F64)
+        return "no f64: tensor cores are used for f32, f16 and bf16";
+    if (!dim_fits(problem, problem->dim) || !dim_fits(problem, problem->dim_v))
+        return problem->dtype == NHOOD_DTYPE_F32
+                   ? "head dims must be multiples of 32 up to 128 in f32"
+                   : "head dims must be multiples of 8 up to 128";
     if (problem->op == NHOOD_OP_FWD && !(problem->scale > 0)) return "the scale is not positive";
     if (problem->op == NHOOD_OP_BWD && fabs(problem->scale) < NH_SMALL_LEAST_SCALE)
         return "the scale is less than 1e-30, which LSE is divided by";
     if (problem->extra_tokens) return "no extra tokens";
     if (problem->has_bias && problem->bias_count > MOST_BIAS)
         return "a head's bias table has more than 4096 entries";
-    if (nh_cuda_vector(problem, UINT32_MAX) < 8) return "a stride is no multiple of 16 bytes";
+    if (nh_cuda_vector(problem, UINT32_MAX) * (int64_t)nh_dtype_bytes(problem->dtype) < 16)
+        return "a stride is no multiple of 16 bytes";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
     if (!nh_small_candidates(problem, device, &config, 1))
@@ -140,6 +145,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     int penalty = nh_small_penalty(problem, launch);
     struct nh_kernel_spec spec = {.source = sources[launch->kernel]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
     nh_kernel_define(&spec, "NH_DIM", problem->dim);
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);

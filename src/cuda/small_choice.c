@@ -1,5 +1,6 @@
 #include "small_choice.h"
 
+#include "dtype.h"
 #include "fused90_maps.h"
 #include "small_roll.h"
 
@@ -111,7 +112,8 @@ static const uint32_t ROW_TENSORS =
 
 /* Whether the copy engine can serve the problem at all. */
 static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
-    return problem->dim == problem->dim_v && (problem->dim == 32 || problem->dim == 64) &&
+    int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
+    return problem->dim == problem->dim_v && (bytes == 64 || bytes == 128) &&
            !nh_fused90_folds(problem) && !nh_fused90_any_far(problem) &&
            !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS);
 }

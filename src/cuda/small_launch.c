@@ -1,4 +1,5 @@
 #include "small_launch.h"
+#include "dtype.h"
 #include "load.h"
 #include "small_roll.h"
 
@@ -73,10 +74,6 @@ static int64_t penalty_bytes(const struct nh_problem *problem,
            OTHER_BYTES;
 }
 
-static int64_t steps_of(int64_t dim) {
-    return nh_ceil_div(dim, 16);
-}
-
 static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes) {
     enum { BOX_ALIGNMENT = 1024 };
     return launch->stages ? nh_ceil_div(bytes, BOX_ALIGNMENT) * BOX_ALIGNMENT : bytes;
@@ -87,7 +84,8 @@ static int64_t stages_bytes(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
     enum { STATISTICS_BYTES = 16 };
     int64_t columns = launch->shape.halo_rows, rows = launch->shape.item_rows;
-    int64_t key = nh_small_row_bytes(problem->dim), value = nh_small_row_bytes(problem->dim_v);
+    int64_t key = nh_small_row_bytes(problem, problem->dim),
+            value = nh_small_row_bytes(problem, problem->dim_v);
     int64_t stages = nh_max(1, launch->stages), halos = launch->shape.slots ? 1 : stages;
     int64_t halo = aligned_bytes(launch, columns * key) + aligned_bytes(launch, columns * value);
     if (launch->kernel == NH_SMALL_FORWARD)
@@ -108,16 +106,18 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
     /* per warp, score gradients of a subtile and sums for the bias's */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
-        bias_gradient =
-            launch->warps * (32 * (nh_small_columns(shape) + 8) + 4 * problem->bias_count);
+        bias_gradient = launch->warps * (16 * (int64_t)nh_dtype_bytes(problem->dtype) *
+                                             (nh_small_columns(shape) + 8) +
+                                         4 * problem->bias_count);
     int64_t scenes = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
     /* barriers of stages, scenes and items held, and where each warp is */
     int64_t ring = launch->stages
                        ? 16 * launch->stages + 8 * (scenes + launch->held) + 4 * launch->warps + 8
                        : 0;
     int64_t results =
-        launch->stages ? 16 * launch->warps * nh_small_row_bytes(problem->dim) * (by_keys ? 2 : 1)
-                       : 0;
+        launch->stages
+            ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) * (by_keys ? 2 : 1)
+            : 0;
     int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
     return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse +
            results + ring +
@@ -130,18 +130,28 @@ static bool masks_by_bits(const struct nh_problem *problem, const struct nh_smal
     return !launch->shape.dense && !nh_small_penalty(problem, launch);
 }
 
+/* Of the high and low parts of a row in f32, if a thread keeps it, as nh_row_operand in kernels/small_products.cuh; else of one
+ * step's. */
+static int64_t split_row(int64_t steps) {
+    enum { STEPS_KEPT = 4, PARTS = 8 };
+    return PARTS * (steps > STEPS_KEPT ? 1 : steps);
+}
+
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
 static int64_t registers_of(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
-    int64_t keys = steps_of(problem->dim), values = steps_of(problem->dim_v);
+    int64_t keys = nh_small_steps(problem, problem->dim),
+            values = nh_small_steps(problem, problem->dim_v);
+    int64_t rows = split_row(keys), rows2 = split_row(values);
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     switch (launch->kernel) {
-    case NH_SMALL_FORWARD: return 4 * keys + 8 * values + 48;
+    case NH_SMALL_FORWARD: return f32 ? rows + 4 * values + 80 : 4 * keys + 8 * values + 48;
     case NH_SMALL_BACKWARD_QUERY:
-        return 12 * keys + 4 * values +
+        return (f32 ? rows + rows2 + 4 * keys + 16 : 12 * keys + 4 * values) +
                (problem->has_bias                ? 80
                 : masks_by_bits(problem, launch) ? 72
                                                  : 64);
-    default: return 12 * (keys + values) + 80;
+    default: return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
     }
 }
 
@@ -180,7 +190,8 @@ static double filled_by(double warps, double most, double half) {
 /* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials. */
 static double subtile_instructions(const struct nh_problem *problem,
                                    const struct nh_small_launch *launch) {
-    double keys = (double)steps_of(problem->dim), values = (double)steps_of(problem->dim_v);
+    double keys = (double)nh_small_steps(problem, problem->dim),
+           values = (double)nh_small_steps(problem, problem->dim_v);
     double bias = problem->has_bias ? 8 : 0, block;
     switch (launch->kernel) {
     case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 2 : 5.3); break;
@@ -200,11 +211,12 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_small
     double dims = (double)(problem->dim + problem->dim_v),
            halo = (double)launch->shape.fetched_rows;
     double share = (double)(problem->heads / problem->kv_heads);
-    double rows = (double)launch->shape.item_rows;
+    double rows = (double)launch->shape.item_rows, size = (double)nh_dtype_bytes(problem->dtype);
     switch (launch->kernel) {
-    case NH_SMALL_FORWARD: return 2 * (halo * dims + rows * (double)problem->dim);
-    case NH_SMALL_BACKWARD_QUERY: return 2 * (halo * dims + rows * (dims + (double)problem->dim_v));
-    default: return share * halo * (2 * dims + 16) + 2 * rows * dims;
+    case NH_SMALL_FORWARD: return size * (halo * dims + rows * (double)problem->dim);
+    case NH_SMALL_BACKWARD_QUERY:
+        return size * (halo * dims + rows * (dims + (double)problem->dim_v));
+    default: return share * halo * (size * dims + 16) + size * rows * dims;
     }
 }
 
@@ -232,7 +244,7 @@ static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
     enum { KINDS = 3 };
     const struct boxes_cost *cost = &boxes_costs[launch->kernel];
-    double block = cost->block + cost->step * (double)steps_of(problem->dim);
+    double block = cost->block + cost->step * (double)nh_small_steps(problem, problem->dim);
     bool gaps = false;
     for (int a = 0; a < NH_AXES; a++)
         gaps = gaps || problem->axis[a].dilation > 1;

@@ -1,5 +1,6 @@
 #include "small_shape.h"
 
+#include "dtype.h"
 #include "kernel_abi.h"
 #include "tile_count.h"
 
@@ -92,8 +93,13 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
     return shape->halo_rows <= MOST_HALO_ROWS;
 }
 
-int64_t nh_small_row_bytes(int64_t width) {
-    int64_t units = nh_ceil_div(width, 16) * 2;
+int64_t nh_small_steps(const struct nh_problem *problem, int64_t width) {
+    enum { STEP_BYTES = 32 };
+    return nh_ceil_div(width * (int64_t)nh_dtype_bytes(problem->dtype), STEP_BYTES);
+}
+
+int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
+    int64_t units = 2 * nh_small_steps(problem, width);
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 

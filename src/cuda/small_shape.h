@@ -39,8 +39,9 @@ struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_ro
 /* Between the borders ranges repeat: a group as long as both borders and two periods has every pattern. */
 int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile);
 
-/* Bytes of a row of `width` elements in shared memory. */
-int64_t nh_small_row_bytes(int64_t width);
+/* Steps of tensor cores over a row of `width` elements, and its bytes in shared memory. */
+int64_t nh_small_steps(const struct nh_problem *problem, int64_t width);
+int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width);
 
 /* Columns of a subtile with those that fill up its last matrix loads. */
 int64_t nh_small_columns(const struct nh_small_shape *shape);

@@ -11,8 +11,18 @@
 enum { CUDA_DEVICE = 1 };
 static const uint16_t NAN_BITS = 0x7fc0, INFINITY_BITS = 0x7f80;
 
-static float value_of(uint16_t bits) {
-    uint32_t word = (uint32_t)bits << 16;
+/* Elements of a tensor of rows, bf16 or f32, as the bits of a bf16: the upper half of an f32. */
+static void set_bits(const nhood_problem *problem, void *tensor, int64_t at, uint16_t bits) {
+    if (problem->dtype == NHOOD_DTYPE_F32) {
+        ((uint32_t *)tensor)[at] = (uint32_t)bits << 16;
+    } else {
+        ((uint16_t *)tensor)[at] = bits;
+    }
+}
+
+static float value_of(const nhood_problem *problem, const void *tensor, int64_t at) {
+    if (problem->dtype == NHOOD_DTYPE_F32) return ((const float *)tensor)[at];
+    uint32_t word = (uint32_t)((const uint16_t *)tensor)[at] << 16;
     float value;
     memcpy(&value, &word, sizeof value);
     return value;
@@ -31,13 +41,12 @@ static void make_tensors(const nhood_problem *problem, nhood_io *io) {
         int64_t elements = 0;
         nhood_problem_elements(problem, tensor, &elements);
         if (!elements) continue;
-        size_t bytes = (size_t)elements * (tensor == NHOOD_LSE ? sizeof(float) : sizeof(uint16_t));
-        io->data[tensor] = malloc(bytes);
+        io->data[tensor] = malloc((size_t)elements * sizeof(float));
         for (int64_t i = 0; i < elements; i++)
             if (tensor == NHOOD_LSE)
                 ((float *)io->data[tensor])[i] = 4;
             else
-                ((uint16_t *)io->data[tensor])[i] = random_bits(&state);
+                set_bits(problem, io->data[tensor], i, random_bits(&state));
     }
     free(io->data[NHOOD_D_LSE]);
     io->data[NHOOD_D_LSE] = NULL;
@@ -57,8 +66,8 @@ static void run(nhood_context *context, const char *solver, const nhood_problem 
     make_tensors(problem, io);
     for (int tensor = 0; poisoned >= 0 && tensor < NHOOD_TENSOR_COUNT; tensor++)
         for (int64_t i = 0; (mask >> tensor & 1) && i < problem->dim; i++)
-            ((uint16_t *)io->data[tensor])[poisoned * problem->dim + i] =
-                i & 1 ? INFINITY_BITS : NAN_BITS;
+            set_bits(problem, io->data[tensor], poisoned * problem->dim + i,
+                     i & 1 ? INFINITY_BITS : NAN_BITS);
     if (nhood_plan_create(context, CUDA_DEVICE, problem, &options, &plan)) {
         CHECK(false, "%s", nhood_last_error());
         return;
@@ -84,11 +93,11 @@ static bool attends(const nhood_axis *axis, int64_t query, int64_t token) {
  * without poison. A row made again may round another way: a unit in the last place, below 1 up to 2^-8. */
 static void check_output(const char *what, const nhood_problem *problem, const bool *reached,
                          const nhood_io *clean, const nhood_io *dirty, int tensor) {
-    const uint16_t *with = dirty->data[tensor], *without = clean->data[tensor];
+    const void *with = dirty->data[tensor], *without = clean->data[tensor];
     for (int64_t token = 0; token < problem->axis[0].length; token++) {
         int64_t good = 0;
         for (int64_t i = token * problem->dim; i < (token + 1) * problem->dim; i++)
-            good += fabsf(value_of(with[i]) - value_of(without[i])) <= 0x1p-8f;
+            good += fabsf(value_of(problem, with, i) - value_of(problem, without, i)) <= 0x1p-8f;
         CHECK(reached[token] ? good == 0 : good == problem->dim,
               "%s: tensor %d, token %lld: %lld elements as without poison", what, tensor,
               (long long)token, (long long)good);
@@ -100,13 +109,14 @@ static void check_output(const char *what, const nhood_problem *problem, const b
 static void check_bias(const char *what, const nhood_problem *problem, bool of_key,
                        int64_t poisoned, const nhood_io *clean, const nhood_io *dirty) {
     const nhood_axis *axis = problem->axis;
-    const uint16_t *with = dirty->data[NHOOD_D_BIAS], *without = clean->data[NHOOD_D_BIAS];
+    const void *with = dirty->data[NHOOD_D_BIAS], *without = clean->data[NHOOD_D_BIAS];
     for (int64_t entry = 0; entry < 2 * axis->window - 1; entry++) {
         int64_t distance = entry - axis->window + 1;
         int64_t query = of_key ? poisoned - distance : poisoned;
         int64_t key = of_key ? poisoned : poisoned + distance;
         bool reached = query >= 0 && query < axis->length && attends(axis, query, key);
-        float difference = fabsf(value_of(with[entry]) - value_of(without[entry]));
+        float difference =
+            fabsf(value_of(problem, with, entry) - value_of(problem, without, entry));
         CHECK(reached ? !(difference < INFINITY) : difference <= 0x1p-6f,
               "%s: bias entry %lld differs by %g", what, (long long)entry, (double)difference);
     }
@@ -204,6 +214,12 @@ int main(void) {
                               of_key, poisoned);
             nan_stays_outside(context, solver, "bwd:bf16:b1h1d32:60:w8:c1", of_key, poisoned);
         }
+    }
+    nan_stays_outside(context, "cuda.small", "fwd:f32:b1h1d32:70:w9:rpb", true, 29);
+    nan_stays_outside(context, "cuda.small", "fwd:f32:b1h1d64:60:w6:s4:d3", true, 29);
+    for (int of_key = 0; of_key < 2; of_key++) {
+        nan_stays_outside(context, "cuda.small", "bwd:f32:b1h1d32:60:w8:c1", of_key, 29);
+        nan_stays_outside(context, "cuda.small", "bwd:f32:b1h1d64:70:w9:rpb", of_key, 29);
     }
     nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
     nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);

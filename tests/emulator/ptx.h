@@ -112,6 +112,14 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, uns
     unsigned *const to[] = {&a, &b, &c, &d};
     load_matrices(to, row, true);
 }
+inline void ptx_ld_shared_v4_u32(const char *, unsigned &a, unsigned &b, unsigned &c, unsigned &d,
+                                 unsigned from) {
+    const uint32_t *word = (const uint32_t *)emulator::shared(from, 16, 16);
+    a = word[0];
+    b = word[1];
+    c = word[2];
+    d = word[3];
+}
 
 // Lane by lane the other way: each gives its elements to the rows that the lanes name.
 inline void store_matrices(const unsigned (&from)[4], unsigned row, bool transposed) {

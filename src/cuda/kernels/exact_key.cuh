@@ -7,7 +7,7 @@
 #include "prelude.cuh"
 
 NH_DEVICE float nh_shared_element(int width, const char *rows, int row, int element) {
-    return nh_load(*(const elem *)(rows + nh_unit_offset(width, row, element / 8) + element % 8 * 2));
+    return nh_load(*(const elem *)(rows + nh_unit_offset(width, row, element / NH_PER_UNIT) + element % NH_PER_UNIT * sizeof(elem)));
 }
 
 enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };

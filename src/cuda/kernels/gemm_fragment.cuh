@@ -35,21 +35,29 @@ NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
 #endif
 }
 
+/* From a lane's words as they lie. */
+NH_DEVICE void nh_left_set(struct nh_left *left, const unsigned word[4]) {
+    for (int i = 0; i < 4; i++)
+        nh_split_tf32(__uint_as_float(word[i]), &left->high[i], &left->low[i]);
+}
+NH_DEVICE void nh_right_set(struct nh_right *right, const unsigned word[4]) {
+    for (int i = 0; i < 4; i++)
+        nh_split_tf32(__uint_as_float(word[i]), &right->high[i / 2][i % 2], &right->low[i / 2][i % 2]);
+}
+
 /* tile: the first of 16 rows and NH_STEP columns of a row-major matrix. To what loads matrices of 16-bit elements, four
  * words are eight elements of a row. */
 NH_DEVICE void nh_left_load(struct nh_left *left, const float *tile, int stride, int lane) {
     unsigned word[4];
     nh_load_matrices(word, tile + lane % 16 * stride + lane / 16 * 4);
-    for (int i = 0; i < 4; i++)
-        nh_split_tf32(__uint_as_float(word[i]), &left->high[i], &left->low[i]);
+    nh_left_set(left, word);
 }
 
 /* tile: 16 rows of NH_STEP columns; the factor is its transpose. */
 NH_DEVICE void nh_right_load_rows(struct nh_right *right, const float *tile, int stride, int lane) {
     unsigned word[4];
     nh_load_matrices(word, tile + (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 4);
-    for (int i = 0; i < 4; i++)
-        nh_split_tf32(__uint_as_float(word[i]), &right->high[i / 2][i % 2], &right->low[i / 2][i % 2]);
+    nh_right_set(right, word);
 }
 
 /* tile: NH_STEP rows of 16 columns. */
@@ -61,16 +69,19 @@ NH_DEVICE void nh_right_load_columns(struct nh_right *right, const float *tile, 
                      &right->low[n][k]);
 }
 
-/* The small products first, so that they are not lost against the large one's sum. */
+/* With half of the right factor's columns. The small products first, so that they are not lost against the large one's sum. */
+NH_DEVICE void nh_multiply_half(float c[4], const struct nh_left *left, const struct nh_right *right, int half) {
+#if !NH_TF32
+    nh_mma_tf32(c, left->low, right->high[half]);
+    nh_mma_tf32(c, left->high, right->low[half]);
+#endif
+    nh_mma_tf32(c, left->high, right->high[half]);
+}
+
 NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left,
                            const struct nh_right *right) {
-    for (int n = 0; n < 2; n++) {
-#if !NH_TF32
-        nh_mma_tf32(c[n], left->low, right->high[n]);
-        nh_mma_tf32(c[n], left->high, right->low[n]);
-#endif
-        nh_mma_tf32(c[n], left->high, right->high[n]);
-    }
+    for (int n = 0; n < 2; n++)
+        nh_multiply_half(c[n], left, right, n);
 }
 
 #else

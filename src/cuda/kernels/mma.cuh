@@ -93,6 +93,14 @@ NH_DEVICE void nh_store_matrices(void *row, const unsigned fragment[4]) {
                  : "memory");
 }
 
+/* 16 bytes of this lane's own. */
+NH_DEVICE void nh_load_words_at(unsigned word[4], unsigned from) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+                 : "r"(from)
+                 : "memory");
+}
+
 NH_DEVICE void nh_mma_f16(float c[4], const unsigned a[4], const unsigned b[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
                  "{%8, %9}, {%0, %1, %2, %3};"

@@ -21,6 +21,8 @@ typedef unsigned short elem; /* the bits */
 typedef float real;
 #endif
 
+enum { NH_PER_UNIT = 16 / sizeof(elem) }; /* elements in 16 bytes */
+
 #if NH_DTYPE == NH_F64
 #define NH_MINUS_INFINITY __longlong_as_double(0xfff0000000000000ll)
 __device__ __forceinline__ real nh_exp(real x) { return exp(x); }

@@ -1,4 +1,4 @@
-/* Neighborhoods that fit shared memory: what the kernels of this family share. Tensor cores of sm_80 and later, 16 bits.
+/* Neighborhoods that fit shared memory: what the kernels of this family share. Tensor cores of sm_80 and later.
  *
  * Rows are what a kernel works for, columns what each row meets: queries and their keys, or with NH_INVERSE keys and
  * the queries that attend them. A block takes one box of rows (an item) after the other. All columns that the box
@@ -15,9 +15,7 @@
 #pragma once
 
 #include "lanes.cuh"
-#include "small_items.cuh"
-
-#include "column_products.cuh"
+#include "small_products.cuh"
 
 /* ---- copies ---- */
 
@@ -36,8 +34,8 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
         unsigned place = first + thread - team * span;
         if (place >= span) return;
         int z = (int)(place / units), unit = (int)(place % units);
-        bool inside = z < count[2] && 8 * unit < WIDTH;
-        const elem *line = from + z * step[2] + 8 * unit;
+        bool inside = z < count[2] && NH_PER_UNIT * unit < WIDTH;
+        const elem *line = from + z * step[2] + NH_PER_UNIT * unit;
         if (X == 1 && teams > 1) line += team * step[1];
 #pragma unroll
         for (int i = 0; i < lines; i += teams) {
@@ -74,88 +72,20 @@ NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_item &item, int s
         (const elem *)args.tensor[slot].data + item.origin[slot], item.step[slot], count, to);
 }
 
-/* ---- operands ---- */
-
-/* Rows of a subtile as the first operand of products. */
-template <int ROOM, int STEPS>
-NH_DEVICE void nh_load_rows(unsigned (&operand)[STEPS][4], const char *rows, int subtile) {
-    int lane = (int)(nh_thread_again() % 32), row = nh_row_number(subtile, lane % 16);
-#pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        nh_load_matrices(operand[s], rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16));
-}
-
-/* Where in shared memory a lane finds its elements of the column in halo row `first`, step after step; for columns whose
- * numbers are congruent to the lane's modulo 8. */
-template <nh_order ORDER, int WIDTH, int STEPS>
-NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int first) {
-    int swizzle = nh_swizzle(WIDTH, first + (int)(nh_thread_again() % 8));
-#pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        start[s] = nh_shared_address(halo) + first * nh_row_bytes(WIDTH) +
-                   (((2 * s + nh_lane_half<ORDER>()) ^ swizzle) << 4);
-}
-
-/* The same in the halo of another tensor, `bytes` further: where rows are as wide, no address is worked out twice. */
-template <nh_order ORDER, int WIDTH, int STEPS, int STEPS_BEFORE>
-NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes,
-                                      const char *halo, int first) {
-    if (NH_DIM != NH_DIM_V) {
-        nh_gather_start<ORDER, WIDTH, STEPS>(start, halo, first);
-        return;
-    }
-#pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        start[s] = before[s % STEPS_BEFORE] + (unsigned)bytes;
-}
-
 /* ---- results ---- */
-
-/* Where shared memory has results of that row: the copy engine takes them subtile by subtile, else they replace rows. */
-NH_DEVICE int nh_result_number(int subtile, int row) {
-    return NH_STAGES ? row : nh_row_number(subtile, row);
-}
-
-/* A subtile's sums, times one factor per row, into shared rows. */
-template <int ROOM, int STEPS>
-NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[2 * STEPS][4], float first, float second,
-                             int subtile) {
-    const int lane = (int)(nh_thread_again() % 32);
-    unsigned packed[2 * STEPS][2];
-#pragma unroll
-    for (int u = 0; u < 2 * STEPS; u++) {
-        packed[u][0] = nh_pack(sum[u][0] * first, sum[u][1] * first);
-        packed[u][1] = nh_pack(sum[u][2] * second, sum[u][3] * second);
-    }
-#if NH_STAGES
-    const int row = nh_result_number(subtile, lane % 16);
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        const unsigned fragment[4] = {packed[2 * s][0], packed[2 * s][1], packed[2 * s + 1][0], packed[2 * s + 1][1]};
-        nh_store_matrices(rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16), fragment);
-    }
-#else
-    const int row = nh_result_number(subtile, lane / 4), below = nh_result_number(subtile, lane / 4 + 8);
-#pragma unroll
-    for (int u = 0; u < 2 * STEPS; u++) {
-        *(unsigned *)(rows + nh_unit_offset(ROOM, row, u) + lane % 4 * 4) = packed[u][0];
-        *(unsigned *)(rows + nh_unit_offset(ROOM, below, u) + lane % 4 * 4) = packed[u][1];
-    }
-#endif
-}
 
 /* A subtile's shared rows to memory, by its warp. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_item &item, int slot, const char *rows,
                              int subtile) {
-    const int units = WIDTH / 8;
+    const int units = WIDTH / NH_PER_UNIT;
     elem *to = (elem *)args.tensor[slot].data;
     const int lane = (int)(nh_thread_again() % 32);
 #pragma unroll
     for (int first = 0; first < 16 * units; first += 32) {
         int i = first + lane, row = i / units, unit = i % units;
         if (i < 16 * units && nh_row_exists(item, subtile, row))
-            *(uint4 *)(to + nh_row_offset(item, slot, subtile, row) + 8 * unit) =
+            *(uint4 *)(to + nh_row_offset(item, slot, subtile, row) + NH_PER_UNIT * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_result_number(subtile, row), unit));
     }
 }

@@ -42,13 +42,14 @@ struct nh_shared {
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
 struct nh_key_sums {
-    unsigned keys[NH_STEPS][4], values[NH_STEPS_V][4];
-    float d_keys[2 * NH_STEPS][4], d_values[2 * NH_STEPS_V][4];
+    nh_row_operand<NH_DIM> keys;
+    nh_row_operand<NH_DIM_V> values;
+    float d_keys[NH_SUMS][4], d_values[NH_SUMS_V][4];
 };
 
 NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int subtile) {
-    nh_load_rows<NH_DIM, NH_STEPS>(sums.keys, rows.keys, subtile);
-    nh_load_rows<NH_DIM_V, NH_STEPS_V>(sums.values, rows.values, subtile);
+    nh_load_rows<NH_DIM>(sums.keys, rows.keys, subtile);
+    nh_load_rows<NH_DIM_V>(sums.values, rows.values, subtile);
     nh_clear(sums.d_keys);
     nh_clear(sums.d_values);
 }
@@ -69,18 +70,18 @@ NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float 
 NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
                                 const nh_penalties &penalties, const nh_kinds &kinds, const nh_halo &halo, int subtile,
                                 nh_key_sums &sums) {
-    unsigned queries[NH_STEPS], queries_across[NH_STEPS];
-    unsigned d_outputs[NH_STEPS_V], d_outputs_across[NH_STEPS_V], places[NH_STEPS_PLACES][4];
+    unsigned queries[NH_STEPS], d_outputs[NH_STEPS_V], places[NH_STEPS_PLACES][4];
+    nh_across<NH_DIM> queries_across;
+    nh_across<NH_DIM_V> d_outputs_across;
     const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
     const int reach = nh_sight_reach(scene.sight, subtile);
     const float scale = tables.scale;
     const unsigned statistics = nh_shared_address(halo.statistics + nh_box_statistics(scene.sight, subtile));
     const int beside = (int)(halo.d_outputs - halo.queries);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(queries, halo.queries, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(queries_across, halo.queries, first);
+    nh_across_start(queries_across, halo.queries, first);
     nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(d_outputs, queries, beside, halo.d_outputs, first);
-    nh_gather_start_beside<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(d_outputs_across, queries_across, beside,
-                                                               halo.d_outputs, first);
+    nh_across_start_beside(d_outputs_across, queries_across, beside, halo.d_outputs, first);
     const uint2 *hidden = nh_kind_columns(kinds, scene.sight.places, subtile);
     const uint2 own_places = kinds.rows[threadIdx.x % 32];
     if (NH_PENALTY && NH_PENALTY != 3) nh_sight_penalty_rows(places, scene.sight, subtile);
@@ -89,16 +90,18 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
-        int row[4 * NH_GATHERS], row_across[4 * NH_GATHERS];
+        int row[4 * NH_GATHERS];
+        nh_across_rows across;
         if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, chunk);
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
-        nh_gather_rows(row_across, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             if (p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
-            if (NH_BIAS_COUNT && p) __syncwarp(); /* the compiler must not load so far ahead that registers spill */
+            if ((NH_BIAS_COUNT || NH_DTYPE == NH_F32) && p) __syncwarp(); /* the compiler must not load so far ahead that registers spill */
             float weights[2][4] = {}, d_scores[2][4] = {};
-            unsigned operand[4], query[2];
+            nh_weights operand;
+            unsigned query[2];
+            nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p);
             const int column = chunk * NH_CHUNK + 16 * p + (int)(threadIdx.x % 16);
             nh_statistics_load(query, statistics + tables.columns.statistics[wrap][column]);
@@ -113,14 +116,13 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
                 nh_add_deltas(d_scores[block], query[block]);
             }
             if (NH_PENALTY && NH_PENALTY != 3) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
-            nh_multiply_columns<NH_DIM, NH_STEPS>(weights, sums.keys, queries, row[p], true);
-            nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_scores, sums.values, d_outputs, row[p], true);
+            nh_multiply_columns(weights, sums.keys, queries, row[p], true);
+            nh_multiply_columns(d_scores, sums.values, d_outputs, row[p], true);
             nh_weigh(scale, p, seen, weights, d_scores);
             nh_pack_weights(operand, weights, true);
-            nh_add_columns<NH_DIM_V, NH_STEPS_V>(sums.d_values, operand, d_outputs_across,
-                                                 row_across[p]);
+            nh_add_columns(sums.d_values, operand, d_outputs_across, nh_rows_of_pair(across, p), true);
             nh_pack_weights(operand, d_scores, true);
-            nh_add_columns<NH_DIM, NH_STEPS>(sums.d_keys, operand, queries_across, row_across[p]);
+            nh_add_columns(sums.d_keys, operand, queries_across, nh_rows_of_pair(across, p), true);
         }
     }
 }
@@ -133,9 +135,9 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, int subt
 #else
     __syncwarp();
 #endif
-    nh_stage_rows<NH_DIM, NH_STEPS>(keys, sums.d_keys, (float)args.scale, (float)args.scale,
+    nh_stage_rows<NH_DIM>(keys, sums.d_keys, (float)args.scale, (float)args.scale,
                                     subtile);
-    nh_stage_rows<NH_DIM_V, NH_STEPS_V>(values, sums.d_values, 1.f, 1.f, subtile);
+    nh_stage_rows<NH_DIM_V>(values, sums.d_values, 1.f, 1.f, subtile);
     const bool spoilt[2] = {nh_spoilt(sums.d_keys, 0) | nh_spoilt(sums.d_values, 0),
                             nh_spoilt(sums.d_keys, 1) | nh_spoilt(sums.d_values, 1)};
     if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;

@@ -34,18 +34,16 @@ struct nh_shared {
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
 /* rowsum(dO * O) of rows g and g + 8: the diagonal of dO times O transposed, by the tensor cores. */
-NH_DEVICE void nh_dot_rows(float (&sum)[2], const unsigned (&d_outputs)[NH_STEPS_V][4],
+NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<NH_DIM_V> &d_outputs,
                            const char *outputs, int subtile) {
     const int lane = (int)(threadIdx.x % 32), g = lane / 4;
     const int row = nh_row_number(subtile, nh_lane_column<NH_AS_LAID>());
     float c[2][4] = {};
+    unsigned start[NH_STEPS_V];
 #pragma unroll
-    for (int s = 0; s < NH_STEPS_V; s++) {
-        unsigned b[4];
-        nh_load_matrices(b, outputs + nh_unit_offset(NH_DIM_V, row, 2 * s + nh_lane_half<NH_AS_LAID>()));
-        nh_product(c[0], d_outputs[s], b[0], b[1]);
-        nh_product(c[1], d_outputs[s], b[2], b[3]);
-    }
+    for (int s = 0; s < NH_STEPS_V; s++)
+        start[s] = nh_shared_address(outputs + nh_unit_offset(NH_DIM_V, row, 2 * s + nh_lane_half<NH_AS_LAID>()));
+    nh_multiply_columns(c, d_outputs, start, 0, true);
     const int holder = lane - lane % 4 + g / 2;
     sum[0] = __shfl_sync(~0u, g % 2 ? c[0][1] : c[0][0], holder);
     sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
@@ -54,7 +52,7 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const unsigned (&d_outputs)[NH_STEPS
 /* -LSE in base 2 and delta of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's four
  * store. */
 NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene, float shift, int subtile,
-                                 const char *outputs, const unsigned (&d_outputs)[NH_STEPS_V][4],
+                                 const char *outputs, const nh_row_operand<NH_DIM_V> &d_outputs,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
     nh_dot_rows(delta, d_outputs, outputs, subtile);
@@ -89,20 +87,23 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
                                 const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows,
                                 nh_bias_sums &sums, nh_bias_products &products, int subtile, char *results,
                                 const Taken &taken) {
-    unsigned queries[NH_STEPS][4], d_outputs[NH_STEPS_V][4], places[NH_STEPS_PLACES][4];
-    nh_load_rows<NH_DIM, NH_STEPS>(queries, rows.queries, subtile);
-    nh_load_rows<NH_DIM_V, NH_STEPS_V>(d_outputs, rows.d_outputs, subtile);
-    float lse[2], delta[2], d_queries[2 * NH_STEPS][4] = {};
+    nh_row_operand<NH_DIM> queries;
+    nh_row_operand<NH_DIM_V> d_outputs;
+    unsigned places[NH_STEPS_PLACES][4];
+    nh_load_rows<NH_DIM>(queries, rows.queries, subtile);
+    nh_load_rows<NH_DIM_V>(d_outputs, rows.d_outputs, subtile);
+    float lse[2], delta[2], d_queries[NH_SUMS][4] = {};
     uint4 statistics[2];
     float start[4] = {};
     nh_row_statistics(args, scene, tables.shift, subtile, rows.outputs, d_outputs, lse, delta, statistics);
     nh_start_at_deltas(start, statistics);
     taken();
-    unsigned keys[NH_STEPS], keys_across[NH_STEPS], values[NH_STEPS_V];
+    unsigned keys[NH_STEPS], values[NH_STEPS_V];
+    nh_across<NH_DIM> keys_across;
     const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
     const int reach = nh_sight_reach(scene.sight, subtile);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, halo.keys, first);
-    nh_gather_start<NH_TRANSPOSED, NH_DIM, NH_STEPS>(keys_across, halo.keys, first);
+    nh_across_start(keys_across, halo.keys, first);
     nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, keys, (int)(halo.values - halo.keys), halo.values, first);
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     const bool bias_wanted = nh_bias_wanted(args);
@@ -112,32 +113,33 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
-        int row[4 * NH_GATHERS], row_across[4 * NH_GATHERS];
+        int row[4 * NH_GATHERS];
+        nh_across_rows across;
         if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, chunk);
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
-        nh_gather_rows(row_across, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             /* the compiler must not load so far ahead that registers spill */
-            if (NH_BIAS_COUNT ? p : p == NH_PAIRS / 2) __syncwarp();
+            if (NH_BIAS_COUNT || NH_DTYPE == NH_F32 ? p : p == NH_PAIRS / 2) __syncwarp();
             int column = chunk * NH_CHUNK + 16 * p;
+            nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (p >= NH_LEAST_PAIRS && column >= reach) {
-                const unsigned none[4] = {0, 0, 0, 0};
+                const nh_weights none = {};
                 if (bias_wanted) nh_bias_lay(sums, column, none);
                 continue;
             }
             float scores[2][4] = {};
             float d_weights[2][4] = {{start[0], start[1], start[2], start[3]},
                                      {start[0], start[1], start[2], start[3]}};
-            unsigned d_scores[4];
+            nh_weights d_scores;
             if (NH_BIAS_COUNT) nh_bias_pair(scores, tables.columns, table, column);
             if (NH_PENALTY) nh_penalize(scores, places, penalties, column / 16, true);
-            nh_multiply_columns<NH_DIM, NH_STEPS>(scores, queries, keys, row[p], true);
-            nh_multiply_columns<NH_DIM_V, NH_STEPS_V>(d_weights, d_outputs, values, row[p], true);
+            nh_multiply_columns(scores, queries, keys, row[p], true);
+            nh_multiply_columns(d_weights, d_outputs, values, row[p], true);
             nh_score_gradients(scores, d_weights, scale, lse, seen, p);
             nh_pack_weights(d_scores, scores, true);
             if (bias_wanted) nh_bias_lay(sums, column, d_scores);
-            nh_add_columns<NH_DIM, NH_STEPS>(d_queries, d_scores, keys_across, row_across[p]);
+            nh_add_columns(d_queries, d_scores, keys_across, nh_rows_of_pair(across, p), true);
         }
     }
     if (bias_wanted) nh_bias_gather(args, scene, subtile, sums, products);
@@ -146,7 +148,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
 #else
     __syncwarp();
 #endif
-    nh_stage_rows<NH_DIM, NH_STEPS>(results, d_queries, (float)args.scale, (float)args.scale,
+    nh_stage_rows<NH_DIM>(results, d_queries, (float)args.scale, (float)args.scale,
                                     subtile);
     const bool spoilt[2] = {nh_spoilt(d_queries, 0), nh_spoilt(d_queries, 1)};
     if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;

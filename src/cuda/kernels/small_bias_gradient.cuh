@@ -37,12 +37,12 @@ NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
 }
 
 /* Sixteen columns' score gradients as they were packed for a product. */
-NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const unsigned (&packed)[4]) {
+NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &packed) {
     int lane = (int)(threadIdx.x % 32);
     elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[threadIdx.x / 32];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        *(unsigned *)&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2] = packed[i];
+        nh_lay_two(&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2], packed, i);
 }
 
 /* Distances from the subtile's rows to columns that they see, per axis. Without strides a row's window moves by less than

@@ -1,4 +1,4 @@
-/* The bias gradient of subtiles away from the borders, on tensor cores.
+/* The bias gradient of subtiles away from the borders, on tensor cores, in 16 bits.
  *
  * There a column's number less that of the row's own, which is fixed too, says which entry of the table a pair belongs to.
  * So, were each row of the laid down score gradients shifted by its number, a sum down the columns would be an entry's.
@@ -19,7 +19,7 @@ enum {
     NH_BIAS_LAST = NH_BIAS_COUNT ? ((NH_W0 - 1) * NH_K1 + NH_W1 - 1) * NH_K2 + NH_W2 - 1 + 7 : 0,
     NH_BIAS_STEPS = NH_BIAS_LAST / 16 + 1,
     /* of sums there are registers for a few; where there is no more than one window there is nothing inside */
-    NH_BIAS_PRODUCTS = NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS
+    NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS
 };
 
 struct nh_bias_products {

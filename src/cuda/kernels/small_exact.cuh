@@ -42,8 +42,8 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
             }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         int element = lane + 32 * i;
-        char *to = outputs + nh_unit_offset(NH_WIDEST, nh_result_number(subtile, row), element / 8);
-        if (element < NH_DIM_V) *(elem *)(to + element % 8 * 2) = nh_store(state.output[i] / state.sum);
+        char *to = outputs + nh_unit_offset(NH_WIDEST, nh_result_number(subtile, row), element / NH_PER_UNIT);
+        if (element < NH_DIM_V) *(elem *)(to + element % NH_PER_UNIT * sizeof(elem)) = nh_store(state.output[i] / state.sum);
     }
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
 }
@@ -51,7 +51,7 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
 /* Does the rows of a subtile again whose sums are not finite. lse: of rows g and g + 8. */
 NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, const char *keys,
                              const char *values, int subtile, char *outputs,
-                             const float (&sum)[2 * NH_STEPS_V][4], float2 &lse) {
+                             const float (&sum)[NH_SUMS_V][4], float2 &lse) {
     const int g = (int)(threadIdx.x % 32) / 4;
     nh_for_spoilt_rows(nh_spoilt(sum, 0), nh_spoilt(sum, 1), [&](int row) {
         float exact = nh_exact_row(args, scene, keys, values, subtile, row, outputs);

@@ -95,7 +95,7 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, 
                 }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         int element = (int)(threadIdx.x % 32) + 32 * i, number = nh_result_number(subtile, row);
-        int unit = element / 8, byte = element % 8 * 2;
+        int unit = element / NH_PER_UNIT, byte = element % NH_PER_UNIT * (int)sizeof(elem);
         if (element < NH_DIM)
             *(elem *)(first + nh_unit_offset(NH_DIM, number, unit) + byte) =
                 nh_store(gradient.first[i] * (float)args.scale);

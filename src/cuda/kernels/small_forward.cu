@@ -27,9 +27,7 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-struct nh_queries {
-    unsigned operand[NH_STEPS][4];
-};
+typedef nh_row_operand<NH_DIM> nh_queries;
 
 /* What a subtile's scores are made of. */
 struct nh_subtile {
@@ -43,8 +41,8 @@ struct nh_subtile {
 };
 
 /* Scores of the subtile, times the scale where there is a bias, and minus infinity or less where a column is not seen: calls
- * visit(scores, both, row) for each 16 columns, of which the second eight count if `both`; row is that of this lane's column
- * for transposed loads. */
+ * visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this lane's columns in
+ * products that run over them. */
 template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile, const Visit &visit) {
     const nh_scene &scene = subtile.scene;
     const nh_tables &tables = subtile.tables;
@@ -56,17 +54,19 @@ template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile
     if (NH_BIAS_COUNT) table += nh_bias_row(subtile.args, scene, subtile.number, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
-        int row[4 * NH_GATHERS], row_across[4 * NH_GATHERS];
+        int row[4 * NH_GATHERS];
+        nh_across_rows across;
         unsigned seen[2];
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
-        nh_gather_rows(row_across, tables.columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
         if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile.number, chunk);
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             const bool both = 2 * p + 1 < NH_BLOCKS;
             float scores[2][4] = {}, bias[2][4];
+            nh_pace(p);
+            nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (NH_PENALTY) nh_penalize(scores, places, subtile.penalties, chunk * NH_PAIRS + p, both);
-            nh_multiply_columns<NH_DIM, NH_STEPS>(scores, subtile.queries.operand, keys, row[p], both);
+            nh_multiply_columns(scores, subtile.queries, keys, row[p], both);
             if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -74,7 +74,7 @@ template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile
                 if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
                 if (!NH_PENALTY && !(seen[i / 2 % 2] >> (4 * p + i / 4 * 2 + i % 2) & 1)) score = NH_MINUS_INFINITY;
             }
-            visit(scores, both, row_across[p]);
+            visit(scores, both, nh_rows_of_pair(across, p));
         }
     }
 }
@@ -91,7 +91,7 @@ NH_DEVICE float nh_score_scale(const nh_subtile &subtile) {
 /* Makes weights relative to the largest score of their row. */
 NH_DEVICE void nh_refer_to_largest(const nh_subtile &subtile, nh_state &state) {
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
-    nh_for_scores(subtile, [&](const float (&scores)[2][4], bool both, int) {
+    nh_for_scores(subtile, [&](const float (&scores)[2][4], bool both, const nh_pair_rows &) {
 #pragma unroll
         for (int i = 0; i < (both ? 8 : 4); i++)
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
@@ -102,15 +102,14 @@ NH_DEVICE void nh_refer_to_largest(const nh_subtile &subtile, nh_state &state) {
 }
 
 /* Weights of the subtile, times the values; and the weights' sums. */
-NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
+NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const float scale = nh_score_scale(subtile);
-    unsigned values[NH_STEPS_V];
-    nh_gather_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, subtile.halo.values,
-                                                         nh_box_row(subtile.scene.sight, subtile.number));
+    nh_across<NH_DIM_V> values;
+    nh_across_start(values, subtile.halo.values, nh_box_row(subtile.scene.sight, subtile.number));
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
-    nh_for_scores(subtile, [&](float (&scores)[2][4], bool both, int row) {
-        unsigned weights[4];
+    nh_for_scores(subtile, [&](float (&scores)[2][4], bool both, const nh_pair_rows &rows) {
+        nh_weights weights;
 #pragma unroll
         for (int i = 0; i < (both ? 8 : 4); i++) {
             float &score = scores[i / 4][i % 4];
@@ -118,7 +117,7 @@ NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float
             state.sum[i / 2 % 2] += score;
         }
         nh_pack_weights(weights, scores, both);
-        nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row);
+        nh_add_columns(output, weights, values, rows, both);
     });
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -134,7 +133,7 @@ NH_DEVICE void nh_store_lse(float *to, const nh_item &item, int subtile, float2 
 
 /* Outputs into shared memory; returns LSE of rows g and g + 8. */
 NH_DEVICE float2 nh_finish(int subtile, char *results, const nh_state &state,
-                           const float (&output)[2 * NH_STEPS_V][4]) {
+                           const float (&output)[NH_SUMS_V][4]) {
     float inverse[2], lse[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -146,21 +145,33 @@ NH_DEVICE float2 nh_finish(int subtile, char *results, const nh_state &state,
 #else
     __syncwarp();
 #endif
-    nh_stage_rows<NH_WIDEST, NH_STEPS_V>(results, output, inverse[0], inverse[1], subtile);
+    nh_stage_rows<NH_WIDEST>(results, output, inverse[0], inverse[1], subtile);
     return make_float2(lse[0], lse[1]);
 }
 
 /* A subtile's queries as the first operand, from memory: zeros for rows that do not exist. */
-NH_DEVICE void nh_read_queries(nh_queries &queries, const nh_cuda_args &args, const nh_item &item, int subtile) {
+template <int WIDTH>
+NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_cuda_args &args, const nh_item &item,
+                               int subtile, const char *) {
     const int lane = (int)(threadIdx.x % 32);
 #pragma unroll
-    for (int i = 0; i < 4 * NH_STEPS; i++) {
-        const int row = lane / 4 + i % 2 * 8, element = 8 * (i / 2) + lane % 4 * 2;
-        unsigned &two = queries.operand[i / 4][i % 4];
-        two = 0;
-        if (element < NH_DIM && nh_row_exists(item, subtile, row))
-            two = *(const unsigned *)((const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row) + element);
+    for (int s = 0; s < NH_STEPS; s++) {
+        unsigned word[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = lane / 4 + i % 2 * 8, element = NH_STEP * s + i / 2 * NH_PER_UNIT + lane % 4 * (NH_PER_UNIT / 4);
+            if (element < NH_DIM && nh_row_exists(item, subtile, row))
+                word[i] = *(const unsigned *)((const elem *)args.tensor[NH_Q].data +
+                                              nh_row_offset(item, NH_Q, subtile, row) + element);
+        }
+        nh_keep_step(queries, s, word);
     }
+}
+/* Those that are not kept are in their places until their outputs are. */
+template <int WIDTH>
+NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_cuda_args &, const nh_item &, int subtile,
+                               const char *places) {
+    nh_load_rows<NH_WIDEST>(queries, places, subtile);
 }
 
 /* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so pair by
@@ -169,11 +180,11 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
                                                       const nh_tables &tables, const nh_penalties &penalties,
                                                       const nh_key_halo &halo, int number, char *results) {
     nh_queries queries;
-    nh_read_queries(queries, args, scene.item, number);
+    nh_read_queries(queries, args, scene.item, number, results);
     const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
     nh_state state;
     nh_refer_to_largest(subtile, state);
-    float output[2 * NH_STEPS_V][4];
+    float output[NH_SUMS_V][4];
     nh_weigh_values(subtile, state, output);
     float2 lse = nh_finish(number, results, state, output);
     nh_exact_rows(args, scene, halo.keys, halo.values, number, results, output, lse);
@@ -187,10 +198,10 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
 template <typename Taken>
 NH_DEVICE bool nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
                          const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows, int number,
-                         nh_state &state, float (&output)[2 * NH_STEPS_V][4], const Taken &taken) {
+                         nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken) {
     const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
     nh_queries queries;
-    nh_load_rows<NH_WIDEST, NH_STEPS>(queries.operand, rows.queries, number);
+    nh_load_rows<NH_WIDEST>(queries, rows.queries, number);
     taken();
     const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
     state.reference[0] = state.reference[1] = 0.f;
@@ -227,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     } else {
         const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
             nh_state state;
-            float output[2 * NH_STEPS_V][4];
+            float output[NH_SUMS_V][4];
             const bool held = nh_attend(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS],
                                         shared.rows[stage], subtile, state, output,
                                         [&] { nh_rows_taken(shared.ring, stage); });
@@ -272,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         nh_for_subtiles(args, scene.item, [&](int subtile) {
             nh_state state;
-            float output[2 * NH_STEPS_V][4];
+            float output[NH_SUMS_V][4];
             const bool held = nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, state, output,
                                         [] {});
             const float2 lse = held ? nh_finish(subtile, rows.queries, state, output)

@@ -1,7 +1,7 @@
 /* Boxes of the small windows, and rows of them in shared memory: see small.cuh.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128), NH_Q0.. (rows of an item), NH_S0.. (of a
- * subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS (that work), NH_FETCHERS (warps after them),
+ * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32 of
+ * 32), NH_Q0.. (rows of an item), NH_S0.. (of a subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS (that work), NH_FETCHERS (warps after them),
  * NH_MIN_BLOCKS, NH_WHOLE (no item sticks out of the grid), NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DILATED,
  * NH_DENSE (every row sees all columns of its subtile's box),
  * NH_PENALTY (see small_penalty.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias
@@ -10,10 +10,8 @@
  * NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every subtile multiplies), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
-#include "prelude.cuh"
+#include "gemm_fragment.cuh"
 #include "tile_note.cuh"
-
-#include "mma.cuh"
 
 #define NH_LOG2E 1.4426950408889634
 #define NH_LN2 0.6931471805599453
@@ -55,17 +53,20 @@ enum {
     NH_STATISTICS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_STATISTICS : NH_FETCHED_STATISTICS,
     /* where threads copy, and where it rolls, there is only one */
     NH_HALOS = NH_STAGES == 0 || NH_SLOTS ? 1 : NH_STAGES,
-    NH_STEPS = (NH_DIM + 15) / 16,
-    NH_STEPS_V = (NH_DIM_V + 15) / 16,
+    /* of products over a row's elements; accumulators of 8 of them */
+    NH_STEPS = (NH_DIM + NH_STEP - 1) / NH_STEP,
+    NH_STEPS_V = (NH_DIM_V + NH_STEP - 1) / NH_STEP,
+    NH_SUMS = NH_STEPS * NH_STEP / 8,
+    NH_SUMS_V = NH_STEPS_V * NH_STEP / 8,
     NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V,
     NH_STAGE_ALIGNMENT = NH_STAGES ? 1024 : 128 /* boxes start where the copy engine's swizzle does */
 };
 static_assert(NH_STAGES || NH_SUBTILES % NH_WARPS == 0, "every warp has as many subtiles");
 
-/* ---- rows in shared memory: units of 16 bytes ---- */
+/* ---- rows in shared memory: units of 16 bytes, two of which are a step ---- */
 
 NH_DEVICE constexpr int nh_units(int width) {
-    return (width + 15) / 16 * 2;
+    return (width + NH_STEP - 1) / NH_STEP * 2;
 }
 
 /* An even number of units that is no power of two gets one more: then no swizzle is needed. */
@@ -138,4 +139,9 @@ NH_DEVICE int nh_row_at(unsigned subtile, unsigned row, int axis) {
 NH_DEVICE int nh_row_number(int subtile, int row) {
     return (nh_row_at(subtile, row, 0) * NH_Q1 + nh_row_at(subtile, row, 1)) * NH_Q2 +
            nh_row_at(subtile, row, 2);
+}
+
+/* Where shared memory has results of that row: the copy engine takes them subtile by subtile, else they replace rows. */
+NH_DEVICE int nh_result_number(int subtile, int row) {
+    return NH_STAGES ? row : nh_row_number(subtile, row);
 }

@@ -85,6 +85,42 @@ NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables
     }
 }
 
+/* Rows of a lane's columns in products that run over them: those of all pairs of a chunk, or in f32 of four. */
+struct nh_across_rows {
+#if NH_DTYPE == NH_F32
+    uint4 column[4];
+#else
+    int pair[4 * NH_GATHERS];
+#endif
+};
+
+/* Before a pair's products: what it and the next ones take. */
+NH_DEVICE void nh_gather_across(nh_across_rows &rows, const nh_column_tables &columns, int wrap, int chunk, int pair) {
+#if NH_DTYPE == NH_F32
+    const int t = (int)(nh_thread_again() % 4);
+#pragma unroll
+    for (int i = 0; i < (pair % 4 ? 0 : 4); i++)
+        rows.column[i] = columns.gather[wrap][chunk][2 * t + i % 2 + i / 2 * 8][pair / 4];
+#else
+    if (pair == 0) nh_gather_rows(rows.pair, columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
+#endif
+}
+
+NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
+    nh_pair_rows own;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof own / sizeof(int)); i++)
+#if NH_DTYPE == NH_F32
+        own.at[i] = (int)(pair % 4 == 0   ? rows.column[i].x
+                          : pair % 4 == 1 ? rows.column[i].y
+                          : pair % 4 == 2 ? rows.column[i].z
+                                          : rows.column[i].w);
+#else
+        own.at[i] = rows.pair[pair];
+#endif
+    return own;
+}
+
 /* By all threads; a barrier must follow. */
 NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
                               nh_column_tables &columns) {

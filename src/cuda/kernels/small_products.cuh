@@ -1,0 +1,66 @@
+/* Operands and products of small windows: rows of a subtile times columns that are gathered out of the halo, weights times
+ * the same columns, and sums on their way to shared memory. */
+#pragma once
+
+#include "small_items.cuh"
+
+#include "column_products.cuh"
+
+/* Where in shared memory a lane finds its elements of the column in halo row `first`, step after step; for columns whose
+ * numbers are congruent to the lane's modulo 8. */
+template <nh_order ORDER, int WIDTH, int STEPS>
+NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int first) {
+    int swizzle = nh_swizzle(WIDTH, first + (int)(nh_thread_again() % 8));
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+        start[s] = nh_shared_address(halo) + first * nh_row_bytes(WIDTH) +
+                   (((2 * s + nh_lane_half<ORDER>()) ^ swizzle) << 4);
+}
+
+/* Starts in the halo of another tensor, `bytes` further. */
+template <int STEPS, int STEPS_BEFORE>
+NH_DEVICE void nh_gather_further(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+        start[s] = before[s % STEPS_BEFORE] + (unsigned)bytes;
+}
+
+/* The same as nh_gather_start: where rows are as wide, no address is worked out twice. */
+template <nh_order ORDER, int WIDTH, int STEPS, int STEPS_BEFORE>
+NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes,
+                                      const char *halo, int first) {
+    if (NH_DIM != NH_DIM_V) {
+        nh_gather_start<ORDER, WIDTH, STEPS>(start, halo, first);
+    } else {
+        nh_gather_further(start, before, bytes);
+    }
+}
+
+#if NH_DTYPE == NH_F32
+#include "small_products32.cuh"
+#else
+#include "small_products16.cuh"
+#endif
+
+/* A subtile's rows out of shared rows for ROOM elements. */
+template <int ROOM, int WIDTH>
+NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *rows, int subtile) {
+    int lane = (int)(nh_thread_again() % 32), row = nh_row_number(subtile, lane % 16);
+#pragma unroll
+    for (int s = 0; s < nh_units(WIDTH) / 2; s++) {
+        unsigned word[4];
+        nh_load_matrices(word, rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16));
+        nh_keep_step(operand, s, word);
+    }
+}
+
+/* The same in the halo of another tensor, `bytes` further. */
+template <int WIDTH, int WIDTH_BEFORE>
+NH_DEVICE void nh_across_start_beside(nh_across<WIDTH> &across, const nh_across<WIDTH_BEFORE> &before, int bytes,
+                                      const char *halo, int first) {
+    if (NH_DIM != NH_DIM_V) {
+        nh_across_start(across, halo, first);
+    } else {
+        nh_gather_further(across.start, before.start, bytes);
+    }
+}
