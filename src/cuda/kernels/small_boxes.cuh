@@ -1,9 +1,10 @@
 /* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
  *
- * NH_STAGES places for what belongs to an item take turns; a barrier each tells that its boxes have landed, another that
- * all its subtiles are done, or have taken their rows if the halo rolls and more items are held than there are stages. The last warps of a block fetch, each every NH_FETCHERS-th item: where an item is and what its
- * rows see, its scene, takes one warp longer than the others need for the item, and is worked out before there is room
- * for its boxes. The other warps, any number of them, take the subtiles of all items in turn.
+ * NH_STAGES places for what belongs to an item take turns; a barrier each tells that its boxes have landed, another
+ * that all its subtiles are done, or have taken their rows if the halo rolls and more items are held than there are
+ * stages. The last warps of a block fetch, each every NH_FETCHERS-th item: where an item is and what its rows see, its
+ * scene, takes one warp longer than the others need for the item, and is worked out before there is room for its boxes.
+ * The other warps, any number of them, take the subtiles of all items in turn.
  *
  * Phases of a barrier are told apart by parity, so nobody may be two ahead. A stage is full only after the one before:
  * whoever has seen one item full knows that all before it have been.
@@ -31,7 +32,7 @@ NH_DEVICE nh_scene &nh_scene_of(nh_ring &ring, unsigned turn) {
     return ring.scene[turn % NH_SCENES];
 }
 
-/* Where this block's items begin, or those of the block `ahead` after it, in the items of a head where the halo rolls. */
+/* Where this block's items begin, or those of the block `ahead` after it, in a head's items where the halo rolls. */
 NH_DEVICE unsigned nh_roll_start(const nh_cuda_args &args, unsigned ahead) {
     const unsigned block = blockIdx.x / NH_NEAR_HEADS + ahead, blocks = gridDim.x / NH_NEAR_HEADS;
     return (unsigned)((unsigned long long)args.tiling.items / NH_NEAR_HEADS * block / blocks);
@@ -124,7 +125,8 @@ NH_DEVICE void nh_results_ready() {
     __syncwarp();
 }
 
-/* Stores a subtile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine only fetches. */
+/* Stores a subtile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine
+ * only fetches. */
 template <int LAYOUT>
 NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
                                 int slot, int subtile, const char *results, int head, int heads) {
@@ -141,8 +143,9 @@ NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, c
     nh_store_box(&map, at, nh_shared_address(results));
 }
 
-/* A fetching warp's part. An item is fetched for each of `members` heads that share its rows: fetch(item, stage, member,
- * barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and of the item's rows. */
+/* A fetching warp's part. An item is fetched for each of `members` heads that share its rows: fetch(item, stage,
+ * member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and of the
+ * item's rows. */
 template <int HALO_BYTES, int ROWS_BYTES, typename Fetch>
 NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                               const Fetch &fetch) {
@@ -158,8 +161,9 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
         nh_item_locate(args, tables.digits, nh_own_item(args, own), turn == 0, scene.item);
         __syncwarp();
         nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
-        /* in turn: until the one before has been asked for, phases of the other barriers may be older than those waited for */
-        if (NH_SLOTS && turn) nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_SCENES]), before / NH_SCENES & 1);
+        /* in turn: until the one before has been asked for, phases of other barriers may be too old to wait for */
+        if (NH_SLOTS && turn)
+            nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_SCENES]), before / NH_SCENES & 1);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
         if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
         if (NH_EARLY && !scene.item.roll.room && turn + 1 >= NH_HELD) {
@@ -199,7 +203,7 @@ NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
     return nh_place_of(*(const volatile unsigned *)&ring.at[nh_thread_again() / 32]);
 }
 
-/* A working warp's part: work(scene, stage, subtile, member) for each of its subtiles and all that is fetched for it. */
+/* A working warp's part: work(scene, stage, subtile, member) for each of its subtiles and all fetched for it. */
 template <typename Work>
 NH_DEVICE void nh_work_items(const nh_cuda_args &args, nh_ring &ring, unsigned members, const Work &work) {
 #pragma unroll 1

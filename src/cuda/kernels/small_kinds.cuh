@@ -1,9 +1,9 @@
-/* NH_PENALTY 3: masks by the tensor cores where what a row sees depends on the border, as with the inverse neighborhood.
+/* NH_PENALTY 3: masks by the tensor cores where what a row sees depends on the border, as with inverse neighborhoods.
  *
- * A place per coordinate of a subtile's rows on each axis, 8 at most: a row has ones at its own coordinates, in every subtile
- * the same; a column's penalties hide it from the rows at a coordinate. On an axis without strides these only depend on how
- * far the subtile is from either border, and beyond a window not at all: subtiles at the front, at the back and between them
- * are of a few kinds, for each of which there is a table. */
+ * A place per coordinate of a subtile's rows on each axis, 8 at most: a row has ones at its own coordinates, in every
+ * subtile the same; a column's penalties hide it from the rows at a coordinate. On an axis without strides these only
+ * depend on how far the subtile is from either border, and beyond a window not at all: subtiles at the front, at the
+ * back and between them are of a few kinds, for each of which there is a table. */
 #pragma once
 
 #include "small_penalty.cuh"
@@ -18,7 +18,10 @@ NH_DEVICE constexpr int nh_axis_kinds(int axis) {
 NH_DEVICE constexpr int nh_kinds_before(int axis) {
     return (axis > 0 ? nh_axis_kinds(0) : 0) + (axis > 1 ? nh_axis_kinds(1) : 0) + (axis > 2 ? nh_axis_kinds(2) : 0);
 }
-enum { NH_KINDS = NH_PENALTY == 3 ? nh_kinds_before(3) : 1, NH_KIND_PAIRS = NH_PENALTY == 3 ? NH_PAIRS * NH_CHUNKS : 1 };
+enum {
+    NH_KINDS = NH_PENALTY == 3 ? nh_kinds_before(3) : 1,
+    NH_KIND_PAIRS = NH_PENALTY == 3 ? NH_PAIRS * NH_CHUNKS : 1
+};
 
 struct nh_kinds {
     /* first operands by lane: places of rows g and g + 8 */
@@ -83,7 +86,8 @@ NH_DEVICE void nh_kinds_fill(const nh_cuda_args &args, nh_kinds &kinds) {
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int pairs_of_rows = nh_axis_subtile(a) / 2, first = nh_places_before(a) / 2;
         for (int i = (int)threadIdx.x; i < nh_axis_kinds(a) * NH_KIND_PAIRS * 8 * pairs_of_rows; i += NH_THREADS) {
-            const int local = i % pairs_of_rows, g = i / pairs_of_rows % 8, pair = i / (8 * pairs_of_rows) % NH_KIND_PAIRS;
+            const int local = i % pairs_of_rows, g = i / pairs_of_rows % 8;
+            const int pair = i / (8 * pairs_of_rows) % NH_KIND_PAIRS;
             const int kind = nh_kinds_before(a) + i / (8 * pairs_of_rows * NH_KIND_PAIRS), column = 16 * pair + g;
             kinds.columns[kind][pair][(g * pairs_of_rows + local + (first >= 2 ? 8 : 0)) % 16] =
                 {nh_kind_word(kinds, a, kind, column, 2 * local),

@@ -1,12 +1,12 @@
-/* Masks by the tensor cores: a product that adds a huge negative number to the score of every column that a row does not
- * see. Places along the inner dimension of that product stand for what may keep a row from seeing a column: a row has ones
- * in the places that concern it, a column penalties in those that hide it. Columns' penalties never change; a row's ones
- * are ORed from one word per coordinate.
+/* Masks by the tensor cores: a product that adds a huge negative number to the score of every column that a row does
+ * not see. Places along the inner dimension of that product stand for what may keep a row from seeing a column: a row
+ * has ones in the places that concern it, a column penalties in those that hide it. Columns' penalties never change; a
+ * row's ones are ORed from one word per coordinate.
  *
- * NH_PENALTY 1: all rows see a run of one window's length on each axis. A place per start that the run may have in the box;
- * it hides the columns that a run from there does not reach. At most 8 places, one shallow product.
- * NH_PENALTY 2: rows see any box. A place per coordinate of the subtile's box on each axis, which hides the columns at that
- * coordinate, and one for all rows, which hides columns that only fill up the last 16. At most 32 places.
+ * NH_PENALTY 1: all rows see a run of one window's length on each axis. A place per start that the run may have in the
+ * box; it hides the columns that a run from there does not reach. At most 8 places, one shallow product.
+ * NH_PENALTY 2: rows see any box. A place per coordinate of the subtile's box on each axis, which hides the columns at
+ * that coordinate, and one for all rows, which hides columns that only fill up the last 16. At most 32 places.
  * NH_PENALTY 3: see small_kinds.cuh. */
 #pragma once
 
@@ -75,7 +75,7 @@ NH_DEVICE unsigned nh_two_ones(unsigned places) {
     return ((places & 1) | (places & 2) << 15) * one;
 }
 
-/* Places of a row at a coordinate of the axis. NH_PENALTY 1: as ones, a word for each of the row's four lanes; 2: as bits. */
+/* Places of a row at a coordinate of the axis. NH_PENALTY 1: as ones, a word for each of its four lanes; 2: as bits. */
 struct alignas(NH_PENALTY == 1 ? 16 : 4) nh_places {
     unsigned word[NH_PENALTY == 1 ? 4 : 1];
 };

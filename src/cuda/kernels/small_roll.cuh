@@ -1,11 +1,12 @@
-/* The halo of a block's items as one that rolls along the first axis: items follow each other there, their halos overlap,
- * and each position is fetched once.
+/* The halo of a block's items as one that rolls along the first axis: items follow each other there, their halos
+ * overlap, and each position is fetched once.
  *
- * A slot is as many positions on the first axis as an item has rows there. The slots of a chain (the items of one head and
- * dilation group that differ on the first axis alone) are numbered like its items, those of the next chain go on: number n
- * is in place n % NH_SLOTS. No place is asked for again as long as an item uses it that is not done: there are enough for
- * NH_HELD - 1 items anywhere, the host sees to it, and away from the ends of chains for NH_HELD. A subtile's box may begin before the end of that circle and go on at its start: the tables of its
- * columns' rows are there for every line at which this may happen.
+ * A slot is as many positions on the first axis as an item has rows there. The slots of a chain (the items of one head
+ * and dilation group that differ on the first axis alone) are numbered like its items, those of the next chain go on:
+ * number n is in place n % NH_SLOTS. No place is asked for again as long as an item uses it that is not done: there are
+ * enough for NH_HELD - 1 items anywhere, the host sees to it, and away from the ends of chains for NH_HELD. A subtile's
+ * box may begin before the end of that circle and go on at its start: the tables of its columns' rows are there for
+ * every line at which this may happen.
  *
  * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
  * other, as their rows share lines of the L2. */
@@ -61,8 +62,9 @@ NH_DEVICE nh_range nh_roll_box(const nh_cuda_args &args, int length, int positio
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
-/* Of the item that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By one warp: lane 0
- * works out what the item needs, lane 1 the one before, lane 2 the oldest that may not be done, perhaps of the chain before. */
+/* Of the item that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By one warp:
+ * lane 0 works out what the item needs, lane 1 the one before, lane 2 the oldest that may not be done, perhaps of the
+ * chain before. */
 NH_DEVICE nh_roll nh_roll_of(const nh_cuda_args &args, int length, int row, int number, bool first, int &begin) {
     int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
     for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])

@@ -1,8 +1,8 @@
-/* What launches by keys need of each query, in 16 bytes: -LSE in units of scores and -delta, as sums of three bf16 numbers.
+/* What launches by keys need of each query, in 16 bytes: -LSE in units of scores and -delta, as sums of three bf16.
  *
- * The tensor cores add them to the products that they shift: the parts are a column of a second operand with eight places,
- * of which the first operand has ones where its sum's parts are. They need no registers of their own that way, and no
- * additions. Parts of the two take turns: a query's numbers become its row by packed conversions. */
+ * The tensor cores add them to the products that they shift: the parts are a column of a second operand with eight
+ * places, of which the first operand has ones where its sum's parts are. They need no registers of their own that way,
+ * and no additions. Parts of the two take turns: a query's numbers become its row by packed conversions. */
 #pragma once
 
 #include "small.cuh"
