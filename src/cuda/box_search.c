@@ -108,6 +108,10 @@ static struct floor floor_of(const struct nh_box_bound *bound, const struct nh_w
 
 /* ---- the search ---- */
 
+static double smaller(double a, double b) {
+    return a < b ? a : b;
+}
+
 /* What a choice must stay below to be kept. */
 static double limit_of(const struct ranking *ranking) {
     return ranking->count < ranking->capacity ? INFINITY : ranking->choice[ranking->count - 1].cost;
@@ -132,7 +136,7 @@ static void rank_columns(const struct state *state, const struct nh_box_bound *b
     /* walks by single columns visit what any tiles must hold */
     double least = nh_walk_visits(rows, state->single) / of_row->variant->columns;
     const struct floor floor = floor_of(bound, rows, least);
-    double limit = rounding * fmin(most, limit_of(found)) - bound->fixed;
+    double limit = rounding * smaller(most, limit_of(found)) - bound->fixed;
     if (floor.fixed + floor.per_tile * least >= limit) return;
     for (int j = 0; j < columns->count; j++) {
         double cost = floor.fixed + floor.per_tile * nh_walk_visits(rows, columns->columns[j]);
@@ -144,7 +148,7 @@ static void rank_columns(const struct state *state, const struct nh_box_bound *b
         memcpy(choice.column, columns->extent[j], sizeof choice.column);
         choice.cost = search->cost(search, choice.variant, choice.row, choice.column, &count);
         insert(found, &choice);
-        limit = rounding * fmin(most, limit_of(found)) - bound->fixed;
+        limit = rounding * smaller(most, limit_of(found)) - bound->fixed;
     }
 }
 
@@ -159,7 +163,7 @@ static void rank_pairs(struct state *state, const struct nh_box_variant *variant
     struct nh_box_choice found[MOST_OF_VARIANT];
     struct ranking of_variant = {found, 0, (int)nh_min(kept->capacity, MOST_OF_VARIANT)};
     for (int i = 0; i < rows->count; i++) {
-        if (bound.least >= fmin(limit_of(kept), limit_of(&of_variant))) break;
+        if (bound.least >= smaller(limit_of(kept), limit_of(&of_variant))) break;
         const struct nh_walk_rows *walked = rows_of(state, rows, i);
         if (!walked) continue;
         struct nh_box_choice choice = {.variant = variant};

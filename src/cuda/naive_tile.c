@@ -115,13 +115,19 @@ static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda
     return waves * clocks * (1 + hiding_warps / warps) * (unfused ? one_staged : 1);
 }
 
-double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                        const int32_t tile[NH_AXES]) {
+/* No less than `most` if it is that much: passes beyond are left out. */
+static double passes_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                        const int32_t tile[NH_AXES], double most) {
     const double launch_ns = 5970;
     double ns = 0;
-    for (int pass = 0; pass < passes_of(problem); pass++)
+    for (int pass = 0; pass < passes_of(problem) && ns < most; pass++)
         ns += nh_cuda_clocks_ns(device, pass_clocks(problem, device, tile, pass)) + launch_ns;
     return ns;
+}
+
+double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                        const int32_t tile[NH_AXES]) {
+    return passes_ns(problem, device, tile, INFINITY);
 }
 
 bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -133,7 +139,7 @@ bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
         int count = nh_tile_boxes(problem, threads[t], box);
         for (int i = 0; i < count; i++) {
-            double ns = nh_naive_tile_ns(problem, device, box[i]);
+            double ns = passes_ns(problem, device, box[i], least);
             if (ns >= least) continue;
             least = ns;
             memcpy(tile, box[i], sizeof box[i]);

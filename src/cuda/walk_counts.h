@@ -52,8 +52,8 @@ void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *prob
 bool nh_walk_columns_of(const struct nh_walk_counts *counts, const int32_t tile[3],
                         struct nh_walk_columns *columns);
 
-/* Of row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room for more, or no tile
- * of columns. */
+/* Of row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room for more, or
+ * no tile of columns. */
 bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const int32_t part[3],
                      struct nh_walk_rows *found);
 
