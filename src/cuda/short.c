@@ -22,11 +22,18 @@ static int64_t part_rows(const struct nh_short_shape *shape, int64_t parts) {
     return 16 * nh_ceil_div(shape->rows / 16, parts);
 }
 
+/* Sums of warps that are not the first of their strip: struct nh_work of the kernel. */
+static int64_t share_bytes(const struct nh_problem *problem, const int32_t *value) {
+    int64_t others = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
+    return others * 32 * 16 * (2 * nh_ceil_div(problem->dim_v, 16) + 1);
+}
+
 static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                               int64_t parts) {
-    int64_t key = nh_short_row_bytes(problem->dim), value = nh_short_row_bytes(problem->dim_v);
-    return shape->rows * (key + value) + part_rows(shape, parts) * nh_max(key, value) +
-           nh_short_table_bytes(shape, FORWARD_ORIGINS);
+                               const int32_t *value) {
+    int64_t key = nh_short_row_bytes(problem->dim), value_row = nh_short_row_bytes(problem->dim_v);
+    return shape->rows * (key + value_row) +
+           part_rows(shape, value[NH_SHORT_PARTS]) * nh_max(key, value_row) +
+           share_bytes(problem, value) + nh_short_table_bytes(shape, 2, FORWARD_ORIGINS);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -43,29 +50,32 @@ static int64_t residents_by_registers(const struct nh_problem *problem, int64_t 
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
     enum { RESERVED_SHARED_BYTES = 1024 };
-    int64_t shared = shared_bytes_of(problem, shape, value[NH_SHORT_PARTS]);
+    int64_t shared = shared_bytes_of(problem, shape, value);
     if (shared > device->shared_bytes_per_block) return 0;
     return nh_min(device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES),
                   residents_by_registers(problem, value[NH_SHORT_WARPS]));
 }
 
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 const struct nh_short_shape *shape, int64_t parts) {
-    return 16 * parts <= shape->rows &&
-           shared_bytes_of(problem, shape, parts) <= cuda->shared_bytes_per_block;
+                 const struct nh_short_shape *shape, const int32_t *value) {
+    return 16 * value[NH_SHORT_PARTS] <= shape->rows &&
+           shared_bytes_of(problem, shape, value) <= cuda->shared_bytes_per_block;
 }
 
 /* No more than two warps without a strip, no warp with more than four, and parts only where they spare idle multiprocessors
- * or shared memory; no warps share a strip. */
+ * or shared memory. Warps that share strips have one each, and multiprocessors have a block. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
-    int64_t parts = value[NH_SHORT_PARTS], rows = part_rows(shape, parts);
-    int64_t least_rows = 16 * value[NH_SHORT_WARPS];
+    const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1};
+    int64_t parts = value[NH_SHORT_PARTS], split = value[NH_SHORT_SPLIT];
+    int64_t rows = part_rows(shape, parts), least_rows = 16 * value[NH_SHORT_WARPS] / split;
     int64_t blocks = shape->items * (problem->heads / problem->kv_heads) * parts;
     bool idle = blocks < 8 * (int64_t)cuda->multiprocessors;
-    return value[NH_SHORT_SPLIT] == 1 && fits(problem, cuda, shape, parts) &&
-           least_rows <= rows + 32 && rows <= 4 * least_rows &&
-           (parts == 1 || idle || !fits(problem, cuda, shape, 1));
+    if (value[NH_SHORT_WARPS] % split || !fits(problem, cuda, shape, value)) return false;
+    if (split > 1 && (rows > least_rows || blocks > 2 * (int64_t)cuda->multiprocessors))
+        return false;
+    return least_rows <= rows + 32 && rows <= 4 * least_rows &&
+           (parts == 1 || idle || !fits(problem, cuda, shape, whole));
 }
 
 /* ---- time ---- */
@@ -84,8 +94,8 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
     double share = (double)(problem->heads / problem->kv_heads);
     double blocks = (double)(shape->items * value[NH_SHORT_PARTS]) * share;
     double waves = blocks / cuda->multiprocessors;
-    double turns = ceil(rows / 16 / value[NH_SHORT_WARPS]);
-    double alone = latency + turns * strip * 4 + copies * 2 / value[NH_SHORT_WARPS];
+    double split = value[NH_SHORT_SPLIT], turns = ceil(rows / 16 / value[NH_SHORT_WARPS] * split);
+    double alone = latency + turns * strip / split * 4 + copies * 2 / value[NH_SHORT_WARPS];
     double busy = fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled);
     double memory = nh_cuda_memory_ns(problem, cuda) / 0.75;
     return launch_ns + fmax(nh_cuda_clocks_ns(cuda, busy), memory);
@@ -127,13 +137,13 @@ static const int32_t sizes[SIZES] = {16, 64, 128, 256}, warps[CHOICES] = {1, 2, 
 /* Up to `most` useful configs; every item size once: of sizes that hold as many groups, the first. */
 static int list(const struct nh_problem *problem, const struct nh_device *device, int most,
                 struct ranked *ranked) {
-    int count = 0, splits_tried = problem->op == NHOOD_OP_FWD ? 1 : SPLITS;
+    int count = 0;
     int64_t groups = 0;
     for (int s = 0; s < SIZES; s++) {
         struct nh_short_shape shape;
         if (!nh_short_shape_of(problem, sizes[s], &shape) || shape.groups == groups) continue;
         groups = shape.groups;
-        for (int i = 0; i < CHOICES * CHOICES * splits_tried && count < most; i++) {
+        for (int i = 0; i < CHOICES * CHOICES * SPLITS && count < most; i++) {
             const struct nh_config config = {{sizes[s], warps[i % CHOICES],
                                               parts[i / CHOICES % CHOICES],
                                               splits[i / CHOICES / CHOICES]}};
@@ -214,6 +224,14 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
     return true;
 }
 
+/* Whether all groups are as long as the first. */
+static bool even(const struct nh_problem *problem) {
+    bool all = true;
+    for (int a = 0; a < NH_AXES; a++)
+        all = all && problem->axis[a].length % problem->axis[a].dilation == 0;
+    return all;
+}
+
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, const int32_t *value) {
     struct nh_kernel_spec spec = {.source = "short_forward.cu"};
@@ -221,6 +239,8 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
     nh_kernel_define(&spec, "NH_CONTIGUOUS", contiguous(problem, shape));
+    nh_kernel_define(&spec, "NH_EVEN", even(problem));
+    nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
     return spec;
 }
 
@@ -236,8 +256,12 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nh_cuda_step_init(&step, problem);
     nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
     step.threads = 32 * value[NH_SHORT_WARPS];
-    step.shared_bytes = shared_bytes_of(problem, &shape, value[NH_SHORT_PARTS]);
-    step.grid[0] = shape.items * value[NH_SHORT_PARTS] * (problem->heads / problem->kv_heads);
+    step.shared_bytes = shared_bytes_of(problem, &shape, value);
+    int64_t items = shape.items * value[NH_SHORT_PARTS] * (problem->heads / problem->kv_heads);
+    if (items > INT32_MAX / 2) return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 items");
+    step.args.tiling.items = (int)items;
+    step.grid[0] = nh_min(items, operation->device->multiprocessors *
+                                     residents_of(problem, operation->device, &shape, value));
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

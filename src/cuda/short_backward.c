@@ -30,7 +30,7 @@ static int64_t shared_bytes_of(const struct nh_problem *problem,
                                const struct nh_short_shape *shape) {
     enum { QUERY = 16, REACH = 8 };
     return tensor_bytes_of(problem, shape) + shape->rows * QUERY + shape->rows / 8 * REACH +
-           nh_short_table_bytes(shape, ORIGINS);
+           nh_short_table_bytes(shape, 1, ORIGINS);
 }
 
 /* What the warps of strips that are shared hand over, in place of the tensors. */

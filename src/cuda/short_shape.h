@@ -39,8 +39,8 @@ void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_sha
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_short_row_bytes(int64_t width);
 
-/* Words of keys and slots, which know where `origins` tensors begin. */
-int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t origins);
+/* Words of keys, and the groups of `items` items, which know where `origins` tensors begin. */
+int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t items, int64_t origins);
 
 /* The macros of kernels/short.cuh but NH_MIN_BLOCKS. */
 void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec);

@@ -18,6 +18,12 @@
  * is). A kernel says in NH_TENSORS which tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS the last plus one.
  * Extents, windows, slots and rows are arguments of the launch. */
 #pragma once
+
+/* All groups are as long as the first, and what their rows see the same for every item. */
+#ifndef NH_EVEN
+#define NH_EVEN 0
+#endif
+
 #define NH_POSITION int
 #include "prelude.cuh"
 
@@ -145,8 +151,8 @@ NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups
     token.exists = token.slot < extents.slots;
     if (!token.exists) token.slot = extents.slots - 1;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        token.exists = token.exists && token.at[a] < groups[token.slot].length[a];
+    for (int a = NH_EVEN ? 2 : NH_FIRST_AXIS; a < 3; a++)
+        token.exists = token.exists && (NH_EVEN ? 0 : token.at[a]) < groups[token.slot].length[a];
     return token;
 }
 
@@ -172,30 +178,36 @@ NH_DEVICE long long nh_token_offset(const nh_cuda_args &args, const nh_group *gr
 
 /* ---- copies ---- */
 
-/* Rows [first, end) of a tensor, `ahead` elements from where their groups have it, to places for ROOM elements from `to` on;
- * zeros where there is no token. */
+/* Lanes that copy a row. */
+enum { NH_ROW_LANES = 4 };
+
+/* This lane's share of a row of a tensor, to a place for as many elements or more; zeros if there is no token. */
+template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool exists) {
+    const int units = nh_units(WIDTH), lane = (int)threadIdx.x % NH_ROW_LANES;
+    const unsigned place = nh_shared_address(to) + 16 * lane;
+#pragma unroll
+    for (int u = 0; u < units; u += NH_ROW_LANES)
+        if (u + lane < units) nh_copy16_at(place + 16 * u, from + 8 * (u + lane), exists && 8 * (u + lane) < WIDTH);
+}
+
+/* Rows [first, end) of a tensor, `ahead` elements from where their groups have it, to places for ROOM elements from `to` on. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
                             long long ahead, int first, int end, char *to) {
-    const int units = nh_units(WIDTH), teams = NH_THREADS / units;
-    const int team = (int)threadIdx.x / units, unit = (int)threadIdx.x % units;
-    const elem *from = (const elem *)args.tensor[tensor].data + ahead + 8 * unit;
-    if (team >= teams) return;
-    unsigned place = nh_shared_address(to) + nh_unit_offset(ROOM, team, unit);
+    const elem *from = (const elem *)args.tensor[tensor].data + ahead;
 #pragma unroll 1
-    for (int row = first + team; row < end; row += teams) {
+    for (int row = first + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
         const nh_token token = nh_token_of(extents, groups, row);
-        nh_copy16_at(place, from + nh_token_offset(args, groups, tensor, token), token.exists && 8 * unit < WIDTH);
-        place += teams * nh_row_bytes(ROOM);
+        nh_copy_row<WIDTH>(from + nh_token_offset(args, groups, tensor, token), to + nh_unit_offset(ROOM, row - first, 0),
+                           token.exists);
     }
 }
 
-/* The warp's 16 rows from `first` on to a tensor. */
+/* 16 rows to a tensor, by one warp. own: the token of row lane % 16. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
-                             long long ahead, int first, const char *rows) {
+NH_DEVICE void nh_store_strip(const nh_cuda_args &args, const nh_group *groups, int tensor, long long ahead,
+                              const nh_token &own, const char *rows) {
     const int units = WIDTH / 8, lane = (int)threadIdx.x % 32;
-    const nh_token own = nh_token_of(extents, groups, first + lane % 16);
     const long long own_offset = ahead + nh_token_offset(args, groups, tensor, own);
     const unsigned exist = __ballot_sync(~0u, own.exists) & 0xffff;
 #pragma unroll
@@ -206,6 +218,14 @@ NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_extents &extents
             *(uint4 *)((elem *)args.tensor[tensor].data + offset + 8 * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, row, unit));
     }
+}
+
+/* The warp's 16 rows from `first` on to a tensor. */
+template <int WIDTH, int ROOM>
+NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
+                             long long ahead, int first, const char *rows) {
+    const nh_token own = nh_token_of(extents, groups, first + (int)threadIdx.x % 16);
+    nh_store_strip<WIDTH, ROOM>(args, groups, tensor, ahead, own, rows);
 }
 
 /* ---- who sees whom ---- */
@@ -230,8 +250,9 @@ NH_DEVICE void nh_columns_fill(const nh_cuda_args &args, const nh_extents &exten
 #pragma unroll 1
     for (int row = (int)threadIdx.x; row < args.tiling.rows; row += NH_THREADS) {
         const nh_token token = nh_token_of(extents, groups, row);
-        columns[row] = NH_GUARDS | (token.exists ? nh_word(extents, first_extent, token.slot, token.at)
-                                                 : nh_word(extents, first_extent, extents.slots, none));
+        const bool seen = NH_EVEN ? row < extents.slots * extents.group.base : token.exists;
+        columns[row] = NH_GUARDS | (seen ? nh_word(extents, first_extent, token.slot, token.at)
+                                         : nh_word(extents, first_extent, extents.slots, none));
     }
 }
 
@@ -246,15 +267,15 @@ NH_DEVICE bool nh_sees(const nh_sight &sight, unsigned column) {
 }
 
 /* A row without a token sees what the nearest one of its group does or, in an empty slot, of the first; rows past the last
- * slot, what the last one of that does. */
+ * slot, what the last one of that does. With NH_EVEN rows of an empty slot see each other. */
 NH_DEVICE nh_sight nh_sight_of(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int row) {
     const int last_of_slots = extents.slots * extents.group.base - 1;
     nh_token token = nh_token_of(extents, groups, row < last_of_slots ? row : last_of_slots);
-    if (groups[token.slot].length[2] == 0) token.slot = 0;
+    if (!NH_EVEN && groups[token.slot].length[2] == 0) token.slot = 0;
     int begin[3] = {0, 0, 0}, last[3] = {0, 0, 0}, row_of[2] = {0, 0};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const int length = groups[token.slot].length[a];
+        const int length = NH_EVEN ? args.tiling.tiles[a] : groups[token.slot].length[a];
         const nh_range range =
             nh_window_range(length, (int)args.axis[a].window, NH_STRIDED ? (int)args.axis[a].stride : 1,
                             args.axis[a].causal, token.at[a] < length ? token.at[a] : length - 1);

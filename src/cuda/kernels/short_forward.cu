@@ -1,30 +1,37 @@
-/* Forward of whole dilation groups: keys and values of an item lie in shared memory, a warp takes 16 queries at a time and meets
- * the rows that these see, 32 or 16 at a time. Where there are more multiprocessors than items, blocks share an item: each has
- * all its keys and a part of its queries. See short.cuh.
+/* Forward of whole dilation groups: a block takes one item after the other, whose keys and values lie in shared memory; a warp
+ * takes 16 queries at a time and meets the rows that these see, 32 or 16 at a time. Where there are more multiprocessors than
+ * items, each is taken several times, with a part of its queries and the keys that these see. See short.cuh.
  *
- * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows). */
+ * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_EVEN, NH_SPLIT (warps that share 16 queries,
+ * each with a part of the rows: then every warp has at most one strip). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
 #include "short.cuh"
 
 #include "exact_key.cuh"
 
-/* What a block works on, and where: blocks that share keys follow each other, parts of an item first, then query heads that
- * share a key head. Outputs take the places of queries. */
+enum { NH_STRIPS = NH_WARPS / NH_SPLIT };
+
+/* What a block works on, and where. Numbers count parts of an item fastest, then query heads that share a key head. Outputs
+ * take the places of queries; groups of two numbers have places in turn. */
 struct nh_work {
     const nh_cuda_args &args;
     const nh_extents extents;
-    int item, member, first, end; /* query head of those that share a key head; rows of queries */
+    int number, turn, item, member, first, end; /* query head of those that share a key head; rows of queries */
     char *keys, *values, *queries;
+    float4 *shares; /* sums of warps that are not the first of their strip */
     unsigned *columns;
     nh_group *groups;
 };
 
-NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args) {
+/* Of a thread's outputs and two sums of weights. */
+enum { NH_SHARE_UNITS = 2 * NH_STEPS_V + 1 };
+
+NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args, int number, int turn) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     const int rows = args.tiling.rows, parts = args.tiling.parts, share = args.tiling.heads;
     const int part_rows = (rows / 16 + parts - 1) / parts * 16;
-    nh_work work = {args, nh_extents_of(args), (int)blockIdx.x, 0};
+    nh_work work = {args, nh_extents_of(args), number, turn, number, 0};
     int part = 0;
     if (parts > 1) {
         part = work.item % parts;
@@ -39,8 +46,9 @@ NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args) {
     work.keys = nh_shared_memory;
     work.values = work.keys + nh_unit_offset(NH_DIM, rows, 0);
     work.queries = work.values + nh_unit_offset(NH_DIM_V, rows, 0);
-    work.columns = (unsigned *)(work.queries + nh_unit_offset(NH_WIDEST, part_rows, 0));
-    work.groups = (nh_group *)(work.columns + rows);
+    work.shares = (float4 *)(work.queries + nh_unit_offset(NH_WIDEST, part_rows, 0));
+    work.columns = (unsigned *)(work.shares + (NH_WARPS - NH_STRIPS) * 32 * NH_SHARE_UNITS);
+    work.groups = (nh_group *)(work.columns + rows) + turn * args.tiling.groups;
     return work;
 }
 
@@ -104,16 +112,18 @@ NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsign
     }
 }
 
-/* Calls visit(scores, row, both) for all rows that the strip meets, 32 at a time or, at the end, 16: then not `both`. */
+/* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end, 16: then not `both`. Of
+ * `shares` parts of them the one that is the warp's. */
 template <typename Visit>
-NH_DEVICE void nh_for_scores(const nh_work &work, const nh_strip &strip, const float (&reference)[2], const Visit &visit) {
+NH_DEVICE void nh_for_scores(const nh_work &work, const nh_strip &strip, int shares, const float (&reference)[2],
+                             const Visit &visit) {
     const float scale = (float)(work.args.scale * NH_LOG2E);
     float scores[4][4];
     unsigned keys[NH_STEPS];
     nh_columns_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, work.keys);
-    int row = strip.begin;
+    int row = strip.begin + 32 * ((int)threadIdx.x / 32 % shares);
 #pragma unroll 1
-    for (; row + 16 < strip.end; row += 32) {
+    for (; row + 16 < strip.end; row += 32 * shares) {
         nh_score(work, strip, keys, row, true, scale, reference, scores);
         visit(scores, row, true);
     }
@@ -131,7 +141,7 @@ struct nh_state {
 NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_strip &strip, nh_state &state) {
     const float zero[2] = {0.f, 0.f};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
-    nh_for_scores(work, strip, zero, [&](const float (&scores)[4][4], int, bool both) {
+    nh_for_scores(work, strip, 1, zero, [&](const float (&scores)[4][4], int, bool both) {
 #pragma unroll
         for (int i = 0; i < (both ? 16 : 8); i++)
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
@@ -140,14 +150,14 @@ NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_strip &strip, n
     state.reference[1] = nh_quad_max(top[1]);
 }
 
-/* Weights of the strip, times the values; and the weights' sums. */
-NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, nh_state &state,
+/* Weights of the strip, times the values; and the weights' sums, of this thread's columns. */
+NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int shares, nh_state &state,
                                float (&output)[2 * NH_STEPS_V][4]) {
     unsigned values[NH_STEPS_V];
     nh_columns_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, work.values);
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
-    nh_for_scores(work, strip, state.reference, [&](float (&scores)[4][4], int row, bool both) {
+    nh_for_scores(work, strip, shares, state.reference, [&](float (&scores)[4][4], int row, bool both) {
         const int pairs = both ? 2 : 1;
 #pragma unroll
         for (int i = 0; i < 8 * pairs; i++) {
@@ -162,6 +172,38 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, nh_st
             nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row + 16 * p);
         }
     });
+}
+
+/* Adds to the sums of a strip's first warp those of the others that share it. By all threads; `some`: that have a strip. */
+NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
+    const int warp = (int)threadIdx.x / 32, share = warp % NH_SPLIT, lane = (int)threadIdx.x % 32;
+    float4 *first = work.shares + warp / NH_SPLIT * (NH_SPLIT - 1) * 32 * NH_SHARE_UNITS + lane;
+    if (some && share) {
+        float4 *to = first + (share - 1) * 32 * NH_SHARE_UNITS;
+#pragma unroll
+        for (int u = 0; u < 2 * NH_STEPS_V; u++)
+            to[32 * u] = make_float4(output[u][0], output[u][1], output[u][2], output[u][3]);
+        to[32 * 2 * NH_STEPS_V] = make_float4(state.sum[0], state.sum[1], 0.f, 0.f);
+    }
+    __syncthreads();
+    if (!some || share) return;
+#pragma unroll 1
+    for (int other = 0; other < NH_SPLIT - 1; other++) {
+        const float4 *from = first + other * 32 * NH_SHARE_UNITS, sums = from[32 * 2 * NH_STEPS_V];
+#pragma unroll
+        for (int u = 0; u < 2 * NH_STEPS_V; u++) {
+            const float4 more = from[32 * u];
+            output[u][0] += more.x;
+            output[u][1] += more.y;
+            output[u][2] += more.z;
+            output[u][3] += more.w;
+        }
+        state.sum[0] += sums.x;
+        state.sum[1] += sums.y;
+    }
+}
+
+NH_DEVICE void nh_add_columns_sums(nh_state &state) {
 #pragma unroll
     for (int half = 0; half < 2; half++)
         state.sum[half] = nh_quad_sum(state.sum[half]);
@@ -188,8 +230,8 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
 
 /* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds outputs
  * by now. By the whole warp. */
-static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int begin, int end, int row) {
-    const nh_work work = nh_work_of(args);
+static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int number, int turn, int begin, int end, int row) {
+    const nh_work work = nh_work_of(args, number, turn);
     const int lane = (int)(threadIdx.x % 32);
     const nh_token token = nh_token_of(work.extents, work.groups, row);
     if (!token.exists) return 0.f;
@@ -210,86 +252,127 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int 
 
 /* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A function of
  * its own, which leaves the common case its registers. */
-static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, int row) {
-    const nh_work work = nh_work_of(args);
+static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, int number, int turn, int row) {
+    const nh_work work = nh_work_of(args, number, turn);
     nh_strip strip;
     nh_strip_locate(work, row, strip);
     nh_strip_load(work, strip);
     nh_state state;
     float output[2 * NH_STEPS_V][4];
     nh_refer_to_largest(work, strip, state);
-    nh_weigh_values(work, strip, state, output);
+    nh_weigh_values(work, strip, 1, state, output);
+    nh_add_columns_sums(state);
     float2 lse = nh_finish(work, strip, state, output);
     const int g = (int)(threadIdx.x % 32) / 4;
     __syncwarp();
     nh_for_spoilt_rows(nh_spoilt(output, 0), nh_spoilt(output, 1), [&](int spoilt) {
-        const float exact = nh_exact_row(args, strip.begin, strip.end, row + spoilt);
+        const float exact = nh_exact_row(args, number, turn, strip.begin, strip.end, row + spoilt);
         if (spoilt == g) lse.x = exact;
         if (spoilt == g + 8) lse.y = exact;
     });
     return lse;
 }
 
-/* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
-NH_DEVICE void nh_store_lse(const nh_work &work, int first, float2 lse) {
-    const int lane = (int)(threadIdx.x % 32), row = first + lane / 4 + lane % 4 * 8;
+/* lse: of rows g and g + 8. own: the token of row lane % 16. */
+NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse) {
+    const int lane = (int)(threadIdx.x % 32);
     float *to = (float *)work.args.tensor[NH_LSE].data;
-    if (!to || lane % 4 > 1) return;
-    const nh_token token = nh_token_of(work.extents, work.groups, row);
-    if (token.exists)
-        to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, token)] = lane % 4 ? lse.y : lse.x;
+    if (!to) return;
+    const float upper = __shfl_sync(~0u, lse.x, lane % 8 * 4), lower = __shfl_sync(~0u, lse.y, lane % 8 * 4);
+    if (own.exists && lane < 16)
+        to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, own)] = lane < 8 ? upper : lower;
 }
 
-/* Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0. */
-NH_DEVICE void nh_attend(const nh_work &work, nh_strip &strip) {
+/* Outputs and LSE of the strip to memory. Weights relative to 1 are within what the storage type and the sums can hold, unless
+ * scores are far from 0. */
+NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state &state,
+                           const float (&output)[2 * NH_STEPS_V][4]) {
     const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
-    nh_state state = {{0.f, 0.f}, {}};
-    float output[2 * NH_STEPS_V][4];
-    nh_strip_load(work, strip);
-    nh_weigh_values(work, strip, state, output);
+    nh_add_columns_sums(state);
     const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most &&
                       !nh_spoilt(output, 0) && !nh_spoilt(output, 1);
-    const float2 lse =
-        __all_sync(~0u, held) ? nh_finish(work, strip, state, output) : nh_attend_again(work.args, strip.row);
+    const float2 lse = __all_sync(~0u, held) ? nh_finish(work, strip, state, output)
+                                             : nh_attend_again(work.args, work.number, work.turn, strip.row);
     __syncwarp();
-    nh_store_rows<NH_DIM_V, NH_WIDEST>(work.args, work.extents, work.groups, NH_O, nh_ahead(work, NH_O), strip.row,
-                                       work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first, 0));
-    nh_store_lse(work, strip.row, lse);
+    const nh_token own = nh_token_of(work.extents, work.groups, strip.row + (int)threadIdx.x % 16);
+    nh_store_strip<NH_DIM_V, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,
+                                        work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first, 0));
+    nh_store_lse(work, own, lse);
 }
 
-/* Keys and values that some query of the block sees, in whole pieces. */
-NH_DEVICE void nh_copy_columns(const nh_work &work) {
-    int begin = 0, end = work.args.tiling.rows;
-    if (work.args.tiling.parts > 1 && work.extents.slots == 1) {
-        const int first = nh_sight_of(work.args, work.extents, work.groups, work.first).first_row;
-        const int last = nh_sight_of(work.args, work.extents, work.groups, work.end - 1).last_row;
-        const int seen = nh_first_rows(work.extents, last) + nh_first_pitch(work.extents);
-        begin = nh_first_rows(work.extents, first) / 16 * 16;
-        end = seen < end ? (seen + 15) / 16 * 16 : end;
+/* The warp's strip, where it has one, or its part of one. By all threads if warps share strips. */
+NH_DEVICE void nh_attend(const nh_work &work, nh_strip &strip, bool some) {
+    nh_state state = {{0.f, 0.f}, {}};
+    float output[2 * NH_STEPS_V][4];
+    if (some) {
+        nh_strip_load(work, strip);
+        nh_weigh_values(work, strip, NH_SPLIT, state, output);
     }
-    nh_copy_rows<NH_DIM, NH_DIM>(work.args, work.extents, work.groups, NH_K, 0, begin, end,
-                                 work.keys + nh_unit_offset(NH_DIM, begin, 0));
-    nh_copy_rows<NH_DIM_V, NH_DIM_V>(work.args, work.extents, work.groups, NH_V, 0, begin, end,
-                                     work.values + nh_unit_offset(NH_DIM_V, begin, 0));
+    if (NH_SPLIT > 1) nh_add_shares(work, some, state, output);
+    if (some && threadIdx.x / 32 % NH_SPLIT == 0) nh_conclude(work, strip, state, output);
+}
+
+/* Rows [begin, end) whose keys and values some query of the block sees, in whole pieces. */
+NH_DEVICE void nh_part_columns(const nh_work &work, int &begin, int &end) {
+    const int first = nh_sight_of(work.args, work.extents, work.groups, work.first).first_row;
+    const int last = nh_sight_of(work.args, work.extents, work.groups, work.end - 1).last_row;
+    const int seen = nh_first_rows(work.extents, last) + nh_first_pitch(work.extents);
+    begin = nh_first_rows(work.extents, first) / 16 * 16;
+    if (seen < end) end = (seen + 15) / 16 * 16;
+}
+
+/* The item's rows; those of the block's queries are among those that they see. */
+NH_DEVICE void nh_copy_item(const nh_work &work) {
+    const nh_cuda_args &args = work.args;
+    const elem *keys = (const elem *)args.tensor[NH_K].data, *values = (const elem *)args.tensor[NH_V].data;
+    const elem *queries = (const elem *)args.tensor[NH_Q].data + nh_ahead(work, NH_Q);
+    int begin = 0, end = args.tiling.rows;
+    if (args.tiling.parts > 1 && work.extents.slots == 1) nh_part_columns(work, begin, end);
+#pragma unroll 1
+    for (int row = begin + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
+        const nh_token token = nh_token_of(work.extents, work.groups, row);
+        nh_copy_row<NH_DIM>(keys + nh_token_offset(args, work.groups, NH_K, token),
+                            work.keys + nh_unit_offset(NH_DIM, row, 0), token.exists);
+        nh_copy_row<NH_DIM_V>(values + nh_token_offset(args, work.groups, NH_V, token),
+                              work.values + nh_unit_offset(NH_DIM_V, row, 0), token.exists);
+        if (row >= work.first && row < work.end)
+            nh_copy_row<NH_DIM>(queries + nh_token_offset(args, work.groups, NH_Q, token),
+                                work.queries + nh_unit_offset(NH_WIDEST, row - work.first, 0), token.exists);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_forward(const __grid_constant__ nh_cuda_args args) {
-    const nh_work work = nh_work_of(args);
-    nh_groups_fill(args, work.item, work.groups);
-    __syncthreads();
-    nh_copy_rows<NH_DIM, NH_WIDEST>(args, work.extents, work.groups, NH_Q, nh_ahead(work, NH_Q), work.first, work.end,
-                                    work.queries);
-    nh_copy_columns(work);
-    nh_columns_fill(args, work.extents, work.groups, work.columns);
+    const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
+    /* the same for all items */
+    const bool keeps = NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_STRIPS;
     nh_strip strip;
-    int row = work.first + (int)(threadIdx.x / 32) * 16;
-    if (row < work.end) nh_strip_locate(work, row, strip);
-    nh_copy_wait();
+    {
+        const nh_work work = nh_work_of(args, (int)blockIdx.x, 0);
+        nh_groups_fill(args, work.item, work.groups);
+    }
     __syncthreads();
 #pragma unroll 1
-    for (; row < work.end; row += 16 * NH_WARPS) {
-        if (row != work.first + (int)(threadIdx.x / 32) * 16) nh_strip_locate(work, row, strip);
-        nh_attend(work, strip);
+    for (int number = (int)blockIdx.x, turn = 0; number < args.tiling.items; number += (int)gridDim.x, turn ^= 1) {
+        const nh_work work = nh_work_of(args, number, turn);
+        const bool first_item = number == (int)blockIdx.x;
+        const int next = number + (int)gridDim.x;
+        int row = work.first + own_row;
+        nh_copy_item(work);
+        if (!NH_EVEN || first_item) nh_columns_fill(args, work.extents, work.groups, work.columns);
+        if (row < work.end && (!keeps || first_item)) nh_strip_locate(work, row, strip);
+        if (next < args.tiling.items && (int)threadIdx.x < args.tiling.groups) {
+            const nh_work later = nh_work_of(args, next, turn ^ 1);
+            nh_groups_fill(args, later.item, later.groups);
+        }
+        nh_copy_wait();
+        __syncthreads();
+        if (NH_SPLIT > 1) nh_attend(work, strip, row < work.end);
+#pragma unroll 1
+        for (; NH_SPLIT == 1 && row < work.end; row += 16 * NH_STRIPS) {
+            if (row != work.first + own_row) nh_strip_locate(work, row, strip);
+            nh_attend(work, strip, true);
+        }
+        __syncthreads();
     }
 }
