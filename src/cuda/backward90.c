@@ -118,9 +118,10 @@ int nh_backward90_best(const struct nh_problem *problem, const struct nh_device 
             if (!walk->offered) continue;
             const struct nh_tiling_count tiles = nh_walk_count(&rows, walk->place);
             const struct nh_backward90_walks walks = walks_of(problem, &tiles, walk->columns, keys);
-            const struct nh_backward90_pair pair = {
-                own, walk->shape,
-                nh_backward90_ns(problem, device->backend, &walks, &walk->prices)};
+            const struct nh_backward90_spans spans =
+                nh_backward90_spans_of(problem, device->backend, &walks, &walk->prices);
+            const struct nh_backward90_pair pair = {own, walk->shape, spans,
+                                                    nh_backward90_ns(&spans)};
             insert(&pair, best, &count);
         }
         known = true;
@@ -159,13 +160,26 @@ void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_
     prices->item += load->item * problem->rank * clock;
 }
 
-double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_backward90_walks *walks,
-                        const struct nh_backward90_prices *prices) {
+struct nh_backward90_spans nh_backward90_spans_of(const struct nh_problem *problem,
+                                                  const struct nh_cuda_device *cuda,
+                                                  const struct nh_backward90_walks *walks,
+                                                  const struct nh_backward90_prices *prices) {
     double copies = (double)(problem->batch * problem->heads);
     double tile = prices->tile + walks->masked / walks->tiles * prices->masks;
-    double busy = copies * (walks->tiles * tile + walks->items * prices->item);
-    return nh_cuda_ending(busy, cuda->multiprocessors * (walks->longest * tile + prices->item));
+    return (struct nh_backward90_spans){
+        .busy = copies * (walks->tiles * tile + walks->items * prices->item),
+        .longest = cuda->multiprocessors * (walks->longest * tile + prices->item),
+    };
+}
+
+void nh_backward90_overlap(const struct nh_backward90_spans *next,
+                           struct nh_backward90_spans *spans) {
+    spans->busy += next->busy;
+    if (next->longest > spans->longest) spans->longest = next->longest;
+}
+
+double nh_backward90_ns(const struct nh_backward90_spans *spans) {
+    return nh_cuda_ending(spans->busy, spans->longest);
 }
 
 void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

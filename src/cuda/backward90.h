@@ -9,9 +9,15 @@
 
 enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_MOST_STAGES = 4, NH_BACKWARD90_KEPT = 3 };
 
+/* Nanoseconds of launches: of their work, spread over the device, and of the block that has most of it. */
+struct nh_backward90_spans {
+    double busy, longest;
+};
+
 /* A tile that blocks own and one that they walk, and what they cost. */
 struct nh_backward90_pair {
     const int32_t *own, *walk;
+    struct nh_backward90_spans spans;
     double ns;
 };
 
@@ -45,10 +51,16 @@ void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_
                               const struct nh_backward90_load *load, double columns,
                               struct nh_backward90_prices *prices);
 
-/* Nanoseconds of the launches that have these prices and walks. */
-double nh_backward90_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_backward90_walks *walks,
-                        const struct nh_backward90_prices *prices);
+struct nh_backward90_spans nh_backward90_spans_of(const struct nh_problem *problem,
+                                                  const struct nh_cuda_device *cuda,
+                                                  const struct nh_backward90_walks *walks,
+                                                  const struct nh_backward90_prices *prices);
+
+/* Adds launches that overlap with those before. */
+void nh_backward90_overlap(const struct nh_backward90_spans *next,
+                           struct nh_backward90_spans *spans);
+
+double nh_backward90_ns(const struct nh_backward90_spans *spans);
 
 /* Adds what a launch asks for to `work`. */
 void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_device *cuda,

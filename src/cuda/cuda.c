@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OLDEST_ARCH = 80 };
+enum { OLDEST_ARCH = 80, OLDEST_OVERLAPPING_ARCH = 90, OLDEST_OVERLAPPING_DRIVER = 12030 };
 
 static int attribute(const struct nh_driver *driver, int name, nh_cu_device device) {
     int value = 0;
@@ -25,14 +25,18 @@ static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_dev
     const struct nh_driver *driver = &cuda->driver;
     nh_cu_device handle;
     char name[64] = "";
+    int version = 0;
     nhood_status status = nh_driver_check(driver, driver->device_get(&handle, ordinal), "device");
     if (status) return status;
     struct nh_cuda_device *opened = nh_allocate(cuda->host, sizeof *opened);
     if (!opened) return NHOOD_ERR_MEMORY;
+    driver->driver_version(&version);
     opened->cuda = cuda;
     opened->handle = handle;
     opened->arch = 10 * attribute(driver, NH_CU_ATTRIBUTE_MAJOR, handle) +
                    attribute(driver, NH_CU_ATTRIBUTE_MINOR, handle);
+    opened->overlaps =
+        opened->arch >= OLDEST_OVERLAPPING_ARCH && version >= OLDEST_OVERLAPPING_DRIVER;
     opened->multiprocessors = attribute(driver, NH_CU_ATTRIBUTE_MULTIPROCESSORS, handle);
     opened->shared_bytes_per_block =
         attribute(driver, NH_CU_ATTRIBUTE_SHARED_BYTES_PER_BLOCK, handle);

@@ -23,6 +23,8 @@ struct nh_cuda_device {
     /* compute capability, 90 for 9.0 */
     int32_t arch;
     int32_t multiprocessors;
+    /* a launch may begin before the one before it has ended, in graphs, too: sm_90, CUDA 12.3 */
+    bool overlaps;
     int64_t shared_bytes_per_block, shared_bytes_per_multiprocessor, l2_bytes;
     /* 0; or, for tests, kernels note the tiles they multiply, up to so many per item: kernels/tile_note.cuh */
     int32_t noted_tiles;

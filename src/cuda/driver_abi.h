@@ -43,6 +43,20 @@ enum {
 enum { NH_CU_CAPTURE_RELAXED = 2 };
 enum { NH_CU_EVENT_DEFAULT = 0, NH_CU_STREAM_NON_BLOCKING = 1 };
 
+/* CUlaunchAttribute */
+struct nh_cu_launch_attribute {
+    int id, pad, value[16];
+};
+enum { NH_CU_LAUNCH_OVERLAPS = 6 }; /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+
+/* CUlaunchConfig */
+struct nh_cu_launch {
+    unsigned grid[3], block[3], shared_bytes;
+    nh_cu_stream stream;
+    struct nh_cu_launch_attribute *attribute;
+    unsigned attributes;
+};
+
 /* CUtensorMap: opaque, 128 bytes; aligned to 64 before CUDA 13. */
 struct nh_cu_tensor_map {
     _Alignas(128) uint64_t word[16];

@@ -63,7 +63,7 @@ static struct nh_backward90_load load_of(const struct nh_problem *problem) {
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 19500, sums = 2.53;
+    const double launches_ns = 14300, sums = 2.53;
     const struct nh_cuda_device *cuda = device->backend;
     double rows = (double)(problem->batch * problem->tokens * problem->heads);
     double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
@@ -79,7 +79,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
         nh_backward90_count(problem, cuda, &walks, &load, count);
         count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda) + sums_ns;
     }
-    return nh_backward90_ns(problem, cuda, &walks, &prices) + sums * sums_ns + launches_ns;
+    const struct nh_backward90_spans spans = nh_backward90_spans_of(problem, cuda, &walks, &prices);
+    return nh_backward90_ns(&spans) + sums * sums_ns + launches_ns;
 }
 
 static bool offer(const struct nh_problem *problem, const struct nh_device *device,
@@ -172,6 +173,7 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
     bind_sums(&step, problem, sums);
     nh_fused90_add_twins(&step, problem);
     step.map[step.maps++] = nh_fused90_sums_map(problem, sums->extent, sums->columns, walk);
+    step.overlaps = true;
     step.shared_bytes += beside;
     return nh_cuda_step_add(operation, &step, &spec);
 }
@@ -190,6 +192,7 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
     step.threads = THREADS;
     step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
     step.outputs = BIT(D_Q);
+    step.overlaps = true;
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

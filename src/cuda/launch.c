@@ -58,8 +58,17 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
 
 static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io,
-                           const int64_t slab[2]) {
+                           const int64_t slab[2], bool overlaps) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
+    struct nh_cu_launch_attribute overlap = {.id = NH_CU_LAUNCH_OVERLAPS, .value = {1}};
+    const struct nh_cu_launch config = {
+        .grid = {(unsigned)step->grid[0], (unsigned)step->grid[1], (unsigned)step->grid[2]},
+        .block = {(unsigned)step->threads, 1, 1},
+        .shared_bytes = (unsigned)step->shared_bytes,
+        .stream = (nh_cu_stream)io->stream,
+        .attribute = &overlap,
+        .attributes = overlaps,
+    };
     struct nh_cuda_args args;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {&args, map};
@@ -69,9 +78,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
     /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
     return nh_driver_check(
         driver,
-        driver->launch((nh_cu_function)(void *)step->kernel.handle, (unsigned)step->grid[0],
-                       (unsigned)step->grid[1], (unsigned)step->grid[2], (unsigned)step->threads, 1,
-                       1, (unsigned)step->shared_bytes, (nh_cu_stream)io->stream, parameters, NULL),
+        driver->launch(&config, (nh_cu_function)(void *)step->kernel.handle, parameters, NULL),
         "launch");
 }
 
@@ -86,10 +93,13 @@ static bool wanted(const struct nh_cuda_step *step, const nhood_io *io) {
 static nhood_status run_steps(const struct nh_cuda_operation *operation, const nhood_io *io,
                               const int64_t slab[2], bool after_slabs) {
     nhood_status status = NHOOD_OK;
+    bool follows = false; /* the step before this one */
     for (int32_t i = 0; !status && i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
-        if (step->after_slabs == after_slabs && wanted(step, io))
-            status = launch(operation, step, io, slab);
+        bool launched = step->after_slabs == after_slabs && wanted(step, io);
+        bool overlaps = follows && step->overlaps && operation->device->overlaps;
+        if (launched) status = launch(operation, step, io, slab, overlaps);
+        follows = launched;
     }
     return status;
 }

@@ -34,6 +34,9 @@ struct nh_cuda_step {
     int64_t shared_bytes;
     /* Not part of the slabs: launched once, after them. Comes after the steps that are. */
     bool after_slabs;
+    /* If the step right before it was launched, too, and the device can, it begins as soon as that one lets it
+     * (kernels/overlap.cuh): its kernel waits for what it needs, and does not end before the other has. */
+    bool overlaps;
     /* Launched only if one of these tensors is given; 0: always. Bits 1 << NHOOD_D_Q .. */
     uint32_t outputs;
     struct nh_cuda_args args;

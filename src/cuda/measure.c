@@ -51,18 +51,23 @@ static nhood_status measure_peak(struct nh_cuda_device *device, const struct nh_
     struct nh_kernel kernel;
     int64_t rounds = 2000;
     void *nowhere = NULL, *parameters[] = {&rounds, &nowhere};
-    unsigned blocks = (unsigned)(BLOCKS_PER_MULTIPROCESSOR * device->multiprocessors);
+    const struct nh_cu_launch config = {
+        .grid = {(unsigned)(BLOCKS_PER_MULTIPROCESSOR * device->multiprocessors), 1, 1},
+        .block = {THREADS, 1, 1},
+        .stream = timer->stream,
+    };
     nhood_status status = nh_kernel_get(device, &peak.spec, 0, &kernel);
     for (int run = 0; !status && run < RUNS; run++) {
         double seconds = 0;
         driver->event_record(timer->start, timer->stream);
-        status = nh_driver_check(driver,
-                                 driver->launch((nh_cu_function)(void *)kernel.handle, blocks, 1, 1,
-                                                THREADS, 1, 1, 0, timer->stream, parameters, NULL),
-                                 "measuring");
+        status = nh_driver_check(
+            driver,
+            driver->launch(&config, (nh_cu_function)(void *)kernel.handle, parameters, NULL),
+            "measuring");
         driver->event_record(timer->end, timer->stream);
         if (!status) status = nh_cuda_timer_read(timer, &seconds);
-        double rate = peak.flops_per_thread_round * (double)rounds * blocks * THREADS / seconds;
+        double rate =
+            peak.flops_per_thread_round * (double)rounds * config.grid[0] * THREADS / seconds;
         if (!status && rate > *flops_per_s) *flops_per_s = rate;
     }
     return status;

@@ -286,6 +286,7 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
     if (!status && problem->has_bias) status = nh_cuda_add_bias_sum(operation, problem, *step);
     if (!status) status = prepare(operation, problem, NH_SMALL_BACKWARD_KEY, value, step, &spec);
     step->outputs = 1u << NHOOD_D_K | 1u << NHOOD_D_V;
+    step->overlaps = true;
     return status ? status : nh_cuda_step_add(operation, step, &spec);
 }
 

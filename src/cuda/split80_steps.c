@@ -24,6 +24,7 @@ static void step_init(const struct builder *builder, const int32_t *side, bool i
     nh_cuda_step_init(step, problem);
     nh_cuda_bind_workspace(step, problem, NH_DELTA, builder->stats, 4);
     step->threads = 32 * side[SPLIT80_WARPS];
+    step->overlaps = true;
     step->shared_bytes = nh_split80_shared_bytes(problem, side, inverse);
 }
 

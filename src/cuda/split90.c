@@ -7,6 +7,7 @@
 #include "cuda_solvers.h"
 #include "load.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -119,53 +120,56 @@ static struct nh_backward90_prices prices_of(const struct nh_problem *problem,
     return prices;
 }
 
-/* What the launches ask for is added to `work`, if there is one. */
-static double passes_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_backward90_walks *walks, double bias, bool keys,
-                        struct nh_count *work) {
+/* Adds launches that overlap with those before, and what they ask for to `work`, if there is one. */
+static void add_passes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       const struct nh_backward90_walks *walks, double bias, bool keys,
+                       struct nh_backward90_spans *spans, struct nh_count *work) {
     for (enum nh_split90_pass pass = 0; work && pass < NH_SPLIT90_PASSES; pass++) {
         const struct nh_backward90_load load = load_of(problem, pass, bias);
         if (facts[pass].keys == keys && nh_split90_used(problem, pass))
             nh_backward90_count(problem, cuda, walks, &load, work);
     }
     const struct nh_backward90_prices prices = prices_of(problem, cuda, walks->columns, bias, keys);
-    return nh_backward90_ns(problem, cuda, walks, &prices);
+    const struct nh_backward90_spans added = nh_backward90_spans_of(problem, cuda, walks, &prices);
+    nh_backward90_overlap(&added, spans);
 }
 
-static double side_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                      const int32_t own[3], const int32_t walk[3], bool keys,
-                      struct nh_count *work) {
+static void add_side(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int32_t own[3], const int32_t walk[3], bool keys,
+                     struct nh_backward90_spans *spans, struct nh_count *work) {
     const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
-    return passes_ns(problem, cuda, &walks, bias_weight(problem, own, walk, keys), keys, work);
+    add_passes(problem, cuda, &walks, bias_weight(problem, own, walk, keys), keys, spans, work);
 }
 
 /* Extra tokens' gradients: blocks that own them share the queries out evenly. */
-static double extra_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       struct nh_count *work) {
-    if (!problem->extra_tokens) return 0;
+static void add_extra(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      struct nh_backward90_spans *spans, struct nh_count *work) {
+    if (!problem->extra_tokens) return;
     struct nh_backward90_walks walks = {.items = (double)cuda->multiprocessors /
                                                  (double)(problem->batch * problem->heads)};
     const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
     walks.columns = (double)nh_backward90_rows(walk);
-    return passes_ns(problem, cuda, &walks, 0, true, work);
+    add_passes(problem, cuda, &walks, 0, true, spans, work);
 }
 
 /* Only the launch for the stats waits for memory. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 17900, stats = 4.1;
+    const double launches_ns = 14300, stats = 4.1;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double stats_bytes =
         2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
+    struct nh_backward90_spans spans = {0, 0};
     if (count) {
         *count = (struct nh_count){.tiles = 0};
         count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     }
-    double ns = side_ns(problem, cuda, value + QUERY_OWN, value + QUERY_WALK, false, count) +
-                side_ns(problem, cuda, value + KEY_OWN, value + KEY_WALK, true, count) +
-                extra_ns(problem, cuda, count);
-    return ns + stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
+    add_side(problem, cuda, value + QUERY_OWN, value + QUERY_WALK, false, &spans, count);
+    add_side(problem, cuda, value + KEY_OWN, value + KEY_WALK, true, &spans, count);
+    add_extra(problem, cuda, &spans, count);
+    return nh_backward90_ns(&spans) + stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s +
+           launches_ns;
 }
 
 /* ---- configs ---- */
@@ -194,20 +198,42 @@ static bool offer_keys(const struct nh_problem *problem, const struct nh_device 
     return offer(problem, device, own, walk, true, prices);
 }
 
+struct both {
+    const struct nh_backward90_pair *query, *key;
+    double ns;
+};
+
+static int by_time(const void *left, const void *right) {
+    const struct both *a = left, *b = right;
+    return (a->ns > b->ns) - (a->ns < b->ns);
+}
+
+/* Launches for queries and keys overlap, so what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
+    struct both both[NH_BACKWARD90_KEPT * NH_BACKWARD90_KEPT];
     const size_t tile_bytes = 3 * sizeof(int32_t);
     int queries = nh_backward90_best(problem, device, false, offer_queries, query),
         keys = nh_backward90_best(problem, device, true, offer_keys, key), count = 0;
+    struct nh_backward90_spans extra = {0, 0};
+    add_extra(problem, device->backend, &extra, NULL);
     for (int q = 0; q < queries; q++)
-        for (int k = 0; k < keys && count < capacity; k++) {
-            int32_t *value = config[count++].value;
-            memcpy(value + QUERY_OWN, query[q].own, tile_bytes);
-            memcpy(value + QUERY_WALK, query[q].walk, tile_bytes);
-            memcpy(value + KEY_OWN, key[k].own, tile_bytes);
-            memcpy(value + KEY_WALK, key[k].walk, tile_bytes);
+        for (int k = 0; k < keys; k++) {
+            struct nh_backward90_spans spans = query[q].spans;
+            nh_backward90_overlap(&key[k].spans, &spans);
+            nh_backward90_overlap(&extra, &spans);
+            both[count++] = (struct both){&query[q], &key[k], nh_backward90_ns(&spans)};
         }
+    qsort(both, (size_t)count, sizeof *both, by_time);
+    count = count < capacity ? count : capacity;
+    for (int i = 0; i < count; i++) {
+        int32_t *value = config[i].value;
+        memcpy(value + QUERY_OWN, both[i].query->own, tile_bytes);
+        memcpy(value + QUERY_WALK, both[i].query->walk, tile_bytes);
+        memcpy(value + KEY_OWN, both[i].key->own, tile_bytes);
+        memcpy(value + KEY_WALK, both[i].key->walk, tile_bytes);
+    }
     return count;
 }
 
@@ -232,6 +258,7 @@ nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_c
     if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
     step->shared_bytes += own_bytes(problem, own, walk, pass);
     step->outputs = facts[pass].outputs;
+    step->overlaps = true;
     return NHOOD_OK;
 }
 

@@ -26,6 +26,7 @@ nhood_status nh_spoilt_add_again(struct nh_cuda_operation *operation,
     nh_kernel_define(&spec, "NH_GROUP", lanes);
     nh_kernel_define(&spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
+    step->overlaps = true;
     step->threads = THREADS;
     step->grid[0] = BLOCKS_PER_MULTIPROCESSOR * operation->device->multiprocessors;
     return nh_cuda_step_add(operation, step, &spec);

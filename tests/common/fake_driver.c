@@ -244,31 +244,30 @@ static nh_cu_result fake_kernel_set(int attribute, int value, nh_cu_kernel kerne
     return 0;
 }
 
-static nh_cu_result fake_launch(nh_cu_function function, unsigned grid_x, unsigned grid_y,
-                                unsigned grid_z, unsigned block_x, unsigned block_y,
-                                unsigned block_z, unsigned shared_bytes, nh_cu_stream stream,
+static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_function function,
                                 void **parameters, void **extra) {
-    (void)block_y, (void)block_z, (void)extra;
+    const unsigned *grid = config->grid, *block = config->block;
+    (void)extra;
     MAY_FAIL("launch");
     /* The hardware's limits. */
-    if (!grid_x || grid_x > INT32_MAX || !grid_y || grid_y > 65535 || !grid_z || grid_z > 65535 ||
-        !block_x || block_x > 1024)
+    if (!grid[0] || grid[0] > INT32_MAX || !grid[1] || grid[1] > 65535 || !grid[2] ||
+        grid[2] > 65535 || !block[0] || block[0] > 1024)
         return FAKE_ERROR;
     pthread_mutex_lock(&lock);
     int allowed = *allowed_for(function);
-    if ((int)shared_bytes > (allowed > UNASKED_SHARED_BYTES ? allowed : UNASKED_SHARED_BYTES)) {
+    if ((int)config->shared_bytes >
+        (allowed > UNASKED_SHARED_BYTES ? allowed : UNASKED_SHARED_BYTES)) {
         pthread_mutex_unlock(&lock);
         return FAKE_ERROR;
     }
     if (fake.launch_count < FAKE_LAUNCHES) {
         struct fake_launch *launch = &fake.launch[fake.launch_count];
         snprintf(launch->kernel, sizeof launch->kernel, "%s", (const char *)(void *)function);
-        launch->grid[0] = grid_x;
-        launch->grid[1] = grid_y;
-        launch->grid[2] = grid_z;
-        launch->threads = block_x;
-        launch->shared_bytes = shared_bytes;
-        launch->stream = stream;
+        memcpy(launch->grid, grid, sizeof launch->grid);
+        launch->threads = block[0];
+        launch->shared_bytes = config->shared_bytes;
+        launch->stream = config->stream;
+        launch->overlaps = config->attributes && config->attribute->id == NH_CU_LAUNCH_OVERLAPS;
         launch->device = current_device();
         launch->args = *(const struct nh_cuda_args *)parameters[0];
     }

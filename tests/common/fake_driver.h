@@ -15,6 +15,7 @@ struct fake_launch {
     char kernel[64];
     unsigned grid[3], threads, shared_bytes;
     void *stream;
+    bool overlaps;
     /* of the context that was current */
     int device;
     struct nh_cuda_args args;

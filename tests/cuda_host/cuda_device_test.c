@@ -119,6 +119,27 @@ static void check_other_device(void) {
     fixture_close(&f, "another device");
 }
 
+/* Launches overlap where the device and, in graphs, the driver can. */
+static void check_overlaps(void) {
+    static const struct {
+        int arch;
+        const char *version;
+        bool overlaps;
+    } row[] = {
+        {90, "12030", true}, {120, "13000", true}, {90, "12020", false}, {89, "13000", false}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct fixture f;
+        fake_driver_reset(row[i].arch);
+        setenv("FAKE_VERSION", row[i].version, 1);
+        CHECK(fixture_open(&f, "") == NHOOD_OK, "%s", nhood_last_error());
+        const struct nh_cuda_device *device = f.device[0].backend;
+        CHECK(device->overlaps == row[i].overlaps, "arch %d, driver %s", row[i].arch,
+              row[i].version);
+        fixture_close(&f, "overlaps");
+    }
+    unsetenv("FAKE_VERSION");
+}
+
 static void *plan_on_thread(void *argument) {
     struct nh_operation *operation;
     nhood_io io;
@@ -169,6 +190,7 @@ int main(void) {
     check_primary();
     check_callers();
     check_other_device();
+    check_overlaps();
     check_threads();
     check_capturing();
     return test_result();

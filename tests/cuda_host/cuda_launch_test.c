@@ -125,7 +125,8 @@ static void check_grid_limits(void) {
     CHECK(operation.count == 0, "%d steps", (int)operation.count);
 }
 
-/* Runs a backward with these outputs only; returns the kernels' names, joined. */
+/* Runs a backward with these outputs only; returns the kernels' names, joined, with a plus for launches that overlap with
+ * the one before. */
 static const char *backward_kernels(const struct nh_operation *operation,
                                     const struct nh_problem *problem, uint32_t outputs) {
     static char names[512];
@@ -137,7 +138,8 @@ static const char *backward_kernels(const struct nh_operation *operation,
     names[0] = '\0';
     for (int i = 0; i < fake.launch_count; i++) {
         size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? " " : "", fake.launch[i].kernel);
+        snprintf(names + used, sizeof names - used, "%s%s%s", i ? " " : "",
+                 fake.launch[i].overlaps ? "+" : "", fake.launch[i].kernel);
         for (int32_t t = NHOOD_D_Q; t < NHOOD_TENSOR_COUNT; t++)
             CHECK(!(outputs >> t & 1) == !fake.launch[i].args.tensor[t].data, "%s: tensor %d",
                   fake.launch[i].kernel, (int)t);
@@ -177,6 +179,42 @@ static void check_left_out(void) {
               fake.launch[0].args.tensor[NH_O].data == address_of(NHOOD_O),
           "LSE left out");
     operation->destroy(operation);
+}
+
+static void check_overlaps_of(const struct nh_solver *solver, const char *text, uint32_t outputs,
+                              const char *expected) {
+    struct nh_problem problem;
+    struct nh_operation *operation;
+    read_problem(text, &problem);
+    CHECK(!build_first(solver, &problem, &f.device[0], &operation), "%s", nhood_last_error());
+    const char *kernels = backward_kernels(operation, &problem, outputs);
+    CHECK(strcmp(kernels, expected) == 0, "%s, outputs %x: %s", text, outputs, kernels);
+    operation->destroy(operation);
+}
+
+/* A launch overlaps with the one before it in the list alone: where that is left out, it may need what came before. */
+static void check_overlaps(void) {
+    enum { D_Q = 1u << NHOOD_D_Q, D_K = 1u << NHOOD_D_K, D_BIAS = 1u << NHOOD_D_BIAS };
+    const char *plain = "bwd:f16:b1h1d64:16x16:w7x7", *wide = "bwd:f16:b1h1d256:16x16:w7x7",
+               *biased = "bwd:f16:b1h1d64:16x16:w7x7:rpb";
+    const struct nh_solver *split = &nh_solver_cuda_split90, *joint = &nh_solver_cuda_joint90;
+    uint32_t all = D_Q | D_K | 1u << NHOOD_D_V;
+    check_overlaps_of(split, plain, all, "backward_stats +split90_query +split90_key");
+    check_overlaps_of(split, plain, D_Q, "backward_stats +split90_query");
+    check_overlaps_of(split, plain, D_K, "backward_stats split90_key");
+    check_overlaps_of(split, wide, all, "backward_stats +split90_query +split90_key +split90_key");
+    check_overlaps_of(split, biased, all | D_BIAS,
+                      "backward_stats +split90_query +small_bias_sum +split90_key");
+    check_overlaps_of(split, biased, all, "backward_stats +split90_query split90_key");
+    check_overlaps_of(joint, plain, all, "backward_stats +joint90 +joint90_convert +joint90_again");
+    check_overlaps_of(joint, plain, D_K, "backward_stats +joint90 joint90_again");
+    check_overlaps_of(&nh_solver_cuda_split80, plain, all,
+                      "backward_stats +split80_backward +split80_backward");
+    check_overlaps_of(&nh_solver_cuda_small, plain, all,
+                      "small_backward_query +small_backward_key");
+    ((struct nh_cuda_device *)f.device[0].backend)->overlaps = false;
+    check_overlaps_of(split, plain, all, "backward_stats split90_query split90_key");
+    ((struct nh_cuda_device *)f.device[0].backend)->overlaps = true;
 }
 
 static struct nh_operation *tiled(const char *text, struct nh_problem *problem) {
@@ -281,6 +319,7 @@ int main(void) {
     check_large();
     check_grid_limits();
     check_left_out();
+    check_overlaps();
     check_shared_kernel();
     check_alignment();
     check_vector();

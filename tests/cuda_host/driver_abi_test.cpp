@@ -56,6 +56,7 @@ SAME(NH_CU_FUNCTION_LOCAL_BYTES, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
 SAME(NH_CU_FUNCTION_REGISTERS, CU_FUNC_ATTRIBUTE_NUM_REGS);
 SAME(NH_CU_FUNCTION_SHARED_BYTES, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(NH_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(NH_CU_LAUNCH_OVERLAPS, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
 SAME(NH_CU_EVENT_DEFAULT, CU_EVENT_DEFAULT);
 SAME(NH_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(NH_CU_TENSOR_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
@@ -70,6 +71,14 @@ SAME(NH_CU_TENSOR_PROMOTE_256B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 static_assert(sizeof(nh_cu_tensor_map) == sizeof(CUtensorMap));
 static_assert(alignof(nh_cu_tensor_map) >= alignof(CUtensorMap));
 static_assert(sizeof(nh_cu_pointer) == sizeof(CUdeviceptr));
+static_assert(sizeof(nh_cu_launch) == sizeof(CUlaunchConfig));
+static_assert(offsetof(nh_cu_launch, block) == offsetof(CUlaunchConfig, blockDimX));
+static_assert(offsetof(nh_cu_launch, shared_bytes) == offsetof(CUlaunchConfig, sharedMemBytes));
+static_assert(offsetof(nh_cu_launch, stream) == offsetof(CUlaunchConfig, hStream));
+static_assert(offsetof(nh_cu_launch, attribute) == offsetof(CUlaunchConfig, attrs));
+static_assert(offsetof(nh_cu_launch, attributes) == offsetof(CUlaunchConfig, numAttrs));
+static_assert(sizeof(nh_cu_launch_attribute) == sizeof(CUlaunchAttribute));
+static_assert(offsetof(nh_cu_launch_attribute, value) == offsetof(CUlaunchAttribute, value));
 
 } // namespace
 

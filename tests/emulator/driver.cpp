@@ -175,16 +175,17 @@ nh_cu_result cuKernelSetAttribute(int, int value, nh_cu_kernel kernel, nh_cu_dev
     shared_bytes_allowed[kernel] = value;
     return NH_CU_SUCCESS;
 }
-nh_cu_result cuLaunchKernel(nh_cu_function function, unsigned grid_x, unsigned grid_y,
-                            unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                            unsigned shared_bytes, nh_cu_stream, void **parameters, void **) {
-    bool grid_fits =
-        grid_x && grid_x <= INT32_MAX && grid_y && grid_y <= 65535 && grid_z && grid_z <= 65535;
-    bool block_fits = block_x && block_x <= emulator::MOST_THREADS && block_y == 1 && block_z == 1;
+nh_cu_result cuLaunchKernelEx(const nh_cu_launch *config, nh_cu_function function,
+                              void **parameters, void **) {
+    const unsigned *grid = config->grid, *block = config->block;
+    bool grid_fits = grid[0] && grid[0] <= INT32_MAX && grid[1] && grid[1] <= 65535 && grid[2] &&
+                     grid[2] <= 65535;
+    bool block_fits =
+        block[0] && block[0] <= emulator::MOST_THREADS && block[1] == 1 && block[2] == 1;
     if (!grid_fits || !block_fits) return FAILED;
     std::lock_guard<std::mutex> lock(one_launch);
-    if ((int)shared_bytes > allowed_for(function)) return FAILED;
-    emulator::run_grid({grid_x, grid_y, grid_z}, block_x, shared_bytes,
+    if ((int)config->shared_bytes > allowed_for(function)) return FAILED;
+    emulator::run_grid({grid[0], grid[1], grid[2]}, block[0], config->shared_bytes,
                        (void (*)(void **))(void *)function, parameters);
     return NH_CU_SUCCESS;
 }

@@ -11,6 +11,10 @@ inline void ptx_fence_mbarrier_init_release_cluster(const char *) {
 }
 inline void ptx_fence_proxy_async_shared__cta(const char *) {
 }
+inline void ptx_griddepcontrol_wait(const char *) {
+}
+inline void ptx_griddepcontrol_launch_dependents(const char *) {
+}
 inline void ptx_setmaxnreg_dec_sync_aligned_u32(const char *, int) {
 }
 inline void ptx_setmaxnreg_inc_sync_aligned_u32(const char *, int) {

@@ -1,12 +1,14 @@
 /* What the fused backward needs to know of a query, four numbers in a row so that the copy engine can move them:
  * LSE in powers of two, delta = rowsum(dO * O) - dLSE, and two zeros. Laid out [B, H, X, Y, Z, 4], f32. Where dQ will
  * be summed in memory, in rows of NH_SUM_COLUMNS (0: nowhere), its row is set to zero. */
+#include "overlap.cuh"
 #include "query_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     backward_stats(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
     const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE], &to = args.tensor[NH_DELTA];
+    nh_let_next_begin();
     unsigned *queue = (unsigned *)args.tensor[NH_QUEUE].data;
     if (queue && blockIdx.x == 0 && threadIdx.x < 2) queue[threadIdx.x] = 0;
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {

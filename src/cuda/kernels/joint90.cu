@@ -16,6 +16,7 @@
 #define CONSUMER_REGISTERS 232
 #include "fused90_key.cuh"
 #include "item_queue.cuh"
+#include "overlap.cuh"
 
 /* Columns of dQ that are computed, and how many parts they are cut into: two warpgroups share 64 queries, or have 64
  * each. */
@@ -259,5 +260,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_la
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     joint90(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    nh_wait_for_launches();
+    nh_let_next_begin();
     run_block<joint_layout, 2>(args, maps);
 }

@@ -5,11 +5,14 @@
 #define NH_VECTORS 2
 #define NH_RESIDENT 0
 #define NH_BIASED 0
+#include "overlap.cuh"
 #include "query_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_convert(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
     int run = nh_lane();
+    nh_wait_for_launches();
+    nh_let_next_begin();
     if (16 * run >= args.dim) return; /* what fills up a row may be anything */
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
         nh_query query = nh_query_of(args, row, args.heads);

@@ -5,6 +5,7 @@
 #define NH_INVERSE 1
 #define NH_STOPS 1
 #define NH_BIAS_STARTS 1
+#include "overlap.cuh"
 #include "small_exact_gradient.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
@@ -166,6 +167,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_penalties_fill(shared.penalties);
     }
     nh_tables_start(args, shared.tables, shared.ring.scene);
+    nh_wait_for_launches();
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int member, unsigned barrier) {
@@ -238,6 +240,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_penalties_fill(shared.penalties);
     }
     nh_tables_start(args, shared.tables, shared.scene);
+    nh_wait_for_launches();
     __syncthreads();
     if (threadIdx.x / 32 == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
     __syncthreads();

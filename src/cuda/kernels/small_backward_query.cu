@@ -6,6 +6,7 @@
 #define NH_BIAS_STARTS 1
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "small_bias_gradient.cuh"
+#include "overlap.cuh"
 #include "small_exact_gradient.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
@@ -169,6 +170,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    nh_let_next_begin();
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
     if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
@@ -213,6 +215,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_query(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    nh_let_next_begin();
     nh_key_halo &halo = shared.halo[0];
     nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;

@@ -1,5 +1,6 @@
 /* The gradient of relative bias from the shares that a backward kernel left in the workspace: 32 entries of a head per
  * block, the shares split over its warps and added in a fixed order. */
+#include "overlap.cuh"
 #include "prelude.cuh"
 
 __shared__ float part[NH_BIAS_SUM_WARPS][32];
@@ -12,6 +13,8 @@ extern "C" __global__ void __launch_bounds__(32 * NH_BIAS_SUM_WARPS)
     const int shares = (int)(partial.head / NH_BIAS_COUNT);
     const float *from = (const float *)partial.data + head * partial.head + entry;
     float sum = 0.f;
+    nh_let_next_begin();
+    nh_wait_for_launches();
     if (entry < NH_BIAS_COUNT) {
 #pragma unroll 8
         for (int share = warp; share < shares; share += NH_BIAS_SUM_WARPS)

@@ -14,6 +14,7 @@
 #define NH_POSITION int
 #include "bias_gradient.cuh"
 #include "exact_gradient.cuh"
+#include "overlap.cuh"
 
 struct nh_shared {
     elem rows[NH_ROWS * NH_PITCH_K], rows2[NH_ROWS * NH_PITCH_V];
@@ -253,11 +254,7 @@ NH_DEVICE void nh_do_item(const nh_cuda_args &args, unsigned item, struct nh_sha
     nh_finish(args, item, block, gradient, gradient2, first_row, rows, rows2);
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    split80_backward(const __grid_constant__ nh_cuda_args args) {
-    extern __shared__ __align__(16) char nh_shared_memory[];
-    struct nh_shared &shared = *(struct nh_shared *)nh_shared_memory;
-    if (!NH_BIAS_GRADIENT) return nh_do_item(args, blockIdx.x, shared);
+NH_DEVICE void nh_do_items(const nh_cuda_args &args, struct nh_shared &shared) {
     nh_bias_table_clear(args);
 #pragma unroll 1
     for (unsigned turn = nh_bias_share(args); turn < nh_bias_turns(args);
@@ -265,4 +262,19 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         nh_do_item(args, nh_bias_item(args, turn), shared);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    split80_backward(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    struct nh_shared &shared = *(struct nh_shared *)nh_shared_memory;
+    /* those that own keys need the stats alone, as in split90_key.cu */
+    if (!NH_INVERSE) nh_wait_for_launches();
+    nh_let_next_begin();
+    if (NH_BIAS_GRADIENT) {
+        nh_do_items(args, shared);
+    } else {
+        nh_do_item(args, blockIdx.x, shared);
+    }
+    if (NH_INVERSE) nh_wait_for_launches();
 }

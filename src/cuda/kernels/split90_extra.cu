@@ -6,6 +6,7 @@
  * NH_P and NH_D_S hold the sums of dK and of dV, f32, [share, batch, head, token, dim]: strides axis[0], batch, head,
  * axis[2]. tiling: tiles of the grid per axis, extra_tiles, and items, one per share of a tile of extra tokens. */
 #include "fused90_key.cuh"
+#include "overlap.cuh"
 
 struct maps {
     nh_tensor_map map[KEY_MAPS];
@@ -105,5 +106,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const extra_la
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_extra(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    nh_let_next_begin();
     run_block<extra_layout>(args, maps);
+    nh_wait_for_launches();
 }

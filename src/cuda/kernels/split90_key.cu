@@ -1,5 +1,6 @@
 /* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold
- * the sums of both there is a launch for each. */
+ * the sums of both there is a launch for each. It needs the stats alone, which the launch for dQ has waited for before
+ * this one could begin; so it only has to end after that one, too. */
 #if NH_BIASED
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 56
@@ -8,6 +9,7 @@
 #endif
 #include "fused90_bias.cuh"
 #include "fused90_key_end.cuh"
+#include "overlap.cuh"
 
 struct maps {
     nh_tensor_map map[KEY_MAPS * MAP_VARIANTS];
@@ -68,5 +70,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_key(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    nh_let_next_begin();
     run_block<biased_layout, 1, NH_BIASED>(args, maps);
+    nh_wait_for_launches();
 }

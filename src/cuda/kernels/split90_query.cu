@@ -15,6 +15,7 @@
 #include "fused90_again.cuh"
 #include "fused90_bias_gradient.cuh"
 #include "naive_backward_query.cuh"
+#include "overlap.cuh"
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
@@ -185,5 +186,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    nh_wait_for_launches();
+    nh_let_next_begin();
     run_block<shared_layout, 1, NH_BIASED>(args, maps);
 }

@@ -3,9 +3,11 @@
  * what they attend and nothing else. */
 #pragma once
 #include "naive.cuh"
+#include "overlap.cuh"
 
 /* What the launches before have noted. */
 __device__ __forceinline__ bool nh_any_spoilt(const nh_cuda_args &args) {
+    nh_wait_for_launches();
     return ((const unsigned *)args.tensor[NH_QUEUE].data)[1] != 0;
 }
 
