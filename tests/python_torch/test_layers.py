@@ -66,6 +66,17 @@ def test_layer_refuses(arguments, text):
         nt.NeighborhoodAttention2D(**{**dict(embed_dim=16, num_heads=4, kernel_size=3), **arguments})
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_traced_layer():
+    layer = nt.NeighborhoodAttention2D(16, 4, 3, rel_pos_bias=True).eval()
+    x, larger = torch.randn(1, 6, 6, 16), torch.randn(2, 9, 7, 16)
+    with torch.no_grad():
+        traced = torch.jit.trace(layer, x)
+        assert torch.equal(traced(x), layer(x))
+        assert torch.equal(traced(larger), layer(larger))
+
+
 def test_layer_refuses_input():
     with pytest.raises(ValueError, match=r"x.shape = \(6, 6, 16\) has 3 axes, not 4"):
         nt.NeighborhoodAttention2D(16, 4, 3)(torch.zeros(6, 6, 16))
