@@ -55,7 +55,7 @@ Fiber fibers[MOST_THREADS];
 unsigned threads, bytes_of_block;
 jmp_buf scheduler;
 ucontext_t scheduler_context;
-bool progress;
+bool progress, idle; // in this round; in the last one, so that what is slow has its turn
 Barrier block;
 Warp warps[MOST_THREADS / WARP];
 std::map<unsigned, Effects> boxes;
@@ -172,6 +172,7 @@ void check_block() {
 // Every other block runs its threads backwards: an order that only happens to be right shows.
 void run_block(bool backwards) {
     prepare_block();
+    idle = false;
     for (unsigned left = threads; left;) {
         progress = false;
         for (unsigned i = 0; i < threads; i++) {
@@ -180,7 +181,10 @@ void run_block(bool backwards) {
             resume(thread);
             if (fibers[thread].done) left--, progress = true;
         }
-        if (progress) continue;
+        if (progress || !idle) {
+            idle = !progress;
+            continue;
+        }
         for (unsigned i = 0; i < threads; i += WARP)
             if (!fibers[i].done)
                 fprintf(stderr, "thread %u waits for %s\n", i, fibers[i].waits_for);
@@ -259,6 +263,8 @@ void commit(Kind kind) {
 
 void wait_groups(Kind kind, unsigned pending) {
     auto &closed = current().groups[kind].closed;
+    if (kind == SUMS && closed.size() > pending)
+        wait_until("the copy engine", [] { return idle; });
     while (closed.size() > pending) {
         for (auto &effect : closed.front())
             effect();
@@ -267,7 +273,7 @@ void wait_groups(Kind kind, unsigned pending) {
 }
 
 void start_box(unsigned barrier, std::function<void()> effect) {
-    if (box_count++ % 2) return effect();
+    if (box_count++ * 2654435761u >> 31) return effect();
     boxes[barrier].push_back(std::move(effect));
 }
 

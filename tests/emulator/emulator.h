@@ -49,14 +49,15 @@ void *shared(unsigned address, unsigned bytes, unsigned alignment);
 
 // Asynchronous instructions take effect only when somebody waits for them: a wait that is missing, or comes too late,
 // then shows in the results. Each thread has its groups of copies (cp.async), of products (wgmma) and of sums (boxes that
-// the copy engine adds or stores to memory).
+// the copy engine adds or stores to memory). The latter take effect when no thread of the block can go on otherwise, so
+// that a box which is written again too early shows, too.
 enum Kind { COPIES, PRODUCTS, SUMS, KINDS };
 void start(Kind kind, std::function<void()> effect);
 void commit(Kind kind);
 void wait_groups(Kind kind, unsigned pending);
 
-// A box on its way to shared memory: lands when a thread waits at its barrier or, every other one, at once, which shows
-// boxes that are fetched into places still being read.
+// A box on its way to shared memory: lands when a thread waits at its barrier or, half of them, at once, which shows
+// boxes that are fetched into places still being read. Which ones has no period, as the kernels' requests have.
 void start_box(unsigned barrier, std::function<void()> effect);
 bool land_boxes(unsigned barrier);
 
