@@ -2,10 +2,12 @@
  * by NVRTC as on a machine with the GPU, then loaded by a driver that only pretends. Needs no GPU.
  *
  * usage: compile_test problems.txt configs arch..: at most so many configs of each solver and problem, the likeliest
- * first. Prints what was compiled with its time. */
+ * first; with all configs, every kernel source must have been asked for. Prints what was compiled with its time. */
 #include "cuda.h"
 #include "fake_driver.h"
 #include "kernel_cache.h"
+#include "kernel_sources.h"
+#include "nvrtc.h"
 #include "problem.h"
 #include "registry.h"
 #include "test.h"
@@ -19,6 +21,24 @@ static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool compiled[NH_MOST_SOURCES]; /* by rows of nh_kernel_sources */
+
+static void note_source(void *user, int32_t level, const char *line) {
+    char word[80];
+    (void)user, (void)level;
+    for (int i = 0; i < nh_kernel_source_count; i++) {
+        snprintf(word, sizeof word, " %s ", nh_kernel_sources[i].name);
+        compiled[i] |= !strncmp(line, "compiled ", 9) && strstr(line, word);
+    }
+}
+
+static void check_sources(void) {
+    for (int i = 0; i < nh_kernel_source_count; i++) {
+        const char *name = nh_kernel_sources[i].name, *end = strrchr(name, '.');
+        CHECK(compiled[i] || strcmp(end, ".cu") != 0, "no problem asks for %s", name);
+    }
 }
 
 /* Builds the first candidates of every CUDA solver that takes the problem. */
@@ -47,9 +67,18 @@ static void build_all(const char *line, const struct nh_device *device, int most
     }
 }
 
+/* The kernels that reach a device's ceilings. */
+static void check_ceilings(const struct nh_device *device) {
+    for (int32_t dtype = NHOOD_DTYPE_F64; dtype <= NHOOD_DTYPE_BF16; dtype++) {
+        nhood_ceilings ceilings = {.struct_size = sizeof ceilings};
+        CHECK(!nh_cuda_measure(device, dtype, &ceilings), "sm_%d, dtype %d: %s", fake.arch,
+              (int)dtype, nhood_last_error());
+    }
+}
+
 static void check_arch(int arch, int most, const char *path, const char *nvrtc) {
     struct nh_driver driver;
-    struct nh_host host = {0};
+    struct nh_host host = {.log = note_source};
     struct nh_device device;
     struct nh_cuda *cuda;
     int32_t count;
@@ -68,6 +97,7 @@ static void check_arch(int arch, int most, const char *path, const char *nvrtc) 
         if (*line) build_all(line, &device, most);
     }
     if (file) fclose(file);
+    check_ceilings(&device);
     nhood_kernel_counts counts;
     nh_cuda_count_kernels(cuda, &counts);
     printf("sm_%d: %lld kernels compiled in %.1f s\n", arch, (long long)counts.compiled,
@@ -89,5 +119,6 @@ int main(int argc, char **argv) {
     }
     for (int i = 3; i < argc; i++)
         check_arch(atoi(argv[i]), most, argv[1], nvrtc);
+    if (most == MOST_CONFIGS) check_sources();
     return test_result();
 }
