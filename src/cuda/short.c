@@ -224,14 +224,6 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
     return true;
 }
 
-/* Whether all groups are as long as the first. */
-static bool even(const struct nh_problem *problem) {
-    bool all = true;
-    for (int a = 0; a < NH_AXES; a++)
-        all = all && problem->axis[a].length % problem->axis[a].dilation == 0;
-    return all;
-}
-
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, const int32_t *value) {
     struct nh_kernel_spec spec = {.source = "short_forward.cu"};
@@ -239,7 +231,6 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
     nh_kernel_define(&spec, "NH_CONTIGUOUS", contiguous(problem, shape));
-    nh_kernel_define(&spec, "NH_EVEN", even(problem));
     nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
     return spec;
 }

@@ -9,27 +9,31 @@ enum { ORIGINS = NH_D_V + 1 };
 
 /* ---- what a config needs ---- */
 
-/* Of 16 queries or of 16 keys, that a block works for. */
+/* Of 16 queries or of 16 keys, that a block works for: of both or, where blocks share an item, of one kind. */
 static int64_t strips_of(const struct nh_short_shape *shape, const int32_t *value) {
-    return nh_ceil_div(2 * shape->rows / 16, value[NH_SHORT_PARTS]);
+    int64_t parts = value[NH_SHORT_PARTS], strips = shape->rows / 16;
+    return parts == 1 ? 2 * strips : nh_ceil_div(strips, parts / 2);
 }
 
 static int64_t steps_of(const struct nh_problem *problem) {
     return nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16);
 }
 
-/* Q, K, V and dO. */
-static int64_t tensor_bytes_of(const struct nh_problem *problem,
-                               const struct nh_short_shape *shape) {
-    return 2 * shape->rows *
-           (nh_short_row_bytes(problem->dim) + nh_short_row_bytes(problem->dim_v));
+/* Of Q, dO and O, and of K and V: strips of queries meet all keys, strips of keys all queries. */
+static int64_t tensor_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                               const int32_t *value) {
+    int64_t key = nh_short_row_bytes(problem->dim), v = nh_short_row_bytes(problem->dim_v);
+    int64_t of_query = key + 2 * v, of_key = key + v;
+    if (value[NH_SHORT_PARTS] == 1) return shape->rows * (of_query + of_key);
+    int64_t own = 16 * strips_of(shape, value);
+    return nh_max(shape->rows * of_key + own * of_query, shape->rows * of_query + own * of_key);
 }
 
-/* struct nh_tile of the kernel and its groups. */
-static int64_t shared_bytes_of(const struct nh_problem *problem,
-                               const struct nh_short_shape *shape) {
+/* struct nh_tile of the kernel. */
+static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                               const int32_t *value) {
     enum { QUERY = 16, REACH = 8 };
-    return tensor_bytes_of(problem, shape) + shape->rows * QUERY + shape->rows / 8 * REACH +
+    return tensor_bytes_of(problem, shape, value) + shape->rows * QUERY + shape->rows / 8 * REACH +
            nh_short_table_bytes(shape, 1, ORIGINS);
 }
 
@@ -56,7 +60,7 @@ static int64_t residents_by_registers(const struct nh_problem *problem, int64_t 
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
     enum { RESERVED_SHARED_BYTES = 1024 };
-    int64_t shared = shared_bytes_of(problem, shape);
+    int64_t shared = shared_bytes_of(problem, shape, value);
     if (shared > device->shared_bytes_per_block) return 0;
     return nh_min(device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES),
                   residents_by_registers(problem, value[NH_SHORT_WARPS]));
@@ -69,8 +73,8 @@ static bool useful(const struct nh_problem *problem, const struct nh_short_shape
     bool shared_heads = problem->heads != problem->kv_heads;
     if (8 * value[NH_SHORT_PARTS] > shape->rows) return false;
     if (value[NH_SHORT_WARPS] % split || value[NH_SHORT_WARPS] / split > strips) return false;
-    if (split > 1 &&
-        (shared_heads || exchange_bytes_of(problem, value) > tensor_bytes_of(problem, shape)))
+    if (split > 1 && (shared_heads ||
+                      exchange_bytes_of(problem, value) > tensor_bytes_of(problem, shape, value)))
         return false;
     return (split == 1 && !shared_heads) || value[NH_SHORT_WARPS] / split >= strips;
 }
@@ -103,6 +107,13 @@ double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cu
 
 /* ---- plan ---- */
 
+/* Whether queries see their whole groups, and strips meet rows of one group alone. */
+static bool dense(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].window != shape->extent[a] || problem->axis[a].causal) return false;
+    return shape->groups == 1 || shape->group_tokens % 16 == 0;
+}
+
 nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
                                    const struct nh_problem *problem, const int32_t *value) {
     struct nh_short_shape shape;
@@ -112,13 +123,14 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     nh_short_define(problem, value[NH_SHORT_WARPS], &spec);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
+    nh_kernel_define(&spec, "NH_DENSE", dense(problem, &shape));
     nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
     nh_kernel_define(&spec, "NH_SHARED_HEADS", problem->heads != problem->kv_heads);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
     step.threads = 32 * value[NH_SHORT_WARPS];
-    step.shared_bytes = shared_bytes_of(problem, &shape);
+    step.shared_bytes = shared_bytes_of(problem, &shape, value);
     step.grid[0] = shape.items * value[NH_SHORT_PARTS];
     return nh_cuda_step_add(operation, &step, &spec);
 }

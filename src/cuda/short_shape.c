@@ -77,10 +77,12 @@ int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t items, 
 }
 
 void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec) {
-    bool strided = false, dilated = false;
+    bool strided = false, dilated = false, even = true;
     for (int a = 0; a < NH_AXES; a++) {
-        strided = strided || problem->axis[a].stride > 1;
-        dilated = dilated || problem->axis[a].dilation > 1;
+        const struct nh_axis *axis = &problem->axis[a];
+        strided = strided || axis->stride > 1;
+        dilated = dilated || axis->dilation > 1;
+        even = even && axis->length % axis->dilation == 0;
     }
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
@@ -89,4 +91,5 @@ void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_
     nh_kernel_define(spec, "NH_WARPS", warps);
     nh_kernel_define(spec, "NH_STRIDED", strided);
     nh_kernel_define(spec, "NH_DILATED", dilated);
+    nh_kernel_define(spec, "NH_EVEN", even);
 }

@@ -185,9 +185,10 @@ enum { NH_ROW_LANES = 4 };
 template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool exists) {
     const int units = nh_units(WIDTH), lane = (int)threadIdx.x % NH_ROW_LANES;
     const unsigned place = nh_shared_address(to) + 16 * lane;
+    from += 8 * lane;
 #pragma unroll
     for (int u = 0; u < units; u += NH_ROW_LANES)
-        if (u + lane < units) nh_copy16_at(place + 16 * u, from + 8 * (u + lane), exists && 8 * (u + lane) < WIDTH);
+        if (u + lane < units) nh_copy16_at(place + 16 * u, from + 8 * u, exists && 8 * (u + lane) < WIDTH);
 }
 
 /* Rows [first, end) of a tensor, `ahead` elements from where their groups have it, to places for ROOM elements from `to` on. */

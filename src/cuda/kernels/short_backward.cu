@@ -10,56 +10,9 @@
      1 << NH_D_V)
 #define NH_ORIGINS (NH_D_V + 1)
 #include "short_exact_gradient.cuh"
+#include "short_strip.cuh"
 
 enum { NH_TEAMS = NH_WARPS / NH_SPLIT };
-
-/* A block's share of its item: strips [begin, end), those of queries numbered before those of keys, and the rows of queries and
- * of keys that these have to do with. */
-struct nh_part {
-    nh_reach strips, queries, keys;
-};
-
-NH_DEVICE nh_part nh_part_of(const nh_cuda_args &args) {
-    const int strips = args.tiling.rows / 16, each = (2 * strips + args.tiling.parts - 1) / args.tiling.parts;
-    nh_part part;
-    part.strips.begin = (int)blockIdx.x % args.tiling.parts * each;
-    part.strips.end = min(part.strips.begin + each, 2 * strips);
-    const nh_reach all = {0, args.tiling.rows};
-    part.queries = part.strips.end > strips ? all : nh_reach{16 * part.strips.begin, 16 * part.strips.end};
-    part.keys = part.strips.begin < strips ? all : nh_reach{16 * (part.strips.begin - strips), 16 * (part.strips.end - strips)};
-    return part;
-}
-
-/* LSE and delta of queries, by lanes that hold 8 elements each. Rows that do not exist weigh nothing. */
-NH_DEVICE void nh_statistics_fill(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int member, nh_reach rows,
-                                  nh_query *query) {
-    enum { UNITS = NH_DIM_V / 8, LANES = UNITS <= 1 ? 1 : UNITS <= 2 ? 2 : UNITS <= 4 ? 4 : UNITS <= 8 ? 8 : 16 };
-    const int unit = (int)threadIdx.x % LANES;
-#pragma unroll 2
-    for (int first = rows.begin; first < rows.end; first += NH_THREADS / LANES) {
-        const int row = first + (int)threadIdx.x / LANES;
-        const nh_token token = nh_token_of(extents, groups, min(row, rows.end - 1));
-        float delta = 0.f, lse = -NH_MINUS_INFINITY;
-        if (token.exists && unit < UNITS) {
-            float output[8], d_output[8];
-            nh_load_vector<8>((const elem *)args.tensor[NH_O].data + nh_lane_offset(args, groups, NH_O, member, token) + 8 * unit, output);
-            nh_load_vector<8>((const elem *)args.tensor[NH_D_O].data + nh_lane_offset(args, groups, NH_D_O, member, token) + 8 * unit,
-                              d_output);
-            if (unit == 0)
-                lse = ((const float *)args.tensor[NH_LSE].data)[nh_lane_offset(args, groups, NH_LSE, member, token)] * (float)NH_LOG2E;
-            if (unit == 0 && args.tensor[NH_D_LSE].data)
-                delta = -((const float *)args.tensor[NH_D_LSE].data)[nh_lane_offset(args, groups, NH_D_LSE, member, token)];
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                delta = fmaf(output[i], d_output[i], delta);
-        }
-        delta = nh_lanes_sum<LANES>(delta);
-        if (unit == 0 && row < rows.end) {
-            query[row].lse = lse;
-            query[row].delta = delta;
-        }
-    }
-}
 
 /* The queries that see a row as a key, if it has a token: the first of them and the last. */
 NH_DEVICE nh_reach nh_seeing_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_token &token) {
@@ -75,24 +28,19 @@ NH_DEVICE nh_reach nh_seeing_rows(const nh_cuda_args &args, const nh_extents &ex
     return {first + seeing.begin, first + seeing.end + 1};
 }
 
-/* From the first to the last of the reaches of a strip's rows, which 16 lanes have. */
-NH_DEVICE void nh_reach_set(nh_reach &to, nh_reach row) {
-#pragma unroll
-    for (int distance = 8; distance > 0; distance /= 2) {
-        row.begin = min(row.begin, __shfl_xor_sync(~0u, row.begin, distance));
-        row.end = max(row.end, __shfl_xor_sync(~0u, row.end, distance));
-    }
-    if (threadIdx.x % 16 == 0) to = row;
+/* From the first to the last of what the warp's rows reach. */
+NH_DEVICE nh_reach nh_reach_of_all(nh_reach row) {
+    return {__reduce_min_sync(~0u, row.begin), __reduce_max_sync(~0u, row.end)};
 }
 
-/* Windows of all rows, and what strips meet. */
+/* Windows of all rows, and what strips meet: a warp has each row of a strip twice. */
 NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_tile &tile) {
-    const int rows = args.tiling.rows;
     nh_columns_fill(args, extents, groups, tile.column);
-    for (int first = 0; first < rows; first += NH_THREADS) {
-        const int row = min(first + (int)threadIdx.x, rows - 16 + (int)threadIdx.x % 16), strip = row / 16;
+#pragma unroll 1
+    for (int strip = (int)threadIdx.x / 32; strip < args.tiling.rows / 16; strip += NH_WARPS) {
+        const int row = 16 * strip + (int)threadIdx.x % 16;
         const nh_token token = nh_token_of(extents, groups, row);
-        nh_reach keys = {rows, 0}, queries = {rows, 0};
+        nh_reach keys = {args.tiling.rows, 0}, queries = keys;
         if (token.exists) {
             const nh_sight sight = nh_sight_of(args, extents, groups, row);
             tile.query[row].begin = sight.begin;
@@ -102,77 +50,48 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, const nh_extents &extent
         } else {
             tile.query[row].last = ~0u; /* no key's guards are left over */
         }
-        nh_reach_set(tile.reach[0][strip], keys);
-        nh_reach_set(tile.reach[1][strip], queries);
+        keys = nh_reach_of_all(keys);
+        queries = nh_reach_of_all(queries);
+        if (threadIdx.x % 32 > 0) continue;
+        tile.reach[0][strip] = keys;
+        tile.reach[1][strip] = queries;
     }
 }
 
-/* Four lanes hold two neighboring elements of each of four 16-byte units: afterwards each has a unit, lane t the t-th. */
-NH_DEVICE void nh_gather_unit(unsigned (&word)[4]) {
-    const int t = (int)threadIdx.x % 4;
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & distance) continue;
-            const bool upper = t & distance;
-            const unsigned got = __shfl_xor_sync(~0u, upper ? word[i] : word[i + distance], distance);
-            (upper ? word[i] : word[i + distance]) = got;
-        }
-}
-
-/* Rows g and g + 8 of a strip's gradient to memory, if somebody wants it. */
+/* Rows g and g + 8 of a strip's gradient to memory, if somebody wants it. Four lanes hold two neighboring elements each of every
+ * unit of 16 bytes: two of them swap, so that each stores 8 bytes and the four of them 32. */
 template <int WIDTH, int BLOCKS>
-NH_DEVICE void nh_store_gradient(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor, int member, int strip,
-                                 const float (&sums)[BLOCKS][4], float factor) {
+NH_DEVICE void nh_store_gradient(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
+                                 int member, int strip, const float (&sums)[BLOCKS][4], float factor) {
+    const int lane = (int)(threadIdx.x % 32);
+    const bool odd = lane % 2;
     if (!args.tensor[tensor].data) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const nh_token token = nh_token_of(extents, groups, 16 * strip + 8 * half + (int)threadIdx.x % 32 / 4);
-        elem *to = (elem *)args.tensor[tensor].data + nh_lane_offset(args, groups, tensor, member, token);
+        const nh_token token = nh_token_of(extents, groups, 16 * strip + 8 * half + lane / 4);
+        elem *to = (elem *)args.tensor[tensor].data + nh_member_offset(args, groups, tensor, member, token) +
+                   lane % 2 * 8 + lane % 4 / 2 * 4;
 #pragma unroll
-        for (int i = 0; i < WIDTH / 8; i += 4) {
-            const int unit = i + (int)threadIdx.x % 4;
-            unsigned word[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                word[k] = i + k < BLOCKS ? nh_pack(sums[i + k][2 * half] * factor, sums[i + k][2 * half + 1] * factor) : 0u;
-            nh_gather_unit(word);
-            if (token.exists && unit < WIDTH / 8) *(uint4 *)(to + 8 * unit) = make_uint4(word[0], word[1], word[2], word[3]);
+        for (int i = 0; i < BLOCKS; i += 2) {
+            const unsigned first = nh_pack(sums[i][2 * half] * factor, sums[i][2 * half + 1] * factor);
+            const unsigned second = nh_pack(sums[i + 1][2 * half] * factor, sums[i + 1][2 * half + 1] * factor);
+            const unsigned other = __shfl_xor_sync(~0u, odd ? first : second, 1);
+            if (token.exists && 8 * (i + odd) < WIDTH)
+                *(uint2 *)(to + 8 * i) = odd ? uint2{other, second} : uint2{first, other};
         }
     }
 }
 
 template <bool BY_KEYS>
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_tile &tile, int member,
-                         int strip, const nh_sums &sums, const nh_sums_v &sums_v) {
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int member, int strip, const nh_sums &sums, const nh_sums_v &sums_v) {
     nh_store_gradient<NH_DIM>(args, extents, groups, BY_KEYS ? NH_D_K : NH_D_Q, member, strip, sums, (float)args.scale);
     if (BY_KEYS) nh_store_gradient<NH_DIM_V>(args, extents, groups, NH_D_V, member, strip, sums_v, 1.f);
     const bool spoilt[2] = {nh_spoilt(sums, 0) || (BY_KEYS && nh_spoilt(sums_v, 0)),
                             nh_spoilt(sums, 1) || (BY_KEYS && nh_spoilt(sums_v, 1))};
     if (!__any_sync(~0u, spoilt[0] || spoilt[1])) return;
     nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
-        nh_exact_gradient<BY_KEYS>(args, groups, tile, member, 16 * strip + row);
+        nh_exact_gradient<BY_KEYS>(args, member, 16 * strip + row);
     });
-}
-
-/* Where shared memory has what. */
-NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, char *memory) {
-    const int rows = args.tiling.rows;
-    nh_tile tile;
-    tile.queries = memory;
-    tile.keys = tile.queries + nh_unit_offset(NH_DIM, rows, 0);
-    tile.d_outputs = tile.keys + nh_unit_offset(NH_DIM, rows, 0);
-    tile.values = tile.d_outputs + nh_unit_offset(NH_DIM_V, rows, 0);
-    tile.query = (nh_query *)(tile.values + nh_unit_offset(NH_DIM_V, rows, 0));
-    tile.column = (unsigned *)(tile.query + rows);
-    tile.reach[0] = (nh_reach *)(tile.column + rows);
-    tile.reach[1] = tile.reach[0] + rows / 16;
-    return tile;
-}
-
-NH_DEVICE nh_group *nh_groups_at(const nh_cuda_args &args, const nh_tile &tile) {
-    return (nh_group *)(tile.reach[1] + args.tiling.rows / 16);
 }
 
 /* What the warps of a strip have summed up, added in a fixed order by the first of them. By all threads: the tile is no longer
@@ -196,38 +115,90 @@ template <int BLOCKS> NH_DEVICE void nh_add_turns(float (&sums)[BLOCKS][4], floa
     }
 }
 
-/* Starts the copies of a tensor's rows. */
+/* Starts this lane's share of the copy of a token to its row in a tensor of the tile. */
 template <int WIDTH>
-NH_DEVICE void nh_copy_reach(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor, int member,
-                             nh_reach rows, char *to) {
-    nh_copy_rows<WIDTH, WIDTH>(args, extents, groups, tensor, nh_ahead(args, tensor, member), rows.begin, rows.end,
-                        to + nh_unit_offset(WIDTH, rows.begin, 0));
+NH_DEVICE void nh_copy_token(const nh_cuda_args &args, const nh_group *groups, int tensor, int member, const nh_token &token,
+                             int row, char *to) {
+    const elem *from = (const elem *)args.tensor[tensor].data + nh_member_offset(args, groups, tensor, member, token);
+    nh_copy_row<WIDTH>(from, to + nh_unit_offset(WIDTH, row, 0), token.exists);
 }
 
-/* Of the member-th of the query heads that share keys; all is there when it returns. */
-NH_DEVICE void nh_load_item(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_part &part, int member,
-                            const nh_tile &tile) {
-    if (member == 0) {
-        nh_copy_reach<NH_DIM>(args, extents, groups, NH_K, member, part.keys, tile.keys);
-        nh_copy_reach<NH_DIM_V>(args, extents, groups, NH_V, member, part.keys, tile.values);
+/* LSE and its gradient. Without a token a query weighs nothing. */
+NH_DEVICE void nh_copy_statistics(const nh_cuda_args &args, const nh_group *groups, int member, const nh_token &token,
+                                  nh_query &query) {
+    const float *lse = (const float *)args.tensor[NH_LSE].data, *d_lse = (const float *)args.tensor[NH_D_LSE].data;
+    if (token.exists) {
+        nh_copy4(&query.lse, lse + nh_member_offset(args, groups, NH_LSE, member, token), true);
+    } else {
+        query.lse = -NH_MINUS_INFINITY;
     }
-    nh_copy_reach<NH_DIM>(args, extents, groups, NH_Q, member, part.queries, tile.queries);
-    nh_copy_reach<NH_DIM_V>(args, extents, groups, NH_D_O, member, part.queries, tile.d_outputs);
-    nh_statistics_fill(args, extents, groups, member, part.queries, tile.query);
+    nh_copy4(&query.delta, d_lse ? d_lse + nh_member_offset(args, groups, NH_D_LSE, member, token) : lse, d_lse && token.exists);
+}
+
+NH_DEVICE bool nh_within(nh_reach rows, int row) {
+    return row >= rows.begin && row < rows.end;
+}
+
+/* Starts the copies of what the part has to do with, for the member-th of the query heads that share keys. */
+NH_DEVICE void nh_copy_item(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_part &part,
+                            int member, const nh_tile &tile) {
+#pragma unroll 1
+    for (int row = (int)threadIdx.x / NH_ROW_LANES; row < args.tiling.rows; row += NH_THREADS / NH_ROW_LANES) {
+        const nh_token token = nh_token_of(extents, groups, row);
+        if (nh_within(part.queries, row)) {
+            nh_copy_token<NH_DIM>(args, groups, NH_Q, member, token, row, tile.queries);
+            nh_copy_token<NH_DIM_V>(args, groups, NH_D_O, member, token, row, tile.d_outputs);
+            nh_copy_token<NH_DIM_V>(args, groups, NH_O, member, token, row, tile.outputs);
+            if (threadIdx.x % NH_ROW_LANES == 0)
+                nh_copy_statistics(args, groups, member, token, tile.query[row]);
+        }
+        if (member == 0 && nh_within(part.keys, row)) {
+            nh_copy_token<NH_DIM>(args, groups, NH_K, member, token, row, tile.keys);
+            nh_copy_token<NH_DIM_V>(args, groups, NH_V, member, token, row, tile.values);
+        }
+    }
+}
+
+/* LSE in base 2 and delta of a strip's queries: the diagonal of dO times O transposed, by the tensor cores. A diagonal element
+ * of rows g and g + 8 is with the lane that stands for column g. */
+NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int strip) {
+    const int g = (int)threadIdx.x % 32 / 4;
+    nh_strip_rows<NH_DIM_V> d_outputs;
+    unsigned outputs[NH_STEPS_V];
+    float product[2][4];
+    nh_strip_load(d_outputs, tile.d_outputs, 16 * strip);
+    nh_columns_start<NH_AS_LAID, NH_DIM_V>(outputs, tile.outputs);
+    nh_multiply_strip<NH_DIM_V>(product, d_outputs, outputs, 16 * strip);
+    if ((int)threadIdx.x % 4 != g / 2) return;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        nh_query &query = tile.query[16 * strip + 8 * half + g];
+        query.lse *= (float)NH_LOG2E;
+        query.delta = (g % 2 ? product[half][2 * half + 1] : product[half][2 * half]) - query.delta;
+    }
+}
+
+/* All that the part has to do with is there when it returns. */
+NH_DEVICE void nh_load_item(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_part &part,
+                            int member, const nh_tile &tile) {
+    nh_copy_item(args, extents, groups, part, member, tile);
     if (member == 0) nh_tables_fill(args, extents, groups, tile);
     nh_copy_wait();
+    __syncthreads();
+#pragma unroll 1
+    for (int row = part.queries.begin + (int)threadIdx.x / 32 * 16; row < part.queries.end; row += 16 * NH_WARPS)
+        nh_statistics_finish(tile, row / 16);
     __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_backward(const __grid_constant__ nh_cuda_args args) {
-    extern __shared__ __align__(16) char nh_shared_memory[];
-    const nh_tile tile = nh_tile_at(args, nh_shared_memory);
-    nh_group *groups = nh_groups_at(args, tile);
+    const nh_part part = nh_part_of(args);
+    const nh_tile tile = nh_tile_at(args, part);
+    nh_group *groups = tile.groups;
     nh_groups_fill(args, (int)blockIdx.x / args.tiling.parts, groups);
     const nh_extents extents = nh_extents_of(args);
-    const nh_part part = nh_part_of(args);
-    const int query_strips = args.tiling.rows / 16, members = NH_SHARED_HEADS ? (int)(args.heads / args.kv_heads) : 1;
+    const int query_strips = args.tiling.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
     const int team = (int)threadIdx.x / 32 / NH_SPLIT, turn = (int)threadIdx.x / 32 % NH_SPLIT;
     nh_sums sums;
     nh_sums_v sums_v;
@@ -246,22 +217,22 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             if (by_keys) {
                 nh_differentiate<true>(tile, strip - query_strips, turn, scale, sums, sums_v);
                 if (NH_SPLIT == 1 && member + 1 == members)
-                    nh_finish<true>(args, extents, groups, tile, member, strip - query_strips, sums, sums_v);
+                    nh_finish<true>(args, extents, groups, member, strip - query_strips, sums, sums_v);
             } else {
                 nh_differentiate<false>(tile, strip, turn, scale, sums, sums_v);
-                if (NH_SPLIT == 1) nh_finish<false>(args, extents, groups, tile, member, strip, sums, sums_v);
+                if (NH_SPLIT == 1) nh_finish<false>(args, extents, groups, member, strip, sums, sums_v);
             }
         }
     }
 #if NH_SPLIT > 1
     const int strip = part.strips.begin + team;
-    nh_add_turns(sums, (float4 *)nh_shared_memory, turn);
-    if (part.strips.end > query_strips) nh_add_turns(sums_v, (float4 *)nh_shared_memory, turn);
+    nh_add_turns(sums, (float4 *)(tile.groups + args.tiling.groups), turn);
+    if (part.strips.end > query_strips) nh_add_turns(sums_v, (float4 *)(tile.groups + args.tiling.groups), turn);
     if (turn > 0 || strip >= part.strips.end) return;
     if (strip < query_strips) {
-        nh_finish<false>(args, extents, groups, tile, 0, strip, sums, sums_v);
+        nh_finish<false>(args, extents, groups, 0, strip, sums, sums_v);
     } else {
-        nh_finish<true>(args, extents, groups, tile, 0, strip - query_strips, sums, sums_v);
+        nh_finish<true>(args, extents, groups, 0, strip - query_strips, sums, sums_v);
     }
 #endif
 }

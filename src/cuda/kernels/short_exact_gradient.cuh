@@ -2,7 +2,8 @@
  * their windows has spoilt, as in exact_gradient.cuh. All but the windows is read from memory. */
 #pragma once
 
-#include "short_strip.cuh"
+#include "lanes.cuh"
+#include "short_tile.cuh"
 
 enum { NH_LANE_ELEMENTS = ((NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V) + 31) / 32 };
 
@@ -10,19 +11,10 @@ struct nh_lane_row {
     float at[NH_LANE_ELEMENTS];
 };
 
-NH_DEVICE long long nh_ahead(const nh_cuda_args &args, int tensor, int member) {
-    const bool by_keys = tensor == NH_K || tensor == NH_V || tensor == NH_D_K || tensor == NH_D_V;
-    return by_keys ? 0 : member * args.tensor[tensor].head;
-}
-
-NH_DEVICE long long nh_lane_offset(const nh_cuda_args &args, const nh_group *groups, int tensor, int member, const nh_token &token) {
-    return nh_token_offset(args, groups, tensor, token) + nh_ahead(args, tensor, member);
-}
-
 template <int WIDTH>
 NH_DEVICE void nh_lane_row_load(nh_lane_row &row, const nh_cuda_args &args, const nh_group *groups, int tensor, int member,
                                 const nh_token &token) {
-    const elem *from = (const elem *)args.tensor[tensor].data + nh_lane_offset(args, groups, tensor, member, token);
+    const elem *from = (const elem *)args.tensor[tensor].data + nh_member_offset(args, groups, tensor, member, token);
 #pragma unroll
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         const int element = (int)threadIdx.x % 32 + 32 * i;
@@ -35,7 +27,7 @@ NH_DEVICE void nh_lane_row_store(const nh_lane_row &row, float factor, const nh_
                                  int member, const nh_token &token) {
     elem *to = (elem *)args.tensor[tensor].data;
     if (!to) return;
-    to += nh_lane_offset(args, groups, tensor, member, token);
+    to += nh_member_offset(args, groups, tensor, member, token);
 #pragma unroll
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         const int element = (int)threadIdx.x % 32 + 32 * i;
@@ -63,8 +55,8 @@ NH_DEVICE void nh_exact_pair(const nh_cuda_args &args, const nh_group *groups, i
     nh_lane_row_load<NH_DIM_V>(output, args, groups, NH_O, member, query_token);
     float delta = nh_lane_dot(d_output, output);
     const float *lse = (const float *)args.tensor[NH_LSE].data, *d_lse = (const float *)args.tensor[NH_D_LSE].data;
-    if (d_lse) delta -= d_lse[nh_lane_offset(args, groups, NH_D_LSE, member, query_token)];
-    const float shift = lse[nh_lane_offset(args, groups, NH_LSE, member, query_token)] * (float)NH_LOG2E;
+    if (d_lse) delta -= d_lse[nh_member_offset(args, groups, NH_D_LSE, member, query_token)];
+    const float shift = lse[nh_member_offset(args, groups, NH_LSE, member, query_token)] * (float)NH_LOG2E;
     const float weight = nh_exp2(fmaf(nh_lane_dot(query, key), (float)(args.scale * NH_LOG2E), -shift));
     const float d_score = weight * (nh_lane_dot(d_output, value) - delta);
 #pragma unroll
@@ -76,13 +68,14 @@ NH_DEVICE void nh_exact_pair(const nh_cuda_args &args, const nh_group *groups, i
 
 /* member: of the query heads that share a key head; a key goes over all of them. */
 template <bool BY_KEYS>
-static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, const nh_group *groups, const nh_tile &tile,
-                                                      int member, int row) {
+static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, int member, int row) {
     const nh_extents extents = nh_extents_of(args);
+    const nh_tile tile = nh_tile_at(args, nh_part_of(args));
+    const nh_group *groups = tile.groups;
     const nh_token own = nh_token_of(extents, groups, row);
     if (!own.exists) return;
     const int group = extents.group.base, first = own.slot * group;
-    const int members = BY_KEYS ? (int)(args.heads / args.kv_heads) : 1;
+    const int members = BY_KEYS ? args.tiling.heads : 1;
     nh_lane_row sum = {}, sum_v = {};
     for (int i = 0; i < members; i++)
         for (int other = first; other < first + group; other++) {

@@ -6,35 +6,11 @@
  * operands without leaving registers. NH_SPLIT warps share a strip and take its columns in turn. */
 #pragma once
 
-#include "short.cuh"
+#include "short_tile.cuh"
 
-#include "lanes.cuh"
 
 /* Registers hold the strip's own rows as operands unless its sums need the room. */
 #define NH_HELD (NH_DIM + NH_DIM_V <= (NH_WARPS > 8 ? 64 : 128))
-
-/* A query: what it sees, as in nh_sight, LSE in base 2, and delta = rowsum(dO * O) - dLSE. */
-struct alignas(16) nh_query {
-    unsigned begin, last;
-    float lse, delta;
-};
-
-NH_DEVICE bool nh_query_sees(const nh_query &query, unsigned column) {
-    return nh_sees({query.begin, query.last, 0, 0}, column);
-}
-
-/* Rows [begin, end). */
-struct nh_reach {
-    int begin, end;
-};
-
-/* An item in shared memory, row by row. */
-struct nh_tile {
-    char *queries, *keys, *d_outputs, *values;
-    nh_query *query;
-    unsigned *column;   /* what nh_query_sees asks of keys */
-    nh_reach *reach[2]; /* of strips: keys that queries see, queries that see keys */
-};
 
 /* Gradients of a strip: of queries, or of keys and values. */
 typedef float nh_sums[2 * NH_STEPS][4];
@@ -63,10 +39,11 @@ NH_DEVICE void nh_multiply_strip(float (&c)[2][4], const nh_strip_rows<WIDTH> &r
 #else
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        unsigned row[1][4];
-        const unsigned start[1] = {columns[s]};
-        nh_load_matrices_at(row[0], rows.at + 32 * s);
-        nh_multiply_columns<WIDTH, 1>(c, row, start, column, true);
+        unsigned a[4], b[4];
+        nh_load_matrices_at(a, rows.at + 32 * s);
+        nh_load_matrices_at(b, columns[s] + column * nh_row_bytes(WIDTH));
+        nh_product(c[0], a, b[0], b[1]);
+        nh_product(c[1], a, b[2], b[3]);
     }
 #endif
 }

@@ -1,0 +1,78 @@
+/* What a block of the backward has of an item, and where shared memory has it. */
+#pragma once
+
+#include "short.cuh"
+
+/* A query: what it sees, as in nh_sight, LSE in base 2, and delta = rowsum(dO * O) - dLSE. */
+struct alignas(16) nh_query {
+    unsigned begin, last;
+    float lse, delta;
+};
+
+/* NH_DENSE: whole groups, as far as columns are multiplied with it, which weigh nothing where they have no token. */
+NH_DEVICE bool nh_query_sees(const nh_query &query, unsigned column) {
+    return NH_DENSE || nh_sees({query.begin, query.last, 0, 0}, column);
+}
+
+/* Rows [begin, end). */
+struct nh_reach {
+    int begin, end;
+};
+
+/* An item in shared memory, row by row. */
+struct nh_tile {
+    char *queries, *d_outputs, *outputs, *keys, *values;
+    nh_query *query;
+    unsigned *column;   /* what nh_query_sees asks of keys */
+    nh_reach *reach[2]; /* of strips: keys that queries see, queries that see keys */
+    nh_group *groups;
+};
+
+/* A block's share of its item: strips [begin, end), those of queries numbered before those of keys, and the rows of queries and
+ * of keys that these have to do with. Blocks that share an item have strips of one kind each. */
+struct nh_part {
+    nh_reach strips, queries, keys;
+};
+
+NH_DEVICE nh_part nh_part_of(const nh_cuda_args &args) {
+    const int rows = args.tiling.rows, strips = rows / 16, half = args.tiling.parts / 2;
+    const nh_reach all = {0, rows};
+    if (half == 0) return {{0, 2 * strips}, all, all};
+    const int part = (int)blockIdx.x % args.tiling.parts, each = (strips + half - 1) / half;
+    const nh_reach own = {min(part % half * each, strips), min((part % half + 1) * each, strips)};
+    const nh_reach own_rows = {16 * own.begin, 16 * own.end};
+    if (part < half) return {own, own_rows, all};
+    return {{strips + own.begin, strips + own.end}, all, own_rows};
+}
+
+/* A tensor's rows at the next free place: what counts is where row 0 would be. */
+template <int WIDTH> NH_DEVICE char *nh_rows_at(char *&free, nh_reach rows) {
+    char *at = free - nh_unit_offset(WIDTH, rows.begin, 0);
+    free = at + nh_unit_offset(WIDTH, rows.end, 0);
+    return at;
+}
+
+/* Where shared memory has what. */
+NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, const nh_part &part) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    const int rows = args.tiling.rows;
+    nh_tile tile;
+    tile.query = (nh_query *)nh_shared_memory;
+    tile.column = (unsigned *)(tile.query + rows);
+    tile.reach[0] = (nh_reach *)(tile.column + rows);
+    tile.reach[1] = tile.reach[0] + rows / 16;
+    tile.groups = (nh_group *)(tile.reach[1] + rows / 16);
+    char *free = (char *)(tile.groups + args.tiling.groups);
+    tile.queries = nh_rows_at<NH_DIM>(free, part.queries);
+    tile.d_outputs = nh_rows_at<NH_DIM_V>(free, part.queries);
+    tile.outputs = nh_rows_at<NH_DIM_V>(free, part.queries);
+    tile.keys = nh_rows_at<NH_DIM>(free, part.keys);
+    tile.values = nh_rows_at<NH_DIM_V>(free, part.keys);
+    return tile;
+}
+
+/* Elements from a tensor's start to a token, for the member-th of the query heads that share keys. */
+NH_DEVICE long long nh_member_offset(const nh_cuda_args &args, const nh_group *groups, int tensor, int member, const nh_token &token) {
+    const bool of_keys = tensor == NH_K || tensor == NH_V || tensor == NH_D_K || tensor == NH_D_V;
+    return nh_token_offset(args, groups, tensor, token) + (of_keys ? 0 : member * args.tensor[tensor].head);
+}
