@@ -14,10 +14,12 @@ static nhood_status measure_copy(const struct nh_cuda_timer *timer, double *byte
         nh_driver_check(driver, driver->memory_allocate(&memory, 2 * copy_bytes), "copy buffers");
     for (int run = 0; !status && run < RUNS; run++) {
         double seconds = 0;
-        driver->event_record(timer->start, timer->stream);
-        driver->memory_copy(memory + copy_bytes, memory, copy_bytes, timer->stream);
-        driver->event_record(timer->end, timer->stream);
-        status = nh_cuda_timer_read(timer, &seconds);
+        status = nh_cuda_timer_begin(timer);
+        if (!status)
+            status = nh_driver_check(
+                driver, driver->memory_copy(memory + copy_bytes, memory, copy_bytes, timer->stream),
+                "measuring");
+        if (!status) status = nh_cuda_timer_end(timer, &seconds);
         double rate = 2 * (double)copy_bytes / seconds;
         if (!status && rate > *bytes_per_s) *bytes_per_s = rate;
     }
@@ -59,13 +61,13 @@ static nhood_status measure_peak(struct nh_cuda_device *device, const struct nh_
     nhood_status status = nh_kernel_get(device, &peak.spec, 0, &kernel);
     for (int run = 0; !status && run < RUNS; run++) {
         double seconds = 0;
-        driver->event_record(timer->start, timer->stream);
-        status = nh_driver_check(
-            driver,
-            driver->launch(&config, (nh_cu_function)(void *)kernel.handle, parameters, NULL),
-            "measuring");
-        driver->event_record(timer->end, timer->stream);
-        if (!status) status = nh_cuda_timer_read(timer, &seconds);
+        status = nh_cuda_timer_begin(timer);
+        if (!status)
+            status = nh_driver_check(
+                driver,
+                driver->launch(&config, (nh_cu_function)(void *)kernel.handle, parameters, NULL),
+                "measuring");
+        if (!status) status = nh_cuda_timer_end(timer, &seconds);
         double rate =
             peak.flops_per_thread_round * (double)rounds * config.grid[0] * THREADS / seconds;
         if (!status && rate > *flops_per_s) *flops_per_s = rate;

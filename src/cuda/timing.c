@@ -20,14 +20,21 @@ void nh_cuda_timer_destroy(struct nh_cuda_timer *timer) {
     if (timer->stream) timer->driver->stream_destroy(timer->stream);
 }
 
-nhood_status nh_cuda_timer_read(const struct nh_cuda_timer *timer, double *seconds) {
+nhood_status nh_cuda_timer_begin(const struct nh_cuda_timer *timer) {
+    const struct nh_driver *driver = timer->driver;
+    return nh_driver_check(driver, driver->event_record(timer->start, timer->stream), "event");
+}
+
+nhood_status nh_cuda_timer_end(const struct nh_cuda_timer *timer, double *seconds) {
+    const struct nh_driver *driver = timer->driver;
     float milliseconds = 0;
     nhood_status status =
-        nh_driver_check(timer->driver, timer->driver->event_synchronize(timer->end), "measuring");
+        nh_driver_check(driver, driver->event_record(timer->end, timer->stream), "event");
+    if (!status)
+        status = nh_driver_check(driver, driver->event_synchronize(timer->end), "measuring");
     if (!status)
         status = nh_driver_check(
-            timer->driver, timer->driver->event_elapsed(&milliseconds, timer->start, timer->end),
-            "measuring");
+            driver, driver->event_elapsed(&milliseconds, timer->start, timer->end), "measuring");
     *seconds = 1e-3 * milliseconds;
     return status;
 }
@@ -116,15 +123,11 @@ static nhood_status begin_flush(const struct clock *clock) {
 
 static nhood_status time_one(const struct nh_operation *operation, const nhood_io *io,
                              const struct nh_cuda_timer *timer, double *seconds) {
-    const struct nh_driver *driver = timer->driver;
     nhood_io timed = *io;
     timed.stream = timer->stream;
-    nhood_status status =
-        nh_driver_check(driver, driver->event_record(timer->start, timer->stream), "event");
+    nhood_status status = nh_cuda_timer_begin(timer);
     if (!status) status = operation->run(operation, &timed);
-    if (!status)
-        status = nh_driver_check(driver, driver->event_record(timer->end, timer->stream), "event");
-    return status ? status : nh_cuda_timer_read(timer, seconds);
+    return status ? status : nh_cuda_timer_end(timer, seconds);
 }
 
 static nhood_status run_timed(const struct nh_device *device, void *made,

@@ -14,8 +14,9 @@ struct nh_cuda_timer {
 nhood_status nh_cuda_timer_create(const struct nh_driver *driver, struct nh_cuda_timer *timer);
 void nh_cuda_timer_destroy(struct nh_cuda_timer *timer);
 
-/* Waits for the end event. */
-nhood_status nh_cuda_timer_read(const struct nh_cuda_timer *timer, double *seconds);
+/* Around what is asked of the stream in between; end waits for it. */
+nhood_status nh_cuda_timer_begin(const struct nh_cuda_timer *timer);
+nhood_status nh_cuda_timer_end(const struct nh_cuda_timer *timer, double *seconds);
 
 extern const struct nh_timing nh_cuda_timing;
 

@@ -9,13 +9,12 @@ static const char *const problems[] = {
     "bwd:f16:b1h2d32:16x16:w5x5", "pn:f32:b1h1d32:64:w7"};
 
 /* What the library asks of a driver where failing must be an error. */
-static const char *const calls[] = {"device_count",      "device_get",        "primary_retain",
-                                    "context_push",      "library_load",      "library_kernel",
-                                    "kernel_function",   "kernel_set",        "launch",
-                                    "tensor_map",        "memory_allocate",   "memory_write",
-                                    "memory_set",        "stream_create",     "event_create",
-                                    "event_record",      "event_synchronize", "event_elapsed",
-                                    "stream_synchronize"};
+static const char *const calls[] = {
+    "device_count", "device_get",        "primary_retain",  "context_push",
+    "library_load", "library_kernel",    "kernel_function", "kernel_set",
+    "launch",       "tensor_map",        "memory_allocate", "memory_write",
+    "memory_copy",  "memory_set",        "stream_create",   "event_create",
+    "event_record", "event_synchronize", "event_elapsed",   "stream_synchronize"};
 
 /* Calls whose failing the library goes on without. */
 static const char *const optional_calls[] = {"device_name", "kernel_get", "context_current",
@@ -48,12 +47,18 @@ static nhood_status use_solver(const struct fixture *f, const struct nh_solver *
 
 static bool took_part[64]; /* by rows of the table of solvers */
 
+static nhood_status measure_ceilings(const struct fixture *f) {
+    nhood_ceilings ceilings = {.struct_size = sizeof ceilings};
+    return f->count ? nh_cuda_measure(&f->device[0], NHOOD_DTYPE_F16, &ceilings) : NHOOD_OK;
+}
+
 /* A whole life of a context. *used counts the solvers that took part. */
 static nhood_status use_all(const char *text, int *used, const char *what) {
     struct fixture f;
     struct nh_problem problem;
     read_problem(text, &problem);
     nhood_status status = fixture_open(&f, "");
+    if (!status) status = measure_ceilings(&f);
     for (int i = 0; !status && nh_registry_solvers[i]; i++) {
         const struct nh_solver *solver = nh_registry_solvers[i];
         if (!f.count || solver->device_kind != NHOOD_DEVICE_CUDA ||
