@@ -7,8 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20, LARGE = 4 << 20 };
 
 /* The number after `key` in a file, or the first one if key is empty; negative if there is none. */
 static double number_in_file(const char *path, const char *key) {
@@ -43,15 +46,22 @@ double buffer_room(const nhood_device_info *device) {
     return device->kind == NHOOD_DEVICE_CUDA ? cuda_room() : host_room();
 }
 
+/* Large memory on huge pages where the system gives them to who asks, as numpy's arrays from LARGE on are. */
+static void *host_allocate(size_t bytes) {
+    size_t alignment = bytes >= LARGE ? HUGE_PAGE : ALIGNMENT;
+    size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    if (rounded < bytes) return NULL;
+    void *data = aligned_alloc(alignment, rounded ? rounded : alignment);
+#if defined(MADV_HUGEPAGE)
+    if (data && bytes >= LARGE) (void)madvise(data, rounded, MADV_HUGEPAGE); /* a wish */
+#endif
+    return data;
+}
+
 bool buffer_allocate(struct buffer *buffer, const nhood_device_info *device, size_t bytes,
                      const char *purpose) {
     *buffer = (struct buffer){.device_kind = device->kind};
-    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    if (device->kind == NHOOD_DEVICE_CUDA) {
-        buffer->data = cuda_allocate(bytes);
-    } else if (rounded >= bytes) {
-        buffer->data = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
-    }
+    buffer->data = device->kind == NHOOD_DEVICE_CUDA ? cuda_allocate(bytes) : host_allocate(bytes);
     if (!buffer->data) {
         char size[UNIT_BYTES];
         complain(EXIT_FAILURE, "no memory for %s: %s on %s", purpose,
