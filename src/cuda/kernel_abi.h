@@ -60,8 +60,9 @@ struct nh_cuda_tiling {
     int items;
     /* that a block of gemm_part takes, one after the other; in kernels/short.cuh query heads that share a key head */
     int heads;
-    /* dilation groups and rows of an item that holds whole groups, and blocks that share it: kernels/short.cuh */
-    int groups, rows, parts;
+    /* of an item that holds whole dilation groups, kernels/short.cuh: these, at most, rows, and blocks that share it; how many
+     * groups there are, of each residue or in all, and how many items these make */
+    int groups, rows, parts, total, chunks;
 };
 
 /* Of a block of small_bias_sum.cu, which two solvers launch. */

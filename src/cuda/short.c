@@ -13,7 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_DIM = 128, FORWARD_ORIGINS = 5 };
+enum { MOST_DIM = 128, FORWARD_ORIGINS = 5, ITEM_BYTES = 80 };
 static const char *const knobs[] = {"rows", "warps", "parts", "split", NULL};
 
 /* ---- what a config needs ---- */
@@ -33,7 +33,8 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh
     int64_t key = nh_short_row_bytes(problem->dim), value_row = nh_short_row_bytes(problem->dim_v);
     return shape->rows * (key + value_row) +
            part_rows(shape, value[NH_SHORT_PARTS]) * nh_max(key, value_row) +
-           share_bytes(problem, value) + nh_short_table_bytes(shape, 2, FORWARD_ORIGINS);
+           share_bytes(problem, value) + nh_short_table_bytes(shape, 2, FORWARD_ORIGINS) +
+           2 * ITEM_BYTES;
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -227,7 +228,7 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, const int32_t *value) {
     struct nh_kernel_spec spec = {.source = "short_forward.cu"};
-    nh_short_define(problem, value[NH_SHORT_WARPS], &spec);
+    nh_short_define(problem, shape, value[NH_SHORT_WARPS], &spec);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
     nh_kernel_define(&spec, "NH_CONTIGUOUS", contiguous(problem, shape));

@@ -37,21 +37,36 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
     return (double)columns / (double)strips;
 }
 
+/* Groups of one residue are equally long. That pays in the forward pass, if there are enough of them for an item. */
+static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
+    bool even = true;
+    for (int a = 0; a < NH_AXES; a++)
+        even = even && problem->axis[a].length % problem->axis[a].dilation == 0;
+    if (even) return NH_SHORT_EVEN;
+    return problem->op == NHOOD_OP_FWD && problem->batch * problem->kv_heads >= groups
+               ? NH_SHORT_BY_RESIDUE
+               : NH_SHORT_UNEVEN;
+}
+
 bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
                        struct nh_short_shape *shape) {
     enum { MOST_GROUPS = 1 << 30 };
-    int64_t total = problem->batch;
+    int64_t total = problem->batch, residues = 1;
     bool fits = nh_multiply(total, problem->kv_heads, &total);
     *shape = (struct nh_short_shape){.group_tokens = nh_short_group_tokens(problem)};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         fits = fits && nh_multiply(total, axis->dilation, &total);
+        residues *= fits ? axis->dilation : 1;
         shape->extent[a] = (int32_t)nh_axis_group_length(axis->length, axis->dilation, 0);
     }
     if (!fits || total > MOST_GROUPS || shape->group_tokens > NH_SHORT_MOST_ROWS) return false;
     shape->groups = nh_max(1, nh_min(rows / shape->group_tokens, total));
+    shape->order = order_of(problem, shape->groups);
     shape->rows = nh_ceil_div(shape->groups * shape->group_tokens, 16) * 16;
-    shape->items = nh_ceil_div(total, shape->groups);
+    shape->total = shape->order == NH_SHORT_BY_RESIDUE ? total / residues : total;
+    shape->chunks = nh_ceil_div(shape->total, shape->groups);
+    shape->items = shape->chunks * (total / shape->total);
     shape->columns = columns_of(problem, shape);
     return true;
 }
@@ -62,7 +77,9 @@ void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_sha
                                       .heads = (int)(problem->heads / problem->kv_heads),
                                       .groups = (int)shape->groups,
                                       .rows = (int)shape->rows,
-                                      .parts = (int)parts};
+                                      .parts = (int)parts,
+                                      .total = (int)shape->total,
+                                      .chunks = (int)shape->chunks};
     for (int a = 0; a < NH_AXES; a++)
         tiling->tiles[a] = shape->extent[a];
 }
@@ -76,13 +93,13 @@ int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t items, 
     return shape->rows * WORD + items * shape->groups * (LENGTHS + origins * ORIGIN);
 }
 
-void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec) {
-    bool strided = false, dilated = false, even = true;
+void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                     int64_t warps, struct nh_kernel_spec *spec) {
+    bool strided = false, dilated = false;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         strided = strided || axis->stride > 1;
         dilated = dilated || axis->dilation > 1;
-        even = even && axis->length % axis->dilation == 0;
     }
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
@@ -91,5 +108,5 @@ void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_
     nh_kernel_define(spec, "NH_WARPS", warps);
     nh_kernel_define(spec, "NH_STRIDED", strided);
     nh_kernel_define(spec, "NH_DILATED", dilated);
-    nh_kernel_define(spec, "NH_EVEN", even);
+    nh_kernel_define(spec, "NH_GROUPS", shape->order);
 }

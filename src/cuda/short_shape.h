@@ -12,14 +12,19 @@ enum { NH_SHORT_MOST_ROWS = 1024 };
 /* Knobs: rows of an item, warps of a block, blocks that share an item, warps that share 16 rows (backward). */
 enum { NH_SHORT_ROWS, NH_SHORT_WARPS, NH_SHORT_PARTS, NH_SHORT_SPLIT };
 
+/* How groups are numbered, NH_GROUPS of the kernels: key heads, residues and batch entries, if they are equally long or not; or
+ * key heads and batch entries of one residue after those of another. */
+enum nh_short_order { NH_SHORT_UNEVEN, NH_SHORT_EVEN, NH_SHORT_BY_RESIDUE };
+
 struct nh_short_shape {
+    enum nh_short_order order;
     /* tokens of the longest dilation group per axis, and in all */
     int32_t extent[NH_AXES];
     int64_t group_tokens;
     /* of an item; rows are multiples of 16 */
     int64_t groups, rows;
-    /* of the problem, by key heads */
-    int64_t items;
+    /* groups that are numbered together, and items that they make; items of the problem, by key heads */
+    int64_t total, chunks, items;
     /* rows that 16 queries meet, on average */
     double columns;
 };
@@ -43,6 +48,7 @@ int64_t nh_short_row_bytes(int64_t width);
 int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t items, int64_t origins);
 
 /* The macros of kernels/short.cuh but NH_MIN_BLOCKS. */
-void nh_short_define(const struct nh_problem *problem, int64_t warps, struct nh_kernel_spec *spec);
+void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                     int64_t warps, struct nh_kernel_spec *spec);
 
 #endif

@@ -19,9 +19,13 @@
  * Extents, windows, slots and rows are arguments of the launch. */
 #pragma once
 
-/* All groups are as long as the first, and what their rows see the same for every item. */
-#ifndef NH_EVEN
-#define NH_EVEN 0
+/* All groups of an item are equally long: NH_UNEVEN, not so; NH_EVEN, and those of all items; NH_BY_RESIDUE, as an item's are
+ * those of one residue. */
+#define NH_UNEVEN 0
+#define NH_EVEN 1
+#define NH_BY_RESIDUE 2
+#ifndef NH_GROUPS
+#define NH_GROUPS NH_UNEVEN
 #endif
 
 #define NH_POSITION int
@@ -79,45 +83,74 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
     return (int)((unsigned)number * by.factor >> 20);
 }
 
-/* Of the launch: rows of a slot, of a plane and of a line of it. */
+/* Of an item: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane and of a
+ * line of it; the first group's number, and how many there are. */
 struct nh_extents {
+    int at[3], residue[3];
     nh_ratio group, plane, line;
-    int slots;
+    int first, count;
 };
-NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args) {
-    const int *extent = args.tiling.tiles;
-    const int plane = NH_RANK > 1 ? extent[1] * extent[2] : extent[2];
-    return {nh_ratio_of(extent[0] * extent[1] * extent[2]), nh_ratio_of(plane), nh_ratio_of(extent[2]),
-            args.tiling.groups};
+
+NH_DEVICE int nh_residue_of(const nh_cuda_args &args, unsigned &rest, int axis) {
+    const unsigned dilation = (unsigned)args.axis[axis].dilation, residue = rest % dilation;
+    rest /= dilation;
+    return (int)residue;
 }
 
-/* A dilation group: its tokens per axis (0: there is none in the slot), and elements from the start of each tensor to the first
- * of them, at its key head or the first query head that shares that. */
+/* Tokens on an axis of the group at a residue. */
+NH_DEVICE int nh_tokens_of(const nh_cuda_args &args, int axis, int residue) {
+    const int most = args.tiling.tiles[axis];
+    return most - (residue + (most - 1) * (int)args.axis[axis].dilation >= args.axis[axis].length);
+}
+
+NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args, int item) {
+    nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}};
+    if (NH_GROUPS == NH_BY_RESIDUE) {
+        unsigned rest = (unsigned)(item / args.tiling.chunks);
+        item %= args.tiling.chunks;
+#pragma unroll
+        for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+            extents.residue[a] = nh_residue_of(args, rest, a);
+            extents.at[a] = nh_tokens_of(args, a, extents.residue[a]);
+        }
+    }
+    extents.line = nh_ratio_of(extents.at[2]);
+    extents.plane = NH_RANK > 1 ? nh_ratio_of(extents.at[1] * extents.at[2]) : extents.line;
+    extents.group = NH_RANK > 2 ? nh_ratio_of(extents.at[0] * extents.plane.base) : extents.plane;
+    extents.first = item * args.tiling.groups;
+    extents.count = args.tiling.total - extents.first;
+    if (extents.count > args.tiling.groups) extents.count = args.tiling.groups;
+    return extents;
+}
+
+/* Rows with a token, and those that fill the last 16 up. */
+NH_DEVICE int nh_rows_of(const nh_extents &extents) {
+    return (extents.count * extents.group.base + 15) / 16 * 16;
+}
+
+/* A dilation group: its tokens per axis, unless all of the item are equally long, and elements from the start of each tensor to
+ * the first of them, at its key head or the first query head that shares that. */
 struct nh_group {
     int length[3];
     long long origin[NH_ORIGINS];
 };
 
-/* The groups of the item's slots; by all threads, a barrier must follow. */
-NH_DEVICE void nh_groups_fill(const nh_cuda_args &args, int item, nh_group *groups) {
+/* The groups of an item; by all threads, a barrier must follow. */
+NH_DEVICE void nh_groups_fill(const nh_cuda_args &args, const nh_extents &extents, nh_group *groups) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     const unsigned heads = (unsigned)args.kv_heads;
-    for (int i = (int)threadIdx.x; i < args.tiling.groups; i += NH_THREADS) {
-        unsigned rest = (unsigned)(item * args.tiling.groups + i);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < extents.count; i += NH_THREADS) {
+        unsigned rest = (unsigned)(extents.first + i);
         const unsigned head = rest % heads;
-        int residue[3] = {0, 0, 0};
+        int residue[3] = {extents.residue[0], extents.residue[1], extents.residue[2]};
         rest /= heads;
 #pragma unroll
-        for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--) {
-            residue[a] = (int)(rest % (unsigned)args.axis[a].dilation);
-            rest /= (unsigned)args.axis[a].dilation;
-        }
-        const bool exists = rest < args.batch;
+        for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED && NH_GROUPS != NH_BY_RESIDUE; a--)
+            residue[a] = nh_residue_of(args, rest, a);
 #pragma unroll
-        for (int a = 0; a < 3; a++) {
-            const int extent = args.tiling.tiles[a], last = residue[a] + (extent - 1) * (int)args.axis[a].dilation;
-            groups[i].length[a] = exists ? extent - (last >= args.axis[a].length) : 0;
-        }
+        for (int a = 0; a < 3 && NH_GROUPS == NH_UNEVEN; a++)
+            groups[i].length[a] = nh_tokens_of(args, a, residue[a]);
 #pragma unroll
         for (int t = 0; t < NH_ORIGINS; t++)
             if (NH_TENSORS >> t & 1) {
@@ -148,12 +181,17 @@ NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups
         rest -= token.at[1] * extents.line.base;
     }
     token.at[2] = rest;
-    token.exists = token.slot < extents.slots;
-    if (!token.exists) token.slot = extents.slots - 1;
+    token.exists = token.slot < extents.count;
+    if (!token.exists) token.slot = 0;
 #pragma unroll
-    for (int a = NH_EVEN ? 2 : NH_FIRST_AXIS; a < 3; a++)
-        token.exists = token.exists && (NH_EVEN ? 0 : token.at[a]) < groups[token.slot].length[a];
+    for (int a = NH_FIRST_AXIS; a < 3 && NH_GROUPS == NH_UNEVEN; a++)
+        token.exists = token.exists && token.at[a] < groups[token.slot].length[a];
     return token;
+}
+
+/* Tokens of its group on an axis. */
+NH_DEVICE int nh_length_of(const nh_extents &extents, const nh_group *groups, const nh_token &token, int axis) {
+    return NH_GROUPS == NH_UNEVEN ? groups[token.slot].length[axis] : extents.at[axis];
 }
 
 /* Rows from one position on the first axis to the next: there are whole ones of them before `row`. */
@@ -236,8 +274,8 @@ NH_DEVICE constexpr int nh_field(int axis) {
 }
 #define NH_GUARDS (1u << 31 | (NH_RANK > 2 ? 1u << 19 : 0u) | (NH_RANK > 1 ? 1u << 9 : 0u))
 
-NH_DEVICE unsigned nh_word(const nh_extents &extents, const int first_extent, int slot, const int (&at)[3]) {
-    unsigned word = (unsigned)(slot * first_extent) << nh_field(NH_FIRST_AXIS);
+NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[3]) {
+    unsigned word = (unsigned)(slot * extents.at[NH_FIRST_AXIS]) << nh_field(NH_FIRST_AXIS);
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         word += (unsigned)at[a] << nh_field(a);
@@ -247,13 +285,12 @@ NH_DEVICE unsigned nh_word(const nh_extents &extents, const int first_extent, in
 /* Of every row as a key: its coordinates and guards. By all threads; a barrier must follow. */
 NH_DEVICE void nh_columns_fill(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups,
                                unsigned *columns) {
-    const int first_extent = args.tiling.tiles[NH_FIRST_AXIS], none[3] = {0, 0, 0};
+    const int none[3] = {0, 0, 0};
 #pragma unroll 1
     for (int row = (int)threadIdx.x; row < args.tiling.rows; row += NH_THREADS) {
         const nh_token token = nh_token_of(extents, groups, row);
-        const bool seen = NH_EVEN ? row < extents.slots * extents.group.base : token.exists;
-        columns[row] = NH_GUARDS | (seen ? nh_word(extents, first_extent, token.slot, token.at)
-                                         : nh_word(extents, first_extent, extents.slots, none));
+        columns[row] = NH_GUARDS | (token.exists ? nh_word(extents, token.slot, token.at)
+                                         : nh_word(extents, extents.count, none));
     }
 }
 
@@ -267,26 +304,24 @@ NH_DEVICE bool nh_sees(const nh_sight &sight, unsigned column) {
     return (~((column - sight.begin) & (sight.last - column)) & NH_GUARDS) == 0;
 }
 
-/* A row without a token sees what the nearest one of its group does or, in an empty slot, of the first; rows past the last
- * slot, what the last one of that does. With NH_EVEN rows of an empty slot see each other. */
+/* A row without a token sees what the nearest one of its group does, or the last group's last. */
 NH_DEVICE nh_sight nh_sight_of(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int row) {
-    const int last_of_slots = extents.slots * extents.group.base - 1;
-    nh_token token = nh_token_of(extents, groups, row < last_of_slots ? row : last_of_slots);
-    if (!NH_EVEN && groups[token.slot].length[2] == 0) token.slot = 0;
+    const int last_row = extents.count * extents.group.base - 1;
+    const nh_token token = nh_token_of(extents, groups, row < last_row ? row : last_row);
     int begin[3] = {0, 0, 0}, last[3] = {0, 0, 0}, row_of[2] = {0, 0};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const int length = NH_EVEN ? args.tiling.tiles[a] : groups[token.slot].length[a];
+        const int length = nh_length_of(extents, groups, token, a);
         const nh_range range =
             nh_window_range(length, (int)args.axis[a].window, NH_STRIDED ? (int)args.axis[a].stride : 1,
                             args.axis[a].causal, token.at[a] < length ? token.at[a] : length - 1);
         begin[a] = range.begin;
         last[a] = range.end - 1;
-        row_of[0] = row_of[0] * args.tiling.tiles[a] + begin[a];
-        row_of[1] = row_of[1] * args.tiling.tiles[a] + last[a];
+        row_of[0] = row_of[0] * extents.at[a] + begin[a];
+        row_of[1] = row_of[1] * extents.at[a] + last[a];
     }
-    const int first_extent = args.tiling.tiles[NH_FIRST_AXIS], slot_row = token.slot * extents.group.base;
-    return {nh_word(extents, first_extent, token.slot, begin),
-            nh_word(extents, first_extent, token.slot, last) + NH_GUARDS + NH_GUARDS, slot_row + row_of[0],
+    const int slot_row = token.slot * extents.group.base;
+    return {nh_word(extents, token.slot, begin),
+            nh_word(extents, token.slot, last) + NH_GUARDS + NH_GUARDS, slot_row + row_of[0],
             slot_row + row_of[1]};
 }

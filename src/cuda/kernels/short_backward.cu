@@ -19,7 +19,7 @@ NH_DEVICE nh_reach nh_seeing_rows(const nh_cuda_args &args, const nh_extents &ex
     nh_reach seeing = {0, 0};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const nh_range range = nh_inverse_range(groups[token.slot].length[a], (int)args.axis[a].window,
+        const nh_range range = nh_inverse_range(nh_length_of(extents, groups, token, a), (int)args.axis[a].window,
                                                 NH_STRIDED ? (int)args.axis[a].stride : 1, args.axis[a].causal, token.at[a]);
         seeing.begin = seeing.begin * args.tiling.tiles[a] + range.begin;
         seeing.end = seeing.end * args.tiling.tiles[a] + range.end - 1;
@@ -196,8 +196,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     const nh_part part = nh_part_of(args);
     const nh_tile tile = nh_tile_at(args, part);
     nh_group *groups = tile.groups;
-    nh_groups_fill(args, (int)blockIdx.x / args.tiling.parts, groups);
-    const nh_extents extents = nh_extents_of(args);
+    const nh_extents extents = nh_extents_of(args, (int)blockIdx.x / args.tiling.parts);
+    nh_groups_fill(args, extents, groups);
     const int query_strips = args.tiling.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
     const int team = (int)threadIdx.x / 32 / NH_SPLIT, turn = (int)threadIdx.x / 32 % NH_SPLIT;
     nh_sums sums;

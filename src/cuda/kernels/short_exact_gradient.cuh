@@ -69,7 +69,7 @@ NH_DEVICE void nh_exact_pair(const nh_cuda_args &args, const nh_group *groups, i
 /* member: of the query heads that share a key head; a key goes over all of them. */
 template <bool BY_KEYS>
 static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, int member, int row) {
-    const nh_extents extents = nh_extents_of(args);
+    const nh_extents extents = nh_extents_of(args, (int)blockIdx.x / args.tiling.parts);
     const nh_tile tile = nh_tile_at(args, nh_part_of(args));
     const nh_group *groups = tile.groups;
     const nh_token own = nh_token_of(extents, groups, row);

@@ -2,7 +2,7 @@
  * takes 16 queries at a time and meets the rows that these see, 32 or 16 at a time. Where there are more multiprocessors than
  * items, each is taken several times, with a part of its queries and the keys that these see. See short.cuh.
  *
- * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_EVEN, NH_SPLIT (warps that share 16 queries,
+ * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_GROUPS, NH_SPLIT (warps that share 16 queries,
  * each with a part of the rows: then every warp has at most one strip). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
@@ -12,12 +12,45 @@
 
 enum { NH_STRIPS = NH_WARPS / NH_SPLIT };
 
-/* What a block works on, and where. Numbers count parts of an item fastest, then query heads that share a key head. Outputs
- * take the places of queries; groups of two numbers have places in turn. */
+/* What a number stands for: parts of an item count fastest, then query heads that share a key head (`member`). Rows of queries
+ * are [first, end) of the item's. */
+struct alignas(16) nh_item {
+    nh_extents extents;
+    int rows, member, first, end;
+};
+
+static_assert(sizeof(nh_item) == 80, "the host's count of shared memory");
+
+NH_DEVICE int nh_part_rows(const nh_cuda_args &args) {
+    return (args.tiling.rows / 16 + args.tiling.parts - 1) / args.tiling.parts * 16;
+}
+
+NH_DEVICE nh_item nh_item_of(const nh_cuda_args &args, int number) {
+    const int parts = args.tiling.parts, share = args.tiling.heads;
+    nh_item item;
+    int part = 0;
+    item.member = 0;
+    if (parts > 1) {
+        part = number % parts;
+        number /= parts;
+    }
+    if (share > 1) {
+        item.member = number % share;
+        number /= share;
+    }
+    item.extents = nh_extents_of(args, number);
+    item.rows = nh_rows_of(item.extents);
+    item.first = part * nh_part_rows(args);
+    item.end = item.first + nh_part_rows(args);
+    if (item.end > item.rows) item.end = item.rows;
+    return item;
+}
+
+/* What a block works on, and where: items and their groups have two places, in turn. Outputs take the places of queries. */
 struct nh_work {
     const nh_cuda_args &args;
-    const nh_extents extents;
-    int number, turn, item, member, first, end; /* query head of those that share a key head; rows of queries */
+    nh_item item;
+    int turn;
     char *keys, *values, *queries;
     float4 *shares; /* sums of warps that are not the first of their strip */
     unsigned *columns;
@@ -27,34 +60,35 @@ struct nh_work {
 /* Of a thread's outputs and two sums of weights. */
 enum { NH_SHARE_UNITS = 2 * NH_STEPS_V + 1 };
 
-NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args, int number, int turn) {
+/* turn 0 or 1. */
+NH_DEVICE nh_item *nh_item_at(const nh_cuda_args &args, int turn) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    const int rows = args.tiling.rows, parts = args.tiling.parts, share = args.tiling.heads;
-    const int part_rows = (rows / 16 + parts - 1) / parts * 16;
-    nh_work work = {args, nh_extents_of(args), number, turn, number, 0};
-    int part = 0;
-    if (parts > 1) {
-        part = work.item % parts;
-        work.item /= parts;
-    }
-    if (share > 1) {
-        work.member = work.item % share;
-        work.item /= share;
-    }
-    work.first = part * part_rows;
-    work.end = work.first + part_rows < rows ? work.first + part_rows : rows;
-    work.keys = nh_shared_memory;
+    return (nh_item *)nh_shared_memory + turn;
+}
+
+NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args, int turn) {
+    const int rows = args.tiling.rows;
+    nh_work work = {args, *nh_item_at(args, turn), turn};
+    work.keys = (char *)nh_item_at(args, 2);
     work.values = work.keys + nh_unit_offset(NH_DIM, rows, 0);
     work.queries = work.values + nh_unit_offset(NH_DIM_V, rows, 0);
-    work.shares = (float4 *)(work.queries + nh_unit_offset(NH_WIDEST, part_rows, 0));
+    work.shares = (float4 *)(work.queries + nh_unit_offset(NH_WIDEST, nh_part_rows(args), 0));
     work.columns = (unsigned *)(work.shares + (NH_WARPS - NH_STRIPS) * 32 * NH_SHARE_UNITS);
     work.groups = (nh_group *)(work.columns + rows) + turn * args.tiling.groups;
     return work;
 }
 
+/* By all threads; a barrier must follow. */
+NH_DEVICE void nh_item_fill(const nh_cuda_args &args, int number, int turn) {
+    if ((int)threadIdx.x >= args.tiling.groups) return;
+    const nh_item item = nh_item_of(args, number);
+    if (threadIdx.x == 0) *nh_item_at(args, turn) = item;
+    nh_groups_fill(args, item.extents, nh_work_of(args, turn).groups);
+}
+
 /* Elements from the first of the query heads that share a key head to the block's. */
 NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
-    return work.member * work.args.tensor[tensor].head;
+    return work.item.member * work.args.tensor[tensor].head;
 }
 
 /* 16 queries: what rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
@@ -67,7 +101,7 @@ struct nh_strip {
 
 NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
     const int lane = (int)(threadIdx.x % 32);
-    const nh_sight own = nh_sight_of(work.args, work.extents, work.groups, row + lane % 16);
+    const nh_sight own = nh_sight_of(work.args, work.item.extents, work.groups, row + lane % 16);
     strip.row = row;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -82,7 +116,7 @@ NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
 
 NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
     const int lane = (int)(threadIdx.x % 32);
-    const char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first + lane % 16, lane / 16);
+    const char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first + lane % 16, lane / 16);
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++)
         nh_load_matrices(strip.queries[s], row + 32 * s);
@@ -218,7 +252,7 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float inverse = nh_reciprocal(state.sum[half]);
-        char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first + lane / 4 + 8 * half, 0);
+        char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first + lane / 4 + 8 * half, 0);
 #pragma unroll
         for (int u = 0; u < 2 * NH_STEPS_V; u++)
             *(unsigned *)(row + 16 * u + lane % 4 * 4) =
@@ -230,21 +264,21 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
 
 /* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds outputs
  * by now. By the whole warp. */
-static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int number, int turn, int begin, int end, int row) {
-    const nh_work work = nh_work_of(args, number, turn);
+static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int turn, int begin, int end, int row) {
+    const nh_work work = nh_work_of(args, turn);
     const int lane = (int)(threadIdx.x % 32);
-    const nh_token token = nh_token_of(work.extents, work.groups, row);
+    const nh_token token = nh_token_of(work.item.extents, work.groups, row);
     if (!token.exists) return 0.f;
     const elem *query = (const elem *)work.args.tensor[NH_Q].data + nh_ahead(work, NH_Q) +
                         nh_token_offset(work.args, work.groups, NH_Q, token);
-    const nh_sight sight = nh_sight_of(work.args, work.extents, work.groups, row);
+    const nh_sight sight = nh_sight_of(work.args, work.item.extents, work.groups, row);
     const float scale = (float)(work.args.scale * NH_LOG2E);
     nh_exact state = {{}, {}, -1e30f, 0.f};
     for (int i = 0; i < NH_LANE_ELEMENTS; i++)
         if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);
     for (int key = begin; key < end; key++)
         if (nh_sees(sight, work.columns[key])) nh_exact_key(state, work.keys, work.values, key, scale, 0.f);
-    char *to = work.queries + nh_unit_offset(NH_WIDEST, row - work.first, 0);
+    char *to = work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0);
     for (int i = 0; i < NH_LANE_ELEMENTS; i++)
         if (lane + 32 * i < NH_DIM_V) *(elem *)(to + 2 * (lane + 32 * i)) = nh_store(state.output[i] / state.sum);
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
@@ -252,8 +286,8 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int 
 
 /* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A function of
  * its own, which leaves the common case its registers. */
-static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, int number, int turn, int row) {
-    const nh_work work = nh_work_of(args, number, turn);
+static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, int turn, int row) {
+    const nh_work work = nh_work_of(args, turn);
     nh_strip strip;
     nh_strip_locate(work, row, strip);
     nh_strip_load(work, strip);
@@ -266,7 +300,7 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
     const int g = (int)(threadIdx.x % 32) / 4;
     __syncwarp();
     nh_for_spoilt_rows(nh_spoilt(output, 0), nh_spoilt(output, 1), [&](int spoilt) {
-        const float exact = nh_exact_row(args, number, turn, strip.begin, strip.end, row + spoilt);
+        const float exact = nh_exact_row(args, turn, strip.begin, strip.end, row + spoilt);
         if (spoilt == g) lse.x = exact;
         if (spoilt == g + 8) lse.y = exact;
     });
@@ -292,11 +326,11 @@ NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state 
     const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most &&
                       !nh_spoilt(output, 0) && !nh_spoilt(output, 1);
     const float2 lse = __all_sync(~0u, held) ? nh_finish(work, strip, state, output)
-                                             : nh_attend_again(work.args, work.number, work.turn, strip.row);
+                                             : nh_attend_again(work.args, work.turn, strip.row);
     __syncwarp();
-    const nh_token own = nh_token_of(work.extents, work.groups, strip.row + (int)threadIdx.x % 16);
+    const nh_token own = nh_token_of(work.item.extents, work.groups, strip.row + (int)threadIdx.x % 16);
     nh_store_strip<NH_DIM_V, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,
-                                        work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.first, 0));
+                                        work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first, 0));
     nh_store_lse(work, own, lse);
 }
 
@@ -314,10 +348,10 @@ NH_DEVICE void nh_attend(const nh_work &work, nh_strip &strip, bool some) {
 
 /* Rows [begin, end) whose keys and values some query of the block sees, in whole pieces. */
 NH_DEVICE void nh_part_columns(const nh_work &work, int &begin, int &end) {
-    const int first = nh_sight_of(work.args, work.extents, work.groups, work.first).first_row;
-    const int last = nh_sight_of(work.args, work.extents, work.groups, work.end - 1).last_row;
-    const int seen = nh_first_rows(work.extents, last) + nh_first_pitch(work.extents);
-    begin = nh_first_rows(work.extents, first) / 16 * 16;
+    const int first = nh_sight_of(work.args, work.item.extents, work.groups, work.item.first).first_row;
+    const int last = nh_sight_of(work.args, work.item.extents, work.groups, work.item.end - 1).last_row;
+    const int seen = nh_first_rows(work.item.extents, last) + nh_first_pitch(work.item.extents);
+    begin = nh_first_rows(work.item.extents, first) / 16 * 16;
     if (seen < end) end = (seen + 15) / 16 * 16;
 }
 
@@ -326,51 +360,46 @@ NH_DEVICE void nh_copy_item(const nh_work &work) {
     const nh_cuda_args &args = work.args;
     const elem *keys = (const elem *)args.tensor[NH_K].data, *values = (const elem *)args.tensor[NH_V].data;
     const elem *queries = (const elem *)args.tensor[NH_Q].data + nh_ahead(work, NH_Q);
-    int begin = 0, end = args.tiling.rows;
-    if (args.tiling.parts > 1 && work.extents.slots == 1) nh_part_columns(work, begin, end);
+    int begin = 0, end = work.item.rows;
+    if (args.tiling.parts > 1 && args.tiling.groups == 1 && work.item.first < work.item.end)
+        nh_part_columns(work, begin, end);
 #pragma unroll 1
     for (int row = begin + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
-        const nh_token token = nh_token_of(work.extents, work.groups, row);
+        const nh_token token = nh_token_of(work.item.extents, work.groups, row);
         nh_copy_row<NH_DIM>(keys + nh_token_offset(args, work.groups, NH_K, token),
                             work.keys + nh_unit_offset(NH_DIM, row, 0), token.exists);
         nh_copy_row<NH_DIM_V>(values + nh_token_offset(args, work.groups, NH_V, token),
                               work.values + nh_unit_offset(NH_DIM_V, row, 0), token.exists);
-        if (row >= work.first && row < work.end)
+        if (row >= work.item.first && row < work.item.end)
             nh_copy_row<NH_DIM>(queries + nh_token_offset(args, work.groups, NH_Q, token),
-                                work.queries + nh_unit_offset(NH_WIDEST, row - work.first, 0), token.exists);
+                                work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0), token.exists);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_forward(const __grid_constant__ nh_cuda_args args) {
     const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
-    /* the same for all items */
-    const bool keeps = NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_STRIPS;
+    /* what rows see, the same for all items; where a warp has one strip, it is kept */
+    const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_STRIPS;
     nh_strip strip;
-    {
-        const nh_work work = nh_work_of(args, (int)blockIdx.x, 0);
-        nh_groups_fill(args, work.item, work.groups);
-    }
+    nh_item_fill(args, (int)blockIdx.x, 0);
     __syncthreads();
 #pragma unroll 1
     for (int number = (int)blockIdx.x, turn = 0; number < args.tiling.items; number += (int)gridDim.x, turn ^= 1) {
-        const nh_work work = nh_work_of(args, number, turn);
+        const nh_work work = nh_work_of(args, turn);
         const bool first_item = number == (int)blockIdx.x;
         const int next = number + (int)gridDim.x;
-        int row = work.first + own_row;
+        int row = work.item.first + own_row;
         nh_copy_item(work);
-        if (!NH_EVEN || first_item) nh_columns_fill(args, work.extents, work.groups, work.columns);
-        if (row < work.end && (!keeps || first_item)) nh_strip_locate(work, row, strip);
-        if (next < args.tiling.items && (int)threadIdx.x < args.tiling.groups) {
-            const nh_work later = nh_work_of(args, next, turn ^ 1);
-            nh_groups_fill(args, later.item, later.groups);
-        }
+        if (NH_GROUPS != NH_EVEN || first_item) nh_columns_fill(args, work.item.extents, work.groups, work.columns);
+        if (row < work.item.end && (!keeps || first_item)) nh_strip_locate(work, row, strip);
+        if (next < args.tiling.items) nh_item_fill(args, next, turn ^ 1);
         nh_copy_wait();
         __syncthreads();
-        if (NH_SPLIT > 1) nh_attend(work, strip, row < work.end);
+        if (NH_SPLIT > 1) nh_attend(work, strip, row < work.item.end);
 #pragma unroll 1
-        for (; NH_SPLIT == 1 && row < work.end; row += 16 * NH_STRIPS) {
-            if (row != work.first + own_row) nh_strip_locate(work, row, strip);
+        for (; NH_SPLIT == 1 && row < work.item.end; row += 16 * NH_STRIPS) {
+            if (row != work.item.first + own_row) nh_strip_locate(work, row, strip);
             nh_attend(work, strip, true);
         }
         __syncthreads();
