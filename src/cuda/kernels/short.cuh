@@ -1,26 +1,27 @@
-/* Whole dilation groups in shared memory: what the kernels of cuda.short share. Tensor cores of sm_80 and later, 16 bits.
+/* Whole dilation groups in shared memory: what the kernels of cuda.short share. Tensor cores of sm_80 and later, 16
+ * bits.
  *
- * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those of the same residues
- * modulo the dilations, without dilation all of them. An item is as many groups as its rows hold, each in a slot of so many
- * rows as the longest group has tokens, one slot after the other. Key heads are numbered fastest, so the groups of an item
- * mostly lie side by side in memory.
+ * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those of the same
+ * residues modulo the dilations, without dilation all of them. An item is as many groups as its rows hold, each in a
+ * slot of so many rows as the longest group has tokens, one slot after the other. Key heads are numbered fastest, so
+ * the groups of an item mostly lie side by side in memory.
  *
  *     rows   0 .. N - 1      positions of the first group, the last axis fastest
  *            N .. 2N - 1     of the second, ..
  *
- * Queries and keys of a token have the same row. A row has no token where its group is shorter than the first one of its axes,
- * past the last group, and past the last slot: such rows are zeros, no query sees them, and nothing is stored for them.
+ * Queries and keys of a token have the same row. A row has no token where its group is shorter than the item's longest,
+ * and past the last group: such rows are zeros, no query sees them, and nothing is stored for them.
  *
- * Which keys a query sees is one word each (nh_sight): fields for the coordinates inside the group, the first of which counts
- * on from slot to slot, each with a guard bit above it that a subtraction borrows from.
+ * Which keys a query sees is one word each (nh_sight): fields for the coordinates inside the group, the first of which
+ * counts on from slot to slot, each with a guard bit above it that a subtraction borrows from.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS, NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis
- * is). A kernel says in NH_TENSORS which tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS the last plus one.
- * Extents, windows, slots and rows are arguments of the launch. */
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS, NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED
+ * (some axis is). A kernel says in NH_TENSORS which tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS
+ * the last plus one. Extents, windows, slots and rows are arguments of the launch. */
 #pragma once
 
-/* All groups of an item are equally long: NH_UNEVEN, not so; NH_EVEN, and those of all items; NH_BY_RESIDUE, as an item's are
- * those of one residue. */
+/* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are
+ * equally long; or with the residue slowest and items of one residue each, so that the groups of an item are. */
 #define NH_UNEVEN 0
 #define NH_EVEN 1
 #define NH_BY_RESIDUE 2
@@ -46,7 +47,8 @@ enum {
 
 /* ---- rows in shared memory ---- */
 
-/* Units of 16 bytes: whole steps of products, and one more, so that eight rows of a matrix load are in different banks. */
+/* Units of 16 bytes: whole steps of products, and one more, so that eight rows of a matrix load are in different
+ * banks. */
 NH_DEVICE constexpr int nh_units(int width) {
     return (width + 15) / 16 * 2;
 }
@@ -83,8 +85,8 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
     return (int)((unsigned)number * by.factor >> 20);
 }
 
-/* Of an item: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane and of a
- * line of it; the first group's number, and how many there are. */
+/* Of an item: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane
+ * and of a line of it; the first group's number, and how many there are. */
 struct nh_extents {
     int at[3], residue[3];
     nh_ratio group, plane, line;
@@ -128,8 +130,8 @@ NH_DEVICE int nh_rows_of(const nh_extents &extents) {
     return (extents.count * extents.group.base + 15) / 16 * 16;
 }
 
-/* A dilation group: its tokens per axis, unless all of the item are equally long, and elements from the start of each tensor to
- * the first of them, at its key head or the first query head that shares that. */
+/* A dilation group: its tokens per axis, unless all of the item are equally long, and elements from the start of each
+ * tensor to the first of them, at its key head or the first query head that shares that. */
 struct nh_group {
     int length[3];
     long long origin[NH_ORIGINS];
@@ -204,7 +206,8 @@ NH_DEVICE int nh_first_pitch(const nh_extents &extents) {
 }
 
 /* Elements from a tensor's start to the token. */
-NH_DEVICE long long nh_token_offset(const nh_cuda_args &args, const nh_group *groups, int tensor, const nh_token &token) {
+NH_DEVICE long long nh_token_offset(const nh_cuda_args &args, const nh_group *groups, int tensor,
+                                    const nh_token &token) {
     int inside = 0; /* the host makes sure that it fits */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
@@ -229,7 +232,8 @@ template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool
         if (u + lane < units) nh_copy16_at(place + 16 * u, from + 8 * u, exists && 8 * (u + lane) < WIDTH);
 }
 
-/* Rows [first, end) of a tensor, `ahead` elements from where their groups have it, to places for ROOM elements from `to` on. */
+/* Rows [first, end) of a tensor, `ahead` elements from where their groups have it, to places for ROOM elements from
+ * `to` on. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
                             long long ahead, int first, int end, char *to) {
@@ -237,8 +241,8 @@ NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_extents &extents,
 #pragma unroll 1
     for (int row = first + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
         const nh_token token = nh_token_of(extents, groups, row);
-        nh_copy_row<WIDTH>(from + nh_token_offset(args, groups, tensor, token), to + nh_unit_offset(ROOM, row - first, 0),
-                           token.exists);
+        nh_copy_row<WIDTH>(from + nh_token_offset(args, groups, tensor, token),
+                           to + nh_unit_offset(ROOM, row - first, 0), token.exists);
     }
 }
 
@@ -289,8 +293,8 @@ NH_DEVICE void nh_columns_fill(const nh_cuda_args &args, const nh_extents &exten
 #pragma unroll 1
     for (int row = (int)threadIdx.x; row < args.tiling.rows; row += NH_THREADS) {
         const nh_token token = nh_token_of(extents, groups, row);
-        columns[row] = NH_GUARDS | (token.exists ? nh_word(extents, token.slot, token.at)
-                                         : nh_word(extents, extents.count, none));
+        columns[row] =
+            NH_GUARDS | (token.exists ? nh_word(extents, token.slot, token.at) : nh_word(extents, extents.count, none));
     }
 }
 
@@ -321,7 +325,6 @@ NH_DEVICE nh_sight nh_sight_of(const nh_cuda_args &args, const nh_extents &exten
         row_of[1] = row_of[1] * extents.at[a] + last[a];
     }
     const int slot_row = token.slot * extents.group.base;
-    return {nh_word(extents, token.slot, begin),
-            nh_word(extents, token.slot, last) + NH_GUARDS + NH_GUARDS, slot_row + row_of[0],
-            slot_row + row_of[1]};
+    return {nh_word(extents, token.slot, begin), nh_word(extents, token.slot, last) + NH_GUARDS + NH_GUARDS,
+            slot_row + row_of[0], slot_row + row_of[1]};
 }

@@ -1,9 +1,10 @@
-/* Forward of whole dilation groups: a block takes one item after the other, whose keys and values lie in shared memory; a warp
- * takes 16 queries at a time and meets the rows that these see, 32 or 16 at a time. Where there are more multiprocessors than
- * items, each is taken several times, with a part of its queries and the keys that these see. See short.cuh.
+/* Forward of whole dilation groups: a block takes one item after the other, whose keys and values lie in shared
+ * memory; a warp takes 16 queries at a time and meets the rows that these see, 32 or 16 at a time. Where there are
+ * more multiprocessors than items, each is taken several times, with a part of its queries and the keys that these
+ * see. See short.cuh.
  *
- * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_GROUPS, NH_SPLIT (warps that share 16 queries,
- * each with a part of the rows: then every warp has at most one strip). */
+ * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_GROUPS, NH_SPLIT (warps that share 16
+ * queries, each with a part of the rows: then every warp has at most one strip). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
 #include "short.cuh"
@@ -12,8 +13,8 @@
 
 enum { NH_STRIPS = NH_WARPS / NH_SPLIT };
 
-/* What a number stands for: parts of an item count fastest, then query heads that share a key head (`member`). Rows of queries
- * are [first, end) of the item's. */
+/* What a number stands for: parts of an item count fastest, then query heads that share a key head (`member`). Rows of
+ * queries are [first, end) of the item's. */
 struct alignas(16) nh_item {
     nh_extents extents;
     int rows, member, first, end;
@@ -46,7 +47,8 @@ NH_DEVICE nh_item nh_item_of(const nh_cuda_args &args, int number) {
     return item;
 }
 
-/* What a block works on, and where: items and their groups have two places, in turn. Outputs take the places of queries. */
+/* What a block works on, and where: items and their groups have two places, in turn. Outputs take the places of
+ * queries. */
 struct nh_work {
     const nh_cuda_args &args;
     nh_item item;
@@ -122,10 +124,10 @@ NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
         nh_load_matrices(strip.queries[s], row + 32 * s);
 }
 
-/* Scores with 32 rows from `row` on, or 16 unless `both`, times the scale, less the reference; minus infinity for those not
- * seen. */
-NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsigned (&keys)[NH_STEPS], int row, bool both,
-                        float scale, const float (&reference)[2], float (&scores)[4][4]) {
+/* Scores with 32 rows from `row` on, or 16 unless `both`, times the scale, less the reference; minus infinity for
+ * those not seen. */
+NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsigned (&keys)[NH_STEPS], int row,
+                        bool both, float scale, const float (&reference)[2], float (&scores)[4][4]) {
     const int pairs = both ? 2 : 1;
     nh_clear(scores);
 #pragma unroll
@@ -146,8 +148,8 @@ NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsign
     }
 }
 
-/* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end, 16: then not `both`. Of
- * `shares` parts of them the one that is the warp's. */
+/* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end, 16: then not `both`.
+ * Of `shares` parts of them the one that is the warp's. */
 template <typename Visit>
 NH_DEVICE void nh_for_scores(const nh_work &work, const nh_strip &strip, int shares, const float (&reference)[2],
                              const Visit &visit) {
@@ -208,7 +210,8 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int s
     });
 }
 
-/* Adds to the sums of a strip's first warp those of the others that share it. By all threads; `some`: that have a strip. */
+/* Adds to the sums of a strip's first warp those of the others that share it. By all threads; `some`: that have a
+ * strip. */
 NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
     const int warp = (int)threadIdx.x / 32, share = warp % NH_SPLIT, lane = (int)threadIdx.x % 32;
     float4 *first = work.shares + warp / NH_SPLIT * (NH_SPLIT - 1) * 32 * NH_SHARE_UNITS + lane;
@@ -262,8 +265,8 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
     return make_float2(lse[0], lse[1]);
 }
 
-/* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds outputs
- * by now. By the whole warp. */
+/* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds
+ * outputs by now. By the whole warp. */
 static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int turn, int begin, int end, int row) {
     const nh_work work = nh_work_of(args, turn);
     const int lane = (int)(threadIdx.x % 32);
@@ -284,8 +287,8 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int 
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
 }
 
-/* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A function of
- * its own, which leaves the common case its registers. */
+/* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A
+ * function of its own, which leaves the common case its registers. */
 static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, int turn, int row) {
     const nh_work work = nh_work_of(args, turn);
     nh_strip strip;
@@ -317,8 +320,8 @@ NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse
         to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, own)] = lane < 8 ? upper : lower;
 }
 
-/* Outputs and LSE of the strip to memory. Weights relative to 1 are within what the storage type and the sums can hold, unless
- * scores are far from 0. */
+/* Outputs and LSE of the strip to memory. Weights relative to 1 are within what the storage type and the sums can
+ * hold, unless scores are far from 0. */
 NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state &state,
                            const float (&output)[2 * NH_STEPS_V][4]) {
     const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
