@@ -210,7 +210,34 @@ static bool take_number(struct reader *reader, double *value) {
     return true;
 }
 
-static nhood_status parse_option(struct reader *reader, nhood_problem *problem) {
+static nhood_status parse_per_axis(struct reader *reader, nhood_problem *problem, bool stride) {
+    int64_t list[3];
+    if (take_list(reader, list) != problem->rank)
+        return bad(reader, "one number per axis, joined by 'x'");
+    for (int a = 0; a < problem->rank; a++) {
+        if (stride) problem->axis[a].stride = list[a];
+        if (!stride) problem->axis[a].dilation = list[a];
+    }
+    return NHOOD_OK;
+}
+
+/* Options with a value, by their first letters; "scale" comes before what it begins with. */
+enum value { SCALE, EXTRA, CAUSAL, STRIDE, DILATION, VALUES };
+static const char *const value_words[VALUES] = {"scale", "x", "c", "s", "d"};
+
+static nhood_status parse_value(struct reader *reader, nhood_problem *problem, enum value value) {
+    switch (value) {
+    case SCALE:
+        return take_number(reader, &problem->scale) ? NHOOD_OK : bad(reader, "a finite number");
+    case EXTRA:
+        return take_integer(reader, &problem->extra_tokens) ? NHOOD_OK
+                                                            : bad(reader, "x<extra tokens>");
+    case CAUSAL: return parse_causal(reader, problem);
+    default: return parse_per_axis(reader, problem, value == STRIDE);
+    }
+}
+
+static bool take_flag(struct reader *reader, nhood_problem *problem) {
     static const struct {
         const char *word;
         uint32_t flag;
@@ -223,29 +250,25 @@ static nhood_status parse_option(struct reader *reader, nhood_problem *problem) 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
         if (take_word(reader, &flags[i].word, 1) < 0) continue;
         problem->flags |= flags[i].flag;
-        return NHOOD_OK;
+        return true;
     }
-    if (take_word(reader, &bias, 1) >= 0) {
-        problem->has_bias = 1;
-        return NHOOD_OK;
+    if (take_word(reader, &bias, 1) < 0) return false;
+    problem->has_bias = 1;
+    return true;
+}
+
+/* *given has a bit per option with a value that was read before: of two, one would be lost without a word. */
+static nhood_status parse_option(struct reader *reader, nhood_problem *problem, unsigned *given) {
+    if (take_flag(reader, problem)) return NHOOD_OK;
+    for (int value = 0; value < VALUES; value++) {
+        struct reader trial = *reader;
+        if (!take(&trial, value_words[value])) continue;
+        if (*given & 1u << value) return bad(reader, "each option once");
+        *given |= 1u << value;
+        *reader = trial;
+        return parse_value(reader, problem, (enum value)value);
     }
-    if (take(reader, "scale"))
-        return take_number(reader, &problem->scale) ? NHOOD_OK : bad(reader, "a finite number");
-    if (take(reader, "x"))
-        return take_integer(reader, &problem->extra_tokens) ? NHOOD_OK
-                                                            : bad(reader, "x<extra tokens>");
-    if (take(reader, "c")) return parse_causal(reader, problem);
-    bool stride = take(reader, "s");
-    if (!stride && !take(reader, "d"))
-        return bad(reader, "s, d, c, x, scale, rpb, det, tf32, clamp, zfill or unaligned");
-    int64_t list[3];
-    if (take_list(reader, list) != problem->rank)
-        return bad(reader, "one number per axis, joined by 'x'");
-    for (int a = 0; a < problem->rank; a++) {
-        if (stride) problem->axis[a].stride = list[a];
-        if (!stride) problem->axis[a].dilation = list[a];
-    }
-    return NHOOD_OK;
+    return bad(reader, "s, d, c, x, scale, rpb, det, tf32, clamp, zfill or unaligned");
 }
 
 nhood_status nhood_problem_parse(const char *text, nhood_problem *problem) {
@@ -253,10 +276,11 @@ nhood_status nhood_problem_parse(const char *text, nhood_problem *problem) {
     if (!problem) return nh_error(NHOOD_ERR_ARGUMENT, "problem is NULL");
     struct reader reader = {text, text};
     nhood_problem parsed;
+    unsigned given = 0;
     nhood_status status = parse_head(&reader, &parsed);
     if (status) return status;
     while (take(&reader, ":")) {
-        if ((status = parse_option(&reader, &parsed))) return status;
+        if ((status = parse_option(&reader, &parsed, &given))) return status;
         if (!at_end_of_field(&reader)) return bad(&reader, "':' or the end");
     }
     struct nh_problem canonical;

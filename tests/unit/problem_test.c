@@ -84,7 +84,9 @@ static void check_text(void) {
                                         "fwd:f32:b1h1d1:99999999999999999999:w1",
                                         "fwd:f32:b1h1d1:4:w1 ",
                                         "fwd:f32:b1h1k0d1:4:w1",
-                                        "fwd:f32:b1h1d1:4:w1:s1x1"};
+                                        "fwd:f32:b1h1d1:4:w1:s1x1",
+                                        "fwd:f32:b1h1d1:4:w2:d2:x1:d1",
+                                        "fwd:f32:b1h1d1:4:w2:scale1:scale1"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         nhood_problem problem;
         CHECK(nhood_problem_parse(wrong[i], &problem) == NHOOD_ERR_ARGUMENT, "'%s' was taken",
@@ -93,6 +95,9 @@ static void check_text(void) {
     nhood_problem problem;
     nhood_problem_parse("bla", &problem);
     CHECK(strstr(nhood_last_error(), "column 1"), "%s", nhood_last_error());
+    nhood_problem_parse("fwd:f32:b1h1d1:4:w2:s1:x1:c1:s2", &problem);
+    CHECK(strstr(nhood_last_error(), "column 30 ('s2'): expected each option once"), "%s",
+          nhood_last_error());
     nhood_problem_parse(good, &problem);
     char text[8] = "keep";
     size_t length = 0;
