@@ -51,6 +51,11 @@ struct Warp {
 
 constexpr unsigned char POISON = 0xff; // as floating point, NaN
 
+// A number without the period that what is counted may have.
+unsigned scatter(unsigned count) {
+    return count * 2654435761u >> 16;
+}
+
 Fiber fibers[MOST_THREADS];
 unsigned threads, bytes_of_block;
 jmp_buf scheduler;
@@ -169,8 +174,11 @@ void check_block() {
         if (!effects.empty()) fail("a box for the barrier at %#x is waited for by nobody", barrier);
 }
 
-// Every other block runs its threads backwards: an order that only happens to be right shows.
-void run_block(bool backwards) {
+// Every other block runs its threads backwards, and in each another warp, or none, has its turn only when no other thread
+// can go on: an order that only happens to be right shows.
+void run_block(unsigned number) {
+    const bool backwards = number % 2;
+    const unsigned slow_warp = scatter(number) % ((threads + WARP - 1) / WARP + 1);
     prepare_block();
     idle = false;
     for (unsigned left = threads; left;) {
@@ -178,6 +186,7 @@ void run_block(bool backwards) {
         for (unsigned i = 0; i < threads; i++) {
             unsigned thread = backwards ? threads - 1 - i : i;
             if (fibers[thread].done || is_held(fibers[thread])) continue;
+            if (thread / WARP == slow_warp && !idle) continue;
             resume(thread);
             if (fibers[thread].done) left--, progress = true;
         }
@@ -273,7 +282,7 @@ void wait_groups(Kind kind, unsigned pending) {
 }
 
 void start_box(unsigned barrier, std::function<void()> effect) {
-    if (box_count++ * 2654435761u >> 31) return effect();
+    if (scatter(box_count++) % 2) return effect();
     boxes[barrier].push_back(std::move(effect));
 }
 
@@ -294,7 +303,7 @@ void run_grid(dim3 grid, unsigned block_threads, unsigned shared_bytes, void (*k
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++)
-                run_block((blockIdx.x + blockIdx.y + blockIdx.z) % 2);
+                run_block(blockIdx.x + blockIdx.y + blockIdx.z);
 }
 
 } // namespace emulator
