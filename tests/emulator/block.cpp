@@ -174,11 +174,26 @@ void check_block() {
         if (!effects.empty()) fail("a box for the barrier at %#x is waited for by nobody", barrier);
 }
 
-// Every other block runs its threads backwards, and in each another warp, or none, has its turn only when no other thread
-// can go on: an order that only happens to be right shows.
+// Threads that have their turn only when no other can go on: of one warp the first lane, the others, or all.
+struct Slow {
+    unsigned warp, lanes;
+
+    bool has(unsigned thread) const {
+        return thread / WARP == warp && lanes >> thread % WARP & 1;
+    }
+};
+
+Slow slow_of(unsigned block_number) {
+    static const unsigned lanes[] = {1, ~1u, ~0u};
+    const unsigned warp_count = (threads + WARP - 1) / WARP, choice = scatter(block_number);
+    return {choice / 3 % (warp_count + 1), lanes[choice % 3]};
+}
+
+// Every other block runs its threads backwards, and each has other slow ones: an order that only happens to be right
+// shows.
 void run_block(unsigned number) {
     const bool backwards = number % 2;
-    const unsigned slow_warp = scatter(number) % ((threads + WARP - 1) / WARP + 1);
+    const Slow slow = slow_of(number);
     prepare_block();
     idle = false;
     for (unsigned left = threads; left;) {
@@ -186,7 +201,7 @@ void run_block(unsigned number) {
         for (unsigned i = 0; i < threads; i++) {
             unsigned thread = backwards ? threads - 1 - i : i;
             if (fibers[thread].done || is_held(fibers[thread])) continue;
-            if (thread / WARP == slow_warp && !idle) continue;
+            if (slow.has(thread) && !idle) continue;
             resume(thread);
             if (fibers[thread].done) left--, progress = true;
         }
