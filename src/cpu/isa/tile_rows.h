@@ -52,17 +52,22 @@ static int64_t axis_distance(const struct tile *tile, int32_t tensor, int axis, 
     return (int64_t)(token[to] - token[from]) * tile->problem->strides[tensor].axis[axis];
 }
 
-/* Rows from the one at work to the one asked for, half a block. What is asked for a whole block ahead has often left L2
- * again before its turn: the rows of one of several heads are spread over a fraction of its sets. */
-enum { ROWS_AHEAD = 2 };
+/* Rows from the one at work to the one asked for. What is asked for too early has left L2 again before its turn: the rows of
+ * one of several heads are spread over a fraction of its sets, and the longer they are, the fewer stay. */
+static int32_t rows_ahead(const struct nh_problem *problem) {
+    const int64_t bytes =
+        nh_max(problem->dim, problem->dim_v) * (int64_t)nh_dtype_bytes(problem->dtype);
+    return bytes < 256 ? 2 : 1;
+}
 
-/* Bytes from a row at place `middle` to the one wanted ROWS_AHEAD places on, and from `end` on that of the next item,
+/* Bytes from a row at place `middle` to the one wanted rows_ahead places on, and from `end` on that of the next item,
  * which begins at `next` where this one begins at `first`; `heads` lie between the two. */
 static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t end,
                            const int32_t first[NH_AXES], const int32_t next[NH_AXES],
                            int64_t heads) {
     const nhood_strides *strides = &tile->problem->strides[tensor];
-    int64_t bytes = (int64_t)nh_dtype_bytes(tile->problem->dtype), place = middle + ROWS_AHEAD;
+    int64_t bytes = (int64_t)nh_dtype_bytes(tile->problem->dtype);
+    int64_t place = middle + rows_ahead(tile->problem);
     if (place < end) return axis_distance(tile, tensor, 1, middle, place) * bytes;
     if (tile->last) return 0;
     place = nh_min(next[1] + place - end, tile->next.query_end[1] - 1);
