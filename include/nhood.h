@@ -108,7 +108,8 @@ typedef struct nhood_context_options {
     const char *cache;
     /* Path of libnvrtc. NULL: $NHOOD_NVRTC, else searched for. */
     const char *nvrtc;
-    /* Handed to the callbacks below, which must be callable from any thread. */
+    /* Handed to the callbacks below, which must be callable from any thread and must not call the library: it may
+     * hold a lock. */
     void *user;
     /* Memory for everything the library keeps; both or neither. NULL: aligned_alloc and free. */
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
