@@ -174,7 +174,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 
 /* ---- time ---- */
 
-/* All constants of this section are fitted to some 2,000 timings on an H200. */
+/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 100. */
 
 /* Subtiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
 static double subtiles_of_item(const struct nh_small_launch *launch, double absent) {
@@ -193,15 +193,16 @@ static double subtile_instructions(const struct nh_problem *problem,
     double keys = (double)nh_small_steps(problem, problem->dim),
            values = (double)nh_small_steps(problem, problem->dim_v);
     double bias = problem->has_bias ? 8 : 0, block;
+    double step = problem->dtype == NHOOD_DTYPE_F32 ? 8.46 : 2;
     switch (launch->kernel) {
-    case NH_SMALL_FORWARD: block = 2 * (keys + values) + (launch->shape.dense ? 2 : 5.3); break;
+    case NH_SMALL_FORWARD: block = step * (keys + values) + (launch->shape.dense ? 2 : 5.3); break;
     case NH_SMALL_BACKWARD_QUERY:
-        block = 2 * (2 * keys + values);
+        block = step * (2 * keys + values);
         /* entries of the table, gathered over 16 rows */
         bias += (double)problem->bias_count * (problem->has_bias ? 1.3 : 0) /
                 (double)launch->shape.blocks;
         break;
-    default: block = 4 * (keys + values) + 5.7;
+    default: block = 2 * step * (keys + values) + 5.7;
     }
     return (double)launch->shape.blocks * (block + bias) + 160;
 }
@@ -228,22 +229,32 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
 }
 
 /* Of a kernel where the copy engine fetches: instructions of a warp for a block of columns, for each step of its products, and
- * for a subtile, and for each 32 channels more that it stores itself since its rows have gaps. Bytes that reach a
+ * for a subtile, and for each 64 bytes of a row more that it stores itself since its rows have gaps. Bytes that reach a
  * multiprocessor in a clock, and the share of an item's way that few items do not hide. */
 struct boxes_cost {
     double block, step, bias, subtile, gaps, bytes_per_clock, started;
 };
 
-static const struct boxes_cost boxes_costs[] = {
+static const struct boxes_cost boxes_costs16[] = {
     [NH_SMALL_FORWARD] = {20.4, 8.11, 27, 204, 67, 36.6, 0.39},
     [NH_SMALL_BACKWARD_QUERY] = {5, 17.4, 16, 437, 122, 26.1, 0.83},
     [NH_SMALL_BACKWARD_KEY] = {30.7, 13.1, 16, 320, 124, 25.4, 0.39},
 };
+static const struct boxes_cost boxes_costs32[] = {
+    [NH_SMALL_FORWARD] = {20.4, 27.3, 27, 184, 67, 37.2, 0.39},
+    [NH_SMALL_BACKWARD_QUERY] = {5, 32, 16, 395, 122, 26.5, 0.82},
+    [NH_SMALL_BACKWARD_KEY] = {30.7, 60, 16, 308, 124, 25.3, 0.39},
+};
+
+static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
+                                              const struct nh_small_launch *launch) {
+    return (problem->dtype == NHOOD_DTYPE_F32 ? boxes_costs32 : boxes_costs16) + launch->kernel;
+}
 
 static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
     enum { KINDS = 3 };
-    const struct boxes_cost *cost = &boxes_costs[launch->kernel];
+    const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double block = cost->block + cost->step * (double)nh_small_steps(problem, problem->dim);
     bool gaps = false;
     for (int a = 0; a < NH_AXES; a++)
@@ -253,7 +264,7 @@ static double boxes_instructions(const struct nh_problem *problem,
     if (nh_small_penalty(problem, launch) == KINDS) block -= 5.8;
     if (problem->has_bias) block += cost->bias;
     double subtile = cost->subtile + (double)launch->shape.blocks * block;
-    if (gaps) subtile += cost->gaps * (double)problem->dim / 32;
+    if (gaps) subtile += cost->gaps * (double)nh_small_row_bytes(problem, problem->dim) / 64;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
         subtile += 1.2 * (double)problem->bias_count;
     return subtile;
@@ -265,8 +276,9 @@ static double boxes_instructions(const struct nh_problem *problem,
  * item is fetched for. */
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
-    const double contention = 0.17, absent = 0.78, filled_most = 0.6, filled_half = 2.52;
-    const struct boxes_cost *cost = &boxes_costs[launch->kernel];
+    const double contention = 0.17, absent = 0.78, filled_most = 0.6;
+    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 1.97 : 2.52;
+    const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double warps = residents * launch->warps;
     double slots =
         boxes_instructions(problem, launch) / 4 / filled_by(warps, filled_most, filled_half);
@@ -288,7 +300,9 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     /* Instructions of a warp per 32 copies; what few blocks do not hide of their copies; clocks of an item that has the
      * multiprocessor to itself, and of an instruction then. */
     const double l2_bytes_per_clock = 30.4, per_copy = 5.4, absent = 0.57;
-    const double filled_most[] = {0.225, 0.143, 0.233}, filled_half = 2.8;
+    static const double filled16[] = {0.225, 0.143, 0.233}, filled32[] = {0.335, 0.219, 0.259};
+    const double *filled_most = problem->dtype == NHOOD_DTYPE_F32 ? filled32 : filled16;
+    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 2.14 : 2.8;
     const double exposed_least = 0.09, exposed_alone = 0.47;
     const double alone_item = 1640, alone_instruction = 12.9;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
