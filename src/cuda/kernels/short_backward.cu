@@ -1,13 +1,12 @@
-/* Backward of whole dilation groups, in one launch and without atomics: a block holds Q, K, V and dO of its item in shared
- * memory, makes delta of its queries, and works for strips of 16 queries, for dQ, and strips of 16 keys, for dK and dV. Scores
- * are computed twice: see short_strip.cuh. An item may be shared by blocks, the strips of queries and then those of keys
- * in `parts` equal parts; each loads what its strips have to do with.
+/* Backward of whole dilation groups, in one launch and without atomics: a block holds Q, K, V, O and dO of its item in
+ * shared memory, makes delta of its queries, and works for strips of 16 queries, for dQ, and strips of 16 keys, for dK
+ * and dV. Scores are computed twice, sums are in a fixed order. An item may be shared by blocks: see short_tile.cuh.
  *
- * Knobs, besides those of short.cuh: NH_SPLIT (warps that share a strip; more than 1 only if every strip of a block has its
- * own), NH_SHARED_HEADS (query heads share key heads: each warp has at most one strip of keys). */
+ * Knobs, besides those of short_tile.cuh and short_strip.cuh: NH_SHARED_HEADS (query heads share key heads: each warp
+ * has at most one strip). */
 #define NH_TENSORS                                                                                                     \
-    (1 << NH_Q | 1 << NH_K | 1 << NH_V | 1 << NH_O | 1 << NH_LSE | 1 << NH_D_O | 1 << NH_D_LSE | 1 << NH_D_Q | 1 << NH_D_K | \
-     1 << NH_D_V)
+    (1 << NH_Q | 1 << NH_K | 1 << NH_V | 1 << NH_O | 1 << NH_LSE | 1 << NH_D_O | 1 << NH_D_LSE | 1 << NH_D_Q |         \
+     1 << NH_D_K | 1 << NH_D_V)
 #define NH_ORIGINS (NH_D_V + 1)
 #include "short_exact_gradient.cuh"
 #include "short_strip.cuh"
@@ -15,16 +14,19 @@
 enum { NH_TEAMS = NH_WARPS / NH_SPLIT };
 
 /* The queries that see a row as a key, if it has a token: the first of them and the last. */
-NH_DEVICE nh_reach nh_seeing_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_token &token) {
+NH_DEVICE nh_reach nh_seeing_rows(const nh_block &block, const nh_token &token) {
+    const int *extent = block.args.tiling.tiles;
     nh_reach seeing = {0, 0};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const nh_range range = nh_inverse_range(nh_length_of(extents, groups, token, a), (int)args.axis[a].window,
-                                                NH_STRIDED ? (int)args.axis[a].stride : 1, args.axis[a].causal, token.at[a]);
-        seeing.begin = seeing.begin * args.tiling.tiles[a] + range.begin;
-        seeing.end = seeing.end * args.tiling.tiles[a] + range.end - 1;
+        const nh_cuda_axis &axis = block.args.axis[a];
+        const int length = nh_length_of(block.extents, block.tile.groups, token, a);
+        const nh_range range =
+            nh_inverse_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1, axis.causal, token.at[a]);
+        seeing.begin = seeing.begin * extent[a] + range.begin;
+        seeing.end = seeing.end * extent[a] + range.end - 1;
     }
-    const int first = token.slot * extents.group.base;
+    const int first = token.slot * block.extents.group.base;
     return {first + seeing.begin, first + seeing.end + 1};
 }
 
@@ -34,19 +36,21 @@ NH_DEVICE nh_reach nh_reach_of_all(nh_reach row) {
 }
 
 /* Windows of all rows, and what strips meet: a warp has each row of a strip twice. */
-NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_tile &tile) {
-    nh_columns_fill(args, extents, groups, tile.column);
+NH_DEVICE void nh_tables_fill(const nh_block &block) {
+    const nh_tile &tile = block.tile;
+    const int rows = block.args.tiling.rows;
+    nh_columns_fill(block.args, block.extents, tile.groups, tile.column);
 #pragma unroll 1
-    for (int strip = (int)threadIdx.x / 32; strip < args.tiling.rows / 16; strip += NH_WARPS) {
+    for (int strip = (int)threadIdx.x / 32; strip < rows / 16; strip += NH_WARPS) {
         const int row = 16 * strip + (int)threadIdx.x % 16;
-        const nh_token token = nh_token_of(extents, groups, row);
-        nh_reach keys = {args.tiling.rows, 0}, queries = keys;
+        const nh_token token = nh_token_at(block, row);
+        nh_reach keys = {rows, 0}, queries = keys;
         if (token.exists) {
-            const nh_sight sight = nh_sight_of(args, extents, groups, row);
+            const nh_sight sight = nh_sight_of(block.args, block.extents, tile.groups, row);
             tile.query[row].begin = sight.begin;
             tile.query[row].last = sight.last;
             keys = {sight.first_row, sight.last_row + 1};
-            queries = nh_seeing_rows(args, extents, groups, token);
+            queries = nh_seeing_rows(block, token);
         } else {
             tile.query[row].last = ~0u; /* no key's guards are left over */
         }
@@ -58,19 +62,19 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, const nh_extents &extent
     }
 }
 
-/* Rows g and g + 8 of a strip's gradient to memory, if somebody wants it. Four lanes hold two neighboring elements each of every
- * unit of 16 bytes: two of them swap, so that each stores 8 bytes and the four of them 32. */
+/* Rows g and g + 8 of a strip's gradient to memory, if somebody wants it. Four lanes hold two neighboring elements each
+ * of every unit of 16 bytes: two of them swap, so that each stores 8 bytes and the four of them 32. */
 template <int WIDTH, int BLOCKS>
-NH_DEVICE void nh_store_gradient(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
-                                 int member, int strip, const float (&sums)[BLOCKS][4], float factor) {
+NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, int strip,
+                                 const float (&sums)[BLOCKS][4], float factor) {
     const int lane = (int)(threadIdx.x % 32);
     const bool odd = lane % 2;
-    if (!args.tensor[tensor].data) return;
+    if (!block.args.tensor[tensor].data) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const nh_token token = nh_token_of(extents, groups, 16 * strip + 8 * half + lane / 4);
-        elem *to = (elem *)args.tensor[tensor].data + nh_member_offset(args, groups, tensor, member, token) +
-                   lane % 2 * 8 + lane % 4 / 2 * 4;
+        const nh_token token = nh_token_at(block, 16 * strip + 8 * half + lane / 4);
+        elem *to = (elem *)block.args.tensor[tensor].data + nh_offset(block, tensor, member, token) + lane % 2 * 8 +
+                   lane % 4 / 2 * 4;
 #pragma unroll
         for (int i = 0; i < BLOCKS; i += 2) {
             const unsigned first = nh_pack(sums[i][2 * half] * factor, sums[i][2 * half + 1] * factor);
@@ -83,19 +87,18 @@ NH_DEVICE void nh_store_gradient(const nh_cuda_args &args, const nh_extents &ext
 }
 
 template <bool BY_KEYS>
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int member, int strip, const nh_sums &sums, const nh_sums_v &sums_v) {
-    nh_store_gradient<NH_DIM>(args, extents, groups, BY_KEYS ? NH_D_K : NH_D_Q, member, strip, sums, (float)args.scale);
-    if (BY_KEYS) nh_store_gradient<NH_DIM_V>(args, extents, groups, NH_D_V, member, strip, sums_v, 1.f);
+NH_DEVICE void nh_finish(const nh_block &block, int member, int strip, const nh_sums &sums, const nh_sums_v &sums_v) {
+    nh_store_gradient<NH_DIM>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, strip, sums, (float)block.args.scale);
+    if (BY_KEYS) nh_store_gradient<NH_DIM_V>(block, NH_D_V, member, strip, sums_v, 1.f);
     const bool spoilt[2] = {nh_spoilt(sums, 0) || (BY_KEYS && nh_spoilt(sums_v, 0)),
                             nh_spoilt(sums, 1) || (BY_KEYS && nh_spoilt(sums_v, 1))};
     if (!__any_sync(~0u, spoilt[0] || spoilt[1])) return;
-    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
-        nh_exact_gradient<BY_KEYS>(args, member, 16 * strip + row);
-    });
+    nh_for_spoilt_rows(spoilt[0], spoilt[1],
+                       [&](int row) { nh_exact_gradient<BY_KEYS>(block.args, member, 16 * strip + row); });
 }
 
-/* What the warps of a strip have summed up, added in a fixed order by the first of them. By all threads: the tile is no longer
- * needed. */
+/* What the warps of a strip have summed up, added in a fixed order by the first of them. By all threads: the tensors of
+ * the tile are no longer needed. */
 template <int BLOCKS> NH_DEVICE void nh_add_turns(float (&sums)[BLOCKS][4], float4 *exchange, int turn) {
     const int lane = (int)threadIdx.x % 32, team = (int)threadIdx.x / 32 / NH_SPLIT;
     float4 *own = exchange + team * (NH_SPLIT - 1) * BLOCKS * 32 + lane;
@@ -117,22 +120,21 @@ template <int BLOCKS> NH_DEVICE void nh_add_turns(float (&sums)[BLOCKS][4], floa
 
 /* Starts this lane's share of the copy of a token to its row in a tensor of the tile. */
 template <int WIDTH>
-NH_DEVICE void nh_copy_token(const nh_cuda_args &args, const nh_group *groups, int tensor, int member, const nh_token &token,
-                             int row, char *to) {
-    const elem *from = (const elem *)args.tensor[tensor].data + nh_member_offset(args, groups, tensor, member, token);
+NH_DEVICE void nh_copy_token(const nh_block &block, int tensor, int member, const nh_token &token, int row, char *to) {
+    const elem *from = (const elem *)block.args.tensor[tensor].data + nh_offset(block, tensor, member, token);
     nh_copy_row<WIDTH>(from, to + nh_unit_offset(WIDTH, row, 0), token.exists);
 }
 
 /* LSE and its gradient. Without a token a query weighs nothing. */
-NH_DEVICE void nh_copy_statistics(const nh_cuda_args &args, const nh_group *groups, int member, const nh_token &token,
-                                  nh_query &query) {
-    const float *lse = (const float *)args.tensor[NH_LSE].data, *d_lse = (const float *)args.tensor[NH_D_LSE].data;
+NH_DEVICE void nh_copy_statistics(const nh_block &block, int member, const nh_token &token, nh_query &query) {
+    const float *lse = (const float *)block.args.tensor[NH_LSE].data;
+    const float *d_lse = (const float *)block.args.tensor[NH_D_LSE].data;
     if (token.exists) {
-        nh_copy4(&query.lse, lse + nh_member_offset(args, groups, NH_LSE, member, token), true);
+        nh_copy4(&query.lse, lse + nh_offset(block, NH_LSE, member, token), true);
     } else {
         query.lse = -NH_MINUS_INFINITY;
     }
-    nh_copy4(&query.delta, d_lse ? d_lse + nh_member_offset(args, groups, NH_D_LSE, member, token) : lse, d_lse && token.exists);
+    nh_copy4(&query.delta, d_lse ? d_lse + nh_offset(block, NH_D_LSE, member, token) : lse, d_lse && token.exists);
 }
 
 NH_DEVICE bool nh_within(nh_reach rows, int row) {
@@ -140,27 +142,26 @@ NH_DEVICE bool nh_within(nh_reach rows, int row) {
 }
 
 /* Starts the copies of what the part has to do with, for the member-th of the query heads that share keys. */
-NH_DEVICE void nh_copy_item(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_part &part,
-                            int member, const nh_tile &tile) {
+NH_DEVICE void nh_copy_item(const nh_block &block, int member) {
+    const nh_tile &tile = block.tile;
 #pragma unroll 1
-    for (int row = (int)threadIdx.x / NH_ROW_LANES; row < args.tiling.rows; row += NH_THREADS / NH_ROW_LANES) {
-        const nh_token token = nh_token_of(extents, groups, row);
-        if (nh_within(part.queries, row)) {
-            nh_copy_token<NH_DIM>(args, groups, NH_Q, member, token, row, tile.queries);
-            nh_copy_token<NH_DIM_V>(args, groups, NH_D_O, member, token, row, tile.d_outputs);
-            nh_copy_token<NH_DIM_V>(args, groups, NH_O, member, token, row, tile.outputs);
-            if (threadIdx.x % NH_ROW_LANES == 0)
-                nh_copy_statistics(args, groups, member, token, tile.query[row]);
+    for (int row = (int)threadIdx.x / NH_ROW_LANES; row < block.args.tiling.rows; row += NH_THREADS / NH_ROW_LANES) {
+        const nh_token token = nh_token_at(block, row);
+        if (nh_within(block.part.queries, row)) {
+            nh_copy_token<NH_DIM>(block, NH_Q, member, token, row, tile.queries);
+            nh_copy_token<NH_DIM_V>(block, NH_D_O, member, token, row, tile.d_outputs);
+            nh_copy_token<NH_DIM_V>(block, NH_O, member, token, row, tile.outputs);
+            if (threadIdx.x % NH_ROW_LANES == 0) nh_copy_statistics(block, member, token, tile.query[row]);
         }
-        if (member == 0 && nh_within(part.keys, row)) {
-            nh_copy_token<NH_DIM>(args, groups, NH_K, member, token, row, tile.keys);
-            nh_copy_token<NH_DIM_V>(args, groups, NH_V, member, token, row, tile.values);
+        if (member == 0 && nh_within(block.part.keys, row)) {
+            nh_copy_token<NH_DIM>(block, NH_K, member, token, row, tile.keys);
+            nh_copy_token<NH_DIM_V>(block, NH_V, member, token, row, tile.values);
         }
     }
 }
 
-/* LSE in base 2 and delta of a strip's queries: the diagonal of dO times O transposed, by the tensor cores. A diagonal element
- * of rows g and g + 8 is with the lane that stands for column g. */
+/* LSE in base 2 and delta of a strip's queries: the diagonal of dO times O transposed, by the tensor cores. A lane of
+ * four has the diagonal's elements in rows g and g + 8. */
 NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int strip) {
     const int g = (int)threadIdx.x % 32 / 4;
     nh_strip_rows<NH_DIM_V> d_outputs;
@@ -179,60 +180,58 @@ NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int strip) {
 }
 
 /* All that the part has to do with is there when it returns. */
-NH_DEVICE void nh_load_item(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, const nh_part &part,
-                            int member, const nh_tile &tile) {
-    nh_copy_item(args, extents, groups, part, member, tile);
-    if (member == 0) nh_tables_fill(args, extents, groups, tile);
+NH_DEVICE void nh_load_item(const nh_block &block, int member) {
+    const nh_reach rows = block.part.queries;
+    nh_copy_item(block, member);
+    if (member == 0) nh_tables_fill(block);
     nh_copy_wait();
     __syncthreads();
 #pragma unroll 1
-    for (int row = part.queries.begin + (int)threadIdx.x / 32 * 16; row < part.queries.end; row += 16 * NH_WARPS)
-        nh_statistics_finish(tile, row / 16);
+    for (int row = rows.begin + (int)threadIdx.x / 32 * 16; row < rows.end; row += 16 * NH_WARPS)
+        nh_statistics_finish(block.tile, row / 16);
     __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_backward(const __grid_constant__ nh_cuda_args args) {
-    const nh_part part = nh_part_of(args);
-    const nh_tile tile = nh_tile_at(args, part);
-    nh_group *groups = tile.groups;
-    const nh_extents extents = nh_extents_of(args, (int)blockIdx.x / args.tiling.parts);
-    nh_groups_fill(args, extents, groups);
-    const int query_strips = args.tiling.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
+    const nh_block block = nh_block_of(args);
+    const nh_reach strips = block.part.strips;
+    const int first_of_keys = args.tiling.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
     const int team = (int)threadIdx.x / 32 / NH_SPLIT, turn = (int)threadIdx.x / 32 % NH_SPLIT;
     nh_sums sums;
     nh_sums_v sums_v;
+    nh_groups_fill(args, block.extents, block.tile.groups);
 #pragma unroll 1
     for (int member = 0; member < members; member++) {
         __syncthreads();
-        nh_load_item(args, extents, groups, part, member, tile);
+        nh_load_item(block, member);
 #pragma unroll 1
-        for (int strip = part.strips.begin + team; strip < part.strips.end; strip += NH_TEAMS) {
-            const bool by_keys = strip >= query_strips;
+        for (int strip = strips.begin + team; strip < strips.end; strip += NH_TEAMS) {
+            const bool by_keys = strip >= first_of_keys;
             if (!by_keys || member == 0) {
                 nh_clear(sums);
                 nh_clear(sums_v);
             }
-            const float scale = (float)(args.scale * NH_LOG2E);
             if (by_keys) {
-                nh_differentiate<true>(tile, strip - query_strips, turn, scale, sums, sums_v);
+                nh_differentiate<true>(block, strip - first_of_keys, turn, sums, sums_v);
                 if (NH_SPLIT == 1 && member + 1 == members)
-                    nh_finish<true>(args, extents, groups, member, strip - query_strips, sums, sums_v);
+                    nh_finish<true>(block, member, strip - first_of_keys, sums, sums_v);
             } else {
-                nh_differentiate<false>(tile, strip, turn, scale, sums, sums_v);
-                if (NH_SPLIT == 1) nh_finish<false>(args, extents, groups, member, strip, sums, sums_v);
+                nh_differentiate<false>(block, strip, turn, sums, sums_v);
+                if (NH_SPLIT == 1) nh_finish<false>(block, member, strip, sums, sums_v);
             }
         }
     }
 #if NH_SPLIT > 1
-    const int strip = part.strips.begin + team;
-    nh_add_turns(sums, (float4 *)(tile.groups + args.tiling.groups), turn);
-    if (part.strips.end > query_strips) nh_add_turns(sums_v, (float4 *)(tile.groups + args.tiling.groups), turn);
-    if (turn > 0 || strip >= part.strips.end) return;
-    if (strip < query_strips) {
-        nh_finish<false>(args, extents, groups, 0, strip, sums, sums_v);
+    const int strip = strips.begin + team;
+    float4 *exchange = (float4 *)(block.tile.groups + args.tiling.groups);
+    nh_add_turns(sums, exchange, turn);
+    if (strips.end > first_of_keys) nh_add_turns(sums_v, exchange, turn);
+    if (turn > 0 || strip >= strips.end) return;
+    if (strip < first_of_keys) {
+        nh_finish<false>(block, 0, strip, sums, sums_v);
     } else {
-        nh_finish<true>(args, extents, groups, 0, strip - query_strips, sums, sums_v);
+        nh_finish<true>(block, 0, strip - first_of_keys, sums, sums_v);
     }
 #endif
 }

@@ -1,13 +1,16 @@
-/* The backward of one strip: 16 rows of an item, queries or, by keys, keys, and the columns that they meet, 16 at a time.
+/* The backward of one strip: 16 rows of an item, queries or, by keys, keys, and the columns that they meet, 16 at a
+ * time.
  *
  *     P = exp(scale a b^T - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', by keys, += P b'
  *
- * with rows a and a' and columns b and b': Q and dO meet K and V, or K and V meet Q and dO. P and dS go from accumulators to
- * operands without leaving registers. NH_SPLIT warps share a strip and take its columns in turn. */
+ * with rows a and a' and columns b and b': Q and dO meet K and V, or K and V meet Q and dO. P and dS go from
+ * accumulators to operands without leaving registers.
+ *
+ * Knobs: NH_SPLIT (warps that share a strip and take its columns in turn; more than 1 only if every strip of a block
+ * has warps of its own). */
 #pragma once
 
 #include "short_tile.cuh"
-
 
 /* Registers hold the strip's own rows as operands unless its sums need the room. */
 #define NH_HELD (NH_DIM + NH_DIM_V <= (NH_WARPS > 8 ? 64 : 128))
@@ -32,7 +35,8 @@ template <int WIDTH> NH_DEVICE void nh_strip_load(nh_strip_rows<WIDTH> &rows, co
 
 /* The strip's rows times 16 columns. */
 template <int WIDTH, int STEPS>
-NH_DEVICE void nh_multiply_strip(float (&c)[2][4], const nh_strip_rows<WIDTH> &rows, const unsigned (&columns)[STEPS], int column) {
+NH_DEVICE void nh_multiply_strip(float (&c)[2][4], const nh_strip_rows<WIDTH> &rows, const unsigned (&columns)[STEPS],
+                                 int column) {
     nh_clear(c);
 #if NH_HELD
     nh_multiply_columns<WIDTH, STEPS>(c, rows.held, columns, column, true);
@@ -54,8 +58,8 @@ struct nh_own {
     unsigned column[2];
 };
 
-/* Scores become weights, and gradients of weights those of scores. What a query does not see is none of its business, be it
- * NaN or not. */
+/* Scores become weights, and gradients of weights those of scores. What a query does not see is none of its business,
+ * be it NaN or not. */
 template <bool BY_KEYS>
 NH_DEVICE void nh_weigh(const nh_tile &tile, const nh_own &own, int first_column, float scale, float (&weights)[2][4],
                         float (&d_scores)[2][4]) {
@@ -82,7 +86,8 @@ NH_DEVICE void nh_weigh(const nh_tile &tile, const nh_own &own, int first_column
 
 /* sums += weights of 16 columns times their elements. */
 template <int WIDTH, int STEPS>
-NH_DEVICE void nh_add_weighted(float (&sums)[2 * STEPS][4], const float (&weights)[2][4], const unsigned (&columns)[STEPS], int column) {
+NH_DEVICE void nh_add_weighted(float (&sums)[2 * STEPS][4], const float (&weights)[2][4],
+                               const unsigned (&columns)[STEPS], int column) {
     unsigned operand[4];
     nh_pack_weights(operand, weights, true);
     nh_add_columns<WIDTH, STEPS>(sums, operand, columns, column);
@@ -90,8 +95,10 @@ NH_DEVICE void nh_add_weighted(float (&sums)[2 * STEPS][4], const float (&weight
 
 /* Adds what the strip's columns contribute; sums_v of keys alone. turn: of the NH_SPLIT warps that share the strip. */
 template <bool BY_KEYS>
-NH_DEVICE void nh_differentiate(const nh_tile &tile, int strip, int turn, float scale, nh_sums &sums, nh_sums_v &sums_v) {
+NH_DEVICE void nh_differentiate(const nh_block &block, int strip, int turn, nh_sums &sums, nh_sums_v &sums_v) {
+    const nh_tile &tile = block.tile;
     const int first = 16 * strip;
+    const float scale = (float)(block.args.scale * NH_LOG2E);
     const char *columns = BY_KEYS ? tile.queries : tile.keys, *columns_v = BY_KEYS ? tile.d_outputs : tile.values;
     nh_strip_rows<NH_DIM> rows;
     nh_strip_rows<NH_DIM_V> rows_v;

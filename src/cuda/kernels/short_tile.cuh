@@ -1,4 +1,7 @@
-/* What a block of the backward has of an item, and where shared memory has it. */
+/* What a block of the backward has of an item, and where shared memory has it.
+ *
+ * Knobs, besides those of short.cuh: NH_DENSE (queries see their whole groups, and strips have rows of one group
+ * alone). */
 #pragma once
 
 #include "short.cuh"
@@ -9,7 +12,7 @@ struct alignas(16) nh_query {
     float lse, delta;
 };
 
-/* NH_DENSE: whole groups, as far as columns are multiplied with it, which weigh nothing where they have no token. */
+/* With NH_DENSE all that is multiplied with a query is of its group, and rows without a token are zeros. */
 NH_DEVICE bool nh_query_sees(const nh_query &query, unsigned column) {
     return NH_DENSE || nh_sees({query.begin, query.last, 0, 0}, column);
 }
@@ -28,8 +31,8 @@ struct nh_tile {
     nh_group *groups;
 };
 
-/* A block's share of its item: strips [begin, end), those of queries numbered before those of keys, and the rows of queries and
- * of keys that these have to do with. Blocks that share an item have strips of one kind each. */
+/* A block's share of its item: strips [begin, end), those of queries numbered before those of keys, and the rows of
+ * queries and of keys that these have to do with. Blocks that share an item have strips of one kind each. */
 struct nh_part {
     nh_reach strips, queries, keys;
 };
@@ -71,8 +74,26 @@ NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, const nh_part &part) {
     return tile;
 }
 
+/* What all functions of a block ask for. */
+struct nh_block {
+    const nh_cuda_args &args;
+    nh_extents extents;
+    nh_part part;
+    nh_tile tile;
+};
+
+NH_DEVICE nh_block nh_block_of(const nh_cuda_args &args) {
+    const nh_part part = nh_part_of(args);
+    return {args, nh_extents_of(args, (int)blockIdx.x / args.tiling.parts), part, nh_tile_at(args, part)};
+}
+
+NH_DEVICE nh_token nh_token_at(const nh_block &block, int row) {
+    return nh_token_of(block.extents, block.tile.groups, row);
+}
+
 /* Elements from a tensor's start to a token, for the member-th of the query heads that share keys. */
-NH_DEVICE long long nh_member_offset(const nh_cuda_args &args, const nh_group *groups, int tensor, int member, const nh_token &token) {
+NH_DEVICE long long nh_offset(const nh_block &block, int tensor, int member, const nh_token &token) {
     const bool of_keys = tensor == NH_K || tensor == NH_V || tensor == NH_D_K || tensor == NH_D_V;
-    return nh_token_offset(args, groups, tensor, token) + (of_keys ? 0 : member * args.tensor[tensor].head);
+    return nh_token_offset(block.args, block.tile.groups, tensor, token) +
+           (of_keys ? 0 : member * block.args.tensor[tensor].head);
 }
