@@ -79,40 +79,56 @@ static bool useful(const struct nh_problem *problem, const struct nh_short_shape
     return (split == 1 && !shared_heads) || value[NH_SHORT_WARPS] / split >= strips;
 }
 
-/* ---- time ---- */
-
-double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 14000, latency = 3500, strip_instructions = 300, filled = 0.6;
-    if (!useful(problem, shape, value)) return INFINITY;
-    double residents = (double)residents_of(problem, device, shape, value);
-    if (residents <= 0) return INFINITY;
-    double steps = (double)steps_of(problem), split = value[NH_SHORT_SPLIT];
-    double pieces = shape->columns / 16;
-    double members = (double)(problem->heads / problem->kv_heads);
-    double piece = 90 + 10 * steps;
-    double strips = (double)strips_of(shape, value);
-    double strip = strip_instructions + members * pieces * piece;
-    double bytes = members * 4 * (double)(problem->dim + problem->dim_v) * (double)shape->rows;
-    double copies = bytes / 512 * 26;
-    double blocks = (double)(shape->items * value[NH_SHORT_PARTS]);
-    double instructions = strips * (strip + strip_instructions * (split - 1)) + copies;
-    double waves = blocks / device->multiprocessors;
-    double turns = ceil(strips * split / value[NH_SHORT_WARPS]);
-    double alone = latency + turns * strip / split * 4 + copies * 2 / value[NH_SHORT_WARPS];
-    double busy = fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled);
-    double memory = nh_cuda_memory_ns(problem, device) / 0.75;
-    return launch_ns + fmax(nh_cuda_clocks_ns(device, busy), memory);
-}
-
-/* ---- plan ---- */
-
 /* Whether queries see their whole groups, and strips meet rows of one group alone. */
 static bool dense(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].window != shape->extent[a] || problem->axis[a].causal) return false;
     return shape->groups == 1 || shape->group_tokens % 16 == 0;
 }
+
+/* ---- time ---- */
+
+/* Clocks of one block that has a multiprocessor to itself, and instructions of its warps. Fitted on an H200. */
+struct cost {
+    double alone, instructions;
+};
+static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                              const int32_t *value) {
+    const double latency = 6300, per_strip = 317, piece = 52.3, step = 4.28, maskless = 0.65;
+    const double copy = 47.4, handing_over = 1.77, piece_latency = 8.17, latencies = 1.64;
+    double members = (double)(problem->heads / problem->kv_heads);
+    double split = value[NH_SHORT_SPLIT], warps = value[NH_SHORT_WARPS];
+    double strips = (double)strips_of(shape, value);
+    double pieces =
+        members * shape->columns / 16 *
+        (piece * (dense(problem, shape) ? maskless : 1) + step * (double)steps_of(problem));
+    double rows = (double)shape->rows, own = 16 * strips;
+    double copied = value[NH_SHORT_PARTS] == 1 ? 5 * rows : 2.5 * (rows + own);
+    double copies = members * copy * copied * (double)(problem->dim + problem->dim_v) / 512;
+    double turns = ceil(strips * split / warps);
+    return (struct cost){
+        .alone = latency + turns * (piece_latency * pieces / split + latencies * per_strip) +
+                 latencies * copies / warps,
+        .instructions =
+            strips * (pieces + per_strip + handing_over * per_strip * (split - 1)) + copies,
+    };
+}
+
+double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                            const struct nh_short_shape *shape, const int32_t *value) {
+    const double launch_ns = 7400, filled = 0.495, solo = 0.612, bandwidth = 0.463;
+    if (!useful(problem, shape, value)) return INFINITY;
+    double residents = (double)residents_of(problem, device, shape, value);
+    if (residents <= 0) return INFINITY;
+    struct cost block = block_cost(problem, shape, value);
+    double waves = (double)(shape->items * value[NH_SHORT_PARTS]) / device->multiprocessors;
+    double full = waves * block.instructions / 4 / filled * (1 + solo / residents);
+    double busy = fmax(ceil(waves / residents) * block.alone, full + block.alone / 2);
+    double memory = nh_cuda_memory_ns(problem, device) / bandwidth;
+    return launch_ns + fmax(nh_cuda_clocks_ns(device, busy), memory);
+}
+
+/* ---- plan ---- */
 
 nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
                                    const struct nh_problem *problem, const int32_t *value) {
