@@ -72,12 +72,12 @@ static int64_t registers_of(const struct nh_problem *problem, const int32_t *val
 /* Blocks that share a multiprocessor; 0: not even one fits. */
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const int32_t *value) {
-    enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_REGISTERS = 255 };
-    int64_t shared = shared_bytes_of(problem, value), registers = registers_of(problem, value);
-    if (shared > device->shared_bytes_per_block || registers > MOST_REGISTERS + 8) return 0;
-    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
+    enum { MOST_REGISTERS = 255 };
+    int64_t registers = registers_of(problem, value);
+    int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes_of(problem, value));
+    if (!by_shared || registers > MOST_REGISTERS + 8) return 0;
     int64_t by_registers =
-        REGISTERS / (32 * value[WARPS] * nh_ceil_div(nh_min(registers, 256), 8) * 8);
+        NH_CUDA_REGISTERS / (32 * value[WARPS] * nh_ceil_div(nh_min(registers, 256), 8) * 8);
     return nh_max(1, nh_min(by_shared, by_registers));
 }
 

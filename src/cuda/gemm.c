@@ -7,6 +7,7 @@
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "gemm_part.h"
+#include "load.h"
 
 #include <math.h>
 #include <string.h>
@@ -124,15 +125,16 @@ static struct chunks chunks_of(const struct nh_problem *problem, const struct nh
 static double warps_per_scheduler(const struct nh_problem *problem,
                                   const struct nh_cuda_device *cuda, const struct nh_config *config,
                                   int64_t dim, int product) {
-    enum { REGISTERS = 65536, THREADS = 2048, BLOCKS = 32, RESERVED = 1024 };
+    enum { THREADS = 2048, BLOCKS = 32 };
     int64_t rows = nh_gemm_rows(config), columns = config->value[GEMM_COLUMNS];
     int64_t width = nh_gemm_width(dim), registers = 76, shared = TABLE_BYTES * rows;
     if (product != PN) registers = 48 + columns / 2 + width / 2;
     shared += product == PN ? nh_gemm_pn_bytes(problem, config, dim)
                             : nh_gemm_band_bytes(problem, config, dim);
-    shared += RESERVED + (product == IN ? 2 * TABLE_BYTES : TABLE_BYTES / 4) * columns;
-    int64_t blocks = nh_min(cuda->shared_bytes_per_multiprocessor / shared,
-                            REGISTERS / (2 * rows * nh_min(nh_ceil_div(registers, 8) * 8, 255)));
+    shared += (product == IN ? 2 * TABLE_BYTES : TABLE_BYTES / 4) * columns;
+    int64_t blocks =
+        nh_min(nh_cuda_residents_by_shared(cuda, shared),
+               NH_CUDA_REGISTERS / (2 * rows * nh_min(nh_ceil_div(registers, 8) * 8, 255)));
     blocks = nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
     return (double)(blocks * rows) / 64;
 }

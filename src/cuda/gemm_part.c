@@ -175,11 +175,11 @@ static double warp_clocks(const struct nh_problem *problem, const struct nh_conf
 static double warps_per_scheduler(const struct nh_problem *problem,
                                   const struct nh_cuda_device *cuda, const struct nh_config *config,
                                   const struct launch *launch) {
-    enum { REGISTERS = 65536, PER_THREAD = 80, THREADS = 2048, RESERVED = 1024 };
+    enum { PER_THREAD = 80, THREADS = 2048 };
     int64_t threads = 2 * nh_gemm_rows(config) * launch->team;
-    int64_t shared = launch->shared_bytes + tables_bytes(problem, config) + RESERVED;
-    int64_t blocks = nh_min(cuda->shared_bytes_per_multiprocessor / shared,
-                            nh_min(REGISTERS / PER_THREAD, THREADS) / threads);
+    int64_t shared = launch->shared_bytes + tables_bytes(problem, config);
+    int64_t blocks = nh_min(nh_cuda_residents_by_shared(cuda, shared),
+                            nh_min(NH_CUDA_REGISTERS / PER_THREAD, THREADS) / threads);
     return (double)(nh_max(1, blocks) * threads) / (LANES * SCHEDULERS);
 }
 

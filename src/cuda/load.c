@@ -32,6 +32,12 @@ double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks) {
     return 1e9 * clocks / device->clock_hz;
 }
 
+int64_t nh_cuda_residents_by_shared(const struct nh_cuda_device *device, int64_t shared_bytes) {
+    enum { RESERVED_BYTES = 1024 }; /* per block, by the driver */
+    if (shared_bytes > device->shared_bytes_per_block) return 0;
+    return device->shared_bytes_per_multiprocessor / (shared_bytes + RESERVED_BYTES);
+}
+
 double nh_cuda_memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
     return 1e9 * problem->bytes / device->memory_bytes_per_s;
 }

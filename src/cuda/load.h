@@ -5,6 +5,12 @@
 
 #include "cuda.h"
 
+/* Of a multiprocessor, in every architecture there is. */
+enum { NH_CUDA_REGISTERS = 65536 };
+
+/* Blocks with so much shared memory that a multiprocessor holds; 0: it does not hold one. */
+int64_t nh_cuda_residents_by_shared(const struct nh_cuda_device *device, int64_t shared_bytes);
+
 /* Multiply-adds that a multiprocessor's tensor cores make in a clock at most. `warpgroups`: by sm_90's products. */
 double nh_cuda_products_per_clock(const struct nh_problem *problem,
                                   const struct nh_cuda_device *device, bool warpgroups);

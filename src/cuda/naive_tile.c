@@ -73,18 +73,15 @@ static int passes_of(const struct nh_problem *problem) {
 }
 
 int64_t nh_naive_tile_resident(int32_t op, const int32_t tile[NH_AXES], bool keys) {
-    enum { REGISTERS = 65536 };
     int64_t per_thread = op != NHOOD_OP_BWD ? 128 : keys ? 255 : 168;
-    return nh_max(1, REGISTERS / (per_thread * queries_of(tile)));
+    return nh_max(1, NH_CUDA_REGISTERS / (per_thread * queries_of(tile)));
 }
 
 /* Of a multiprocessor; 0: not even one block fits. */
 static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                         const int32_t tile[NH_AXES], bool keys, const struct grid *grid) {
-    enum { RESERVED_SHARED_BYTES = 1024 };
-    int64_t shared = shared_bytes(problem, tile, grid);
-    if (shared > device->shared_bytes_per_block) return 0;
-    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
+    int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes(problem, tile, grid));
+    if (!by_shared) return 0;
     int64_t by_registers = nh_naive_tile_resident(problem->op, tile, keys);
     return nh_max(1, nh_min(by_shared, by_registers)) * queries_of(tile) / 32;
 }

@@ -59,13 +59,13 @@ static int64_t registers_of(const struct nh_problem *problem, const int32_t *sid
 
 int64_t nh_split80_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                              const int32_t *side, bool inverse) {
-    enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_REGISTERS = 255, SPILLED = 32 };
-    int64_t shared = nh_split80_shared_bytes(problem, side, inverse);
+    enum { MOST_REGISTERS = 255, SPILLED = 32 };
     int64_t registers = registers_of(problem, side, inverse);
-    if (shared > device->shared_bytes_per_block || registers > MOST_REGISTERS + SPILLED) return 0;
-    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
-    int64_t by_registers = REGISTERS / (32 * (int64_t)side[SPLIT80_WARPS] *
-                                        nh_ceil_div(nh_min(registers, 256), 8) * 8);
+    int64_t by_shared =
+        nh_cuda_residents_by_shared(device, nh_split80_shared_bytes(problem, side, inverse));
+    if (!by_shared || registers > MOST_REGISTERS + SPILLED) return 0;
+    int64_t by_registers = NH_CUDA_REGISTERS / (32 * (int64_t)side[SPLIT80_WARPS] *
+                                                nh_ceil_div(nh_min(registers, 256), 8) * 8);
     return nh_max(1, nh_min(by_shared, by_registers));
 }
 
