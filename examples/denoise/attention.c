@@ -123,6 +123,13 @@ static bool call_create(const struct attention *attention, const nhood_problem *
     return true;
 }
 
+void attention_report_add(struct attention_report *sum, const struct attention_report *report) {
+    if (!sum->calls) memcpy(sum->description, report->description, sizeof sum->description);
+    sum->calls += report->calls;
+    sum->seconds += report->seconds;
+    sum->flops += report->flops;
+}
+
 bool attention_run(const struct attention *attention, float *q, float *k, float *v, float *out,
                    struct attention_report *report) {
     nhood_problem problem;
@@ -132,10 +139,9 @@ bool attention_run(const struct attention *attention, float *q, float *k, float 
     double start = seconds_now();
     if (ok && nhood_plan_execute(call.plan, &call.io)) ok = fail("nhood: %s", nhood_last_error());
     if (ok) {
-        double flops = 0;
+        report->calls = 1;
         report->seconds = seconds_now() - start;
-        nhood_problem_cost(&problem, &flops, NULL);
-        report->gflops = flops / report->seconds * 1e-9;
+        nhood_problem_cost(&problem, &report->flops, NULL);
         snprintf(report->description, sizeof report->description, "%s",
                  nhood_plan_description(call.plan));
         int64_t count =

@@ -18,9 +18,12 @@ struct attention {
 };
 
 struct attention_report {
-    double seconds, gflops; /* of one call, plan and conversion left out */
-    char description[512];
+    double seconds, flops; /* of the call, plan and conversion left out */
+    int calls;
+    char description[512]; /* of the first call */
 };
+
+void attention_report_add(struct attention_report *sum, const struct attention_report *report);
 
 /* out[token][dim_v] = softmax(scale * q.k + bias) v over each token's window. q, k: [token][dim]; q, k and v are
  * only read. */

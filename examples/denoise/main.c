@@ -45,6 +45,8 @@ static const char usage[] =
     "  --causal           the slowest axis (time) sees only its past\n"
     "  --crop R,C,H,W     keep H rows and W columns of a picture, from row R and column C\n"
     "  --threads N        CPU threads; default: all\n"
+    "  --memory MB        for the attention's tensors; what needs more is attended in bands; "
+    "default 1024\n"
     "  --plain N          tokens to time a plain C loop on, for comparison; default 4096, 0 for "
     "none\n"
     "  --help\n"
@@ -62,7 +64,7 @@ struct request {
     uint64_t seed;
     bool noisy, causal;
     int threads, features;
-    int64_t plain;
+    int64_t plain, memory;
 };
 
 static bool read_number(const char *name, const char *given, double low, double high,
@@ -99,15 +101,19 @@ enum {
     CAUSAL,
     CROP,
     THREADS,
+    MEMORY,
     PLAIN
 };
 
 static const struct option options[] = {
-    {"sigma", 1, NULL, SIGMA},       {"noisy", 0, NULL, NOISY},       {"seed", 1, NULL, SEED},
-    {"output", 1, NULL, OUTPUT},     {"window", 1, NULL, WINDOW},     {"method", 1, NULL, METHOD},
-    {"softness", 1, NULL, SOFTNESS}, {"features", 1, NULL, FEATURES}, {"storage", 1, NULL, STORAGE},
-    {"causal", 0, NULL, CAUSAL},     {"crop", 1, NULL, CROP},         {"threads", 1, NULL, THREADS},
-    {"plain", 1, NULL, PLAIN},       {"help", 0, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    {"sigma", 1, NULL, SIGMA},       {"noisy", 0, NULL, NOISY},
+    {"seed", 1, NULL, SEED},         {"output", 1, NULL, OUTPUT},
+    {"window", 1, NULL, WINDOW},     {"method", 1, NULL, METHOD},
+    {"softness", 1, NULL, SOFTNESS}, {"features", 1, NULL, FEATURES},
+    {"storage", 1, NULL, STORAGE},   {"causal", 0, NULL, CAUSAL},
+    {"crop", 1, NULL, CROP},         {"threads", 1, NULL, THREADS},
+    {"memory", 1, NULL, MEMORY},     {"plain", 1, NULL, PLAIN},
+    {"help", 0, NULL, 'h'},          {NULL, 0, NULL, 0}};
 
 static bool read_option(int option, struct request *request) {
     int64_t integer = 0;
@@ -134,6 +140,7 @@ static bool read_option(int option, struct request *request) {
         ok = read_integer("threads", optarg, 1, 1024, &integer);
         request->threads = (int)integer;
         break;
+    case MEMORY: return read_integer("memory", optarg, 1, 1 << 20, &request->memory);
     case PLAIN: return read_integer("plain", optarg, 0, INT32_MAX, &request->plain);
     default: return fail("see denoise --help");
     }
@@ -194,6 +201,7 @@ static bool apply(const struct request *request, const struct grid *grid,
     settings->causal = request->causal;
     settings->threads = request->threads;
     settings->plain_tokens = request->plain;
+    if (request->memory) settings->memory_bytes = request->memory << 20;
     settings->sigma = request->sigma;
     return request->window ? apply_window(request, grid, settings) : true;
 }
@@ -286,9 +294,12 @@ static void print_report(const struct request *request, const struct settings *s
     if (truth)
         printf("%s: %.3f dB noisy, %.3f dB denoised\n", noisy->rank == 1 ? "SNR" : "PSNR",
                decibels(truth, noisy), decibels(truth, clean));
-    printf("attention: %.3f s, %.1f GFLOP/s; in all: %.3f s\n", timing->attention.seconds,
-           timing->attention.gflops, timing->total_seconds);
-    printf("plan: %s\n", timing->attention.description);
+    const struct attention_report *attention = &timing->attention;
+    printf("attention: %.3f s, %.1f GFLOP/s", attention->seconds,
+           attention->flops / attention->seconds * 1e-9);
+    if (attention->calls > 1) printf(", in %d bands", attention->calls);
+    printf("; in all: %.3f s\n", timing->total_seconds);
+    printf("plan: %s\n", attention->description);
     if (timing->plain_tokens)
         printf("a plain C loop on one core: %.2f s (from %lld of the tokens; largest difference "
                "%.1e)\n",

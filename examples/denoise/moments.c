@@ -26,6 +26,7 @@ void settings_defaults(const struct grid *grid, struct settings *settings) {
     settings->softness = grid->rank == 2 ? 45 : 24;
     settings->dtype = NHOOD_DTYPE_F32;
     settings->moments = true;
+    settings->memory_bytes = INT64_C(1) << 30;
 }
 
 /* The norm's place in q for half types: q.k = f_i.f_j - |f_j|^2 / 2 with every entry of moderate size. */
@@ -33,26 +34,61 @@ static const float norm_share = 64;
 /* Squares of coefficients overflow f16; values of half types are kept small. */
 static const float half_gain = 1.0f / 512;
 
-struct work {
-    int64_t tokens;
-    float *coefficient, *q, *k, *v, *out;
+/* Slices along the slowest axis whose tokens are attended at once: of `count` from `first` on the results are wanted,
+ * the others are what their windows hold. In them, windows are where they are in the whole grid. */
+struct band {
+    int64_t first, count, from, slices;
 };
 
-static bool work_create(const struct settings *settings, const struct attention *attention,
-                        int64_t tokens, struct work *work) {
-    size_t n = (size_t)tokens, count = (size_t)settings->components;
-    *work = (struct work){tokens,
-                          malloc(n * count * sizeof(float)),
-                          malloc(n * (size_t)attention->dim * sizeof(float)),
+static struct band band_from(const struct attention *whole, int64_t first, int64_t most) {
+    int slowest = 3 - whole->rank;
+    const nhood_axis axis = {.length = whole->extent[slowest],
+                             .window = whole->window[slowest],
+                             .stride = 1,
+                             .dilation = 1,
+                             .causal = whole->causal};
+    struct band band = {.first = first, .count = most};
+    if (band.count > axis.length - first) band.count = axis.length - first;
+    int64_t last = 0, keys = 0;
+    nhood_window(&axis, first, &band.from, &keys);
+    nhood_window(&axis, first + band.count - 1, &last, &keys);
+    band.slices = last + keys - band.from;
+    return band;
+}
+
+static int64_t tokens_of_slice(const struct attention *attention) {
+    int64_t tokens = 1;
+    for (int a = 4 - attention->rank; a < 3; a++)
+        tokens *= attention->extent[a];
+    return tokens;
+}
+
+/* As many slices as fit the memory, but no fewer than a window has: at most half of what is attended is not wanted. */
+static int64_t slices_of_bands(const struct settings *settings, const struct attention *whole) {
+    int64_t slice_bytes = tokens_of_slice(whole) * 2 * (whole->dim + whole->dim_v) *
+                          (settings->dtype == NHOOD_DTYPE_F32 ? 4 : 6);
+    int64_t window = whole->window[3 - whole->rank],
+            fitting = settings->memory_bytes / slice_bytes - (window - 1);
+    return fitting > window ? fitting : window;
+}
+
+/* The tensors of a band. */
+struct work {
+    int64_t tokens;
+    float *q, *k, *v, *out;
+};
+
+static bool work_create(const struct attention *attention, struct work *work) {
+    size_t n = (size_t)(tokens_of_slice(attention) * attention->extent[3 - attention->rank]);
+    *work = (struct work){(int64_t)n, malloc(n * (size_t)attention->dim * sizeof(float)),
                           malloc(n * (size_t)attention->dim * sizeof(float)),
                           malloc(n * (size_t)attention->dim_v * sizeof(float)),
                           malloc(n * (size_t)attention->dim_v * sizeof(float))};
-    if (work->coefficient && work->q && work->k && work->v && work->out) return true;
-    return fail("out of memory for %lld tokens", (long long)tokens);
+    if (work->q && work->k && work->v && work->out) return true;
+    return fail("out of memory for %lld tokens at a time", (long long)work->tokens);
 }
 
 static void work_destroy(struct work *work) {
-    free(work->coefficient);
     free(work->q);
     free(work->k);
     free(work->v);
@@ -61,14 +97,14 @@ static void work_destroy(struct work *work) {
 
 /* q = [f, 1], k = [f, -|f|^2 / 2], so that scale q.k differs from -|f_i - f_j|^2 / h^2 by a constant per
  * query, which softmax removes. Values are the coefficients and, for moments, their squares. */
-static void make_tensors(const struct settings *settings, struct attention *attention,
-                         struct work *work) {
+static void make_tensors(const struct settings *settings, const float *coefficient,
+                         struct attention *attention, struct work *work) {
     int features = settings->features, count = settings->components, dim = attention->dim;
     bool half = settings->dtype != NHOOD_DTYPE_F32;
     float gain = half ? (float)sqrt(attention->scale) : 1, share = half ? norm_share : 1;
     float value_gain = half ? half_gain : 1;
     for (int64_t i = 0; i < work->tokens; i++) {
-        const float *a = work->coefficient + i * count;
+        const float *a = coefficient + i * count;
         float norm = 0, *q = work->q + i * dim, *k = work->k + i * dim,
               *v = work->v + i * attention->dim_v;
         for (int c = 0; c < features; c++) {
@@ -87,22 +123,20 @@ static void make_tensors(const struct settings *settings, struct attention *atte
 
 /* Coefficients from attended moments: mean + (variance - noise) / variance * (coefficient - mean), with 1.2
  * times the noise's variance, because the attended tokens were chosen for looking alike. */
-static void shrink(const struct settings *settings, struct work *work) {
+static void shrink(const struct settings *settings, const float *coefficient, const float *out,
+                   int64_t tokens, float *shrunk) {
     int count = settings->components, dim_v = settings->moments ? 2 * count : count;
     float value_gain = settings->dtype == NHOOD_DTYPE_F32 ? 1 : half_gain;
     float noise = (float)(1.2 * settings->sigma * settings->sigma);
     float least = 1e-6f * (noise < 1 ? noise : 1);
-    for (int64_t i = 0; i < work->tokens; i++)
+    for (int64_t i = 0; i < tokens; i++, out += dim_v)
         for (int c = 0; c < count; c++) {
-            const float *out = work->out + i * dim_v;
-            float *a = work->coefficient + i * count + c, mean = out[c] / value_gain;
-            if (!settings->moments) {
-                *a = mean;
-                continue;
-            }
+            float a = coefficient[i * count + c], mean = out[c] / value_gain;
+            shrunk[i * count + c] = mean;
+            if (!settings->moments) continue;
             float variance = out[count + c] / value_gain - mean * mean;
             float signal = variance > noise ? variance - noise : 0;
-            *a = mean + signal / (variance > least ? variance : least) * (*a - mean);
+            shrunk[i * count + c] += signal / (variance > least ? variance : least) * (a - mean);
         }
 }
 
@@ -117,8 +151,60 @@ static void set_attention(const struct grid *noisy, const struct settings *setti
     memcpy(attention->extent, noisy->extent, sizeof attention->extent);
     memcpy(attention->window, settings->window, sizeof attention->window);
     attention->scale = 2 / (settings->softness * settings->sigma * settings->sigma);
-    /* A token matches its own noise: lower its logit by what the noise adds to other distances. */
-    attention->self_bias = -2 * settings->features / settings->softness;
+    /* A token matches its own noise: lower its logit by what the noise adds to other distances. The library's bias
+     * needs axes without causality. */
+    if (!settings->causal) attention->self_bias = -2 * settings->features / settings->softness;
+}
+
+static void time_plain_loop(const struct settings *settings, const struct attention *whole,
+                            const struct attention *part, const struct work *work,
+                            struct timing *timing) {
+    double share =
+        (double)work->tokens / (double)(tokens_of_slice(whole) * whole->extent[3 - whole->rank]);
+    timing->plain_tokens =
+        settings->plain_tokens < work->tokens ? settings->plain_tokens : work->tokens;
+    timing->plain_seconds = attention_plain_loop(part, work->q, work->k, work->v, work->out,
+                                                 timing->plain_tokens, &timing->plain_difference) /
+                            share;
+}
+
+/* The band's slices of `shrunk`, from the whole grid's coefficients. */
+static bool attend_band(const struct settings *settings, const struct attention *whole,
+                        const struct band *band, const float *coefficient, float *shrunk,
+                        struct timing *timing) {
+    struct attention part = *whole;
+    struct attention_report report;
+    struct work work;
+    int64_t slice = tokens_of_slice(whole), length = slice * settings->components;
+    part.extent[3 - whole->rank] = band->slices;
+    bool ok = work_create(&part, &work);
+    if (ok) {
+        make_tensors(settings, coefficient + band->from * length, &part, &work);
+        ok = attention_run(&part, work.q, work.k, work.v, work.out, &report);
+    }
+    if (ok) {
+        attention_report_add(&timing->attention, &report);
+        shrink(settings, coefficient + band->first * length,
+               work.out + (band->first - band->from) * slice * whole->dim_v, band->count * slice,
+               shrunk + band->first * length);
+        double start = seconds_now();
+        if (settings->plain_tokens && band->first == 0)
+            time_plain_loop(settings, whole, &part, &work, timing);
+        timing->comparing_seconds += seconds_now() - start;
+    }
+    work_destroy(&work);
+    return ok;
+}
+
+static bool attend(const struct settings *settings, const struct attention *whole,
+                   const float *coefficient, float *shrunk, struct timing *timing) {
+    int64_t length = whole->extent[3 - whole->rank], most = slices_of_bands(settings, whole);
+    bool ok = true;
+    for (int64_t first = 0; ok && first < length; first += most) {
+        const struct band band = band_from(whole, first, most);
+        ok = attend_band(settings, whole, &band, coefficient, shrunk, timing);
+    }
+    return ok;
 }
 
 bool denoise(const struct grid *noisy, const struct settings *settings, struct grid *clean,
@@ -126,37 +212,22 @@ bool denoise(const struct grid *noisy, const struct settings *settings, struct g
     double start = seconds_now();
     struct components components;
     struct attention attention;
-    struct work work = {0};
     set_attention(noisy, settings, &attention);
-    timing->dim = attention.dim;
-    timing->dim_v = attention.dim_v;
-    timing->plain_tokens = 0;
+    *timing = (struct timing){.dim = attention.dim, .dim_v = attention.dim_v};
     if (!components_create(noisy, &settings->patches, settings->components, &components))
         return false;
-    bool ok = work_create(settings, &attention, grid_tokens(noisy), &work);
+    size_t bytes = (size_t)grid_tokens(noisy) * (size_t)settings->components * sizeof(float);
+    float *coefficient = malloc(bytes), *shrunk = malloc(bytes);
+    bool ok = (coefficient && shrunk) ||
+              fail("out of memory for %lld tokens", (long long)grid_tokens(noisy));
     if (ok) {
-        components_project(noisy, &settings->patches, &components, work.coefficient);
-        make_tensors(settings, &attention, &work);
-        if (settings->causal)
-            attention.self_bias = 0; /* the library's bias needs axes without causality */
-        ok = attention_run(&attention, work.q, work.k, work.v, work.out, &timing->attention);
+        components_project(noisy, &settings->patches, &components, coefficient);
+        ok = attend(settings, &attention, coefficient, shrunk, timing) && grid_copy(noisy, clean) &&
+             components_assemble(&settings->patches, &components, shrunk, clean);
     }
-    double pause = seconds_now();
-    if (ok && settings->plain_tokens) {
-        timing->plain_tokens =
-            settings->plain_tokens < work.tokens ? settings->plain_tokens : work.tokens;
-        timing->plain_seconds =
-            attention_plain_loop(&attention, work.q, work.k, work.v, work.out, timing->plain_tokens,
-                                 &timing->plain_difference);
-    }
-    start += seconds_now() - pause; /* the comparison is not part of the job */
-    if (ok) {
-        shrink(settings, &work);
-        ok = grid_copy(noisy, clean) &&
-             components_assemble(&settings->patches, &components, work.coefficient, clean);
-    }
-    timing->total_seconds = seconds_now() - start;
-    work_destroy(&work);
+    timing->total_seconds = seconds_now() - start - timing->comparing_seconds;
+    free(coefficient);
+    free(shrunk);
     components_destroy(&components);
     return ok;
 }

@@ -17,11 +17,13 @@ struct settings {
     int causal, dtype, threads;
     bool moments;         /* false: plain non-local means of whole patches (c = 12 suits) */
     int64_t plain_tokens; /* tokens to time the plain loop on; 0: none */
+    int64_t memory_bytes; /* of attention tensors at a time: a larger grid is attended in bands */
 };
 
 struct timing {
     struct attention_report attention;
-    double plain_seconds, plain_difference, total_seconds;
+    double plain_seconds, plain_difference;
+    double total_seconds, comparing_seconds; /* the latter is not part of the former */
     int64_t plain_tokens;
     int dim, dim_v;
 };
