@@ -55,8 +55,8 @@ static int find_device(struct target *target) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", info.name);
     }
-    return complain(EXIT_USAGE, "--device = '%s' is not a device here; there is: %s",
-                    target->device_name, known);
+    return complain(EXIT_USAGE, "--device = '%s' is not a device here; there is: %s (%s)",
+                    target->device_name, known, nhood_context_notes(target->context));
 }
 
 int target_open(struct target *target) {
