@@ -7,7 +7,8 @@
 #include "prelude.cuh"
 
 NH_DEVICE float nh_shared_element(int width, const char *rows, int row, int element) {
-    return nh_load(*(const elem *)(rows + nh_unit_offset(width, row, element / NH_PER_UNIT) + element % NH_PER_UNIT * sizeof(elem)));
+    const char *unit = rows + nh_unit_offset(width, row, element / NH_PER_UNIT);
+    return nh_load(((const elem *)unit)[element % NH_PER_UNIT]);
 }
 
 enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };

@@ -1,13 +1,13 @@
-/* Operands and products of small windows: rows of a subtile times columns that are gathered out of the halo, weights times
- * the same columns, and sums on their way to shared memory. */
+/* Operands and products of small windows: rows of a subtile times columns that are gathered out of the halo, weights
+ * times the same columns, and sums on their way to shared memory. */
 #pragma once
 
 #include "small_items.cuh"
 
 #include "column_products.cuh"
 
-/* Where in shared memory a lane finds its elements of the column in halo row `first`, step after step; for columns whose
- * numbers are congruent to the lane's modulo 8. */
+/* Where in shared memory a lane finds its elements of the column in halo row `first`, step after step; for columns
+ * whose numbers are congruent to the lane's modulo 8. */
 template <nh_order ORDER, int WIDTH, int STEPS>
 NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int first) {
     int swizzle = nh_swizzle(WIDTH, first + (int)(nh_thread_again() % 8));

@@ -46,8 +46,8 @@ NH_DEVICE void nh_pack_weights(nh_weights &operand, const float (*c)[4], bool bo
     nh_pack_weights(operand.word, c, both);
 }
 
-/* Of what has been packed the two weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight columns if
- * i > 1. */
+/* Of what has been packed the two weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight
+ * columns if i > 1. */
 NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
     *(unsigned *)to = packed.word[i];
 }

@@ -1,10 +1,10 @@
-/* Small windows in f32: products of three TF32 halves, or of one with NH_TF32. */
+/* Small windows in f32: a product is three of TF32 halves, or with NH_TF32 one. */
 #pragma once
 
 static_assert(NH_DIM % 32 == 0 && NH_DIM_V % 32 == 0, "lanes take four elements at a time");
 
-/* Rows of a subtile as the first operand of products. Wide ones are read, and split, for each product: registers do not hold
- * them. */
+/* Rows of a subtile as the first operand of products. Wide ones are read, and split, for each product: registers do
+ * not hold them. */
 enum { NH_WIDEST_KEPT = 32 };
 template <int WIDTH, bool KEPT = WIDTH <= NH_WIDEST_KEPT> struct nh_row_operand {
     nh_left kept[WIDTH / NH_STEP];
@@ -25,7 +25,8 @@ template <int WIDTH> NH_DEVICE const nh_left &nh_row_step(const nh_row_operand<W
 template <int WIDTH> NH_DEVICE nh_left nh_row_step(const nh_row_operand<WIDTH, false> &operand, int step) {
     unsigned word[4];
     nh_left left;
-    nh_load_matrices_at(word, operand.start + (((2 * step + (int)(nh_thread_again() % 32) / 16) ^ operand.swizzle) << 4));
+    const int unit = 2 * step + (int)(nh_thread_again() % 32) / 16;
+    nh_load_matrices_at(word, operand.start + ((unit ^ operand.swizzle) << 4));
     nh_left_set(&left, word);
     return left;
 }
@@ -59,9 +60,9 @@ NH_DEVICE void nh_multiply_columns(float (*c)[4], const nh_row_operand<WIDTH> &r
     }
 }
 
-/* Where columns are in products that run over them: no matrix load transposes 32-bit elements. Lane t takes columns 2t and
- * 2t + 1 of each 8, as it holds their weights, and of each of them elements 4g .. 4g + 3 of 32, an element of four
- * accumulators each: which element an accumulator's column stands for is free. */
+/* Where columns are in products that run over them: no matrix load transposes 32-bit elements. Lane t takes columns
+ * 2t and 2t + 1 of each 8, as it holds their weights, and of each of them elements 4g .. 4g + 3 of 32, an element of
+ * four accumulators each: which element an accumulator's column stands for is free. */
 template <int WIDTH> struct nh_across {
     unsigned start[2];
 };
@@ -93,8 +94,8 @@ NH_DEVICE void nh_pack_weights(nh_weights &operand, const float (*c)[4], bool bo
     }
 }
 
-/* Of what has been packed the two weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight columns if
- * i > 1. */
+/* Of what has been packed the two weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight
+ * columns if i > 1. */
 NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
     const nh_left &step = packed.step[i / 2];
 #pragma unroll
