@@ -37,15 +37,13 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
     return (double)columns / (double)strips;
 }
 
-/* Groups of one residue are equally long. That pays in the forward pass, if there are enough of them for an item. */
+/* Groups of one residue are equally long. That pays if there are enough of them for an item. */
 static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
     bool even = true;
     for (int a = 0; a < NH_AXES; a++)
         even = even && problem->axis[a].length % problem->axis[a].dilation == 0;
     if (even) return NH_SHORT_EVEN;
-    return problem->op == NHOOD_OP_FWD && problem->batch * problem->kv_heads >= groups
-               ? NH_SHORT_BY_RESIDUE
-               : NH_SHORT_UNEVEN;
+    return problem->batch * problem->kv_heads >= groups ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
 }
 
 bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,

@@ -291,7 +291,7 @@ NH_DEVICE void nh_columns_fill(const nh_cuda_args &args, const nh_extents &exten
                                unsigned *columns) {
     const int none[3] = {0, 0, 0};
 #pragma unroll 1
-    for (int row = (int)threadIdx.x; row < args.tiling.rows; row += NH_THREADS) {
+    for (int row = (int)threadIdx.x; row < nh_rows_of(extents); row += NH_THREADS) {
         const nh_token token = nh_token_of(extents, groups, row);
         columns[row] =
             NH_GUARDS | (token.exists ? nh_word(extents, token.slot, token.at) : nh_word(extents, extents.count, none));

@@ -15,18 +15,18 @@ enum { NH_TEAMS = NH_WARPS / NH_SPLIT };
 
 /* The queries that see a row as a key, if it has a token: the first of them and the last. */
 NH_DEVICE nh_reach nh_seeing_rows(const nh_block &block, const nh_token &token) {
-    const int *extent = block.args.tiling.tiles;
+    const nh_extents &extents = block.extents;
     nh_reach seeing = {0, 0};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const nh_cuda_axis &axis = block.args.axis[a];
-        const int length = nh_length_of(block.extents, block.tile.groups, token, a);
+        const int length = nh_length_of(extents, block.tile.groups, token, a);
         const nh_range range =
             nh_inverse_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1, axis.causal, token.at[a]);
-        seeing.begin = seeing.begin * extent[a] + range.begin;
-        seeing.end = seeing.end * extent[a] + range.end - 1;
+        seeing.begin = seeing.begin * extents.at[a] + range.begin;
+        seeing.end = seeing.end * extents.at[a] + range.end - 1;
     }
-    const int first = token.slot * block.extents.group.base;
+    const int first = token.slot * extents.group.base;
     return {first + seeing.begin, first + seeing.end + 1};
 }
 
@@ -38,13 +38,12 @@ NH_DEVICE nh_reach nh_reach_of_all(nh_reach row) {
 /* Windows of all rows, and what strips meet: a warp has each row of a strip twice. */
 NH_DEVICE void nh_tables_fill(const nh_block &block) {
     const nh_tile &tile = block.tile;
-    const int rows = block.args.tiling.rows;
     nh_columns_fill(block.args, block.extents, tile.groups, tile.column);
 #pragma unroll 1
-    for (int strip = (int)threadIdx.x / 32; strip < rows / 16; strip += NH_WARPS) {
+    for (int strip = (int)threadIdx.x / 32; strip < block.rows / 16; strip += NH_WARPS) {
         const int row = 16 * strip + (int)threadIdx.x % 16;
         const nh_token token = nh_token_at(block, row);
-        nh_reach keys = {rows, 0}, queries = keys;
+        nh_reach keys = {block.rows, 0}, queries = keys;
         if (token.exists) {
             const nh_sight sight = nh_sight_of(block.args, block.extents, tile.groups, row);
             tile.query[row].begin = sight.begin;
@@ -145,7 +144,7 @@ NH_DEVICE bool nh_within(nh_reach rows, int row) {
 NH_DEVICE void nh_copy_item(const nh_block &block, int member) {
     const nh_tile &tile = block.tile;
 #pragma unroll 1
-    for (int row = (int)threadIdx.x / NH_ROW_LANES; row < block.args.tiling.rows; row += NH_THREADS / NH_ROW_LANES) {
+    for (int row = (int)threadIdx.x / NH_ROW_LANES; row < block.rows; row += NH_THREADS / NH_ROW_LANES) {
         const nh_token token = nh_token_at(block, row);
         if (nh_within(block.part.queries, row)) {
             nh_copy_token<NH_DIM>(block, NH_Q, member, token, row, tile.queries);
@@ -196,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_backward(const __grid_constant__ nh_cuda_args args) {
     const nh_block block = nh_block_of(args);
     const nh_reach strips = block.part.strips;
-    const int first_of_keys = args.tiling.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
+    const int first_of_keys = block.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
     const int team = (int)threadIdx.x / 32 / NH_SPLIT, turn = (int)threadIdx.x / 32 % NH_SPLIT;
     nh_sums sums;
     nh_sums_v sums_v;

@@ -37,8 +37,8 @@ struct nh_part {
     nh_reach strips, queries, keys;
 };
 
-NH_DEVICE nh_part nh_part_of(const nh_cuda_args &args) {
-    const int rows = args.tiling.rows, strips = rows / 16, half = args.tiling.parts / 2;
+NH_DEVICE nh_part nh_part_of(const nh_cuda_args &args, int rows) {
+    const int strips = rows / 16, half = args.tiling.parts / 2;
     const nh_reach all = {0, rows};
     if (half == 0) return {{0, 2 * strips}, all, all};
     const int part = (int)blockIdx.x % args.tiling.parts, each = (strips + half - 1) / half;
@@ -56,9 +56,8 @@ template <int WIDTH> NH_DEVICE char *nh_rows_at(char *&free, nh_reach rows) {
 }
 
 /* Where shared memory has what. */
-NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, const nh_part &part) {
+NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, int rows, const nh_part &part) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    const int rows = args.tiling.rows;
     nh_tile tile;
     tile.query = (nh_query *)nh_shared_memory;
     tile.column = (unsigned *)(tile.query + rows);
@@ -78,13 +77,16 @@ NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, const nh_part &part) {
 struct nh_block {
     const nh_cuda_args &args;
     nh_extents extents;
+    int rows; /* of the item */
     nh_part part;
     nh_tile tile;
 };
 
 NH_DEVICE nh_block nh_block_of(const nh_cuda_args &args) {
-    const nh_part part = nh_part_of(args);
-    return {args, nh_extents_of(args, (int)blockIdx.x / args.tiling.parts), part, nh_tile_at(args, part)};
+    const nh_extents extents = nh_extents_of(args, (int)blockIdx.x / args.tiling.parts);
+    const int rows = nh_rows_of(extents);
+    const nh_part part = nh_part_of(args, rows);
+    return {args, extents, rows, part, nh_tile_at(args, rows, part)};
 }
 
 NH_DEVICE nh_token nh_token_at(const nh_block &block, int row) {
