@@ -369,9 +369,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("problems", nargs="*", default=PROBLEMS, metavar="problem")
-    parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
-    parser.add_argument("--passes", nargs="+", choices=("forward", "backward"), default=("forward", "backward"))
+    parser.add_argument(
+        "problems", nargs="*", default=PROBLEMS, metavar="problem", help="(default: those of docs/performance.md)"
+    )
+    parser.add_argument("--threads", nargs="+", type=int, default=(1, 2), help="one run for each (default 1 2)")
+    parser.add_argument(
+        "--passes", nargs="+", choices=("forward", "backward"), default=("forward", "backward"), help="(default: both)"
+    )
     parser.add_argument("--turns", type=int, default=9, help="at most, per contender (default 9, at least 3)")
     parser.add_argument("--budget", type=float, default=2, help="seconds per contender after 3 turns (default 2)")
     options = parser.parse_args()

@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def read_pfm(path):
     with open(path, "rb") as file:
-        assert file.readline() == b"PF\n"
+        if file.readline() != b"PF\n":
+            raise SystemExit("a picture in colour is needed")
         width, height = map(int, file.readline().split())
         order = "<f4" if float(file.readline()) < 0 else ">f4"
         return np.frombuffer(file.read(), order).reshape(height, width, 3)[::-1].astype(np.float64)
@@ -34,7 +35,9 @@ def psnr(clean, picture):
 
 def run_nhood(photo, crop, sigma, folder):
     command = [ROOT / "build/denoise", photo, "--sigma", str(sigma), "--plain", "0", "--output", folder]
-    text = subprocess.run(command + (["--crop", crop] if crop else []), check=True, capture_output=True, text=True)
+    text = subprocess.run(command + (["--crop", crop] if crop else []), capture_output=True, text=True)
+    if text.returncode:
+        raise SystemExit(text.stderr.strip())
     found = re.search(r"dB noisy, ([0-9.]+) dB.*\nattention: ([0-9.]+) s.*in all: ([0-9.]+) s", text.stdout)
     quality, attention, seconds = map(float, found.groups())
     return quality, seconds, f"attention {attention:.3f} s"
@@ -64,9 +67,9 @@ def run_bm3d(clean, noisy, sigma):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photo", nargs="?", default=ROOT / "examples/data/astronaut.png")
-    parser.add_argument("--sigma", type=float, default=25)
-    parser.add_argument("--crop", help="row,column,height,width")
+    parser.add_argument("photo", nargs="?", default=ROOT / "examples/data/astronaut.png", help="(default: the astronaut)")
+    parser.add_argument("--sigma", type=float, default=25, help="of the noise, samples being 0..255 (default 25)")
+    parser.add_argument("--crop", help="row,column,height,width of a part (default: all)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = {"nhood": run_nhood(arguments.photo, arguments.crop, arguments.sigma, folder)}

@@ -73,20 +73,31 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--models", nargs="+", default=["nat_mini", "dinat_mini"], help="names, or paper: all its rows"
+        "--models",
+        nargs="+",
+        default=["nat_mini", "dinat_mini"],
+        help="names, or paper: all its rows (default nat_mini dinat_mini)",
     )
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["f32"])
-    parser.add_argument("--bias", nargs="+", choices=("with", "without"), default=["with"])
-    parser.add_argument("--train", choices=("no", "both", "only"), default="no")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="per way and turn")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that compile ahead")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(default: all)")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["f32"], help="(default f32)")
+    parser.add_argument(
+        "--bias", nargs="+", choices=("with", "without"), default=["with"], help="relative bias (default with)"
+    )
+    parser.add_argument(
+        "--train", choices=("no", "both", "only"), default="no", help="training steps, too or only (default no)"
+    )
+    parser.add_argument("--batch", type=int, default=128, help="images (default 128)")
+    parser.add_argument("--turns", type=int, default=5, help="per way (default 5)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="per way and turn (default 0.3)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile ahead (default 1)")
     parser.add_argument("--tf32", action="store_true", help="f32 products may run as TF32, in all ways")
     parser.add_argument("--graphs", action="store_true", help="time CUDA graphs: what the device takes, without launching")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", type=Path, default=Path("build/bench/models"), help="a folder")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(default: cuda where there is one)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/bench/models"), help="a folder (default build/bench/models)"
+    )
     parser.add_argument("--resume", action="store_true", help="keep what the folder has")
     arguments = parser.parse_args()
     if arguments.graphs and arguments.device == "cpu":

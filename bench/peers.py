@@ -349,10 +349,10 @@ def read_suite(path: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problems", nargs="*", metavar="problem")
+    parser.add_argument("problems", nargs="*", metavar="problem", help="text of a problem, forward or backward")
     parser.add_argument("--suite", type=Path, help=f"file of problems (default, without problems: {SUITE.name})")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the script (default cuda)")
-    parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=tuple(PEERS))
+    parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=tuple(PEERS), help="(default: all)")
     parser.add_argument("--turns", type=int, default=9, help="per contender (default 9)")
     options = parser.parse_args()
     device = torch.device(options.device)
@@ -360,14 +360,17 @@ def main() -> None:
         raise SystemExit("torch sees no CUDA device")
     number = _plans.current_context().cuda_devices[device.index or 0] if device.type == "cuda" else _plans.CPU
     texts = list(options.problems)
-    if options.suite or not texts:
-        texts += read_suite(options.suite or SUITE)
+    try:
+        if options.suite or not texts:
+            texts += read_suite(options.suite or SUITE)
+        problems = [Problem.parse(text, number) for text in texts]
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     clock = Clock(device)
     head = ["problem", "solver", "nhood ms", "TFLOP/s", "× dense", "ideal", *(f"{name} ms" for name in options.peers)]
     print(f"{nhood.devices()[number].description}; nhood {nhood.version()}, torch {torch.__version__}\n")
     rows = []
-    for text in texts:
-        problem = Problem.parse(text, number)
+    for problem in problems:
         contenders = gather(problem, device, list(options.peers))
         compare(problem, contenders)
         race(contenders, clock, max(1, options.turns))

@@ -100,7 +100,7 @@ def print_times(lines: dict[str, Callable[[], Any]], turns: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=15, help="per line of the table (default 15)")
     parser.add_argument("--limit", type=float, metavar="US", help="fail if a call takes longer, in µs")
     options = parser.parse_args()
     nhood.configure(threads=1)

@@ -88,7 +88,7 @@ def execution(call: Any, inputs: Sequence[Any]) -> Callable[[], Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=15, help="per line of the table (default 15)")
     options = parser.parse_args()
     nhood.configure(threads=1)
     torch.set_num_threads(1)

@@ -44,10 +44,12 @@ class History:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=60, help="(default 60)")
+    parser.add_argument("--batch", type=int, default=32, help="images a step (default 32)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and shifts (default 0)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(default: cuda where there is one)"
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("digits.png"), help="the plot (default digits.png)"
     )
