@@ -1,5 +1,5 @@
-/* Products of 16 rows, in registers, with columns that lie in shared memory row by row: by tensor cores of sm_80 and later,
- * 16 bits. nh_row_bytes(WIDTH), from one of a column's rows to the next, is the includer's. */
+/* Products of 16 rows, in registers, with columns that lie in shared memory row by row: by tensor cores of sm_80 and
+ * later, 16 bits. nh_row_bytes(WIDTH), from one of a column's rows to the next, is the includer's. */
 #pragma once
 
 #include "mma.cuh"

@@ -69,7 +69,7 @@ NH_DEVICE void nh_right_load_columns(struct nh_right *right, const float *tile, 
                      &right->low[n][k]);
 }
 
-/* With half of the right factor's columns. The small products first, so that they are not lost against the large one's sum. */
+/* With half of the right factor's columns. Small products first, lest they are lost against the large sum. */
 NH_DEVICE void nh_multiply_half(float c[4], const struct nh_left *left, const struct nh_right *right, int half) {
 #if !NH_TF32
     nh_mma_tf32(c, left->low, right->high[half]);

@@ -9,9 +9,9 @@
  * Lines of the halo are spaced so that consecutive columns of a subtile's box are consecutive rows modulo 8 across the
  * ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
  *
- * On sm_90 the copy engine fetches halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh), else threads copy them.
- * Then a block may take items that follow each other along the first axis, and fetch of each halo what the one before did
- * not have (NH_SLOTS > 0: see small_roll.cuh). */
+ * On sm_90 the copy engine fetches halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh), else threads copy
+ * them. Then a block may take items that follow each other along the first axis, and fetch of each halo what the one
+ * before did not have (NH_SLOTS > 0: see small_roll.cuh). */
 #pragma once
 
 #include "lanes.cuh"

@@ -55,8 +55,8 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int sub
     nh_clear(sums.d_values);
 }
 
-/* Scores of the 16 queries of a pair, shifted by their LSE, become weights, and gradients of weights, less delta, those of
- * scores; transposed: a thread's columns are 2t and 2t + 1 of each 8. */
+/* Scores of the 16 queries of a pair, shifted by their LSE, become weights, and gradients of weights, less delta, those
+ * of scores; transposed: a thread's columns are 2t and 2t + 1 of each 8. */
 NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float (&weights)[2][4],
                         float (&d_scores)[2][4]) {
 #pragma unroll
@@ -98,7 +98,8 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             if (p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
-            if ((NH_BIAS_COUNT || NH_DTYPE == NH_F32) && p) __syncwarp(); /* the compiler must not load so far ahead that registers spill */
+            /* the compiler must not load so far ahead that registers spill */
+            if ((NH_BIAS_COUNT || NH_DTYPE == NH_F32) && p) __syncwarp();
             float weights[2][4] = {}, d_scores[2][4] = {};
             nh_weights operand;
             unsigned query[2];
@@ -181,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_fetch_halo<NH_STATISTICS_MAP, STATISTICS_BYTES>(args, item, maps.statistics, barrier,
                                                                (char *)halo.statistics, head, heads);
         };
-        nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES, 2 * NH_ROWS * nh_row_bytes(NH_DIM)>(
+        nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
+                       2 * NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, (unsigned)share, fetch);
     } else {
         nh_key_sums sums;
@@ -189,7 +191,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const auto work = [&](const nh_scene &scene, int turn, int subtile, int member) {
             if (member == 0) nh_key_sums_start(sums, shared.rows[turn], subtile);
             nh_rows_taken(shared.ring, turn);
-            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.kinds, shared.halo[turn % NH_HALOS], subtile, sums);
+            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.kinds, shared.halo[turn % NH_HALOS],
+                             subtile, sums);
             if (member + 1 < share) return;
             nh_finish(args, scene.item, subtile, sums, keys, values);
             nh_results_ready();

@@ -1,5 +1,5 @@
-/* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE. Scores
- * are needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
+/* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE.
+ * Scores are needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
 #define NH_INVERSE 0
 #define NH_STOPS 1
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
@@ -50,8 +50,8 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<NH_DIM_V> &d_ou
     sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
 }
 
-/* -LSE in base 2 and delta of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's four
- * store. */
+/* -LSE in base 2 and delta of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's
+ * four store. */
 NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene, float shift, int subtile,
                                  const char *outputs, const nh_row_operand<NH_DIM_V> &d_outputs,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
@@ -105,7 +105,8 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
     const int reach = nh_sight_reach(scene.sight, subtile);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, halo.keys, first);
     nh_across_start(keys_across, halo.keys, first);
-    nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, keys, (int)(halo.values - halo.keys), halo.values, first);
+    nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, keys, (int)(halo.values - halo.keys), halo.values,
+                                                             first);
     if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
     const bool bias_wanted = nh_bias_wanted(args);
     const float scale = tables.scale;

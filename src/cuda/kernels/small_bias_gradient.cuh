@@ -1,8 +1,8 @@
 /* Gradient of the relative bias, from the score gradients of small_backward_query.cu, without atomics.
  *
- * A warp lays the score gradients of its subtile down in shared memory and gathers them by entries of the bias table: by
- * tensor cores (small_bias_products.cuh), and at borders each lane owns some entries and adds up, over the 16 rows, the
- * columns at that distance. A warp's sums are kept per head
+ * A warp lays the score gradients of its subtile down in shared memory and gathers them by entries of the bias table:
+ * by tensor cores (small_bias_products.cuh), and at borders each lane owns some entries and adds up, over the 16 rows,
+ * the columns at that distance. A warp's sums are kept per head
  * and written when the head changes, which is why heads are the slowest digit of this kernel's items. small_bias_sum.cu
  * adds up the warps. Every order is fixed: results are bit-equal every run. */
 #pragma once
@@ -45,8 +45,7 @@ NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &pac
         nh_lay_two(&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2], packed, i);
 }
 
-/* Distances from the subtile's rows to columns that they see, per axis. Without strides a row's window moves by less than
- * the row. */
+/* Distances from the subtile's rows to columns that they see, per axis. Without strides it moves less than the row. */
 NH_DEVICE void nh_seen_distances(const nh_cuda_args &args, const nh_item &item, int subtile, int (&low)[3],
                                  int (&count)[3]) {
 #pragma unroll
@@ -111,7 +110,8 @@ NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, i
 }
 
 /* Writes the warp's sums of heads head .. next - 1, of which only the first has any. */
-NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bias_sums &sums, nh_bias_products &products) {
+NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bias_sums &sums,
+                             nh_bias_products &products) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int warp = (int)(threadIdx.x / 32);
     const long long share = (long long)blockIdx.x * NH_WARPS + warp;
@@ -130,7 +130,8 @@ NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bi
 }
 
 /* A warp's next item is of `head`; `turn` is the head whose gradient it has been adding up. */
-NH_DEVICE void nh_bias_head(const nh_cuda_args &args, int &turn, int head, nh_bias_sums &sums, nh_bias_products &products) {
+NH_DEVICE void nh_bias_head(const nh_cuda_args &args, int &turn, int head, nh_bias_sums &sums,
+                            nh_bias_products &products) {
     if (!nh_bias_wanted(args) || head == turn) return;
     nh_bias_flush(args, turn, head, sums, products);
     turn = head;

@@ -1,10 +1,10 @@
 /* The bias gradient of subtiles away from the borders, on tensor cores, in 16 bits.
  *
- * There a column's number less that of the row's own, which is fixed too, says which entry of the table a pair belongs to.
- * So, were each row of the laid down score gradients shifted by its number, a sum down the columns would be an entry's.
- * Matrix loads shift by whole units of 8 columns, for each row by as many as it needs; what is left of a row's shift, 0 .. 7,
- * is kept apart: sum[x][rest] += the rows of that rest at x, a product with ones. Diagonals of it are the entries, and are
- * added up when the head changes. */
+ * There a column's number less that of the row's own, which is fixed too, says which entry of the table a pair belongs
+ * to. So, were each row of the laid down score gradients shifted by its number, a sum down the columns would be an
+ * entry's. Matrix loads shift by whole units of 8 columns, for each row by as many as it needs; what is left of a row's
+ * shift, 0 .. 7, is kept apart: sum[x][rest] += the rows of that rest at x, a product with ones. Diagonals of it are
+ * the entries, and are added up when the head changes. */
 #pragma once
 
 #include "small_sight.cuh"

@@ -43,7 +43,8 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         int element = lane + 32 * i;
         char *to = outputs + nh_unit_offset(NH_WIDEST, nh_result_number(subtile, row), element / NH_PER_UNIT);
-        if (element < NH_DIM_V) *(elem *)(to + element % NH_PER_UNIT * sizeof(elem)) = nh_store(state.output[i] / state.sum);
+        if (element < NH_DIM_V)
+            *(elem *)(to + element % NH_PER_UNIT * sizeof(elem)) = nh_store(state.output[i] / state.sum);
     }
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
 }

@@ -1,5 +1,6 @@
-/* Gradients of one row of the backward pass, pair by pair, by a whole warp: of a query, or with NH_INVERSE of a key and its
- * value. For rows that a NaN or infinity outside their windows has spoilt, as in small_exact.cuh; all is read from memory. */
+/* Gradients of one row of the backward pass, pair by pair, by a whole warp: of a query, or with NH_INVERSE of a key and
+ * its value. For rows that a NaN or infinity outside their windows has spoilt, as in small_exact.cuh; all is read from
+ * memory. */
 #pragma once
 
 #include "lanes.cuh"
@@ -70,7 +71,7 @@ NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, in
                   NH_BIAS_COUNT ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);
 }
 
-/* Writes the row's gradients to its places in shared memory; those of values only with NH_INVERSE. statistics: of a query. */
+/* Writes the row's gradients to its places in shared memory; of values only with NH_INVERSE. statistics: of a query. */
 static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, const nh_item &item,
                                                       int subtile, int row, float2 statistics,
                                                       char *first, char *second) {

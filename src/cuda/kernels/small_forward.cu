@@ -1,6 +1,6 @@
-/* Forward of small windows: the item's keys and values lie in shared memory, a subtile of 16 queries meets its keys in groups
- * of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under the products of the
- * others. See small.cuh. */
+/* Forward of small windows: the item's keys and values lie in shared memory, a subtile of 16 queries meets its keys in
+ * groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under the
+ * products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_exact.cuh"
 #if NH_STAGES
@@ -40,9 +40,9 @@ struct nh_subtile {
     const nh_queries &queries;
 };
 
-/* Scores of the subtile, times the scale where there is a bias, and minus infinity or less where a column is not seen: calls
- * visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this lane's columns in
- * products that run over them. */
+/* Scores of the subtile, times the scale where there is a bias, and minus infinity or less where a column is not seen:
+ * calls visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this lane's
+ * columns in products that run over them. */
 template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile, const Visit &visit) {
     const nh_scene &scene = subtile.scene;
     const nh_tables &tables = subtile.tables;
@@ -159,7 +159,8 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_cu
         unsigned word[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int row = lane / 4 + i % 2 * 8, element = NH_STEP * s + i / 2 * NH_PER_UNIT + lane % 4 * (NH_PER_UNIT / 4);
+            const int row = lane / 4 + i % 2 * 8;
+            const int element = NH_STEP * s + i / 2 * NH_PER_UNIT + lane % 4 * (NH_PER_UNIT / 4);
             if (element < NH_DIM && nh_row_exists(item, subtile, row))
                 word[i] = *(const unsigned *)((const elem *)args.tensor[NH_Q].data +
                                               nh_row_offset(item, NH_Q, subtile, row) + element);
@@ -169,13 +170,14 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_cu
 }
 /* Those that are not kept are in their places until their outputs are. */
 template <int WIDTH>
-NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_cuda_args &, const nh_item &, int subtile,
-                               const char *places) {
+NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_cuda_args &, const nh_item &,
+                               int subtile, const char *places) {
     nh_load_rows<NH_WIDEST>(queries, places, subtile);
 }
 
-/* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so pair by
- * pair. The queries' places may hold others by now. A function of its own, which leaves the common case its registers. */
+/* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so
+ * pair by pair. The queries' places may hold others by now. A function of its own, which leaves the common case its
+ * registers. */
 static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, const nh_scene &scene,
                                                       const nh_tables &tables, const nh_penalties &penalties,
                                                       const nh_key_halo &halo, int number, char *results) {
@@ -191,10 +193,11 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
     return lse;
 }
 
-/* Sums of a subtile. taken() is called when the queries' places may be written over, but for this subtile's where threads copy.
+/* Sums of a subtile. taken() is called when the queries' places may be written over, but for this subtile's where
+ * threads copy.
  *
- * Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: false then, or
- * where some sum is not finite. */
+ * Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: false
+ * then, or where some sum is not finite. */
 template <typename Taken>
 NH_DEVICE bool nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
                          const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows, int number,
@@ -247,7 +250,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             char *results = shared.results[nh_thread_again() / 32];
             const float2 lse = held ? nh_finish(now.subtile, results, state, output)
                                     : nh_attend_again(args, same, shared.tables, shared.penalties,
-                                                      shared.halo[now.item % NH_STAGES % NH_HALOS], now.subtile, results);
+                                                      shared.halo[now.item % NH_STAGES % NH_HALOS], now.subtile,
+                                                      results);
             nh_results_ready();
             nh_store_results<NH_O_MAP>(args, same.item, maps.o, NH_O, now.subtile, results, same.item.head, heads);
             nh_store_lse(shared.lse, same.item, now.subtile, lse);
@@ -284,8 +288,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_for_subtiles(args, scene.item, [&](int subtile) {
             nh_state state;
             float output[NH_SUMS_V][4];
-            const bool held = nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, state, output,
-                                        [] {});
+            const bool held =
+                nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, state, output, [] {});
             const float2 lse = held ? nh_finish(subtile, rows.queries, state, output)
                                     : nh_attend_again(args, scene, shared.tables, shared.penalties, halo, subtile,
                                                       rows.queries);

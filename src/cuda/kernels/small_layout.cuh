@@ -1,13 +1,14 @@
 /* Boxes of the small windows, and rows of them in shared memory: see small.cuh.
  *
- * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32 of
- * 32), NH_Q0.. (rows of an item), NH_S0.. (of a subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item), NH_WARPS (that work), NH_FETCHERS (warps after them),
- * NH_MIN_BLOCKS, NH_WHOLE (no item sticks out of the grid), NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DILATED,
- * NH_DENSE (every row sees all columns of its subtile's box),
- * NH_PENALTY (see small_penalty.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a head's bias
- * table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a time; 0: threads copy), NH_SLOTS
- * (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD (items whose part of the halo may be in use) and
- * NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every subtile multiplies), NH_SHARED_BYTES. */
+ * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32
+ * of 32), NH_Q0.. (rows of an item), NH_S0.. (of a subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item),
+ * NH_WARPS (that work), NH_FETCHERS (warps after them), NH_MIN_BLOCKS, NH_WHOLE (no item sticks out of the grid),
+ * NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DILATED, NH_DENSE (every row sees all columns of its subtile's
+ * box), NH_PENALTY (see small_penalty.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries of a
+ * head's bias table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a time; 0: threads
+ * copy), NH_SLOTS (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD (items whose part of the halo
+ * may be in use) and NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every subtile multiplies),
+ * NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "gemm_fragment.cuh"
@@ -47,7 +48,7 @@ enum {
     /* what is fetched at a time: with NH_SLOTS as far along the first axis as an item's rows */
     NH_FETCHED_ROWS = NH_SLOTS ? NH_H0 * NH_PLANE : (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
     NH_HALO_ROWS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_ROWS : NH_FETCHED_ROWS,
-    /* statistics of columns: the copy engine's boxes start at multiples of 128 bytes, so a slot of lines has whole ones */
+    /* statistics of columns: the copy engine's boxes start at multiples of 128 bytes, a slot of lines has whole ones */
     NH_STATISTICS_LINE = NH_SLOTS && NH_RANK == 2 ? (NH_LINE + 1) / 2 * 2 : NH_LINE,
     NH_FETCHED_STATISTICS = NH_RANK == 2 && NH_SLOTS ? NH_H1 * NH_STATISTICS_LINE : NH_FETCHED_ROWS,
     NH_STATISTICS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_STATISTICS : NH_FETCHED_STATISTICS,
@@ -141,7 +142,7 @@ NH_DEVICE int nh_row_number(int subtile, int row) {
            nh_row_at(subtile, row, 2);
 }
 
-/* Where shared memory has results of that row: the copy engine takes them subtile by subtile, else they replace rows. */
+/* Where shared memory has results of that row: the copy engine takes them by subtiles, else they replace rows. */
 NH_DEVICE int nh_result_number(int subtile, int row) {
     return NH_STAGES ? row : nh_row_number(subtile, row);
 }

@@ -17,13 +17,13 @@ struct nh_prefixes {
 };
 
 struct nh_sight {
-    /* per coordinate of an item's rows: where its subtile's box begins in the halo; what the row sees of the box on that
-     * axis, as places of penalties or as the subtile's kind, and as bits */
+    /* per coordinate of an item's rows: where its subtile's box begins in the halo; what the row sees of the box on
+     * that axis, as places of penalties or as the subtile's kind, and as bits */
     int begin[NH_AXIS_ROWS];
     nh_places places[NH_AXIS_ROWS];
     /* per coordinate on the slowest axis: columns of the subtile's box before its last that is seen, and that */
     int reach[NH_AXIS_ROWS];
-    /* per coordinate on the rolling axis: line of the circle where the subtile's box begins, and which tables it takes */
+    /* per coordinate on the rolling axis: line of the circle where the subtile's box begins, and its tables */
     int line[NH_SLOTS ? NH_SLOT_LINES : 1], wrap[NH_SLOTS ? NH_SLOT_LINES : 1];
     unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
 };
@@ -33,9 +33,11 @@ NH_DEVICE constexpr int nh_bias_step(int axis) {
     return axis == 2 ? 1 : nh_bias_step(axis + 1) * (2 * nh_axis_window(axis + 1) - 1);
 }
 
-/* Zeros on both sides of a head's table, for columns that a row does not see: their entries are asked for all the same. */
+/* Zeros on both sides of a head's table, for columns that a row does not see: whose entries are asked for, too. */
 NH_DEVICE constexpr int nh_bias_margin(int axis) {
-    return axis == 3 ? 0 : (nh_axis_columns(axis) + nh_axis_subtile(axis)) * nh_bias_step(axis) + nh_bias_margin(axis + 1);
+    return axis == 3
+               ? 0
+               : (nh_axis_columns(axis) + nh_axis_subtile(axis)) * nh_bias_step(axis) + nh_bias_margin(axis + 1);
 }
 enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 
@@ -64,8 +66,8 @@ enum { NH_GATHERS = ((NH_PAIRS + 3) / 4) | 1 };
 
 /* What depends on a column alone: its row in the halo and its step in the bias table, both from the box's first. */
 struct nh_column_tables {
-    /* rows by column of a pair and pair, as matrix loads ask for them, of boxes with 1 .. NH_WRAPS lines before the end of
-     * the circle in which a halo rolls */
+    /* rows by column of a pair and pair, as matrix loads ask for them, of boxes with 1 .. NH_WRAPS lines before the end
+     * of the circle in which a halo rolls */
     uint4 gather[NH_WRAPS][NH_CHUNKS][16][NH_GATHERS];
     alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
     /* bytes to a column's statistics */
@@ -157,7 +159,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
     }
 }
 
-/* Per item, by `threads` threads; a barrier must follow. A box that would stick out of the halo's room starts earlier. */
+/* Per item, by `threads` threads; a barrier must follow. A box that would leave the halo's room starts earlier. */
 NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
@@ -266,7 +268,7 @@ NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_sight &sight, int sub
 
 /* ---- bias ---- */
 
-/* A head's table, by `threads` threads; a barrier must follow. In base 2, or where it is added to scores in their units. */
+/* A head's table, by `threads` threads; a barrier must follow. In base 2, or in the units of scores to add to. */
 NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table, int thread, int threads) {
     const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * NH_BIAS_COUNT;
     for (int i = thread; i < NH_BIAS_COUNT; i += threads)
@@ -297,8 +299,8 @@ NH_DEVICE int nh_bias_lower() {
     return entry;
 }
 
-/* Bias of the 16 columns from `column` on, as a product's scores are laid out. table: the place of row g and the box's first
- * column. */
+/* Bias of the 16 columns from `column` on, as a product's scores are laid out. table: the place of row g and the box's
+ * first column. */
 NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns, const float *table, int column) {
 #pragma unroll
     for (int block = 0; block < 2; block++) {
@@ -336,13 +338,15 @@ NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables, nh_s
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
 
-/* Numbers of an item's rows, one per row, the last axis fastest. Once the threads' copies are there, zeros for rows that do
- * not exist. A multiple of 32 threads, of which as many as a line has rows, or the next power of two, go from line to line. */
+/* Numbers of an item's rows, one per row, the last axis fastest. Once the threads' copies are there, zeros for rows
+ * that do not exist. A multiple of 32 threads, of which as many as a line has rows, or the next power of two, go from
+ * line to line. */
 NH_DEVICE void nh_scalars_fill(const nh_cuda_args &args, const nh_item &item, int slot, float *to, int thread,
                                int threads) {
     const int span = NH_Q2 > 16 ? 32 : NH_Q2 > 8 ? 16 : NH_Q2 > 4 ? 8 : 4;
     const long long step[3] = {item.step[slot][0], item.step[slot][1], item.step[slot][2]};
-    const int row[3] = {item.row[0], item.row[1], item.row[2]}, length[3] = {item.length[0], item.length[1], item.length[2]};
+    const int row[3] = {item.row[0], item.row[1], item.row[2]};
+    const int length[3] = {item.length[0], item.length[1], item.length[2]};
     const float *first = (const float *)args.tensor[slot].data + item.origin[slot];
 #pragma unroll
     for (int z = thread % span; z < NH_Q2; z += span) {
@@ -360,8 +364,8 @@ NH_DEVICE void nh_scalars_fill(const nh_cuda_args &args, const nh_item &item, in
     }
 }
 
-/* All of a scene but its item, by `threads` threads; head: of the bias. The threads' copies must have landed, and a barrier
- * must follow. */
+/* All of a scene but its item, by `threads` threads; head: of the bias. The threads' copies must have landed, and a
+ * barrier must follow. */
 NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, nh_scene &scene, int head,
                              int thread, int threads) {
     nh_sight_fill(args, scene.item, tables.prefixes, scene.sight, thread, threads);
@@ -373,5 +377,6 @@ NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, 
 
 /* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */
 NH_DEVICE void nh_item_locate_next(const nh_cuda_args &args, const nh_tables &tables, int next, nh_item &item) {
-    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items) nh_item_locate(args, tables.digits, next, false, item);
+    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items)
+        nh_item_locate(args, tables.digits, next, false, item);
 }
