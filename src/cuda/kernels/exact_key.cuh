@@ -1,5 +1,5 @@
-/* A key's part in one query's output, by a whole warp, from shared memory: for rows that are done again key by key. Where a row's
- * units of 16 bytes lie, nh_unit_offset, is the includer's. */
+/* A key's part in one query's output, by a whole warp, from shared memory: for rows that are done again key by key.
+ * Where a row's units of 16 bytes lie, nh_unit_offset, is the includer's. */
 #pragma once
 
 #include "lanes.cuh"
