@@ -39,6 +39,14 @@ def run_python(code, **environment):
     )
 
 
+def test_module_says_what_is_in_use():
+    code = "import runpy; runpy.run_module('nhood', run_name='__main__')"
+    done = run_python(code, NHOOD_LIBRARY=str(nhood.library_path), NHOOD_THREADS="3", NHOOD_ISA="generic")
+    assert done.returncode == 0, done.stderr
+    assert f"nhood    {nhood.version()}, {nhood.library_path}" in done.stdout
+    assert re.search(r"^device   cpu +.*generic, 3 threads$", done.stdout, re.MULTILINE)
+
+
 def test_many_threads_get_the_same_results():
     inputs = [problem(i, tokens=40 + 8 * (i % 5)) for i in range(20)]
     expected = [nhood.na1d(*arrays, 5 + i % 3) for i, arrays in enumerate(inputs)]

@@ -51,7 +51,7 @@ def configure(threads: int = 0, isa: Optional[str] = None, solver: Optional[str]
 
 
 def devices() -> list[Device]:
-    """The devices the library sees. Calls of this package take CPU memory and run on the CPU."""
+    """The devices the library sees. A call runs on the one that has its arrays."""
     kinds = {c.DEVICE_CPU: "cpu", c.DEVICE_CUDA: "cuda"}
     return [
         Device(info.name.decode(), kinds[info.kind], info.ordinal, info.workers, info.description.decode())

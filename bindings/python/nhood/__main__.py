@@ -1,0 +1,19 @@
+"""`python -m nhood`: which library is in use, and what it found here."""
+
+import platform
+
+import numpy
+
+from . import devices, library_path, notes, version
+
+
+def main() -> None:
+    print(f"nhood    {version()}, {library_path}")
+    print(f"python   {platform.python_version()}, numpy {numpy.__version__}")
+    for device in devices():
+        print(f"device   {device.name:<9} {device.description}")
+    print(f"notes    {notes()}")
+
+
+if __name__ == "__main__":
+    main()
