@@ -1,5 +1,5 @@
-/* Executing CUDA plans inside a graph capture, on many streams and threads at once, and planning while a capture
- * runs: always the bits of a plain execute.
+/* Executing CUDA plans inside a graph capture, on many streams and threads at once, one after the other in one workspace,
+ * and planning while a capture runs: always the bits of a plain execute.
  *
  * usage: capture_test [solver..]; without, all of them. */
 #include "cuda_api.h"
@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-enum { CUDA_DEVICE = 1, THREADS = 4, ROUNDS = 25 };
+enum { CUDA_DEVICE = 1, THREADS = 4, ROUNDS = 25, TURNS = 3 };
 
 /* The last is for a solver that refuses "det", and fits one of its tiles: there is one order to add that up. */
 static const char *const problems[] = {
@@ -16,7 +16,7 @@ static const char *const problems[] = {
     "fwd:f32:b2h2d32:500:w31:c1:det",   "bwd:f16:b2h4k2d64:33x30:w7x7:det",
     "bwd:f32:b1h2d32:300:w31:rpb:det",  "pn:f16:b2h2d64:33x30:w5x5:det",
     "nn:f16:b2h2d64:33x30:w5x5:det",    "in:f16:b2h2d64:33x30:w5x5:det",
-    "bwd:bf16:b2h4d64:100:w31"};
+    "bwd:f16:b1h2d64:16x16:w11x11:det", "bwd:bf16:b2h4d64:100:w31"};
 
 /* One execute's tensors and workspace on the device. */
 struct execution {
@@ -34,7 +34,7 @@ static void fill(void *memory, size_t bytes, uint64_t seed) {
 }
 
 static void execution_create(struct execution *e, const nhood_problem *problem,
-                             const nhood_plan *plan) {
+                             const nhood_plan *plan, uint64_t seed) {
     memset(e, 0, sizeof *e);
     e->io.struct_size = sizeof e->io;
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
@@ -43,7 +43,7 @@ static void execution_create(struct execution *e, const nhood_problem *problem,
         if (!elements) continue;
         e->bytes[t] = (size_t)elements * 8; /* whatever the dtype */
         e->io.data[t] = device_allocate(e->bytes[t]);
-        fill(e->io.data[t], e->bytes[t], (uint64_t)t + 1);
+        fill(e->io.data[t], e->bytes[t], seed + (uint64_t)t + 1);
     }
     e->io.workspace_bytes = nhood_plan_workspace_bytes(plan);
     e->io.workspace = device_allocate(e->io.workspace_bytes);
@@ -76,7 +76,7 @@ static void check_capture(const char *name, const nhood_problem *problem, const 
     struct execution e;
     void *graph = NULL, *runnable = NULL, *stream;
     size_t nodes = 0;
-    execution_create(&e, problem, plan);
+    execution_create(&e, problem, plan, 0);
     MUST(stream_create(&stream, STREAM_NON_BLOCKING));
     e.io.stream = stream;
     MUST(capture_begin(stream, CAPTURE_GLOBAL));
@@ -97,6 +97,31 @@ static void check_capture(const char *name, const nhood_problem *problem, const 
     if (graph) MUST(graph_destroy(graph));
     MUST(stream_destroy(stream));
     execution_destroy(&e);
+}
+
+/* Rounds of executes in one workspace, each on tensors of its own, with nothing between them: none begins before the one
+ * before it has ended, and what is read afterwards is there. */
+static void check_turns(const char *name, const nhood_problem *problem, const nhood_plan *plan) {
+    struct execution alone[TURNS] = {0}, turn[TURNS] = {0};
+    void *workspace[TURNS] = {0};
+    nhood_status status = NHOOD_OK;
+    for (int i = 0; !status && i < TURNS; i++) {
+        execution_create(&alone[i], problem, plan, 100 * (uint64_t)i);
+        execution_create(&turn[i], problem, plan, 100 * (uint64_t)i);
+        workspace[i] = turn[i].io.workspace;
+        turn[i].io.workspace = workspace[0];
+        status = nhood_plan_execute(plan, &alone[i].io);
+        MUST(synchronize());
+    }
+    for (int i = 0; !status && i < ROUNDS * TURNS; i++)
+        status = nhood_plan_execute(plan, &turn[i % TURNS].io);
+    CHECK(!status, "%s: %s", name, nhood_last_error());
+    for (int i = TURNS - 1; i >= 0; i--) {
+        CHECK(same_bits(&turn[i], &alone[i]), "%s: turn %d of %d differs", name, i, TURNS);
+        turn[i].io.workspace = workspace[i];
+        execution_destroy(&turn[i]);
+        execution_destroy(&alone[i]);
+    }
 }
 
 struct worker {
@@ -120,7 +145,7 @@ static void check_threads(const char *name, const nhood_problem *problem, const 
     pthread_t thread[THREADS];
     for (int i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){.plan = plan};
-        execution_create(&worker[i].execution, problem, plan);
+        execution_create(&worker[i].execution, problem, plan, 0);
         MUST(stream_create(&worker[i].execution.io.stream, STREAM_NON_BLOCKING));
     }
     MUST(synchronize());
@@ -168,12 +193,13 @@ static int check_problem(nhood_context *context, const char *solver, const char 
     if (status == NHOOD_ERR_UNSUPPORTED) return 0;
     CHECK(!status, "%s: %s", name, nhood_last_error());
     if (status) return 1;
-    execution_create(&expected, &problem, plan);
+    execution_create(&expected, &problem, plan, 0);
     status = nhood_plan_execute(plan, &expected.io);
     CHECK(!status, "%s: %s", name, nhood_last_error());
     MUST(synchronize());
     check_capture(name, &problem, plan, &expected);
     check_threads(name, &problem, plan, &expected);
+    check_turns(name, &problem, plan);
     check_planning(name, &problem, &options);
     execution_destroy(&expected);
     nhood_plan_release(plan);
