@@ -48,6 +48,7 @@ static nhood_status add(const struct builder *builder, struct nh_cuda_step *step
                         const struct nh_kernel_spec *spec) {
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
         if (step->binding[slot].from >= 0) step_over(builder, &step->binding[slot]);
+    step->overlaps = true;
     return nh_cuda_step_add(builder->operation, step, spec);
 }
 

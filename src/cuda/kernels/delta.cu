@@ -1,8 +1,10 @@
 /* delta = rowsum(dO * O) - dLSE, one group of lanes per query: what the softmax's gradient needs of a row. */
 #include "naive.cuh"
+#include "overlap.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     delta(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE];
     long long rows = args.batch * args.heads * nh_token_count(args);
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {

@@ -8,6 +8,7 @@
  * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are seen by
  * their sums and made again one product at a time. */
 #include "gemm_sums.cuh"
+#include "overlap.cuh"
 
 #define STRIDE NH_SUM_STRIDE
 #define WEIGHT_STRIDE (NH_COLUMNS + NH_PAD_ALONG)
@@ -167,6 +168,7 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_band(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     if (!nh_tile_set(&tile, args, (unsigned)(NH_INVERSE ? args.kv_heads : args.heads))) return;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim_v;
     elem *rows = (elem *)matrices;

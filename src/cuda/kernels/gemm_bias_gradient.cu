@@ -3,6 +3,7 @@
  * block has written down each query's window. Shares are added up by gemm_bias_sum.cu, in a fixed order.
  *
  * NH_D_BIAS names the shares' sums, f32: [H, .., entries], shares of one call in a row. */
+#include "overlap.cuh"
 #include "prelude.cuh"
 
 #define NH_THREADS 128
@@ -38,6 +39,7 @@ __device__ __forceinline__ row row_of(const nh_cuda_args &args, long long query,
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_bias_gradient(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     int window[3], extent[3], entries = 1, offset[3];
 #pragma unroll
     for (int a = 0; a < 3; a++) {

@@ -1,10 +1,12 @@
 /* The bias's gradient from the sums of gemm_bias_gradient.cu, in the table's place: a thread per head and entry. */
+#include "overlap.cuh"
 #include "prelude.cuh"
 
 #define NH_THREADS 128
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_bias_sum(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     long long entries = 1;
 #pragma unroll
     for (int a = 0; a < 3; a++)

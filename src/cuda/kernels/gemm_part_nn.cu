@@ -6,6 +6,7 @@
  * their sums and made again one product at a time. */
 #include "gemm_part.cuh"
 #include "gemm_sums.cuh"
+#include "overlap.cuh"
 
 #define STRIDE NH_SUM_STRIDE
 /* Wide sums need their registers. */
@@ -70,6 +71,7 @@ NH_DEVICE void clear(elem *blocks, int block_stride) {
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, LEAST_BLOCKS)
     gemm_part_nn(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     int heads = args.tiling.heads;
     if (!nh_tile_set(&tile, args, (unsigned)args.heads / (unsigned)heads, heads)) return;
     int group = (int)threadIdx.x / 32 / NH_TEAM, member = (int)threadIdx.x / 32 % NH_TEAM;

@@ -5,6 +5,7 @@
 #include "gemm_part.cuh"
 #include "gemm_scores.cuh"
 #include "lanes.cuh"
+#include "overlap.cuh"
 
 #define STRIDE NH_SCORE_STRIDE
 #define NH_HELD ((NH_SLOTS + NH_GROUP - 1) / NH_GROUP)
@@ -213,6 +214,7 @@ NH_DEVICE void load(const nh_cuda_args &args, elem *q, elem *keys, int rows, int
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
     gemm_part_pn(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     int heads = args.tiling.heads;
     if (!nh_tile_set(&tile, args, (unsigned)args.heads / (unsigned)heads, heads)) return;
     int group = (int)threadIdx.x / 32 / NH_TEAM, member = (int)threadIdx.x / 32 % NH_TEAM;

@@ -7,6 +7,7 @@
  * NH_SCORE_GRADIENT, P * (s - delta of the query), where A holds P and is overwritten, and s is dO . v.
  * NH_WEIGHT_F32: A is f32 whatever the storage type. */
 #include "gemm_scores.cuh"
+#include "overlap.cuh"
 
 #define NH_SCORE 0
 #define NH_PROBABILITY 1
@@ -145,6 +146,7 @@ NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], co
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_pn(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     if (!nh_tile_set(&tile, args, (unsigned)args.heads)) return;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim;
     elem *q = (elem *)matrices, *keys = q + NH_ROWS * STRIDE;

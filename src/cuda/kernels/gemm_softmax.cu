@@ -3,6 +3,7 @@
  * longer ones (NH_HELD 0) are read three times, from a cache but for the first. */
 #include "lanes.cuh"
 #include "mma.cuh"
+#include "overlap.cuh"
 #include "prelude.cuh"
 
 #define NH_THREADS 128
@@ -74,6 +75,7 @@ NH_DEVICE float softmax(const float *s, elem *p, int count, int lane) {
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     gemm_softmax(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
     long long row = (long long)blockIdx.x * (NH_THREADS / NH_GROUP) + threadIdx.x / NH_GROUP;
     long long rows = args.batch * args.heads * args.axis[0].length * args.axis[1].length *
                      args.axis[2].length;

@@ -260,7 +260,6 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_la
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     joint90(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    nh_wait_for_launches();
-    nh_let_next_begin();
+    nh_follow_launches();
     run_block<joint_layout, 2>(args, maps);
 }

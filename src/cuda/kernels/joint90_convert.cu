@@ -11,8 +11,7 @@
 extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_convert(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
     int run = nh_lane();
-    nh_wait_for_launches();
-    nh_let_next_begin();
+    nh_follow_launches();
     if (16 * run >= args.dim) return; /* what fills up a row may be anything */
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
         nh_query query = nh_query_of(args, row, args.heads);

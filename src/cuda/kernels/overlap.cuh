@@ -15,3 +15,9 @@ __device__ __forceinline__ void nh_let_next_begin(void) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+/* For a launch that needs all before it. */
+__device__ __forceinline__ void nh_follow_launches(void) {
+    nh_wait_for_launches();
+    nh_let_next_begin();
+}

@@ -186,7 +186,6 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split90_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
-    nh_wait_for_launches();
-    nh_let_next_begin();
+    nh_follow_launches();
     run_block<shared_layout, 1, NH_BIASED>(args, maps);
 }
