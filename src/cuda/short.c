@@ -43,8 +43,10 @@ static int64_t registers_of(const struct nh_problem *problem) {
     return nh_ceil_div(4 * steps + 8 * steps_v + 72, 8) * 8;
 }
 
+enum { REGISTERS = 65536 };
+
 static int64_t residents_by_registers(const struct nh_problem *problem, int64_t warps) {
-    enum { REGISTERS = 65536, MOST_WARPS = 48 };
+    enum { MOST_WARPS = 48 };
     return nh_max(1, nh_min(REGISTERS / (32 * warps * registers_of(problem)), MOST_WARPS / warps));
 }
 
@@ -81,25 +83,38 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 
 /* ---- time ---- */
 
-/* Nanoseconds. */
+/* Nanoseconds. What a block takes that has its multiprocessor to itself, or the instructions of all, of which warps that wait
+ * for others fill a share of the issue slots; and memory beside that. Fitted on an H200. */
 static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                          const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 9000, latency = 2500, strip_instructions = 260, filled = 0.6;
+    const double launch_ns = 7330, latency = 2420, per_strip = 343, piece = 64.3, step = 11.1;
+    const double copy = 5.05, waiting = 2.46, handing_over = 3.26, bandwidth = 0.555,
+                 bytes_per_clock = 34.9;
+    const double filled_most = 0.851, filled_half = 2.12, spilling = 8.5;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
     double residents = (double)residents_of(problem, cuda, shape, value);
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double strip = strip_instructions + shape->columns / 16 * (6 * steps + 70);
+    double split = value[NH_SHORT_SPLIT], warps = value[NH_SHORT_WARPS];
+    double lacking = fmax(0, 1 - REGISTERS / 32.0 / warps / (double)registers_of(problem));
+    double strip = (1 + spilling * lacking) *
+                   (per_strip + shape->columns / 16 * (step * steps + piece) / split);
     double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
     double bytes = 2 * (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows);
-    double copies = bytes / 512 * 26, instructions = rows / 16 * strip + copies;
+    double copies = bytes / 512 * copy;
+    double instructions =
+        rows / 16 * (split * strip + handing_over * per_strip * (split - 1)) + copies;
     double share = (double)(problem->heads / problem->kv_heads);
     double blocks = (double)(shape->items * value[NH_SHORT_PARTS]) * share;
     double waves = blocks / cuda->multiprocessors;
-    double split = value[NH_SHORT_SPLIT], turns = ceil(rows / 16 / value[NH_SHORT_WARPS] * split);
-    double alone = latency + turns * strip / split * 4 + copies * 2 / value[NH_SHORT_WARPS];
-    double busy = fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled);
-    double memory = nh_cuda_memory_ns(problem, cuda) / 0.75;
-    return launch_ns + fmax(nh_cuda_clocks_ns(cuda, busy), memory);
+    double alone = latency + bytes / bytes_per_clock +
+                   waiting * (ceil(rows / 16 / warps * split) * strip + copies / warps);
+    double running = residents * warps;
+    double filled = filled_most * running / (running + filled_half);
+    double busy =
+        fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled + alone / 2);
+    double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth,
+           ns = nh_cuda_clocks_ns(cuda, busy);
+    return launch_ns + sqrt(ns * ns + memory * memory);
 }
 
 /* INFINITY for configs that do not fit, or that others replace. */

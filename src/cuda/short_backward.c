@@ -45,11 +45,15 @@ static int64_t exchange_bytes_of(const struct nh_problem *problem, const int32_t
 }
 
 /* Sums, operands of own rows where they are held, and what addresses, scores and masks take. */
-static int64_t registers_of(const struct nh_problem *problem, int64_t warps) {
-    enum { OTHERS = 80, MOST = 248, REGISTERS = 65536 };
+static int64_t wanted_registers(const struct nh_problem *problem) {
+    enum { OTHERS = 80, MOST = 248 };
     int64_t steps = steps_of(problem);
-    int64_t wanted = 8 * steps + (steps <= 8 ? 4 * steps : 0) + OTHERS;
-    return nh_min(nh_min(wanted, MOST), REGISTERS / (32 * warps));
+    return nh_min(8 * steps + (steps <= 8 ? 4 * steps : 0) + OTHERS, MOST);
+}
+
+static int64_t registers_of(const struct nh_problem *problem, int64_t warps) {
+    enum { REGISTERS = 65536 };
+    return nh_min(wanted_registers(problem), REGISTERS / (32 * warps));
 }
 
 static int64_t residents_by_registers(const struct nh_problem *problem, int64_t warps) {
@@ -94,8 +98,12 @@ struct cost {
 };
 static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
                               const int32_t *value) {
-    const double latency = 6300, per_strip = 317, piece = 52.3, step = 4.28, maskless = 0.65;
-    const double copy = 47.4, handing_over = 1.77, piece_latency = 8.17, latencies = 1.64;
+    const double latency = 5600, per_strip = 253, piece = 9.33, step = 15, maskless = 0.59;
+    const double copy = 52.1, handing_over = 2.1, piece_latency = 7.68, latencies = 1.45;
+    const double spilling = 1.04;
+    double wanted = (double)wanted_registers(problem);
+    double lacking = 1 - (double)registers_of(problem, value[NH_SHORT_WARPS]) / wanted;
+    double spilt = 1 + spilling * lacking;
     double members = (double)(problem->heads / problem->kv_heads);
     double split = value[NH_SHORT_SPLIT], warps = value[NH_SHORT_WARPS];
     double strips = (double)strips_of(shape, value);
@@ -107,16 +115,17 @@ static struct cost block_cost(const struct nh_problem *problem, const struct nh_
     double copies = members * copy * copied * (double)(problem->dim + problem->dim_v) / 512;
     double turns = ceil(strips * split / warps);
     return (struct cost){
-        .alone = latency + turns * (piece_latency * pieces / split + latencies * per_strip) +
+        .alone = latency +
+                 turns * spilt * (piece_latency * pieces / split + latencies * per_strip) +
                  latencies * copies / warps,
         .instructions =
-            strips * (pieces + per_strip + handing_over * per_strip * (split - 1)) + copies,
+            strips * spilt * (pieces + per_strip + handing_over * per_strip * (split - 1)) + copies,
     };
 }
 
 double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 7400, filled = 0.495, solo = 0.612, bandwidth = 0.463;
+    const double launch_ns = 7360, filled = 0.451, solo = 0.415, bandwidth = 0.714;
     if (!useful(problem, shape, value)) return INFINITY;
     double residents = (double)residents_of(problem, device, shape, value);
     if (residents <= 0) return INFINITY;
