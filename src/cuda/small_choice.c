@@ -47,7 +47,9 @@ struct box {
     int32_t item[NH_AXES], subtile[NH_AXES], warps;
 };
 
-/* Lines of 4 modulo 8 rows leave no gaps in the halo. */
+/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last ones are for f32, whose halos take twice the bytes: narrow strips
+ * leave room for several items. */
+enum { QUERY_BOXES_OF_F32 = 2 };
 static const struct box query_boxes[] = {
     {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
     {{1, 8, 28}, {1, 4, 4}, 7},  {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 8, 12}, {1, 4, 4}, 6},
@@ -56,6 +58,7 @@ static const struct box query_boxes[] = {
     {{1, 4, 28}, {1, 4, 4}, 7},  {{1, 4, 20}, {1, 4, 4}, 5},   {{2, 4, 8}, {2, 2, 4}, 4},
     {{4, 4, 4}, {2, 2, 4}, 4},   {{4, 4, 8}, {2, 2, 4}, 8},    {{4, 8, 8}, {2, 2, 4}, 8},
     {{4, 8, 12}, {2, 2, 4}, 8},  {{2, 8, 8}, {1, 4, 4}, 8},    {{4, 8, 8}, {1, 4, 4}, 8},
+    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 4, 12}, {1, 4, 4}, 3},
 };
 static const struct box key_boxes[] = {
     {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 16},
@@ -204,6 +207,7 @@ static struct choice choose(const struct nh_problem *problem, const struct nh_de
     const struct box *boxes = by_keys ? key_boxes : query_boxes;
     size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
     struct choice choice = {.count = 0};
+    if (!by_keys && problem->dtype != NHOOD_DTYPE_F32) count -= QUERY_BOXES_OF_F32;
     for (int out = 0; out < 2 && !choice.count; out++)
         for (size_t i = 0; i < count; i++)
             if (rank_of(&boxes[i]) == problem->rank && sticks_out(problem, &boxes[i]) == out &&

@@ -174,7 +174,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 
 /* ---- time ---- */
 
-/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 100. */
+/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 190. */
 
 /* Subtiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
 static double subtiles_of_item(const struct nh_small_launch *launch, double absent) {
@@ -193,7 +193,7 @@ static double subtile_instructions(const struct nh_problem *problem,
     double keys = (double)nh_small_steps(problem, problem->dim),
            values = (double)nh_small_steps(problem, problem->dim_v);
     double bias = problem->has_bias ? 8 : 0, block;
-    double step = problem->dtype == NHOOD_DTYPE_F32 ? 8.46 : 2;
+    double step = problem->dtype == NHOOD_DTYPE_F32 ? 5.76 : 2;
     switch (launch->kernel) {
     case NH_SMALL_FORWARD: block = step * (keys + values) + (launch->shape.dense ? 2 : 5.3); break;
     case NH_SMALL_BACKWARD_QUERY:
@@ -241,9 +241,9 @@ static const struct boxes_cost boxes_costs16[] = {
     [NH_SMALL_BACKWARD_KEY] = {30.7, 13.1, 16, 320, 124, 25.4, 0.39},
 };
 static const struct boxes_cost boxes_costs32[] = {
-    [NH_SMALL_FORWARD] = {20.4, 27.3, 27, 184, 67, 37.2, 0.39},
-    [NH_SMALL_BACKWARD_QUERY] = {5, 32, 16, 395, 122, 26.5, 0.82},
-    [NH_SMALL_BACKWARD_KEY] = {30.7, 60, 16, 308, 124, 25.3, 0.39},
+    [NH_SMALL_FORWARD] = {20.4, 26.8, 27, 184, 67, 37.2, 0.39},
+    [NH_SMALL_BACKWARD_QUERY] = {5, 41, 16, 431, 122, 26.8, 0.80},
+    [NH_SMALL_BACKWARD_KEY] = {30.7, 55, 16, 318, 124, 26.0, 0.38},
 };
 
 static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
@@ -277,7 +277,7 @@ static double boxes_instructions(const struct nh_problem *problem,
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
     const double contention = 0.17, absent = 0.78, filled_most = 0.6;
-    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 1.97 : 2.52;
+    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 2.04 : 2.52;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double warps = residents * launch->warps;
     double slots =
@@ -300,9 +300,9 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     /* Instructions of a warp per 32 copies; what few blocks do not hide of their copies; clocks of an item that has the
      * multiprocessor to itself, and of an instruction then. */
     const double l2_bytes_per_clock = 30.4, per_copy = 5.4, absent = 0.57;
-    static const double filled16[] = {0.225, 0.143, 0.233}, filled32[] = {0.335, 0.219, 0.259};
+    static const double filled16[] = {0.225, 0.143, 0.233}, filled32[] = {0.283, 0.192, 0.295};
     const double *filled_most = problem->dtype == NHOOD_DTYPE_F32 ? filled32 : filled16;
-    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 2.14 : 2.8;
+    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 6.03 : 2.8;
     const double exposed_least = 0.09, exposed_alone = 0.47;
     const double alone_item = 1640, alone_instruction = 12.9;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
