@@ -1,11 +1,34 @@
 # cmake -DOUTPUT=file.c -DSOURCES="a.cu;b.cuh" -P embed.cmake: writes every file's text as a byte array, and the table
-# nh_kernel_sources of them, by file name.
+# nh_kernel_sources of them, by file name. Comments and indentation, more than a quarter, are for who reads the files;
+# lines keep their numbers, which compilers name.
+
+# Replaces each comment of `text` by its line ends.
+function(without_comments text output)
+    set(kept "")
+    string(FIND "${text}" "/*" begin)
+    while(NOT begin EQUAL -1)
+        string(SUBSTRING "${text}" 0 ${begin} before)
+        string(SUBSTRING "${text}" ${begin} -1 text)
+        string(FIND "${text}" "*/" length)
+        string(SUBSTRING "${text}" 0 ${length} comment)
+        string(REGEX REPLACE "[^\n]+" "" line_ends "${comment}")
+        string(APPEND kept "${before} ${line_ends}")
+        math(EXPR length "${length} + 2")
+        string(SUBSTRING "${text}" ${length} -1 text)
+        string(FIND "${text}" "/*" begin)
+    endwhile()
+    set(${output} "${kept}${text}" PARENT_SCOPE)
+endfunction()
+
 set(arrays "")
 set(table "")
 set(index 0)
 foreach(path IN LISTS SOURCES)
     get_filename_component(name "${path}" NAME)
-    file(READ "${path}" hex HEX)
+    file(READ "${path}" text)
+    without_comments("${text}" text)
+    string(REGEX REPLACE "\n +" "\n" text "${text}")
+    string(HEX "${text}" hex)
     string(REGEX REPLACE "(................................................)" "\\1\n    " hex "${hex}")
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
     string(APPEND arrays "static const char text_${index}[] = {\n    ${hex}0};\n")
