@@ -13,8 +13,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_DIM = 128, FORWARD_ORIGINS = 5, ITEM_BYTES = 80 };
-static const char *const knobs[] = {"rows", "warps", "parts", "split", NULL};
+enum { MOST_DIM = 128, FORWARD_ORIGINS = 5 };
+static const char *const knobs[] = {"rows", "warps", "parts", "split", "stages", NULL};
 
 /* ---- what a config needs ---- */
 
@@ -30,11 +30,13 @@ static int64_t share_bytes(const struct nh_problem *problem, const int32_t *valu
 
 static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
                                const int32_t *value) {
+    enum { ITEM_BYTES = 80, WORD_BYTES = 4 };
     int64_t key = nh_short_row_bytes(problem->dim), value_row = nh_short_row_bytes(problem->dim_v);
-    return shape->rows * (key + value_row) +
-           part_rows(shape, value[NH_SHORT_PARTS]) * nh_max(key, value_row) +
-           share_bytes(problem, value) + nh_short_table_bytes(shape, 2, FORWARD_ORIGINS) +
-           2 * ITEM_BYTES;
+    int64_t stages = value[NH_SHORT_STAGES], places = stages + 1;
+    int64_t stage = shape->rows * (key + value_row + WORD_BYTES) +
+                    part_rows(shape, value[NH_SHORT_PARTS]) * nh_max(key, value_row);
+    return stages * stage + share_bytes(problem, value) +
+           places * (ITEM_BYTES + nh_short_group_bytes(shape, FORWARD_ORIGINS));
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -66,16 +68,21 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 }
 
 /* No more than two warps without a strip, no warp with more than four, and parts only where they spare idle multiprocessors
- * or shared memory. Warps that share strips have one each, and multiprocessors have a block. */
+ * or shared memory. Warps that share strips have one each, and multiprocessors have a block. A second stage is of use to
+ * blocks that have a second item. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
-    const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1};
+    const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1, 1};
     int64_t parts = value[NH_SHORT_PARTS], split = value[NH_SHORT_SPLIT];
     int64_t rows = part_rows(shape, parts), least_rows = 16 * value[NH_SHORT_WARPS] / split;
     int64_t blocks = shape->items * (problem->heads / problem->kv_heads) * parts;
     bool idle = blocks < 8 * (int64_t)cuda->multiprocessors;
     if (value[NH_SHORT_WARPS] % split || !fits(problem, cuda, shape, value)) return false;
     if (split > 1 && (rows > least_rows || blocks > 2 * (int64_t)cuda->multiprocessors))
+        return false;
+    if (value[NH_SHORT_STAGES] > 1 &&
+        (split > 1 || parts > 1 ||
+         blocks <= cuda->multiprocessors * residents_of(problem, cuda, shape, value)))
         return false;
     return least_rows <= rows + 32 && rows <= 4 * least_rows &&
            (parts == 1 || idle || !fits(problem, cuda, shape, whole));
@@ -110,8 +117,8 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
                    waiting * (ceil(rows / 16 / warps * split) * strip + copies / warps);
     double running = residents * warps;
     double filled = filled_most * running / (running + filled_half);
-    double busy =
-        fmax(ceil(waves / residents) * alone, waves * instructions / 4 / filled + alone / 2);
+    double busy = fmax(ceil(waves / residents) * alone / value[NH_SHORT_STAGES],
+                       waves * instructions / 4 / filled + alone / 2);
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth,
            ns = nh_cuda_clocks_ns(cuda, busy);
     return launch_ns + sqrt(ns * ns + memory * memory);
@@ -120,6 +127,7 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
 /* INFINITY for configs that do not fit, or that others replace. */
 static double predict(const struct nh_problem *problem, const struct nh_device *device,
                       const struct nh_short_shape *shape, const struct nh_config *config) {
+    if (problem->op == NHOOD_OP_BWD && config->value[NH_SHORT_STAGES] > 1) return INFINITY;
     return problem->op == NHOOD_OP_FWD
                ? forward_ns(problem, device->backend, shape, config->value)
                : nh_short_backward_ns(problem, device->backend, shape, config->value);
@@ -145,10 +153,11 @@ static int by_time(const void *left, const void *right) {
     return (a->ns > b->ns) - (a->ns < b->ns);
 }
 
-/* What each knob may be. */
-enum { SIZES = 4, CHOICES = 6, SPLITS = 3, MOST_COMBINATIONS = SIZES * CHOICES * CHOICES * SPLITS };
+/* What each knob may be; of warps that share rows and of stages, these pairs. */
+enum { SIZES = 4, CHOICES = 6, PAIRS = 4, MOST_COMBINATIONS = SIZES * CHOICES * CHOICES * PAIRS };
 static const int32_t sizes[SIZES] = {16, 64, 128, 256}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
-                     parts[CHOICES] = {1, 2, 4, 8, 16, 32}, splits[SPLITS] = {1, 2, 4};
+                     parts[CHOICES] = {1, 2, 4, 8, 16, 32},
+                     pair[PAIRS][2] = {{1, 1}, {2, 1}, {4, 1}, {1, 2}};
 
 /* Up to `most` useful configs; every item size once: of sizes that hold as many groups, the first. */
 static int list(const struct nh_problem *problem, const struct nh_device *device, int most,
@@ -159,10 +168,10 @@ static int list(const struct nh_problem *problem, const struct nh_device *device
         struct nh_short_shape shape;
         if (!nh_short_shape_of(problem, sizes[s], &shape) || shape.groups == groups) continue;
         groups = shape.groups;
-        for (int i = 0; i < CHOICES * CHOICES * SPLITS && count < most; i++) {
-            const struct nh_config config = {{sizes[s], warps[i % CHOICES],
-                                              parts[i / CHOICES % CHOICES],
-                                              splits[i / CHOICES / CHOICES]}};
+        for (int i = 0; i < CHOICES * CHOICES * PAIRS && count < most; i++) {
+            const int32_t *last = pair[i / CHOICES / CHOICES];
+            const struct nh_config config = {
+                {sizes[s], warps[i % CHOICES], parts[i / CHOICES % CHOICES], last[0], last[1]}};
             double ns = predict(problem, device, &shape, &config);
             if (isfinite(ns)) ranked[count++] = (struct ranked){config, ns};
         }
@@ -172,7 +181,7 @@ static int list(const struct nh_problem *problem, const struct nh_device *device
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    enum { MOST_CANDIDATES = 8 };
+    enum { MOST_CANDIDATES = 40 };
     struct ranked ranked[MOST_COMBINATIONS];
     int count = list(problem, device, MOST_COMBINATIONS, ranked);
     qsort(ranked, (size_t)count, sizeof *ranked, by_time);
@@ -248,6 +257,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
     nh_kernel_define(&spec, "NH_CONTIGUOUS", contiguous(problem, shape));
     nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
+    nh_kernel_define(&spec, "NH_STAGES", value[NH_SHORT_STAGES]);
     return spec;
 }
 

@@ -32,9 +32,9 @@ static int64_t tensor_bytes_of(const struct nh_problem *problem, const struct nh
 /* struct nh_tile of the kernel. */
 static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
                                const int32_t *value) {
-    enum { QUERY = 16, REACH = 8 };
+    enum { WORD = 4, QUERY = 16, REACH = 8 };
     return tensor_bytes_of(problem, shape, value) + shape->rows * QUERY + shape->rows / 8 * REACH +
-           nh_short_table_bytes(shape, 1, ORIGINS);
+           shape->rows * WORD + nh_short_group_bytes(shape, ORIGINS);
 }
 
 /* What the warps of strips that are shared hand over, in place of the tensors. */

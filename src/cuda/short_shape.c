@@ -86,9 +86,9 @@ int64_t nh_short_row_bytes(int64_t width) {
     return 16 * (2 * nh_ceil_div(width, 16) + 1);
 }
 
-int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t items, int64_t origins) {
-    enum { WORD = 4, LENGTHS = 16, ORIGIN = 8 };
-    return shape->rows * WORD + items * shape->groups * (LENGTHS + origins * ORIGIN);
+int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins) {
+    enum { LENGTHS = 16, ORIGIN = 8 };
+    return shape->groups * (LENGTHS + origins * ORIGIN);
 }
 
 void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,

@@ -9,8 +9,9 @@
 /* What the kernels can count. */
 enum { NH_SHORT_MOST_ROWS = 1024 };
 
-/* Knobs: rows of an item, warps of a block, blocks that share an item, warps that share 16 rows (backward). */
-enum { NH_SHORT_ROWS, NH_SHORT_WARPS, NH_SHORT_PARTS, NH_SHORT_SPLIT };
+/* Knobs: rows of an item, warps of a block, blocks that share an item, warps that share 16 rows, and items that a block
+ * holds at a time (forward). */
+enum { NH_SHORT_ROWS, NH_SHORT_WARPS, NH_SHORT_PARTS, NH_SHORT_SPLIT, NH_SHORT_STAGES };
 
 /* How groups are numbered, NH_GROUPS of the kernels: key heads, residues and batch entries, if they are equally long or not; or
  * key heads and batch entries of one residue after those of another. */
@@ -44,8 +45,8 @@ void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_sha
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_short_row_bytes(int64_t width);
 
-/* Words of keys, and the groups of `items` items, which know where `origins` tensors begin. */
-int64_t nh_short_table_bytes(const struct nh_short_shape *shape, int64_t items, int64_t origins);
+/* The groups of an item, which know where `origins` tensors begin. */
+int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins);
 
 /* The macros of kernels/short.cuh but NH_MIN_BLOCKS. */
 void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,

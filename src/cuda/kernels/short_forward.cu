@@ -3,8 +3,9 @@
  * more multiprocessors than items, each is taken several times, with a part of its queries and the keys that these
  * see. See short.cuh.
  *
- * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_GROUPS, NH_SPLIT (warps that share 16
- * queries, each with a part of the rows: then every warp has at most one strip). */
+ * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_GROUPS, NH_STAGES
+ * (1, or 2: the next item is copied under this one's products), NH_SPLIT (warps that share 16 queries, each with a part
+ * of the rows: then every warp has at most one strip). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
 #include "short.cuh"
@@ -47,8 +48,8 @@ NH_DEVICE nh_item nh_item_of(const nh_cuda_args &args, int number) {
     return item;
 }
 
-/* What a block works on, and where: items and their groups have two places, in turn. Outputs take the places of
- * queries. */
+/* What a block works on, and where: rows of items have NH_STAGES places, in turn, items and their groups one more.
+ * Outputs take the places of queries. */
 struct nh_work {
     const nh_cuda_args &args;
     nh_item item;
@@ -62,29 +63,35 @@ struct nh_work {
 /* Of a thread's outputs and two sums of weights. */
 enum { NH_SHARE_UNITS = 2 * NH_STEPS_V + 1 };
 
-/* turn 0 or 1. */
-NH_DEVICE nh_item *nh_item_at(const nh_cuda_args &args, int turn) {
+enum { NH_PLACES = NH_STAGES + 1 };
+
+NH_DEVICE nh_item *nh_items(void) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    return (nh_item *)nh_shared_memory + turn;
+    return (nh_item *)nh_shared_memory;
 }
 
 NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args, int turn) {
-    const int rows = args.tiling.rows;
-    nh_work work = {args, *nh_item_at(args, turn), turn};
-    work.keys = (char *)nh_item_at(args, 2);
-    work.values = work.keys + nh_unit_offset(NH_DIM, rows, 0);
-    work.queries = work.values + nh_unit_offset(NH_DIM_V, rows, 0);
-    work.shares = (float4 *)(work.queries + nh_unit_offset(NH_WIDEST, nh_part_rows(args), 0));
-    work.columns = (unsigned *)(work.shares + (NH_WARPS - NH_STRIPS) * 32 * NH_SHARE_UNITS);
-    work.groups = (nh_group *)(work.columns + rows) + turn * args.tiling.groups;
+    const int rows = args.tiling.rows, stage = turn % NH_STAGES, place = turn % NH_PLACES;
+    const int key_bytes = nh_unit_offset(NH_DIM, rows, 0), value_bytes = nh_unit_offset(NH_DIM_V, rows, 0);
+    const int query_bytes = nh_unit_offset(NH_WIDEST, nh_part_rows(args), 0);
+    const int stage_bytes = key_bytes + value_bytes + query_bytes + rows * (int)sizeof(unsigned);
+    nh_work work = {args, nh_items()[place], turn};
+    work.shares = (float4 *)(nh_items() + NH_PLACES);
+    char *stages = (char *)(work.shares + (NH_WARPS - NH_STRIPS) * 32 * NH_SHARE_UNITS);
+    work.keys = stages + stage * stage_bytes;
+    work.values = work.keys + key_bytes;
+    work.queries = work.values + value_bytes;
+    work.columns = (unsigned *)(work.queries + query_bytes);
+    work.groups = (nh_group *)(stages + NH_STAGES * stage_bytes) + place * args.tiling.groups;
     return work;
 }
 
-/* By all threads; a barrier must follow. */
-NH_DEVICE void nh_item_fill(const nh_cuda_args &args, int number, int turn) {
-    if ((int)threadIdx.x >= args.tiling.groups) return;
+/* The item of a turn and its groups, if the block has one. By all threads; a barrier must follow. */
+NH_DEVICE void nh_item_fill(const nh_cuda_args &args, int turn) {
+    const int number = (int)blockIdx.x + turn * (int)gridDim.x;
+    if (number >= args.tiling.items || (int)threadIdx.x >= args.tiling.groups) return;
     const nh_item item = nh_item_of(args, number);
-    if (threadIdx.x == 0) *nh_item_at(args, turn) = item;
+    if (threadIdx.x == 0) nh_items()[turn % NH_PLACES] = item;
     nh_groups_fill(args, item.extents, nh_work_of(args, turn).groups);
 }
 
@@ -379,25 +386,36 @@ NH_DEVICE void nh_copy_item(const nh_work &work) {
     }
 }
 
+/* Starts the copies of a turn's item, if the block has one, and says which rows are which keys. */
+NH_DEVICE void nh_fetch(const nh_cuda_args &args, int turn) {
+    if ((int)blockIdx.x + turn * (int)gridDim.x < args.tiling.items) {
+        const nh_work work = nh_work_of(args, turn);
+        nh_copy_item(work);
+        if (NH_GROUPS != NH_EVEN || turn < NH_STAGES)
+            nh_columns_fill(args, work.item.extents, work.groups, work.columns);
+    }
+    nh_copy_commit();
+}
+
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_forward(const __grid_constant__ nh_cuda_args args) {
     const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
     /* what rows see, the same for all items; where a warp has one strip, it is kept */
     const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_STRIPS;
     nh_strip strip;
-    nh_item_fill(args, (int)blockIdx.x, 0);
-    __syncthreads();
 #pragma unroll 1
-    for (int number = (int)blockIdx.x, turn = 0; number < args.tiling.items; number += (int)gridDim.x, turn ^= 1) {
+    for (int turn = 0; turn < NH_STAGES; turn++)
+        nh_item_fill(args, turn);
+    __syncthreads();
+    if (NH_STAGES == 2) nh_fetch(args, 0);
+#pragma unroll 1
+    for (int turn = 0; (int)blockIdx.x + turn * (int)gridDim.x < args.tiling.items; turn++) {
+        nh_fetch(args, turn + NH_STAGES - 1);
+        nh_item_fill(args, turn + NH_STAGES);
         const nh_work work = nh_work_of(args, turn);
-        const bool first_item = number == (int)blockIdx.x;
-        const int next = number + (int)gridDim.x;
         int row = work.item.first + own_row;
-        nh_copy_item(work);
-        if (NH_GROUPS != NH_EVEN || first_item) nh_columns_fill(args, work.item.extents, work.groups, work.columns);
-        if (row < work.item.end && (!keeps || first_item)) nh_strip_locate(work, row, strip);
-        if (next < args.tiling.items) nh_item_fill(args, next, turn ^ 1);
-        nh_copy_wait();
+        if (row < work.item.end && (!keeps || turn == 0)) nh_strip_locate(work, row, strip);
+        nh_copy_wait_groups<NH_STAGES - 1>();
         __syncthreads();
         if (NH_SPLIT > 1) nh_attend(work, strip, row < work.item.end);
 #pragma unroll 1
