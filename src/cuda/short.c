@@ -181,7 +181,7 @@ static int list(const struct nh_problem *problem, const struct nh_device *device
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    enum { MOST_CANDIDATES = 40 };
+    enum { MOST_CANDIDATES = 8 };
     struct ranked ranked[MOST_COMBINATIONS];
     int count = list(problem, device, MOST_COMBINATIONS, ranked);
     qsort(ranked, (size_t)count, sizeof *ranked, by_time);
