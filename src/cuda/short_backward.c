@@ -156,6 +156,7 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape, value);
-    step.grid[0] = shape.items * value[NH_SHORT_PARTS];
+    step.grid[0] = shape.items;
+    step.grid[1] = value[NH_SHORT_PARTS];
     return nh_cuda_step_add(operation, &step, &spec);
 }

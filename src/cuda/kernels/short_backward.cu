@@ -207,11 +207,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #pragma unroll 1
         for (int strip = strips.begin + team; strip < strips.end; strip += NH_TEAMS) {
             const bool by_keys = strip >= first_of_keys;
-            if (!by_keys || member == 0) {
-                nh_clear(sums);
-                nh_clear(sums_v);
-            }
+            if (!by_keys || member == 0) nh_clear(sums);
             if (by_keys) {
+                if (member == 0) nh_clear(sums_v);
                 nh_differentiate<true>(block, strip - first_of_keys, turn, sums, sums_v);
                 if (NH_SPLIT == 1 && member + 1 == members)
                     nh_finish<true>(block, member, strip - first_of_keys, sums, sums_v);

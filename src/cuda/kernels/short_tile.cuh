@@ -41,8 +41,9 @@ NH_DEVICE nh_part nh_part_of(const nh_cuda_args &args, int rows) {
     const int strips = rows / 16, half = args.tiling.parts / 2;
     const nh_reach all = {0, rows};
     if (half == 0) return {{0, 2 * strips}, all, all};
-    const int part = (int)blockIdx.x % args.tiling.parts, each = (strips + half - 1) / half;
-    const nh_reach own = {min(part % half * each, strips), min((part % half + 1) * each, strips)};
+    const int part = (int)blockIdx.y, each = (strips + half - 1) / half;
+    const int number = part < half ? part : part - half;
+    const nh_reach own = {min(number * each, strips), min((number + 1) * each, strips)};
     const nh_reach own_rows = {16 * own.begin, 16 * own.end};
     if (part < half) return {own, own_rows, all};
     return {{strips + own.begin, strips + own.end}, all, own_rows};
@@ -83,7 +84,7 @@ struct nh_block {
 };
 
 NH_DEVICE nh_block nh_block_of(const nh_cuda_args &args) {
-    const nh_extents extents = nh_extents_of(args, (int)blockIdx.x / args.tiling.parts);
+    const nh_extents extents = nh_extents_of(args, (int)blockIdx.x);
     const int rows = nh_rows_of(extents);
     const nh_part part = nh_part_of(args, rows);
     return {args, extents, rows, part, nh_tile_at(args, rows, part)};
