@@ -68,6 +68,16 @@ def test_dense_attention_left_out_is_bounded_by_the_peak():
     }
 
 
+def test_a_cpu_bounds_f32_alone():
+    # its measured peak is of f32; units for f16 and bf16 may be faster
+    for dtype, share in (("f32", "50.0 % of 2, 1 by bound"), ("bf16", "0.0 % of 1")):
+        lines = [line(f"fwd:{dtype}:{problem}", "fused", 1e-5, device="cpu") for problem in (A, B)]
+        none = {"peak_flops_per_s": None}  # torch measures none
+        lines.append(line(f"fwd:{dtype}:{A}", "dense", 5e-6, **none))
+        lines.append(line(f"fwd:{dtype}:{B}", "dense", absent="above 0 GFLOP", **none))
+        assert rows(study_report.report(lines, WHERE), "Share")[f"{dtype}, forward, 1-D"]["fused over dense"] == share
+
+
 def test_report_of_several_commits(tmp_path):
     other = {**line(f"fwd:f16:{A}", "gemm", 1), "commit": "def456"}
     (tmp_path / "study.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [*GPU, other]))
