@@ -91,13 +91,13 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 /* ---- time ---- */
 
 /* Nanoseconds. What a block takes that has its multiprocessor to itself, or the instructions of all, of which warps that wait
- * for others fill a share of the issue slots; and memory beside that. Fitted on an H200. */
+ * for others fill a share of the issue slots; and memory, which is waited for. Fitted on an H200. */
 static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                          const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 7330, latency = 2420, per_strip = 343, piece = 64.3, step = 11.1;
-    const double copy = 5.05, waiting = 2.46, handing_over = 3.26, bandwidth = 0.555,
-                 bytes_per_clock = 34.9;
-    const double filled_most = 0.851, filled_half = 2.12, spilling = 8.5;
+    const double launch_ns = 7920, latency = 1320, per_strip = 275, piece = 77.5, step = 7.62;
+    const double copy = 5.1, waiting = 2.52, handing_over = 4.88, memory = 1.32,
+                 bytes_per_clock = 55.6;
+    const double filled_most = 1.15, filled_half = 1.81, spilling = 10.3;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
     double residents = (double)residents_of(problem, cuda, shape, value);
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
@@ -119,9 +119,7 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
     double filled = filled_most * running / (running + filled_half);
     double busy = fmax(ceil(waves / residents) * alone / value[NH_SHORT_STAGES],
                        waves * instructions / 4 / filled + alone / 2);
-    double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth,
-           ns = nh_cuda_clocks_ns(cuda, busy);
-    return launch_ns + sqrt(ns * ns + memory * memory);
+    return launch_ns + nh_cuda_clocks_ns(cuda, busy) + memory * nh_cuda_memory_ns(problem, cuda);
 }
 
 /* INFINITY for configs that do not fit, or that others replace. */

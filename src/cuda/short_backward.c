@@ -98,9 +98,9 @@ struct cost {
 };
 static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
                               const int32_t *value) {
-    const double latency = 5600, per_strip = 253, piece = 9.33, step = 15, maskless = 0.59;
-    const double copy = 52.1, handing_over = 2.1, piece_latency = 7.68, latencies = 1.45;
-    const double spilling = 1.04;
+    const double latency = 3250, per_strip = 179, piece = 8.45, step = 15.8, maskless = 0.536;
+    const double copy = 39.7, handing_over = 3.86, piece_latency = 5.38, latencies = 1.24;
+    const double spilling = 1.02;
     double wanted = (double)wanted_registers(problem);
     double lacking = 1 - (double)registers_of(problem, value[NH_SHORT_WARPS]) / wanted;
     double spilt = 1 + spilling * lacking;
@@ -125,7 +125,7 @@ static struct cost block_cost(const struct nh_problem *problem, const struct nh_
 
 double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 7360, filled = 0.451, solo = 0.415, bandwidth = 0.714;
+    const double launch_ns = 8280, filled = 0.518, solo = 0.55, memory = 0.577;
     if (!useful(problem, shape, value)) return INFINITY;
     double residents = (double)residents_of(problem, device, shape, value);
     if (residents <= 0) return INFINITY;
@@ -133,8 +133,8 @@ double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cu
     double waves = (double)(shape->items * value[NH_SHORT_PARTS]) / device->multiprocessors;
     double full = waves * block.instructions / 4 / filled * (1 + solo / residents);
     double busy = fmax(ceil(waves / residents) * block.alone, full + block.alone / 2);
-    double memory = nh_cuda_memory_ns(problem, device) / bandwidth;
-    return launch_ns + fmax(nh_cuda_clocks_ns(device, busy), memory);
+    return launch_ns + nh_cuda_clocks_ns(device, busy) +
+           memory * nh_cuda_memory_ns(problem, device);
 }
 
 /* ---- plan ---- */
