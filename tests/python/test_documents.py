@@ -4,7 +4,6 @@ import pytest
 from documents import run_blocks
 
 BEFORE = {
-    "README.md": "",
     "docs/python.md": """
 import numpy as np, nhood
 d_out = np.ones((1, 56, 56, 4, 32), np.float32)

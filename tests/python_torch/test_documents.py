@@ -6,6 +6,7 @@ import pytest
 from documents import run_blocks
 
 BEFORE = {
+    "README.md": "",
     "docs/migrating-from-natten.md": "",
     "docs/models.md": """
 from nhood import models
