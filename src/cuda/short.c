@@ -88,38 +88,69 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
            (parts == 1 || idle || !fits(problem, cuda, shape, whole));
 }
 
+/* Whether what a query sees are consecutive rows: on all axes after the first that is longer than one token windows are whole,
+ * and groups are equally long. */
+static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    bool inside = false;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (inside &&
+            (axis->causal || axis->window != shape->extent[a] || axis->length % axis->dilation))
+            return false;
+        inside = inside || shape->extent[a] > 1;
+    }
+    return true;
+}
+
 /* ---- time ---- */
 
-/* Nanoseconds. What a block takes that has its multiprocessor to itself, or the instructions of all, of which warps that wait
- * for others fill a share of the issue slots; and memory, which is waited for. Fitted on an H200. */
+/* Instructions of a warp for 16 queries, or its part of these. Warps that lack registers spill. */
+static double strip_instructions(const struct nh_problem *problem,
+                                 const struct nh_short_shape *shape, const int32_t *value) {
+    const double strip = 364, piece = 12.1, masks = 27.2, step = 11.9, spilling = 7.76;
+    double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
+    double had = REGISTERS / 32.0 / value[NH_SHORT_WARPS];
+    double lacking = fmax(0, 1 - had / (double)registers_of(problem));
+    double of_piece = step * steps + piece + (contiguous(problem, shape) ? 0 : masks);
+    return (1 + spilling * lacking) *
+           (strip + shape->columns / 16 * of_piece / value[NH_SHORT_SPLIT]);
+}
+
+/* Nanoseconds, fitted on an H200. Blocks take items in rounds: a round is no shorter than an item alone, and all of them no
+ * shorter than all instructions, of which warps that wait for others fill a share of the issue slots. Blocks load at the
+ * same time and compute at the same time, so memory hides behind products only from round to round. */
 static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                          const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 7920, latency = 1320, per_strip = 275, piece = 77.5, step = 7.62;
-    const double copy = 5.1, waiting = 2.52, handing_over = 4.88, memory = 1.32,
-                 bytes_per_clock = 55.6;
-    const double filled_most = 1.15, filled_half = 1.81, spilling = 10.3;
+    const double launch_ns = 5090, latency = 3920, bytes_per_clock = 44.3, waiting = 2.93;
+    const double copy = 0.0295, per_warp = 292, meeting = 111, handing_over = 911, ending = 0.142;
+    const double filled_most = 0.649, filled_half = 2.69, bandwidth = 0.582;
+    const double together = 0.581, hidden[] = {0.875, 0.796};
     if (!useful(problem, cuda, shape, value)) return INFINITY;
-    double residents = (double)residents_of(problem, cuda, shape, value);
-    double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double split = value[NH_SHORT_SPLIT], warps = value[NH_SHORT_WARPS];
-    double lacking = fmax(0, 1 - REGISTERS / 32.0 / warps / (double)registers_of(problem));
-    double strip = (1 + spilling * lacking) *
-                   (per_strip + shape->columns / 16 * (step * steps + piece) / split);
+    double warps = value[NH_SHORT_WARPS], split = value[NH_SHORT_SPLIT];
     double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
-    double bytes = 2 * (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows);
-    double copies = bytes / 512 * copy;
+    double strips = ceil(rows / 16 / warps * split);
+    double strip = strip_instructions(problem, shape, value);
+    double bytes =
+        2 * (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows) * shape->filled;
+    double load = latency + bytes / bytes_per_clock;
+    double compute = waiting * (strips * strip * (1 + shape->filled) / 2 + copy * bytes / warps) +
+                     meeting * warps;
+    double item = value[NH_SHORT_STAGES] == 1
+                      ? load + compute
+                      : fmax(load, compute) + together * fmin(load, compute);
     double instructions =
-        rows / 16 * (split * strip + handing_over * per_strip * (split - 1)) + copies;
-    double share = (double)(problem->heads / problem->kv_heads);
-    double blocks = (double)(shape->items * value[NH_SHORT_PARTS]) * share;
-    double waves = blocks / cuda->multiprocessors;
-    double alone = latency + bytes / bytes_per_clock +
-                   waiting * (ceil(rows / 16 / warps * split) * strip + copies / warps);
-    double running = residents * warps;
+        fmax(1, rows / 16 * shape->filled) * (split * strip + handing_over * (split - 1)) +
+        copy * bytes + per_warp * warps;
+    double waves = (double)shape->items * value[NH_SHORT_PARTS] *
+                   (double)(problem->heads / problem->kv_heads) / cuda->multiprocessors;
+    double residents = (double)residents_of(problem, cuda, shape, value);
+    double rounds = waves / residents, running = fmin(residents, fmax(1, waves)) * warps;
     double filled = filled_most * running / (running + filled_half);
-    double busy = fmax(ceil(waves / residents) * alone / value[NH_SHORT_STAGES],
-                       waves * instructions / 4 / filled + alone / 2);
-    return launch_ns + nh_cuda_clocks_ns(cuda, busy) + memory * nh_cuda_memory_ns(problem, cuda);
+    double busy = nh_cuda_clocks_ns(
+        cuda, fmax(ceil(rounds) * item, waves * instructions / 4 / filled + ending * item));
+    double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
+    double hides = hidden[value[NH_SHORT_STAGES] - 1] * (1 - 1 / fmax(1, rounds));
+    return launch_ns + busy + memory - hides * fmin(busy, memory);
 }
 
 /* INFINITY for configs that do not fit, or that others replace. */
@@ -232,20 +263,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 }
 
 /* ---- plan ---- */
-
-/* Whether what a query sees are consecutive rows: on all axes after the first that is longer than one token windows are whole,
- * and groups are equally long. */
-static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    bool inside = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        if (inside &&
-            (axis->causal || axis->window != shape->extent[a] || axis->length % axis->dilation))
-            return false;
-        inside = inside || shape->extent[a] > 1;
-    }
-    return true;
-}
 
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, const int32_t *value) {

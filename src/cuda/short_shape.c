@@ -37,6 +37,15 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
     return (double)columns / (double)strips;
 }
 
+/* Items of shorter groups have fewer rows, not empty ones, if they are those of one residue. */
+static double filled_of(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    double filled = 1;
+    for (int a = 0; a < NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; a++)
+        filled *= (double)problem->axis[a].length /
+                  (double)(problem->axis[a].dilation * shape->extent[a]);
+    return filled;
+}
+
 /* Groups of one residue are equally long. That pays if there are enough of them for an item. */
 static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
     bool even = true;
@@ -66,6 +75,7 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
     shape->chunks = nh_ceil_div(shape->total, shape->groups);
     shape->items = shape->chunks * (total / shape->total);
     shape->columns = columns_of(problem, shape);
+    shape->filled = filled_of(problem, shape);
     return true;
 }
 
