@@ -9,15 +9,15 @@
  *     rows   0 .. N - 1      positions of the first group, the last axis fastest
  *            N .. 2N - 1     of the second, ..
  *
- * Queries and keys of a token have the same row. A row has no token where its group is shorter than the item's longest,
- * and past the last group: such rows are zeros, no query sees them, and nothing is stored for them.
+ * Queries and keys of a token have the same row. A row has no token where its group is shorter than the item's
+ * longest, and past the last group: such rows are zeros, no query sees them, and nothing is stored for them.
  *
  * Which keys a query sees is one word each (nh_sight): fields for the coordinates inside the group, the first of which
  * counts on from slot to slot, each with a guard bit above it that a subtraction borrows from.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS, NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED
- * (some axis is). A kernel says in NH_TENSORS which tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS
- * the last plus one. Extents, windows, slots and rows are arguments of the launch. */
+ * (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which tensors' rows it asks for, as bits 1 << NH_Q
+ * .., and in NH_ORIGINS the last plus one. Extents, windows, slots and rows are arguments of the launch. */
 #pragma once
 
 /* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are
@@ -25,9 +25,6 @@
 #define NH_UNEVEN 0
 #define NH_EVEN 1
 #define NH_BY_RESIDUE 2
-#ifndef NH_GROUPS
-#define NH_GROUPS NH_UNEVEN
-#endif
 
 #define NH_POSITION int
 #include "prelude.cuh"
@@ -232,20 +229,6 @@ template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool
         if (u + lane < units) nh_copy16_at(place + 16 * u, from + 8 * u, exists && 8 * (u + lane) < WIDTH);
 }
 
-/* Rows [first, end) of a tensor, `ahead` elements from where their groups have it, to places for ROOM elements from
- * `to` on. */
-template <int WIDTH, int ROOM>
-NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
-                            long long ahead, int first, int end, char *to) {
-    const elem *from = (const elem *)args.tensor[tensor].data + ahead;
-#pragma unroll 1
-    for (int row = first + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
-        const nh_token token = nh_token_of(extents, groups, row);
-        nh_copy_row<WIDTH>(from + nh_token_offset(args, groups, tensor, token),
-                           to + nh_unit_offset(ROOM, row - first, 0), token.exists);
-    }
-}
-
 /* 16 rows to a tensor, by one warp. own: the token of row lane % 16. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_strip(const nh_cuda_args &args, const nh_group *groups, int tensor, long long ahead,
@@ -261,14 +244,6 @@ NH_DEVICE void nh_store_strip(const nh_cuda_args &args, const nh_group *groups, 
             *(uint4 *)((elem *)args.tensor[tensor].data + offset + 8 * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, row, unit));
     }
-}
-
-/* The warp's 16 rows from `first` on to a tensor. */
-template <int WIDTH, int ROOM>
-NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int tensor,
-                             long long ahead, int first, const char *rows) {
-    const nh_token own = nh_token_of(extents, groups, first + (int)threadIdx.x % 16);
-    nh_store_strip<WIDTH, ROOM>(args, groups, tensor, ahead, own, rows);
 }
 
 /* ---- who sees whom ---- */
