@@ -165,7 +165,8 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
     int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
     int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
     int64_t by_registers = REGISTERS / (32 * warps * registers);
-    if (launch->stages && !by_registers) return 0;
+    /* in f32, what is split is as much again, and spilled by the hundred bytes */
+    if ((launch->stages || problem->dtype == NHOOD_DTYPE_F32) && !by_registers) return 0;
     /* spilling a few registers costs little, a third of them as much as all else */
     if (!by_registers && 3 * registers_of(problem, launch) > 4 * REGISTERS / (32 * warps)) return 0;
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
