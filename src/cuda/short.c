@@ -45,19 +45,15 @@ static int64_t registers_of(const struct nh_problem *problem) {
     return nh_ceil_div(4 * steps + 8 * steps_v + 72, 8) * 8;
 }
 
-enum { REGISTERS = 65536 };
-
 static int64_t residents_by_registers(const struct nh_problem *problem, int64_t warps) {
     enum { MOST_WARPS = 48 };
-    return nh_max(1, nh_min(REGISTERS / (32 * warps * registers_of(problem)), MOST_WARPS / warps));
+    return nh_max(
+        1, nh_min(NH_CUDA_REGISTERS / (32 * warps * registers_of(problem)), MOST_WARPS / warps));
 }
 
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
-    enum { RESERVED_SHARED_BYTES = 1024 };
-    int64_t shared = shared_bytes_of(problem, shape, value);
-    if (shared > device->shared_bytes_per_block) return 0;
-    return nh_min(device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES),
+    return nh_min(nh_cuda_residents_by_shared(device, shared_bytes_of(problem, shape, value)),
                   residents_by_registers(problem, value[NH_SHORT_WARPS]));
 }
 
@@ -109,7 +105,7 @@ static double strip_instructions(const struct nh_problem *problem,
                                  const struct nh_short_shape *shape, const int32_t *value) {
     const double strip = 364, piece = 12.1, masks = 27.2, step = 11.9, spilling = 7.76;
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double had = REGISTERS / 32.0 / value[NH_SHORT_WARPS];
+    double had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
     double lacking = fmax(0, 1 - had / (double)registers_of(problem));
     double of_piece = step * steps + piece + (contiguous(problem, shape) ? 0 : masks);
     return (1 + spilling * lacking) *

@@ -52,21 +52,16 @@ static int64_t wanted_registers(const struct nh_problem *problem) {
 }
 
 static int64_t registers_of(const struct nh_problem *problem, int64_t warps) {
-    enum { REGISTERS = 65536 };
-    return nh_min(wanted_registers(problem), REGISTERS / (32 * warps));
+    return nh_min(wanted_registers(problem), NH_CUDA_REGISTERS / (32 * warps));
 }
 
 static int64_t residents_by_registers(const struct nh_problem *problem, int64_t warps) {
-    enum { REGISTERS = 65536 };
-    return nh_max(1, REGISTERS / (32 * warps * registers_of(problem, warps)));
+    return nh_max(1, NH_CUDA_REGISTERS / (32 * warps * registers_of(problem, warps)));
 }
 
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
-    enum { RESERVED_SHARED_BYTES = 1024 };
-    int64_t shared = shared_bytes_of(problem, shape, value);
-    if (shared > device->shared_bytes_per_block) return 0;
-    return nh_min(device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES),
+    return nh_min(nh_cuda_residents_by_shared(device, shared_bytes_of(problem, shape, value)),
                   residents_by_registers(problem, value[NH_SHORT_WARPS]));
 }
 

@@ -158,17 +158,17 @@ static int64_t registers_of(const struct nh_problem *problem,
 /* Where the copy engine fetches, many warps belong to a block: it fits as long as the compiler need not spill. */
 int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                            const struct nh_small_launch *launch) {
-    enum { REGISTERS = 65536, RESERVED_SHARED_BYTES = 1024, MOST_RESIDENTS = 16, MOST_WARPS = 48 };
-    int64_t shared = nh_small_shared_bytes(problem, launch);
-    if (shared > device->shared_bytes_per_block) return 0;
+    enum { MOST_RESIDENTS = 16, MOST_WARPS = 48 };
+    int64_t by_shared = nh_cuda_residents_by_shared(device, nh_small_shared_bytes(problem, launch));
+    if (!by_shared) return 0;
     int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
     int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
-    int64_t by_shared = device->shared_bytes_per_multiprocessor / (shared + RESERVED_SHARED_BYTES);
-    int64_t by_registers = REGISTERS / (32 * warps * registers);
+    int64_t by_registers = NH_CUDA_REGISTERS / (32 * warps * registers);
     /* in f32, what is split is as much again, and spilled by the hundred bytes */
     if ((launch->stages || problem->dtype == NHOOD_DTYPE_F32) && !by_registers) return 0;
     /* spilling a few registers costs little, a third of them as much as all else */
-    if (!by_registers && 3 * registers_of(problem, launch) > 4 * REGISTERS / (32 * warps)) return 0;
+    if (!by_registers && 3 * registers_of(problem, launch) > 4 * NH_CUDA_REGISTERS / (32 * warps))
+        return 0;
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
     return nh_max(1, nh_min(residents, MOST_RESIDENTS));
 }
