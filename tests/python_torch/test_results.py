@@ -232,7 +232,7 @@ QUERY = torch.zeros(1, 9, 2, 8)
     [
         (dict(kernel_size=10), ValueError, r"axis\[0\].window = 10 exceeds length 9"),
         (dict(kernel_size=(3, 3)), ValueError, r"kernel_size = \(3, 3\) has 2 entries, not 1"),
-        (dict(kernel_size=3.0), TypeError, "float"),
+        (dict(kernel_size=3.0), TypeError, r"kernel_size = 3\.0 is not an integer"),
         (dict(stride=4), ValueError, r"axis\[0\].stride = 4"),
         (dict(key=torch.zeros(1, 8, 2, 8)), ValueError, "the length of axis 0 is 8, expected 9"),
         (dict(key=torch.zeros(1, 9, 2, 8).double()), ValueError, "key has dtype float64, expected float32"),

@@ -28,7 +28,10 @@ class FakePlan:
 
 @pytest.mark.parametrize(
     "chosen, expected",
-    [("cuda.small", ["cuda.small"]), ("cuda.naive", ["cuda.fused90", "cuda.small", "cuda.fused80"])],
+    [
+        ("cuda.small", ["cuda.small"]),
+        ("cuda.naive", ["cuda.fused90", "cuda.small", "cuda.short", "cuda.fused80"]),
+    ],
 )
 def test_fused_is_a_fused_solver_even_where_another_is_chosen(monkeypatch, chosen, expected):
     monkeypatch.setattr(study_cuda, "Plan", FakePlan)
