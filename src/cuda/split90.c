@@ -155,7 +155,7 @@ static void add_extra(const struct nh_problem *problem, const struct nh_cuda_dev
 /* Only the launch for the stats waits for memory. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 14300, stats = 4.1;
+    const double launches_ns = 13300, stats = 4.1;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double stats_bytes =
