@@ -148,9 +148,10 @@ static int64_t registers_of(const struct nh_problem *problem,
     case NH_SMALL_FORWARD: return f32 ? rows + 4 * values + 80 : 4 * keys + 8 * values + 48;
     case NH_SMALL_BACKWARD_QUERY:
         return (f32 ? rows + rows2 + 4 * keys + 16 : 12 * keys + 4 * values) +
-               (problem->has_bias                ? 80
-                : masks_by_bits(problem, launch) ? 72
-                                                 : 64);
+               (problem->has_bias                 ? 80
+                : !masks_by_bits(problem, launch) ? 64
+                : f32                             ? 72
+                                                  : 100);
     default: return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
     }
 }
