@@ -176,7 +176,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 
 /* ---- time ---- */
 
-/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 190. */
+/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 230. */
 
 /* Subtiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
 static double subtiles_of_item(const struct nh_small_launch *launch, double absent) {
@@ -189,24 +189,30 @@ static double filled_by(double warps, double most, double half) {
     return most * warps / (warps + half);
 }
 
-/* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials. */
+/* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials. In f32
+ * elements are split, and rows for each product anew. */
 static double subtile_instructions(const struct nh_problem *problem,
                                    const struct nh_small_launch *launch) {
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    const double step = f32 ? 5.45 : 2, row_step = f32 ? 10.5 : 0;
     double keys = (double)nh_small_steps(problem, problem->dim),
            values = (double)nh_small_steps(problem, problem->dim_v);
-    double bias = problem->has_bias ? 8 : 0, block;
-    double step = problem->dtype == NHOOD_DTYPE_F32 ? 5.76 : 2;
+    double bias = problem->has_bias ? 8 : 0, steps, block;
     switch (launch->kernel) {
-    case NH_SMALL_FORWARD: block = step * (keys + values) + (launch->shape.dense ? 2 : 5.3); break;
+    case NH_SMALL_FORWARD:
+        steps = keys + values;
+        block = launch->shape.dense ? 2 : 5.3;
+        break;
     case NH_SMALL_BACKWARD_QUERY:
-        block = step * (2 * keys + values);
+        steps = 2 * keys + values;
+        block = 0;
         /* entries of the table, gathered over 16 rows */
         bias += (double)problem->bias_count * (problem->has_bias ? 1.3 : 0) /
                 (double)launch->shape.blocks;
         break;
-    default: block = 2 * step * (keys + values) + 5.7;
+    default: steps = 2 * (keys + values); block = 5.7;
     }
-    return (double)launch->shape.blocks * (block + bias) + 160;
+    return (double)launch->shape.blocks * (step * steps + block + bias) + row_step * steps + 160;
 }
 
 /* What an item copies to shared memory. */
@@ -243,9 +249,9 @@ static const struct boxes_cost boxes_costs16[] = {
     [NH_SMALL_BACKWARD_KEY] = {30.7, 13.1, 16, 320, 124, 25.4, 0.39},
 };
 static const struct boxes_cost boxes_costs32[] = {
-    [NH_SMALL_FORWARD] = {20.4, 26.8, 27, 184, 67, 37.2, 0.39},
-    [NH_SMALL_BACKWARD_QUERY] = {5, 41, 16, 431, 122, 26.8, 0.80},
-    [NH_SMALL_BACKWARD_KEY] = {30.7, 55, 16, 318, 124, 26.0, 0.38},
+    [NH_SMALL_FORWARD] = {20.4, 26.2, 27, 200, 67, 37.4, 0.39},
+    [NH_SMALL_BACKWARD_QUERY] = {5, 44.2, 16, 508, 122, 26.3, 0.89},
+    [NH_SMALL_BACKWARD_KEY] = {30.7, 54.1, 16, 355, 124, 26.2, 0.40},
 };
 
 static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
@@ -279,7 +285,7 @@ static double boxes_instructions(const struct nh_problem *problem,
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
     const double contention = 0.17, absent = 0.78, filled_most = 0.6;
-    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 2.04 : 2.52;
+    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 2.24 : 2.52;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double warps = residents * launch->warps;
     double slots =
@@ -302,9 +308,9 @@ double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda
     /* Instructions of a warp per 32 copies; what few blocks do not hide of their copies; clocks of an item that has the
      * multiprocessor to itself, and of an instruction then. */
     const double l2_bytes_per_clock = 30.4, per_copy = 5.4, absent = 0.57;
-    static const double filled16[] = {0.225, 0.143, 0.233}, filled32[] = {0.283, 0.192, 0.295};
+    static const double filled16[] = {0.225, 0.143, 0.233}, filled32[] = {0.26, 0.4, 0.4};
     const double *filled_most = problem->dtype == NHOOD_DTYPE_F32 ? filled32 : filled16;
-    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 6.03 : 2.8;
+    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 4.38 : 2.8;
     const double exposed_least = 0.09, exposed_alone = 0.47;
     const double alone_item = 1640, alone_instruction = 12.9;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
