@@ -44,15 +44,16 @@ static int64_t exchange_bytes_of(const struct nh_problem *problem, const int32_t
     return warps * nh_ceil_div(nh_max(problem->dim, problem->dim_v), 16) * STEP_BYTES;
 }
 
-/* Sums, operands of own rows where they are held, and what addresses, scores and masks take. */
-static int64_t wanted_registers(const struct nh_problem *problem) {
+/* Sums, operands of own rows where they are held (NH_HELD), and what addresses, scores and masks take. */
+static int64_t wanted_registers(const struct nh_problem *problem, int64_t warps) {
     enum { OTHERS = 80, MOST = 248 };
     int64_t steps = steps_of(problem);
-    return nh_min(8 * steps + (steps <= 8 ? 4 * steps : 0) + OTHERS, MOST);
+    bool held = steps <= (warps > 8 ? 4 : 8);
+    return nh_min(8 * steps + (held ? 4 * steps : 0) + OTHERS, MOST);
 }
 
 static int64_t registers_of(const struct nh_problem *problem, int64_t warps) {
-    return nh_min(wanted_registers(problem), NH_CUDA_REGISTERS / (32 * warps));
+    return nh_min(wanted_registers(problem, warps), NH_CUDA_REGISTERS / (32 * warps));
 }
 
 static int64_t residents_by_registers(const struct nh_problem *problem, int64_t warps) {
@@ -65,11 +66,14 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
                   residents_by_registers(problem, value[NH_SHORT_WARPS]));
 }
 
-/* Warps that share a strip, and those that sum over the query heads of a key, keep to one strip. */
+/* Warps that share a strip, and those that sum over the query heads of a key, keep to one strip. Those that lack more
+ * than a fifth of their registers spill in every turn. */
 static bool useful(const struct nh_problem *problem, const struct nh_short_shape *shape,
                    const int32_t *value) {
     int64_t strips = strips_of(shape, value), split = value[NH_SHORT_SPLIT];
     bool shared_heads = problem->heads != problem->kv_heads;
+    int64_t wanted = wanted_registers(problem, value[NH_SHORT_WARPS]);
+    if (5 * registers_of(problem, value[NH_SHORT_WARPS]) < 4 * wanted) return false;
     if (8 * value[NH_SHORT_PARTS] > shape->rows) return false;
     if (value[NH_SHORT_WARPS] % split || value[NH_SHORT_WARPS] / split > strips) return false;
     if (split > 1 && (shared_heads ||
@@ -96,7 +100,7 @@ static struct cost block_cost(const struct nh_problem *problem, const struct nh_
     const double latency = 3250, per_strip = 179, piece = 8.45, step = 15.8, maskless = 0.536;
     const double copy = 39.7, handing_over = 3.86, piece_latency = 5.38, latencies = 1.24;
     const double spilling = 1.02;
-    double wanted = (double)wanted_registers(problem);
+    double wanted = (double)wanted_registers(problem, value[NH_SHORT_WARPS]);
     double lacking = 1 - (double)registers_of(problem, value[NH_SHORT_WARPS]) / wanted;
     double spilt = 1 + spilling * lacking;
     double members = (double)(problem->heads / problem->kv_heads);
