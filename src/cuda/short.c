@@ -63,9 +63,9 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
            shared_bytes_of(problem, shape, value) <= cuda->shared_bytes_per_block;
 }
 
-/* No more than two warps without a strip, no warp with more than four, and parts only where they spare idle multiprocessors
- * or shared memory. Warps that share strips have one each, and multiprocessors have a block. A second stage is of use to
- * blocks that have a second item. */
+/* No more than two warps without a strip or, where warps share strips, the warps of one; no warp with more than four strips,
+ * and parts only where they spare idle multiprocessors or shared memory. Warps that share strips have one each, and
+ * multiprocessors have a block. A second stage is of use to blocks that have a second item. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
     const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1, 1};
@@ -80,7 +80,7 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
         (split > 1 || parts > 1 ||
          blocks <= cuda->multiprocessors * residents_of(problem, cuda, shape, value)))
         return false;
-    return least_rows <= rows + 32 && rows <= 4 * least_rows &&
+    return least_rows <= rows + (split > 1 ? 16 : 32) && rows <= 4 * least_rows &&
            (parts == 1 || idle || !fits(problem, cuda, shape, whole));
 }
 
@@ -100,50 +100,54 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
 
 /* ---- time ---- */
 
-/* Instructions of a warp for 16 queries, or its part of these. Warps that lack registers spill. */
+/* Instructions of a warp for 16 queries, or its part of these. Warps that lack registers spill; those that share queries need
+ * more. */
 static double strip_instructions(const struct nh_problem *problem,
                                  const struct nh_short_shape *shape, const int32_t *value) {
-    const double strip = 364, piece = 12.1, masks = 27.2, step = 11.9, spilling = 7.76;
+    const double strip = 389, piece = 10.7, masks = 22.3, step = 10, spilling = 3.93;
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
-    double lacking = fmax(0, 1 - had / (double)registers_of(problem));
+    double split = value[NH_SHORT_SPLIT], had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
+    double sums = split > 1 ? 8 * (double)nh_ceil_div(problem->dim_v, 16) : 0;
+    double lacking = fmax(0, 1 - had / ((double)registers_of(problem) + sums));
     double of_piece = step * steps + piece + (contiguous(problem, shape) ? 0 : masks);
-    return (1 + spilling * lacking) *
-           (strip + shape->columns / 16 * of_piece / value[NH_SHORT_SPLIT]);
+    return (1 + spilling * lacking) * (strip + shape->columns / 16 * of_piece / split);
 }
 
 /* Nanoseconds, fitted on an H200. Blocks take items in rounds: a round is no shorter than an item alone, and all of them no
- * shorter than all instructions, of which warps that wait for others fill a share of the issue slots. Blocks load at the
- * same time and compute at the same time, so memory hides behind products only from round to round. */
+ * shorter than all instructions, of which warps that wait for others, in blocks that wait for each other's warps, fill a
+ * share of the issue slots. Blocks load at the same time and compute at the same time, so memory hides behind products only
+ * from round to round. */
 static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                          const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 5090, latency = 3920, bytes_per_clock = 44.3, waiting = 2.93;
-    const double copy = 0.0295, per_warp = 292, meeting = 111, handing_over = 911, ending = 0.142;
-    const double filled_most = 0.649, filled_half = 2.69, bandwidth = 0.582;
-    const double together = 0.581, hidden[] = {0.875, 0.796};
+    const double launch_ns = 5180, latency = 4300, bytes_per_clock = 49.4, waiting = 2.96;
+    const double copy = 0.0354, per_item = 295, per_warp = 222, meeting = 41.6, handing_over = 102;
+    const double filled_most = 0.685, filled_half = 2.03, met = 0.298, ending = 0.0478;
+    const double bandwidth = 0.616, together = 0.668, hidden[] = {0.858, 0.81};
     if (!useful(problem, cuda, shape, value)) return INFINITY;
     double warps = value[NH_SHORT_WARPS], split = value[NH_SHORT_SPLIT];
-    double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
-    double strips = ceil(rows / 16 / warps * split);
+    double stages = value[NH_SHORT_STAGES], rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
     double strip = strip_instructions(problem, shape, value);
-    double bytes =
-        2 * (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows) * shape->filled;
+    double bytes = 2 * (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows) *
+                   shape->tokens_share;
     double load = latency + bytes / bytes_per_clock;
-    double compute = waiting * (strips * strip * (1 + shape->filled) / 2 + copy * bytes / warps) +
-                     meeting * warps;
-    double item = value[NH_SHORT_STAGES] == 1
-                      ? load + compute
-                      : fmax(load, compute) + together * fmin(load, compute);
+    double compute =
+        waiting * (ceil(rows / 16 / warps * split) * strip * (1 + shape->rows_share) / 2 +
+                   copy * bytes / warps) +
+        meeting * warps;
+    double item =
+        stages == 1 ? load + compute : fmax(load, compute) + together * fmin(load, compute);
     double instructions =
-        fmax(1, rows / 16 * shape->filled) * (split * strip + handing_over * (split - 1)) +
-        copy * bytes + per_warp * warps;
+        fmax(1, rows / 16 * shape->rows_share) * (split * strip + handing_over * (split - 1)) +
+        copy * bytes + per_warp * warps + per_item * stages;
     double waves = (double)shape->items * value[NH_SHORT_PARTS] *
                    (double)(problem->heads / problem->kv_heads) / cuda->multiprocessors;
     double residents = (double)residents_of(problem, cuda, shape, value);
-    double rounds = waves / residents, running = fmin(residents, fmax(1, waves)) * warps;
-    double filled = filled_most * running / (running + filled_half);
+    double rounds = waves / residents, blocks = fmin(residents, fmax(1, waves));
+    double filled = filled_most * blocks * warps / (blocks * warps + filled_half) * blocks *
+                    stages / (blocks * stages + met);
+    double most = fmax(waves, fmin(ceil(waves), residents)); /* of one multiprocessor */
     double busy = nh_cuda_clocks_ns(
-        cuda, fmax(ceil(rounds) * item, waves * instructions / 4 / filled + ending * item));
+        cuda, fmax(ceil(rounds) * item, most * instructions / 4 / filled + ending * item));
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
     double hides = hidden[value[NH_SHORT_STAGES] - 1] * (1 - 1 / fmax(1, rounds));
     return launch_ns + busy + memory - hides * fmin(busy, memory);

@@ -37,13 +37,25 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
     return (double)columns / (double)strips;
 }
 
-/* Items of shorter groups have fewer rows, not empty ones, if they are those of one residue. */
-static double filled_of(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    double filled = 1;
-    for (int a = 0; a < NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; a++)
-        filled *= (double)problem->axis[a].length /
-                  (double)(problem->axis[a].dilation * shape->extent[a]);
-    return filled;
+/* Items of shorter groups have fewer rows, not empty ones, if they are those of one residue: of each kind of residues, long or
+ * short on every axis. */
+static void set_shares(const struct nh_problem *problem, struct nh_short_shape *shape) {
+    shape->rows_share = shape->tokens_share = shape->order == NH_SHORT_BY_RESIDUE ? 0 : 1;
+    for (int kind = 0; kind < 1 << NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; kind++) {
+        int64_t tokens = 1;
+        double share = 1;
+        for (int a = 0; a < NH_AXES; a++) {
+            const struct nh_axis *axis = &problem->axis[a];
+            int64_t shorter = kind >> a & 1;
+            int64_t longest = axis->length - (shape->extent[a] - 1) * axis->dilation;
+            tokens *= shape->extent[a] - shorter;
+            share *=
+                (double)(shorter ? axis->dilation - longest : longest) / (double)axis->dilation;
+        }
+        double rows = (double)(nh_ceil_div(shape->groups * tokens, 16) * 16);
+        shape->rows_share += share * rows / (double)shape->rows;
+        shape->tokens_share += share * (double)tokens / (double)shape->group_tokens;
+    }
 }
 
 /* Groups of one residue are equally long. That pays if there are enough of them for an item. */
@@ -75,7 +87,7 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
     shape->chunks = nh_ceil_div(shape->total, shape->groups);
     shape->items = shape->chunks * (total / shape->total);
     shape->columns = columns_of(problem, shape);
-    shape->filled = filled_of(problem, shape);
+    set_shares(problem, shape);
     return true;
 }
 

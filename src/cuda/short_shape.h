@@ -26,8 +26,8 @@ struct nh_short_shape {
     int64_t groups, rows;
     /* groups that are numbered together, and items that they make; items of the problem, by key heads */
     int64_t total, chunks, items;
-    /* rows that 16 queries meet, and of an item its share that is there, on average */
-    double columns, filled;
+    /* rows that 16 queries meet, on average; and what share of an item's rows is there, and has tokens */
+    double columns, rows_share, tokens_share;
 };
 
 /* The longest dilation group's tokens. */
