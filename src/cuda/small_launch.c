@@ -245,7 +245,7 @@ struct boxes_cost {
 
 static const struct boxes_cost boxes_costs16[] = {
     [NH_SMALL_FORWARD] = {20.4, 8.11, 27, 204, 67, 36.6, 0.39},
-    [NH_SMALL_BACKWARD_QUERY] = {5, 17.4, 16, 437, 122, 26.1, 0.83},
+    [NH_SMALL_BACKWARD_QUERY] = {5, 17.4, 5, 437, 122, 26.1, 0.83},
     [NH_SMALL_BACKWARD_KEY] = {30.7, 13.1, 16, 320, 124, 25.4, 0.39},
 };
 static const struct boxes_cost boxes_costs32[] = {
