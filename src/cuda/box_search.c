@@ -8,8 +8,8 @@
 
 enum { MOST_OF_VARIANT = 2, SIZES = 8 };
 
-/* All of a size, with their counts as columns, and as rows where these have been asked for; the one nearest to a cube comes
- * first, since what a good one costs keeps others out. */
+/* All of a size, with their counts as columns, and as rows where these have been asked for; the one nearest to a cube
+ * comes first, since what a good one costs keeps others out. */
 struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];

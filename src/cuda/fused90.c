@@ -117,8 +117,8 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     };
 }
 
-/* Of all copies, whose items are nearly alike, with the end of the launch: of the last round of items, all but a few of the
- * multiprocessors may have none. */
+/* Of all copies, whose items are nearly alike, with the end of the launch: of the last round of items, all but a few of
+ * the multiprocessors may have none. */
 static double scale_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        const int32_t *value, double items) {
     const double waiting = 0.75;
@@ -138,7 +138,8 @@ static double busy_ns(const struct prices *prices, const struct walks *walks, do
 /* Of the launch. */
 static double launch_ns(const struct nh_problem *problem, double busy, double memory_ns,
                         bool hold) {
-    /* held: the median of 43 pairs of configs that differ in nothing else; the first tiles take as long as they are wide */
+    /* held: the median of 43 pairs of configs that differ in nothing else; the first tiles take as long as they are
+     * wide */
     const double held = 0.99, memory = 1.33, overhead_ns = 8230, first_tiles_ns = 15.6;
     if (hold) busy *= held;
     memory_ns *= memory;

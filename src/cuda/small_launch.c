@@ -11,6 +11,9 @@ int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
     return (int32_t)nh_min(launch->stages, forward ? 3 : 2);
 }
 
+/* As NH_PENALTY in kernels/small_penalty.cuh. */
+enum { NONE, STARTS, COORDINATES, KINDS };
+
 /* As nh_kinds in kernels/small_kinds.cuh. */
 static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
@@ -40,14 +43,7 @@ static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_l
 }
 
 int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    enum {
-        PLACES_OF_STARTS = 8,
-        PLACES_OF_COORDINATES = 31,
-        NONE = 0,
-        STARTS = 1,
-        COORDINATES = 2,
-        KINDS = 3
-    };
+    enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31 };
     int64_t starts = 0, coordinates = 0;
     bool runs = launch->kernel != NH_SMALL_BACKWARD_KEY;
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
@@ -64,7 +60,7 @@ int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_lau
 
 static int64_t penalty_bytes(const struct nh_problem *problem,
                              const struct nh_small_launch *launch) {
-    enum { COORDINATES = 2, KINDS = 3, OTHER_BYTES = 512 };
+    enum { OTHER_BYTES = 512 };
     const int32_t *columns = launch->shape.columns;
     int penalty = nh_small_penalty(problem, launch);
     int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
@@ -236,9 +232,9 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
     return (double)problem->batch * heads * launch->shape.items * item_bytes(problem, launch);
 }
 
-/* Of a kernel where the copy engine fetches: instructions of a warp for a block of columns, for each step of its products, and
- * for a subtile, and for each 64 bytes of a row more that it stores itself since its rows have gaps. Bytes that reach a
- * multiprocessor in a clock, and the share of an item's way that few items do not hide. */
+/* Of a kernel where the copy engine fetches: instructions of a warp for a block of columns, for each step of its products,
+ * for its biases, for a subtile, and for each 64 bytes of a row more that it stores itself since its rows have gaps. Bytes
+ * that reach a multiprocessor in a clock, and the share of an item's way that few items do not hide. */
 struct boxes_cost {
     double block, step, bias, subtile, gaps, bytes_per_clock, started;
 };
@@ -261,7 +257,6 @@ static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
 
 static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
-    enum { KINDS = 3 };
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double block = cost->block + cost->step * (double)nh_small_steps(problem, problem->dim);
     bool gaps = false;
