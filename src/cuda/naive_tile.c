@@ -86,9 +86,9 @@ static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_d
     return nh_max(1, nh_min(by_shared, by_registers)) * queries_of(tile) / 32;
 }
 
-/* Clocks of a warp scheduler for a block's instructions: a start, the staging of rows, the moving of A, and multiply-adds
- * with all that goes with them. They wait for each other the more, the fewer warps there are, and less where one tensor is
- * staged. Fitted to 35 problems on an H200. INFINITY: a launch does not take it. */
+/* Clocks of a warp scheduler for a block's instructions: a start, the staging of rows, the moving of A, and
+ * multiply-adds with all that goes with them. They wait for each other the more, the fewer warps there are, and less
+ * where one tensor is staged. Fitted to 35 problems on an H200. INFINITY: a launch does not take it. */
 static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const int32_t tile[NH_AXES], bool keys) {
     const double start = 753, vector = 1.1, slot = 0.469, hiding_warps = 11, one_staged = 0.75;

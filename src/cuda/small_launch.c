@@ -23,8 +23,8 @@ static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_sma
     return kinds * (BYTES_PER_PAIR * nh_small_columns(&launch->shape) / 16 + SEEN_BYTES);
 }
 
-/* Whether the tables of kernels/small_kinds.cuh mask: dilation groups of one length, no strides, and between the borders
- * all subtiles' boxes begin where the first of their columns does. */
+/* Whether the tables of kernels/small_kinds.cuh mask: dilation groups of one length, no strides, and between the
+ * borders all subtiles' boxes begin where the first of their columns does. */
 static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     enum { PLACES = 8, MOST_BYTES = 16384 };
     const struct nh_small_shape *shape = &launch->shape;
@@ -126,8 +126,8 @@ static bool masks_by_bits(const struct nh_problem *problem, const struct nh_smal
     return !launch->shape.dense && !nh_small_penalty(problem, launch);
 }
 
-/* Of the high and low parts of a row in f32, if a thread keeps it, as nh_row_operand in kernels/small_products.cuh; else of one
- * step's. */
+/* Of the high and low parts of a row in f32, if a thread keeps it, as nh_row_operand in kernels/small_products.cuh;
+ * else of one step's. */
 static int64_t split_row(int64_t steps) {
     enum { STEPS_KEPT = 4, PARTS = 8 };
     return PARTS * (steps > STEPS_KEPT ? 1 : steps);
@@ -185,8 +185,8 @@ static double filled_by(double warps, double most, double half) {
     return most * warps / (warps + half);
 }
 
-/* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials. In f32
- * elements are split, and rows for each product anew. */
+/* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials.
+ * In f32 elements are split, and rows for each product anew. */
 static double subtile_instructions(const struct nh_problem *problem,
                                    const struct nh_small_launch *launch) {
     bool f32 = problem->dtype == NHOOD_DTYPE_F32;
@@ -232,9 +232,10 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
     return (double)problem->batch * heads * launch->shape.items * item_bytes(problem, launch);
 }
 
-/* Of a kernel where the copy engine fetches: instructions of a warp for a block of columns, for each step of its products,
- * for its biases, for a subtile, and for each 64 bytes of a row more that it stores itself since its rows have gaps. Bytes
- * that reach a multiprocessor in a clock, and the share of an item's way that few items do not hide. */
+/* Of a kernel where the copy engine fetches: instructions of a warp for a block of columns, for each step of its
+ * products, for its biases, for a subtile, and for each 64 bytes of a row more that it stores itself since its rows
+ * have gaps. Bytes that reach a multiprocessor in a clock, and the share of an item's way that few items do not
+ * hide. */
 struct boxes_cost {
     double block, step, bias, subtile, gaps, bytes_per_clock, started;
 };
@@ -273,10 +274,10 @@ static double boxes_instructions(const struct nh_problem *problem,
     return subtile;
 }
 
-/* Clocks of so many items on a multiprocessor where the copy engine fetches. Of an item: what is scarcest of issue slots,
- * which copies contend with and a few warps fill badly, bytes from the L2, and stages, which are taken from when an item is
- * asked for until its last subtile is done; and a share of the first one's way through them. share: of the heads that an
- * item is fetched for. */
+/* Clocks of so many items on a multiprocessor where the copy engine fetches. Of an item: what is scarcest of issue
+ * slots, which copies contend with and a few warps fill badly, bytes from the L2, and stages, which are taken from
+ * when an item is asked for until its last subtile is done; and a share of the first one's way through them. share:
+ * of the heads that an item is fetched for. */
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
     const double contention = 0.17, absent = 0.78, filled_most = 0.6;

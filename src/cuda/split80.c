@@ -120,7 +120,8 @@ static int launches_of(const struct nh_problem *problem, bool inverse) {
     return inverse && nh_split80_apart(problem) ? 2 : 1;
 }
 
-/* Elements that the products of one pair of rows run over, per launch: scores, their gradients, and what is summed up. */
+/* Elements that the products of one pair of rows run over, per launch: scores, their gradients, and what is summed
+ * up. */
 static double product_dims(const struct nh_problem *problem, bool inverse) {
     struct nh_split80_widths w = nh_split80_widths(problem);
     double dim = (double)w.dim, dim_v = (double)w.dim_v;
@@ -128,9 +129,9 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
     return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
-/* Clocks of a multiprocessor for one tile of columns: products or the matrix loads that feed them, and the instructions of
- * copies, which stand for those of weights, too, and, for a share of the tiles, masks. Fitted to 187 problems on an H200, as
- * all that follows. */
+/* Clocks of a multiprocessor for one tile of columns: products or the matrix loads that feed them, and the
+ * instructions of copies, which stand for those of weights, too, and, for a share of the tiles, masks. Fitted to 201
+ * problems on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
     const double loading = 0.56, biasing = 0.425, copying = 10.5, masking = 5.74;
@@ -202,8 +203,8 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
 
 static const double block_clocks = 9870, tile_latency = 1830;
 
-/* Of a block that has its multiprocessor to itself, clocks of a tile beside tile_latency, in those that it would take among
- * many: a few warps leave much of it idle. */
+/* Of a block that has its multiprocessor to itself, clocks of a tile beside tile_latency, in those that it would
+ * take among many: a few warps leave much of it idle. */
 static double alone_share(double warps) {
     const double share = 0.75, by_warps = 3.4;
     return share + by_warps / warps;
@@ -237,7 +238,8 @@ static double side_clocks(const struct nh_problem *problem, const struct nh_cuda
     return clocks + walk_clocks(problem, device, extra, true, &walks, work);
 }
 
-/* Launches that own queries and keys overlap: whether blocks of 64 rows, two on a multiprocessor, find room all at once. */
+/* Launches that own queries and keys overlap: whether blocks of 64 rows, two on a multiprocessor, find room all at
+ * once. */
 static bool side_by_side(const struct nh_problem *problem, const struct nh_cuda_device *device) {
     return device->overlaps &&
            problem->batch * problem->heads * problem->tokens <= 64 * device->multiprocessors;

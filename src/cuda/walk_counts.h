@@ -1,5 +1,5 @@
-/* How many tiles the walks of many pairs of shapes visit. Axes are independent, so that what solvers ask for thousands of
- * pairs is made of a few hundred counts of single axes, each found once. */
+/* How many tiles the walks of many pairs of shapes visit. Axes are independent, so that what solvers ask for
+ * thousands of pairs is made of a few hundred counts of single axes, each found once. */
 #ifndef NH_WALK_COUNTS_H
 #define NH_WALK_COUNTS_H
 
@@ -52,8 +52,8 @@ void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *prob
 bool nh_walk_columns_of(const struct nh_walk_counts *counts, const int32_t tile[3],
                         struct nh_walk_columns *columns);
 
-/* Of row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room for more, or
- * no tile of columns. */
+/* Of row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room for
+ * more, or no tile of columns. */
 bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const int32_t part[3],
                      struct nh_walk_rows *found);
 

@@ -14,8 +14,9 @@ enum {
     LEAST_SAMPLES = 7,
     MOST_SAMPLES = 63,
 };
-/* So many times slower than the fastest by estimate: not worth building; by one run: not worth another. On an H200, 95 of 100
- * problems have a candidate within 2 % of the fastest among those estimated at less than 1.24 times the least. */
+/* So many times slower than the fastest by estimate: not worth building; by one run: not worth another. On an H200,
+ * 95 of 100 problems have a candidate within 2 % of the fastest among those estimated at less than 1.24 times the
+ * least. */
 static const double unlikely = 4, hopeless = 10;
 /* Short operations get more than the least number of samples, up to this much time. */
 static const double enough_s = 0.1;

@@ -74,7 +74,8 @@ static bool precedes(const struct survey *survey, int row, int other) {
     return ns < other_ns || (ns == other_ns && row < other);
 }
 
-/* Whether the solver of the least estimate is one of `rows`. Of these, more are asked only if those that were do not say. */
+/* Whether the solver of the least estimate is one of `rows`. Of these, more are asked only if those that were do not
+ * say. */
 static bool prefers(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     uint32_t asked = survey->asked & rows;
     int other = -1;

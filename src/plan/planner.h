@@ -32,8 +32,8 @@ struct nh_ranking {
     int count;
 };
 
-/* By wisdom, if it knows, or by estimate. Asks only as many solvers of the table as that takes. Ties go to the earlier row.
- * UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
+/* By wisdom, if it knows, or by estimate. Asks only as many solvers of the table as that takes. Ties go to the
+ * earlier row. UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
 nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking);
 
 /* Hands every solver's refusal, or each of its candidates, to report. */
@@ -44,8 +44,9 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_rankin
  * are room for. */
 int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity);
 
-/* Builds the first choice that can be built: one that the compiler or the device refuses (COMPILE, DEVICE) gives
- * way to the next, what wisdom chose to the others by estimate, and `failures` tells. If all fail, the status is the first one's and the text joins all. */
+/* Builds the first choice that can be built: one that the compiler or the device refuses (COMPILE, DEVICE) gives way
+ * to the next, what wisdom chose to the others by estimate, and `failures` tells. If all fail, the status is the
+ * first one's and the text joins all. */
 struct nh_built {
     struct nh_operation *operation;
     struct nh_choice choice;

@@ -1,4 +1,5 @@
-/* Remembers rankings: asking every solver for its candidates and their estimates takes up to a tenth of a millisecond. */
+/* Remembers rankings: asking every solver for its candidates and their estimates takes up to a tenth of a
+ * millisecond. */
 #ifndef NH_RANKING_CACHE_H
 #define NH_RANKING_CACHE_H
 

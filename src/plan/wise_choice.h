@@ -11,9 +11,9 @@ struct nh_wise_choice {
     char solver[NH_WISDOM_SOLVER_BYTES], config[NH_CONFIG_BYTES];
 };
 
-/* Goes on to the next slower record, from zeros to the fastest, that names a solver of the request and a config in its
- * words, whether it would propose that today or not. Equal times are decided by names, so that the order of the records does
- * not matter. */
+/* Goes on to the next slower record, from zeros to the fastest, that names a solver of the request and a config in
+ * its words, whether it would propose that today or not. Equal times are decided by names, so that the order of the
+ * records does not matter. */
 void nh_wise_next(const struct nh_request *request, const struct nh_wisdom_key *key,
                   struct nh_wise_choice *wise);
 
