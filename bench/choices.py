@@ -328,7 +328,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
     parser.add_argument("--without", type=Path, metavar="FILE", help="a choices.jsonl; none of its problems is drawn")
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N", help="its K-th of N shares (1/1)")
-    parser.add_argument("--free", type=int, default=5, help="of each head dim, the first whatever kernels they take (5)")
+    parser.add_argument("--free", type=int, default=5, help="of each head dim, so many whatever they take (5)")
     parser.add_argument("--new", type=int, default=12, help="kernels that any other may take beside earlier ones' (12)")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--cut", type=float, default=1.5, help="leave out those estimated so many times slower (1.5)")

@@ -4,16 +4,16 @@
 Problems are samples of the sets `nhood suite paper-1d|2d|3d`, forward and backward. On a GPU the families are those of
 the paper: naive (cuda.naive), gemm (cuda.gemm), fused (what nhood chooses; if that is neither of the fused solvers, the
 fastest of these), and torch's dense attention over all keys, which computes something else, by cuDNN, flash and
-memory-efficient kernels; they need torch and the package nhood (PYTHONPATH=bindings/python in a source tree). A CPU has no naive and no gemm solver: its reference solver is written for exactness and is no
-contender. There, fused (cpu.fused) stands beside unfused (cpu.unfused, the sum of pn and nn forward and of pn, nn and
-twice in backward, without the softmax between them, so that what is said of it is a lower bound) and torch's dense
-attention.
+memory-efficient kernels; they need torch and the package nhood (PYTHONPATH=bindings/python in a source tree). A CPU has
+no naive and no gemm solver: its reference solver is written for exactness and is no contender. There, fused
+(cpu.fused) stands beside unfused (cpu.unfused, the sum of pn and nn forward and of pn, nn and twice in backward,
+without the softmax between them, so that what is said of it is a lower bound) and torch's dense attention.
 
 Results are appended to DIR/study.jsonl, one line each; a command that is repeated goes on where it was, and one that is
 interrupted loses at most what is under way. DIR/study.md and DIR/*.png are made of that file's lines of this device and
 commit; --report only makes them anew, of all its lines, and needs no device. Problems come in an order of their own (by
-CRC), so that any budget gives a fair sample. Times are medians: on a CPU, of nhood by `nhood bench`; on a GPU, of turns in
-which all contenders take part. torch and matplotlib are used where they are installed.
+CRC), so that any budget gives a fair sample. Times are medians: on a CPU, of nhood by `nhood bench`; on a GPU, of turns
+in which all contenders take part. torch and matplotlib are used where they are installed.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def group_of(text: str) -> tuple[str, int]:
 def measure_all(
     records: Records, work: list[tuple[str, str]], study: Any, at_once: int, budget_s: float, command: str
 ) -> None:
-    """`study` has contenders, each with its operations, and measures what is missing of `at_once` problems at a time."""
+    """`study` has contenders, each with its operations; of `at_once` problems at a time what is missing is measured."""
     end = time.monotonic() + budget_s
     for first in range(0, len(work), at_once):
         pairs = [
@@ -303,21 +303,21 @@ def open_study(tool: Tool, turns: int, dense_gflop: Optional[float]) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="by its name in 'nhood info' (cpu)")
-    parser.add_argument("--threads", type=int, help="CPU threads (all); GPU: processes that get problems ready (all but 2)")
+    parser.add_argument("--threads", type=int, help="CPU threads (all); GPU: processes that prepare (all but 2)")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="only these, such as naive and gemm (all)")
     parser.add_argument("--forward", action="store_true", help="leave out backward passes")
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--sample", type=int, default=200, help="problems of each rank (200)")
-    parser.add_argument("--skip", type=int, default=0, help="of these, leave out so many, that another run measures (0)")
+    parser.add_argument("--skip", type=int, default=0, help="of these, leave out so many: another run has them (0)")
     share = "of the problems, the K-th of N shares, for as many GPUs (1/1)"
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N", help=share)
     parser.add_argument("--budget", type=float, default=600, help="seconds after which nothing more is begun (600)")
     parser.add_argument("--most-gflop", type=float, help="leave out problems with more operations")
-    parser.add_argument("--dense-gflop", type=float, help="leave out dense attention with more (CPU: 20; GPU: no limit)")
+    parser.add_argument("--dense-gflop", type=float, help="leave out dense attention of more (CPU: 20; GPU: none)")
     parser.add_argument("--min-time", type=float, default=0.1, help="CPU: seconds of timing per result (0.1)")
     parser.add_argument("--turns", type=int, default=3, help="GPU: turns that all contenders of a problem take (3)")
-    parser.add_argument("--tune", type=float, default=0, help="seconds of tuning per result of nhood (0: estimates choose)")
+    parser.add_argument("--tune", type=float, default=0, help="seconds of tuning per result (0: estimates choose)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
     parser.add_argument("--report", action="store_true", help="only write tables and plots of all results in DIR")

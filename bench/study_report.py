@@ -82,7 +82,7 @@ class Times:
             peaks[dtype] = max(peaks[dtype], line.get("peak_flops_per_s") or 0)
         self.ns: dict[tuple[str, str, str], float] = {}
         self.solver: dict[tuple[str, str, str], str] = {}
-        self.least_ns: dict[tuple[str, str, str], float] = {}  # the same; where dense attention was left out, at the peak
+        self.least_ns: dict[tuple[str, str, str], float] = {}  # where it was left out, at the peak
         for line in lines:
             op, rest = line["problem"].split(":", 1)
             key, peak = (rest, line["contender"], op), peaks[rest.split(":")[0]]
@@ -230,7 +230,8 @@ def plot_roofline(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: s
         points[line["contender"]].append((line["flops_per_s"] / line["bytes_per_s"], line["flops_per_s"]))
     for name, found in points.items():
         axes.plot(*zip(*found), ".", color=COLORS[name], label=name)
-    peak, copy = (max((line[key] or 0 for line in lines), default=0) for key in ("peak_flops_per_s", "copy_bytes_per_s"))
+    ceilings = "peak_flops_per_s", "copy_bytes_per_s"
+    peak, copy = (max((line[key] or 0 for line in lines), default=0) for key in ceilings)
     if peak and copy:
         xs = sorted({x for found in points.values() for x, _ in found} | {peak / copy})
         axes.plot(xs, [min(peak, x * copy) for x in xs], color="black", linewidth=1, label="roof")
