@@ -272,9 +272,10 @@ def write_plots(lines: list[dict[str, Any]], where: Where, folder: Path) -> None
             plot(each, times, lines, dtype)
             each.set_title(dtype)
         labels = {label: handle for each in axes[0] for handle, label in zip(*each.get_legend_handles_labels())}
-        figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=2 * len(dtypes), fontsize="small")
+        columns = 2 + len(dtypes)
+        figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=columns, fontsize="small")
         figure.suptitle(f"{where.description}; driver {where.driver}; commit {where.commit}", fontsize="small")
-        figure.tight_layout(rect=(0, 0.14, 1, 1))
+        figure.tight_layout(rect=(0, 0.02 + 0.04 * math.ceil(len(labels) / columns), 1, 1))
         figure.savefig(folder / f"{name}.png", dpi=120)
         pyplot.close(figure)
 
