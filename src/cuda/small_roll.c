@@ -75,8 +75,9 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
     int64_t item = shape->rows[first];
+    /* an axis shorter than an item has nothing to roll, nor gaps between its planes */
     if (problem->rank == 1 || item == 1 || item != shape->subtile[first] ||
-        (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
+        item > shape->halo[first] || (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
     int64_t slot_rows = item * lines * shape->halo[2];

@@ -29,9 +29,9 @@ def call(case, arrays):
     return nt.neighborhood_attention(**arrays, **case.axes, scale=case.scale, return_lse=True)
 
 
-def near(got, expected, roundings, dtype):
+def near(got, expected, roundings, dtype, scale=1):
     assert got.device.type == "cuda"
-    assert_near(got.detach().double().cpu().numpy(), expected.detach().numpy(), roundings, dtype, scale=1)
+    assert_near(got.detach().double().cpu().numpy(), expected.detach().numpy(), roundings, dtype, scale)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -47,8 +47,10 @@ def test_attention(case, dtype):
     exact_gradients = torch.autograd.grad(
         (exact_out, exact_lse), tuple(exact.values()), (d_out.double().cpu(), d_lse.double().cpu())
     )
-    for got, expected in zip(gradients, exact_gradients):
-        near(got, expected, 64, dtype)
+    for name, got, expected in zip(arrays, gradients, exact_gradients):
+        # all queries add to the gradients of extra tokens, which are less than their parts
+        parts = lse.numel() if name.startswith("additional") and dtype == "float32" else 1
+        near(got, expected, 64, dtype, scale=parts**0.5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
