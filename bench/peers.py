@@ -344,6 +344,11 @@ def row(problem: Problem, contenders: list[Contender], peers: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def number_of(device: torch.device) -> int:
+    """What the library calls it."""
+    return _plans.current_context().cuda_devices[device.index or 0] if device.type == "cuda" else _plans.CPU
+
+
 def read_suite(path: Path) -> list[str]:
     lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
     return [line for line in lines if line]
@@ -360,7 +365,7 @@ def main() -> None:
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit("torch sees no CUDA device")
-    number = _plans.current_context().cuda_devices[device.index or 0] if device.type == "cuda" else _plans.CPU
+    number = number_of(device)
     texts = list(options.problems)
     try:
         if options.suite or not texts:

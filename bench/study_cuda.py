@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 from nhood import _library as c
 from nhood import _plans
-from peers import Clock, Contender, race
+from peers import Clock, Contender, number_of, race
 from study_report import Problem, Result
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -219,10 +219,6 @@ def _begin(name: str, *options: Any) -> None:
     warnings.filterwarnings("ignore", message=".*attention.*")
     device = torch.device(name)
     _study = CudaStudy(device, number_of(device), *options)
-
-
-def number_of(device: torch.device) -> int:
-    return _plans.current_context().cuda_devices[device.index or 0]
 
 
 def _measure(asked: list[tuple[str, str]]) -> list[tuple[str, str, Result]]:
