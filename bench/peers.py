@@ -37,7 +37,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 SUITE = Path(__file__).with_name("suites") / "cuda.txt"
 FLUSH_BYTES = 2 << 30  # beyond any L2, and half a millisecond: an operation is launched while that goes on
-SHORT_MS, REPEATS = 5.0, 10  # calls shorter than this are repeated in each turn
+FULL_MS, CALLS = 50.0, 10  # a turn is as many calls as take that long, but so many at most
 LARGEST_ERROR = 0.03  # of the largest value, between two ways to the same result in bf16
 
 c.lib.nhood_problem_cost.argtypes = [ctypes.POINTER(c.Problem), ctypes.c_void_p, ctypes.c_void_p]
@@ -312,16 +312,16 @@ class Clock:
         return self.start.elapsed_time(self.end)
 
 
-def race(contenders: list[Contender], clock: Clock, turns: int) -> None:
-    for turn in range(-1, turns):  # one call to warm up
+def race(
+    contenders: list[Contender], clock: Clock, turns: int, full_ms: float = FULL_MS, most_calls: int = CALLS
+) -> None:
+    for each in contenders:
+        clock.time(each.call)  # to warm up
+    for _ in range(turns):
         for each in contenders:
             samples = [clock.time(each.call)]
-            if turn < 0:
-                continue
-            if samples[0] >= SHORT_MS:  # or another process's work came between
-                samples.append(clock.time(each.call))
-            if min(samples) < SHORT_MS:
-                samples += [clock.time(each.call) for _ in range(REPEATS - len(samples))]
+            calls = min(most_calls, math.ceil(full_ms / samples[0]))
+            samples += [clock.time(each.call) for _ in range(calls - 1)]
             each.turns.append(statistics.median(samples))
 
 

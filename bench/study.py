@@ -223,7 +223,7 @@ def take_share(groups: Mapping[Any, Sized], share: tuple[int, int]) -> set[Any]:
 
 
 def keep_share(suites: list[list[str]], share: tuple[int, int]) -> list[list[str]]:
-    """By ranks and head dims: those of two shares have no kernels in common."""
+    """By ranks, head dims and whether they are dilated: those of two shares have hardly a kernel in common."""
     groups = defaultdict(list)
     for suite in suites:
         for text in suite:
@@ -232,9 +232,9 @@ def keep_share(suites: list[list[str]], share: tuple[int, int]) -> list[list[str
     return [[text for text in suite if group_of(text) in mine] for suite in suites]
 
 
-def group_of(text: str) -> tuple[str, int]:
-    sizes, lengths = text.split(":")[:2]
-    return sizes.partition("d")[2], lengths.count("x") + 1
+def group_of(text: str) -> tuple[str, int, bool]:
+    sizes, lengths, _, *dilation = text.split(":")
+    return sizes.partition("d")[2], lengths.count("x") + 1, bool(dilation)
 
 
 def measure_all(

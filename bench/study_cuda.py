@@ -33,6 +33,7 @@ DENSE = {
 FUSED = ("fused90", "joint90", "split90", "small", "short", "fused80", "split80")
 UNFUSED = ("gemm", "naive")
 CONTENDERS = {name: ("fwd", "bwd") for name in ("fused", *UNFUSED, *DENSE)}
+FULL_MS, CALLS = 2.0, 5  # of a turn: thousands of problems are to be timed, and of three turns one may be spoilt
 
 
 class Plan:
@@ -123,14 +124,12 @@ class CudaStudy:
         dense_gflop: float = math.inf,
         tune_s: float = 0,
         alone: Any = None,
-        ceilings: Optional[dict[str, Result]] = None,
     ) -> None:
-        """alone: a lock, held while the clock runs; ceilings: what measure_ceilings found"""
+        """alone: a lock, held while the clock runs"""
         self.device, self.number, self.turns = device, number, turns
         self.dense_gflop, self.tune_s = dense_gflop, tune_s
         self.alone = alone or contextlib.nullcontext()
         self.clock = Clock(device)
-        self.ceilings = ceilings or measure_ceilings(number)
 
     def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
         """Yields each pair with its result, those of one problem after each other."""
@@ -177,7 +176,7 @@ class CudaStudy:
                 else:
                     racing.append((name, entered))
             with self.alone:
-                race([each for _, entered in racing for each in entered], self.clock, self.turns)
+                race([each for _, entered in racing for each in entered], self.clock, self.turns, FULL_MS, CALLS)
             for name, entered in racing:
                 yield text, name, self.result(text, min(entered, key=lambda each: each.ms))
 
@@ -197,15 +196,16 @@ class CudaStudy:
 
     def result(self, text: str, contender: Contender) -> Result:
         ns = contender.ms * 1e6
+        timed = {"median_ns": ns, "turns_ns": [round(ms * 1e6) for ms in contender.turns]}
         solver, _, config = contender.name.partition(" ")
         if solver == "torch":
             flops = Problem.parse(text).dense_flops
-            return {"median_ns": ns, "flops_per_s": flops * 1e9 / ns, "solver": contender.name}
+            return {**timed, "flops_per_s": flops * 1e9 / ns, "solver": contender.name}
         problem, flops, size = c.Problem(), ctypes.c_double(), ctypes.c_double()
         c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(problem)))
         c.check(c.lib.nhood_problem_cost(problem, ctypes.byref(flops), ctypes.byref(size)))
         rates = {"flops_per_s": flops.value * 1e9 / ns, "bytes_per_s": size.value * 1e9 / ns}
-        return {"median_ns": ns, "solver": solver, "config": config, **rates, **self.ceilings[text.split(":")[1]]}
+        return {**timed, "solver": solver, "config": config, **rates}
 
 
 # ---- many processes ----
@@ -226,21 +226,26 @@ def _measure(asked: list[tuple[str, str]]) -> list[tuple[str, str, Result]]:
 
 
 class Workers:
-    """As CudaStudy, by many processes; problems are done when they are done, in no order."""
+    """As CudaStudy, by many processes; problems are done when they are done, in no order. What nhood's results are
+    held against, the device's ceilings, stands in them, too."""
 
     contenders = CONTENDERS
 
     def __init__(self, count: int, device: str, *options: Any) -> None:
-        """options: of CudaStudy, but for the lock and the ceilings"""
+        """options: of CudaStudy, but for the lock"""
         context = multiprocessing.get_context("spawn")
-        options += (context.Lock(), measure_ceilings(number_of(torch.device(device))))
-        self.pool = ProcessPoolExecutor(count, context, _begin, (device, *options))
+        self.pool = ProcessPoolExecutor(count, context, _begin, (device, *options, context.Lock()))
+        for _ in range(count):
+            self.pool.submit(int)  # they begin, which takes seconds, while the device is measured
+        self.ceilings = measure_ceilings(number_of(torch.device(device)))
 
     def measure(self, asked: list[tuple[str, str]]) -> Iterator[tuple[str, str, Result]]:
         made = [self.pool.submit(_measure, pairs) for pairs in by_problem(asked).values()]
         try:
             for one in as_completed(made):
-                yield from one.result()
+                for text, name, result in one.result():
+                    known = self.ceilings[text.split(":")[1]] if "bytes_per_s" in result else {}
+                    yield text, name, {**result, **known}
         finally:
             for one in made:
                 one.cancel()

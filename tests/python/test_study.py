@@ -154,9 +154,9 @@ def test_shares_are_whole_groups_of_about_one_size():
     groups = {"a": range(7), "b": range(4), "c": range(2), "d": range(2)}
     shares = [study.take_share(groups, (number, 2)) for number in (1, 2)]
     assert shares == [{"a"}, {"b", "c", "d"}]
-    suites = [[A, "b1h1d64:64:w7", B], [PLANE]]
+    suites = [[A, B, "b2h1d32:99:w9"], [PLANE]]
     kept = [study.keep_share(suites, (number, 3)) for number in (1, 2, 3)]
-    assert kept == [[[A, B], []], [["b1h1d64:64:w7"], []], [[], [PLANE]]]
+    assert kept == [[[A, "b2h1d32:99:w9"], []], [[B], []], [[], [PLANE]]]
     assert study.keep_share(suites, study.share_of("1/1")) == suites
     for wrong in ("0/2", "3/2", "1"):
         with pytest.raises(ValueError):

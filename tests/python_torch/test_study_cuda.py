@@ -43,22 +43,18 @@ def test_fused_is_a_fused_solver_even_where_another_is_chosen(monkeypatch, chose
     assert study.plans(TEXT, "split90") == {"absent": "no solver takes it: only the backward pass"}
 
 
-def without_ceilings(device):
-    return {"f16": {}}
-
-
 @pytest.mark.skipif(not GPUS, reason="needs a CUDA device, or tests/emulator in its place")
-def test_a_small_study(monkeypatch):
+def test_a_small_study():
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")  # the emulator computes in host memory
-    if device.type == "cpu":
-        monkeypatch.setattr(study_cuda, "measure_ceilings", without_ceilings)
-    study = study_cuda.CudaStudy(device, GPUS[0], turns=1)
+    study = study_cuda.CudaStudy(device, GPUS[0], turns=3)
     texts = (TEXT, TEXT.replace("fwd", "bwd"))
     asked = [(text, name) for text in texts for name in ("fused", "naive", "gemm", "dense flash", "dense cuDNN")]
     found = {(text, name): result for text, name, result in study.measure(asked)}
     assert found.keys() == set(asked)
     for (text, name), result in found.items():
         assert ("median_ns" in result) != ("absent" in result)
+        if "median_ns" in result:
+            assert sorted(result["turns_ns"])[1] == round(result["median_ns"])
         if not name.startswith("dense"):
             solver = result["solver"].removeprefix("cuda.")
             assert solver == name or name == "fused" and solver in study_cuda.FUSED
@@ -70,13 +66,14 @@ def test_a_small_study(monkeypatch):
 
 
 class NoStudy:
-    """In a worker: what it was asked, with the worker's options."""
+    """In a worker: results of what it was asked, forward by nhood and backward by torch."""
 
     def __init__(self, *options):
         self.options = options
 
     def measure(self, asked):
-        yield from ((*pair, {"median_ns": 1}) for pair in asked)
+        for text, name in asked:
+            yield text, name, {"median_ns": 1, **({"bytes_per_s": 2} if text.startswith("fwd:") else {})}
 
 
 def begin(*options):
@@ -86,11 +83,13 @@ def begin(*options):
 def test_workers_measure_everything_once(monkeypatch):
     monkeypatch.setattr(study_cuda, "_begin", begin)
     monkeypatch.setattr(study_cuda, "number_of", lambda device: 0)
-    monkeypatch.setattr(study_cuda, "measure_ceilings", without_ceilings)
+    monkeypatch.setattr(study_cuda, "measure_ceilings", lambda device: {"f16": {"peak_flops_per_s": 3}})
     workers = study_cuda.Workers(2, "cuda:0", 1, math.inf, 0)
     asked = [(f"{op}:f16:b{batch}h1d32:64:w7", "fused") for batch in range(1, 6) for op in ("fwd", "bwd")]
     found = list(workers.measure(asked))
     assert sorted((text, name) for text, name, _ in found) == sorted(asked)
+    for text, _, result in found:
+        assert result.get("peak_flops_per_s") == (3 if text.startswith("fwd:") else None)
     stopped = workers.measure(asked)
     next(stopped)
     stopped.close()
