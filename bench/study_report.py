@@ -19,6 +19,8 @@ DENSE = ("dense", "dense cuDNN", "dense flash", "dense efficient")
 COMPARISONS = [("gemm", "naive"), ("fused", "naive"), ("fused", "gemm"), ("fused", "unfused")]
 COMPARISONS += [("fused", name) for name in DENSE]
 DTYPES = ("f16", "bf16", "f32")
+RANKS = {1: "1-D", 2: "2-D", 3: "3-D", 0: "all ranks"}
+KINDS = [(dtype, rank) for dtype in DTYPES for rank in RANKS]
 COLORS = {name: f"C{i}" for i, name in enumerate(("naive", "gemm", "unfused", "fused", *DENSE))}
 TEXT = re.compile(r"(\w+):(f16|bf16|f32):b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d([\dx]+))?")
 
@@ -105,13 +107,13 @@ class Times:
         bounded = faster = 0
         for problem in self.problems:
             one, least = self.ms(problem, pair[0], ops), self.ms(problem, pair[1], ops, least=True)
-            if kind(problem) == (dtype, rank) and one and least and not self.ms(problem, pair[1], ops):
+            if is_of_kind(problem, dtype, rank) and one and least and not self.ms(problem, pair[1], ops):
                 bounded += 1
                 faster += one < least
         return bounded, faster
 
     def speedups(self, pair: tuple[str, str], ops: tuple[str, ...], dtype: str, rank: int) -> list[float]:
-        return [ratio for problem, ratio, *_ in self.ratios(pair, ops) if kind(problem) == (dtype, rank)]
+        return [ratio for problem, ratio, *_ in self.ratios(pair, ops) if is_of_kind(problem, dtype, rank)]
 
     def ratios(self, pair: tuple[str, str], ops: tuple[str, ...]) -> Iterator[tuple[str, float, float, float]]:
         """problem, speed-up, time of the one, of the baseline"""
@@ -121,9 +123,10 @@ class Times:
                 yield problem, baseline / one, one, baseline
 
 
-def kind(problem: str) -> tuple[str, int]:
-    dtype, _, lengths = problem.split(":")[:3]
-    return dtype, lengths.count("x") + 1
+def is_of_kind(problem: str, dtype: str, rank: int) -> bool:
+    """rank: 0 for any"""
+    own, _, lengths = problem.split(":")[:3]
+    return own == dtype and rank in (0, lengths.count("x") + 1)
 
 
 def improvement(times: Times, *which: Any) -> str:
@@ -145,40 +148,71 @@ def share(times: Times, *which: Any) -> str:
 
 
 def table(times: Times, cell: Any) -> list[str]:
-    pairs = [pair for pair in COMPARISONS if any(times.speedups(pair, ("fwd",), *k) for k in all_kinds())]
+    pairs = [pair for pair in COMPARISONS if any(times.speedups(pair, ("fwd",), *k) for k in KINDS)]
     head = ["", *(f"{one} over {baseline}" for one, baseline in pairs)]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for pass_name, ops in PASSES.items():
-        for dtype, rank in all_kinds():
+        for dtype, rank in KINDS:
             cells = [cell(times, pair, ops, dtype, rank) for pair in pairs]
             if set(cells) - {"–"}:
-                lines.append(f"| {dtype}, {pass_name}, {rank}-D | " + " | ".join(cells) + " |")
+                lines.append(f"| {dtype}, {pass_name}, {RANKS[rank]} | " + " | ".join(cells) + " |")
     return lines
 
 
-def all_kinds() -> list[tuple[str, int]]:
-    return [(dtype, rank) for dtype in DTYPES for rank in (1, 2, 3)]
+@dataclass(frozen=True)
+class Loss:
+    """A comparison in which fused is slower."""
+
+    text: str
+    """of the problem, without its operation"""
+    pass_name: str
+    solvers: str
+    ms: float
+    other: str
+    other_ms: float
+
+    @property
+    def speedup(self) -> float:
+        return self.other_ms / self.ms
 
 
-def exceptions(times: Times) -> list[str]:
+def losses(times: Times) -> list[Loss]:
+    """The worst first."""
     found = []
     for pass_name, ops in PASSES.items():
         for pair in COMPARISONS[1:]:
-            found += [(*each, pass_name, ops, pair[1]) for each in times.ratios(pair, ops) if each[1] < 1]
-    found.sort(key=lambda each: each[1])
-    lines = [f"{len(found)} comparisons where fused is slower" + (", the worst first:" if found else ".")]
+            for text, ratio, ms, other_ms in times.ratios(pair, ops):
+                if ratio < 1:
+                    solvers = ", ".join(dict.fromkeys(times.solver[text, "fused", op] for op in ops))
+                    found.append(Loss(text, pass_name, solvers, ms, pair[1], other_ms))
+    return sorted(found, key=lambda loss: loss.speedup)
+
+
+def markdown_table(titles: tuple[str, ...], rows: list[str]) -> list[str]:
+    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *rows] if rows else ["None."]
+
+
+def loss_counts(found: list[Loss]) -> list[str]:
+    groups = defaultdict(list)
+    for loss in found:
+        groups[loss.text.split(":")[0], loss.pass_name, loss.other, loss.solvers].append(loss.speedup)
+    rows = [
+        f"| {' | '.join(group)} | {len(speedups)} | {min(speedups):.2f} |"
+        for group, speedups in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+    return markdown_table(("dtype", "pass", "other", "fused by", "problems", "worst speed-up"), rows)
+
+
+def exceptions(found: list[Loss]) -> list[str]:
+    rows = []
+    for loss in found:
+        problem = Problem.parse(f"fwd:{loss.text}")
+        cells = [f"`{loss.text}`", problem.tokens, problem.group_tokens, math.prod(problem.window), loss.pass_name]
+        cells += [loss.solvers, f"{loss.ms:.4g}", loss.other, f"{loss.other_ms:.4g}", f"{loss.speedup:.2f}"]
+        rows.append(f"| {' | '.join(map(str, cells))} |")
     titles = ("problem", "tokens", "in a dilation group", "in a window")
     titles += ("pass", "by", "fused, ms", "other", "its ms", "speed-up")
-    if found:
-        lines += ["", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for text, ratio, one, baseline, pass_name, ops, other in found:
-        problem = Problem.parse(f"fwd:{text}")
-        sizes = f"{problem.tokens} | {problem.group_tokens} | {math.prod(problem.window)}"
-        solvers = ", ".join(dict.fromkeys(times.solver[text, "fused", op] for op in ops))
-        lines.append(
-            f"| `{text}` | {sizes} | {pass_name} | {solvers} | {one:.4g} | {other} | {baseline:.4g} | {ratio:.2f} |"
-        )
-    return lines
+    return [f"Comparisons where fused is slower, the worst first: {len(found)}.", "", *markdown_table(titles, rows)]
 
 
 def absences(lines: list[dict[str, Any]]) -> list[str]:
@@ -188,6 +222,7 @@ def absences(lines: list[dict[str, Any]]) -> list[str]:
 
 def report(lines: list[dict[str, Any]], where: Where) -> str:
     times = Times(lines)
+    found = losses(times)
     commands = sorted({line["command"] for line in lines})
     others = sorted({line["solver"] for line in lines if line.get("solver", "").startswith("torch")})
     origin = f"{where.description}; driver {where.driver}; commit {where.commit}" + "".join(f"; {o}" for o in others)
@@ -204,7 +239,10 @@ def report(lines: list[dict[str, Any]], where: Where) -> str:
         table(times, share),
         ["## Exceptions"],
         origin,
-        exceptions(times),
+        exceptions(found),
+        ["## Solvers of exceptions"],
+        origin,
+        loss_counts(found),
         ["## Not measured"],
         absences(lines),
     ]
@@ -214,7 +252,7 @@ def report(lines: list[dict[str, Any]], where: Where) -> str:
 def plot_speedups(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: str) -> None:
     for number, pair in enumerate(COMPARISONS):
         for ops, style in zip(PASSES.values(), ("-", "--")):
-            ratios = sorted(sum((times.speedups(pair, ops, dtype, rank) for rank in (1, 2, 3)), []))
+            ratios = sorted(times.speedups(pair, ops, dtype, 0))
             if ratios:
                 shares = [100 * (place + 0.5) / len(ratios) for place in range(len(ratios))]
                 label = f"{pair[0]} over {pair[1]}" + (", fwd + bwd" if style == "--" else "")

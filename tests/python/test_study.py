@@ -51,7 +51,7 @@ def test_improvement_and_share_by_hand():
     # only A was measured both ways: 10 ms against 10 ms
     assert table["f16, forward + backward, 1-D"]["fused over naive"] == "0 (0 … 0)"
     assert table["f16, forward + backward, 1-D"]["gemm over naive"] == "–"
-    assert not any("2-D" in name for name in table)
+    assert table["f16, forward, all ranks"] == forward and not any("2-D" in name for name in table)
     shares = rows(markdown, "Share")["f16, forward, 1-D"]
     assert shares["gemm over naive"] == "50.0 % of 2" and shares["fused over naive"] == "100.0 % of 2"
     assert shares["fused over dense flash"] == "0.0 % of 1"
@@ -94,9 +94,11 @@ def test_exceptions_absences_and_origin():
     slower = rows(markdown, "Exceptions")
     assert list(slower) == [f"`f16:{B}`"]
     assert list(slower[f"`f16:{B}`"].values()) == ["128", "64", "9", "forward", "fused", "2", "dense flash", "1", "0.50"]
+    counts = rows(markdown, "Solvers of exceptions")["f16"]
+    assert list(counts.values()) == ["forward", "dense flash", "fused", "1", "0.50"]
     assert "- naive: 1 × no memory" in markdown
-    assert markdown.count("made-up GPU; driver 1.2; commit abc123") == 3
-    assert markdown.count("`the command`") == 3
+    assert markdown.count("made-up GPU; driver 1.2; commit abc123") == 4
+    assert markdown.count("`the command`") == 4
 
 
 def test_unfused_is_the_sum_of_its_operators():
