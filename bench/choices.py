@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -42,6 +42,7 @@ FIRST_LAUNCH = {"cuda.small": 7, "cuda.split80": 7, "cuda.split90": 6}  # knobs 
 MOST_OF_SUITE = 2448  # all of the smallest
 CONTENDER = "choices"
 LIMITS = (1.02, 1.05, 1.10, 1.15)
+EXCEPTION = 1.10  # times slower
 MOST_EXCEPTIONS = 60
 
 Kernels = set[tuple[Any, ...]]  # what they are made of
@@ -273,9 +274,9 @@ def by_rank(lines: list[Result], choices: dict[str, int]) -> dict[str, list[floa
         ratio = behind(line, choices[line["problem"]])
         if ratio:
             op = "forward" if line["problem"].startswith("fwd") else "backward"
-            groups[f"{rank_of(line['problem'])}-D"].append(ratio)
-            groups[f"{rank_of(line['problem'])}-D, {op}"].append(ratio)
-            groups["all"].append(ratio)
+            for group in (f"{rank_of(line['problem'])}-D", "all"):
+                groups[group].append(ratio)
+                groups[f"{group}, {op}"].append(ratio)
     return dict(sorted(groups.items()))
 
 
@@ -293,16 +294,29 @@ def errors(lines: list[Result]) -> list[str]:
     return [*rows, ""]
 
 
-def exceptions(lines: list[Result]) -> list[str]:
-    worst = sorted(((behind(line, 0) or 0, line) for line in lines), key=lambda pair: -pair[0])
+def exceptions(lines: list[Result]) -> list[tuple[float, Result, list[Any], list[Any]]]:
+    """How many times slower the choice is, the line, the choice and the fastest candidate; the worst first."""
+    found = []
+    for line in lines:
+        ratio = behind(line, 0)
+        if ratio and ratio > EXCEPTION:
+            fastest = min(timed(line), key=lambda candidate: candidate[3])
+            found.append((ratio, line, line["candidates"][0], fastest))
+    return sorted(found, key=lambda exception: -exception[0])
+
+
+def count_exceptions(found: list[tuple[float, Result, list[Any], list[Any]]]) -> list[str]:
+    counts = Counter((*line["problem"].split(":")[:2], chosen[0], best[0]) for _, line, chosen, best in found)
+    rows = [f"| {' | '.join(kind)} | {count} |" for kind, count in counts.most_common()]
+    return ["| op | dtype | chosen | fastest | problems |", "|---|---|---|---|---|", *rows, ""]
+
+
+def list_exceptions(found: list[tuple[float, Result, list[Any], list[Any]]]) -> list[str]:
     titles = ("problem", "slower", "chosen", "estimate, us", "time, us", "fastest", "estimate, us", "time, us")
     rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for ratio, line in worst[:MOST_EXCEPTIONS]:
-        if ratio <= 1.10:
-            break
-        chosen, best = line["candidates"][0], min(timed(line), key=lambda candidate: candidate[3])
+    for ratio, line, *both in found[:MOST_EXCEPTIONS]:
         cells = [f"`{line['problem']}`", f"{100 * (ratio - 1):.0f} %"]
-        for solver, config, estimate_ns, median_ns, _ in (chosen, best):
+        for solver, config, estimate_ns, median_ns, _ in both:
             cells += [f"{solver} `{config}`", f"{estimate_ns / 1e3:.1f}", f"{median_ns / 1e3:.1f}"]
         rows.append(f"| {' | '.join(cells)} |")
     return [*rows, ""]
@@ -318,7 +332,8 @@ def write_report(lines: list[Result], where: Where, folder: Path) -> None:
     measured = {line["problem"]: line["measured"] for line in lines}
     if any(choice >= 0 for choice in measured.values()):
         text += table("choice by MEASURE", by_rank(lines, measured))
-    text += errors(lines) + exceptions(lines)
+    found = exceptions(lines)
+    text += errors(lines) + count_exceptions(found) + list_exceptions(found)
     (folder / "choices.md").write_text("\n".join(text))
 
 

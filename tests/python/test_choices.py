@@ -32,8 +32,10 @@ def test_report(tmp_path):
     by_estimate, by_measure = text.split("| choice by MEASURE")
     assert "| 1-D | 2 | 50.0 % | 50.0 % | 100.0 % | 100.0 % | +4.5 % | +9.0 % |" in by_estimate
     assert "| all | 3 | 33.3 % | 33.3 % | 66.7 % | 66.7 % | +9.0 % | +30.0 % |" in by_estimate
+    assert "| all, forward | 2 | 50.0 % | 50.0 % | 50.0 % | 50.0 % | +15.0 % | +30.0 % |" in by_estimate
     assert "| all | 2 | 50.0 % | 50.0 % | 50.0 % | 50.0 % | +15.0 % | +30.0 % |" in by_measure
     assert "3-D" not in text
+    assert "| fwd | f16 | cuda.fused90 | cuda.fused90 | 1 |" in text
     assert text.count("| 30 % |") == 1 and "| 9 % |" not in text  # only exceptions beyond a tenth are listed
 
 
