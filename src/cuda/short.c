@@ -2,9 +2,10 @@
  *
  * Groups of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not worth
  * a walk. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16 queries at a time
- * with the rows that these see: see kernels/short.cuh. One launch. f16 and bf16, head dims up to 128; no bias, no extra
+ * with the rows that these see: see kernels/short.cuh. One launch. f32, f16 and bf16, head dims up to 128; no bias, no extra
  * tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
 #include "cuda_solvers.h"
+#include "dtype.h"
 #include "launch.h"
 #include "load.h"
 #include "short_backward.h"
@@ -25,13 +26,14 @@ static int64_t part_rows(const struct nh_short_shape *shape, int64_t parts) {
 /* Sums of warps that are not the first of their strip: struct nh_work of the kernel. */
 static int64_t share_bytes(const struct nh_problem *problem, const int32_t *value) {
     int64_t others = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
-    return others * 32 * 16 * (2 * nh_ceil_div(problem->dim_v, 16) + 1);
+    return others * 32 * 16 * (nh_short_sums(problem, problem->dim_v) + 1);
 }
 
 static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
                                const int32_t *value) {
     enum { ITEM_BYTES = 80, WORD_BYTES = 4 };
-    int64_t key = nh_short_row_bytes(problem->dim), value_row = nh_short_row_bytes(problem->dim_v);
+    int64_t key = nh_short_row_bytes(problem, problem->dim);
+    int64_t value_row = nh_short_row_bytes(problem, problem->dim_v);
     int64_t stages = value[NH_SHORT_STAGES], places = stages + 1;
     int64_t stage = shape->rows * (key + value_row + WORD_BYTES) +
                     part_rows(shape, value[NH_SHORT_PARTS]) * nh_max(key, value_row);
@@ -39,10 +41,12 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh
            places * (ITEM_BYTES + nh_short_group_bytes(shape, FORWARD_ORIGINS));
 }
 
-/* Operands, scores and sums of a thread, and what addresses and masks take. */
+/* Operands, scores and sums of a thread, and what addresses and masks take. Operands of f32 are mostly read where they are
+ * needed, and split. */
 static int64_t registers_of(const struct nh_problem *problem) {
-    int64_t steps = nh_ceil_div(problem->dim, 16), steps_v = nh_ceil_div(problem->dim_v, 16);
-    return nh_ceil_div(4 * steps + 8 * steps_v + 72, 8) * 8;
+    int64_t sums = 4 * nh_short_sums(problem, problem->dim_v);
+    int64_t queries = 2 * nh_short_sums(problem, problem->dim);
+    return nh_ceil_div(sums + (problem->dtype == NHOOD_DTYPE_F32 ? 112 : queries + 72), 8) * 8;
 }
 
 static int64_t residents_by_registers(const struct nh_problem *problem, int64_t warps) {
@@ -104,10 +108,14 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
  * more. */
 static double strip_instructions(const struct nh_problem *problem,
                                  const struct nh_short_shape *shape, const int32_t *value) {
-    const double strip = 389, piece = 10.7, masks = 22.3, step = 10, spilling = 3.93;
-    double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
+    const double strip = 389, piece = 10.7, masks = 22.3, spilling = 3.93;
+    double step = problem->dtype != NHOOD_DTYPE_F32        ? 10
+                  : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 30
+                                                           : 60;
+    double steps =
+        (double)(nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v)) / 2;
     double split = value[NH_SHORT_SPLIT], had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
-    double sums = split > 1 ? 8 * (double)nh_ceil_div(problem->dim_v, 16) : 0;
+    double sums = split > 1 ? 4 * (double)nh_short_sums(problem, problem->dim_v) : 0;
     double lacking = fmax(0, 1 - had / ((double)registers_of(problem) + sums));
     double of_piece = step * steps + piece + (contiguous(problem, shape) ? 0 : masks);
     return (1 + spilling * lacking) * (strip + shape->columns / 16 * of_piece / split);
@@ -127,7 +135,8 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
     double warps = value[NH_SHORT_WARPS], split = value[NH_SHORT_SPLIT];
     double stages = value[NH_SHORT_STAGES], rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
     double strip = strip_instructions(problem, shape, value);
-    double bytes = 2 * (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows) *
+    double bytes = (double)nh_dtype_bytes(problem->dtype) *
+                   (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows) *
                    shape->tokens_share;
     double load = latency + bytes / bytes_per_clock;
     double compute =
@@ -247,13 +256,14 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     struct ranked any;
     if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
         return "only the forward and the backward pass";
-    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
-        return "only f16 and bf16";
+    if (problem->dtype == NHOOD_DTYPE_F64)
+        return "no f64: tensor cores are used for f32, f16 and bf16";
     if (!dim_fits(problem->dim) || !dim_fits(problem->dim_v))
         return "head dims must be multiples of 8 up to 128";
     if (problem->has_bias) return "no relative bias";
     if (problem->extra_tokens) return "no extra tokens";
-    if (nh_cuda_vector(problem, UINT32_MAX) < 8) return "a stride is no multiple of 16 bytes";
+    if (nh_cuda_vector(problem, UINT32_MAX) * (int64_t)nh_dtype_bytes(problem->dtype) < 16)
+        return "a stride is no multiple of 16 bytes";
     if (nh_short_group_tokens(problem) > NH_SHORT_MOST_ROWS)
         return "a dilation group has more than 1024 tokens";
     if (!offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";

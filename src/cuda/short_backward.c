@@ -1,5 +1,6 @@
 #include "short_backward.h"
 
+#include "dtype.h"
 #include "load.h"
 #include "short_shape.h"
 
@@ -16,13 +17,14 @@ static int64_t strips_of(const struct nh_short_shape *shape, const int32_t *valu
 }
 
 static int64_t steps_of(const struct nh_problem *problem) {
-    return nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16);
+    return (nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v)) / 2;
 }
 
 /* Of Q, dO and O, and of K and V: strips of queries meet all keys, strips of keys all queries. */
 static int64_t tensor_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
                                const int32_t *value) {
-    int64_t key = nh_short_row_bytes(problem->dim), v = nh_short_row_bytes(problem->dim_v);
+    int64_t key = nh_short_row_bytes(problem, problem->dim);
+    int64_t v = nh_short_row_bytes(problem, problem->dim_v);
     int64_t of_query = key + 2 * v, of_key = key + v;
     if (value[NH_SHORT_PARTS] == 1) return shape->rows * (of_query + of_key);
     int64_t own = 16 * strips_of(shape, value);
@@ -39,17 +41,18 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh
 
 /* What the warps of strips that are shared hand over, in place of the tensors. */
 static int64_t exchange_bytes_of(const struct nh_problem *problem, const int32_t *value) {
-    enum { STEP_BYTES = 8 * 32 * 4 };
+    enum { SUM_BYTES = 4 * 32 * 4 };
     int64_t warps = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
-    return warps * nh_ceil_div(nh_max(problem->dim, problem->dim_v), 16) * STEP_BYTES;
+    return warps * nh_short_sums(problem, nh_max(problem->dim, problem->dim_v)) * SUM_BYTES;
 }
 
 /* Sums, operands of own rows where they are held (NH_HELD), and what addresses, scores and masks take. */
 static int64_t wanted_registers(const struct nh_problem *problem, int64_t warps) {
-    enum { OTHERS = 80, MOST = 248 };
-    int64_t steps = steps_of(problem);
-    bool held = steps <= (warps > 8 ? 4 : 8);
-    return nh_min(8 * steps + (held ? 4 * steps : 0) + OTHERS, MOST);
+    enum { MOST = 248 };
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32; /* whose operands are split */
+    int64_t sums = nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v);
+    bool held = !f32 && sums <= (warps > 8 ? 8 : 16);
+    return nh_min(4 * sums + (held ? 2 * sums : 0) + (f32 ? 104 : 80), MOST);
 }
 
 static int64_t registers_of(const struct nh_problem *problem, int64_t warps) {
@@ -97,7 +100,10 @@ struct cost {
 };
 static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
                               const int32_t *value) {
-    const double latency = 3250, per_strip = 179, piece = 8.45, step = 15.8, maskless = 0.536;
+    const double latency = 3250, per_strip = 179, piece = 8.45, maskless = 0.536;
+    double step = problem->dtype != NHOOD_DTYPE_F32        ? 15.8
+                  : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 40
+                                                           : 90;
     const double copy = 39.7, handing_over = 3.86, piece_latency = 5.38, latencies = 1.24;
     const double spilling = 1.02;
     double wanted = (double)wanted_registers(problem, value[NH_SHORT_WARPS]);
@@ -111,7 +117,8 @@ static struct cost block_cost(const struct nh_problem *problem, const struct nh_
         (piece * (dense(problem, shape) ? maskless : 1) + step * (double)steps_of(problem));
     double rows = (double)shape->rows, own = 16 * strips;
     double copied = value[NH_SHORT_PARTS] == 1 ? 5 * rows : 2.5 * (rows + own);
-    double copies = members * copy * copied * (double)(problem->dim + problem->dim_v) / 512;
+    double copies = members * copy * copied * (double)(problem->dim + problem->dim_v) *
+                    (double)nh_dtype_bytes(problem->dtype) / 1024;
     double turns = ceil(strips * split / warps);
     return (struct cost){
         .alone = latency +

@@ -1,5 +1,7 @@
 #include "short_shape.h"
 
+#include "dtype.h"
+
 int64_t nh_short_group_tokens(const struct nh_problem *problem) {
     int64_t tokens = 1;
     for (int a = 0; a < NH_AXES; a++) {
@@ -104,8 +106,14 @@ void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_sha
         tiling->tiles[a] = shape->extent[a];
 }
 
-int64_t nh_short_row_bytes(int64_t width) {
-    return 16 * (2 * nh_ceil_div(width, 16) + 1);
+int64_t nh_short_sums(const struct nh_problem *problem, int64_t width) {
+    return problem->dtype == NHOOD_DTYPE_F32 ? 4 * nh_ceil_div(width, 32)
+                                             : 2 * nh_ceil_div(width, 16);
+}
+
+/* 16 more, lest rows that are loaded together begin in the same banks. */
+int64_t nh_short_row_bytes(const struct nh_problem *problem, int64_t width) {
+    return 8 * nh_short_sums(problem, width) * (int64_t)nh_dtype_bytes(problem->dtype) + 16;
 }
 
 int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins) {
@@ -122,6 +130,7 @@ void nh_short_define(const struct nh_problem *problem, const struct nh_short_sha
         dilated = dilated || axis->dilation > 1;
     }
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);
     nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);

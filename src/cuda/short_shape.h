@@ -42,8 +42,9 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
 void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
                      int64_t parts, struct nh_cuda_tiling *tiling);
 
-/* Bytes of a row of `width` elements in shared memory. */
-int64_t nh_short_row_bytes(int64_t width);
+/* Bytes of a row of `width` elements in shared memory, and accumulators of its sums, of 8 elements each. */
+int64_t nh_short_row_bytes(const struct nh_problem *problem, int64_t width);
+int64_t nh_short_sums(const struct nh_problem *problem, int64_t width);
 
 /* The groups of an item, which know where `origins` tensors begin. */
 int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins);

@@ -217,9 +217,11 @@ int main(void) {
     }
     nan_stays_outside(context, "cuda.small", "fwd:f32:b1h1d32:70:w9:rpb", true, 29);
     nan_stays_outside(context, "cuda.small", "fwd:f32:b1h1d64:60:w6:s4:d3", true, 29);
+    nan_stays_outside(context, "cuda.short", "fwd:f32:b1h1d64:60:w6:s4:d3", true, 29);
     for (int of_key = 0; of_key < 2; of_key++) {
         nan_stays_outside(context, "cuda.small", "bwd:f32:b1h1d32:60:w8:c1", of_key, 29);
         nan_stays_outside(context, "cuda.small", "bwd:f32:b1h1d64:70:w9:rpb", of_key, 29);
+        nan_stays_outside(context, "cuda.short", "bwd:f32:b1h1d64:60:w6:s4:d3", of_key, 29);
     }
     nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
     nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);

@@ -1,9 +1,9 @@
-/* Products of 16 rows, in registers, with columns that lie in shared memory row by row: by tensor cores of sm_80 and
- * later, 16 bits. nh_row_bytes(WIDTH), from one of a column's rows to the next, is the includer's. */
+/* Products of 16 rows with columns that lie in shared memory row by row: by tensor cores of sm_80 and later. Rows there
+ * are whole steps of two units of 16 bytes; how many units, nh_units(WIDTH), and the bytes from one row to the next,
+ * nh_row_bytes(WIDTH), are the includer's. */
 #pragma once
 
-#include "mma.cuh"
-#include "prelude.cuh"
+#include "gemm_fragment.cuh"
 
 /* Which of 16 columns, and which half of a step of 16 elements, a lane names in matrix loads. Columns are the second
  * operand of a product as they lie if it runs over their elements, transposed if it runs over columns. */
@@ -17,38 +17,47 @@ template <nh_order ORDER> NH_DEVICE int nh_lane_half() {
     return ORDER == NH_TRANSPOSED ? lane / 16 : lane / 8 % 2;
 }
 
-NH_DEVICE void nh_product(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    const unsigned b[2] = {b0, b1};
-    if (NH_DTYPE == NH_F16) {
-        nh_mma_f16(c, a, b);
-    } else {
-        nh_mma_bf16(c, a, b);
-    }
+/* Rows as the first operand of products. In f32 wide ones are read, and split, for each product: registers do not hold
+ * them. swizzle: what the lane's units are numbered with. */
+enum { NH_WIDEST_KEPT = 32 };
+template <int WIDTH, bool KEPT = NH_DTYPE != NH_F32 || WIDTH <= NH_WIDEST_KEPT> struct nh_row_operand {
+    nh_left kept[nh_units(WIDTH) / 2];
+};
+template <int WIDTH> struct nh_row_operand<WIDTH, false> {
+    unsigned start;
+    int swizzle;
+};
+
+template <int WIDTH>
+NH_DEVICE void nh_keep_step(nh_row_operand<WIDTH, true> &operand, int step, const unsigned (&word)[4]) {
+    nh_left_set(&operand.kept[step], word);
+}
+
+template <int WIDTH> NH_DEVICE const nh_left &nh_row_step(const nh_row_operand<WIDTH, true> &operand, int step) {
+    return operand.kept[step];
+}
+template <int WIDTH> NH_DEVICE nh_left nh_row_step(const nh_row_operand<WIDTH, false> &operand, int step) {
+    unsigned word[4];
+    nh_left left;
+    const int unit = 2 * step + (int)(nh_thread_again() % 32) / 16;
+    nh_load_matrices_at(word, operand.start + ((unit ^ operand.swizzle) << 4));
+    nh_left_set(&left, word);
+    return left;
 }
 
 /* c[0] and c[1] += rows times the 16 columns `ahead` rows from the start; the second eight only if `both`. */
-template <int WIDTH, int STEPS>
-NH_DEVICE void nh_multiply_columns(float (*c)[4], const unsigned (&rows)[STEPS][4],
+template <int WIDTH, bool KEPT, int STEPS>
+NH_DEVICE void nh_multiply_columns(float (*c)[4], const nh_row_operand<WIDTH, KEPT> &rows,
                                    const unsigned (&start)[STEPS], int ahead, bool both) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        unsigned b[4];
-        nh_load_matrices_at(b, start[s] + ahead * nh_row_bytes(WIDTH));
-        nh_product(c[0], rows[s], b[0], b[1]);
-        if (both) nh_product(c[1], rows[s], b[2], b[3]);
-    }
-}
-
-/* sum += weights times the 16 columns' elements. */
-template <int WIDTH, int STEPS>
-NH_DEVICE void nh_add_columns(float (&sum)[2 * STEPS][4], const unsigned (&weights)[4],
-                              const unsigned (&start)[STEPS], int ahead) {
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        unsigned b[4];
-        nh_load_matrices_transposed_at(b, start[s] + ahead * nh_row_bytes(WIDTH));
-        nh_product(sum[2 * s], weights, b[0], b[1]);
-        nh_product(sum[2 * s + 1], weights, b[2], b[3]);
+        unsigned word[4];
+        nh_right columns;
+        nh_load_matrices_at(word, start[s] + ahead * nh_row_bytes(WIDTH));
+        nh_right_set(&columns, word);
+        const nh_left &own = nh_row_step(rows, s);
+        nh_multiply_half(c[0], &own, &columns, 0);
+        if (both) nh_multiply_half(c[1], &own, &columns, 1);
     }
 }
 
@@ -62,13 +71,11 @@ NH_DEVICE unsigned nh_pack(float low, float high) {
     return both;
 }
 
-/* Weights of 16 columns as the first operand of a product. */
-NH_DEVICE void nh_pack_weights(unsigned (&operand)[4], const float (*c)[4], bool both) {
-    operand[0] = nh_pack(c[0][0], c[0][1]);
-    operand[1] = nh_pack(c[0][2], c[0][3]);
-    operand[2] = both ? nh_pack(c[1][0], c[1][1]) : 0u;
-    operand[3] = both ? nh_pack(c[1][2], c[1][3]) : 0u;
-}
+#if NH_DTYPE == NH_F32
+#include "column_products32.cuh"
+#else
+#include "column_products16.cuh"
+#endif
 
 template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
 #pragma unroll

@@ -78,12 +78,6 @@ NH_DEVICE void nh_multiply_half(float c[4], const struct nh_left *left, const st
     nh_mma_tf32(c, left->high, right->high[half]);
 }
 
-NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left,
-                           const struct nh_right *right) {
-    for (int n = 0; n < 2; n++)
-        nh_multiply_half(c[n], left, right, n);
-}
-
 #else
 
 #define NH_STEP 16
@@ -96,6 +90,15 @@ struct nh_left {
 struct nh_right {
     unsigned x[4];
 };
+
+NH_DEVICE void nh_left_set(struct nh_left *left, const unsigned word[4]) {
+    for (int i = 0; i < 4; i++)
+        left->x[i] = word[i];
+}
+NH_DEVICE void nh_right_set(struct nh_right *right, const unsigned word[4]) {
+    for (int i = 0; i < 4; i++)
+        right->x[i] = word[i];
+}
 
 NH_DEVICE void nh_left_load(struct nh_left *left, const elem *tile, int stride, int lane) {
     nh_load_matrices(left->x, tile + lane % 16 * stride + lane / 16 * 8);
@@ -111,14 +114,18 @@ NH_DEVICE void nh_right_load_columns(struct nh_right *right, const elem *tile, i
     nh_load_matrices_transposed(right->x, tile + lane % 16 * stride + lane / 16 * 8);
 }
 
-NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left,
-                           const struct nh_right *right) {
-    for (int n = 0; n < 2; n++)
+NH_DEVICE void nh_multiply_half(float c[4], const struct nh_left *left, const struct nh_right *right, int half) {
 #if NH_DTYPE == NH_F16
-        nh_mma_f16(c[n], left->x, right->x + 2 * n);
+    nh_mma_f16(c, left->x, right->x + 2 * half);
 #else
-        nh_mma_bf16(c[n], left->x, right->x + 2 * n);
+    nh_mma_bf16(c, left->x, right->x + 2 * half);
 #endif
 }
 
 #endif
+
+NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left,
+                           const struct nh_right *right) {
+    for (int n = 0; n < 2; n++)
+        nh_multiply_half(c[n], left, right, n);
+}

@@ -1,5 +1,5 @@
 /* Whole dilation groups in shared memory: what the kernels of cuda.short share. Tensor cores of sm_80 and later, 16
- * bits.
+ * bits and f32.
  *
  * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those of the same
  * residues modulo the dilations, without dilation all of them. An item is as many groups as its rows hold, each in a
@@ -15,9 +15,10 @@
  * Which keys a query sees is one word each (nh_sight): fields for the coordinates inside the group, the first of which
  * counts on from slot to slot, each with a guard bit above it that a subtraction borrows from.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS, NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED
- * (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which tensors' rows it asks for, as bits 1 << NH_Q
- * .., and in NH_ORIGINS the last plus one. Extents, windows, slots and rows are arguments of the launch. */
+ * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS,
+ * NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which
+ * tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS the last plus one. Extents, windows, slots and rows
+ * are arguments of the launch. */
 #pragma once
 
 /* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are
@@ -37,17 +38,16 @@
 enum {
     NH_THREADS = 32 * NH_WARPS,
     NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
-    NH_STEPS = (NH_DIM + 15) / 16,
-    NH_STEPS_V = (NH_DIM_V + 15) / 16,
     NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V
 };
 
 /* ---- rows in shared memory ---- */
 
-/* Units of 16 bytes: whole steps of products, and one more, so that eight rows of a matrix load are in different
- * banks. */
+/* Units of 16 bytes: whole steps of products over a row's elements, in f32 whole ones of products that sum up rows, and
+ * one more, so that eight rows of a matrix load are in different banks. */
 NH_DEVICE constexpr int nh_units(int width) {
-    return (width + 15) / 16 * 2;
+    const int elements = NH_DTYPE == NH_F32 ? 32 : 16;
+    return (width + elements - 1) / elements * elements / NH_PER_UNIT;
 }
 NH_DEVICE constexpr int nh_row_bytes(int width) {
     return 16 * (nh_units(width) + 1);
@@ -58,15 +58,15 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
 
 #include "column_products.cuh"
 
-/* Where a lane finds its elements of row 0, step after step. */
-template <nh_order ORDER, int WIDTH, int STEPS>
-NH_DEVICE void nh_columns_start(unsigned (&start)[STEPS], const char *rows) {
-    const unsigned first =
-        nh_shared_address(rows) + nh_unit_offset(WIDTH, nh_lane_column<ORDER>(), nh_lane_half<ORDER>());
-#pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        start[s] = first + 32 * s;
-}
+/* Of products over a row's elements; accumulators, of 8 of them each. */
+enum {
+    NH_STEPS = nh_units(NH_DIM) / 2,
+    NH_STEPS_V = nh_units(NH_DIM_V) / 2,
+    NH_SUMS = NH_STEPS * NH_STEP / 8,
+    NH_SUMS_V = NH_STEPS_V * NH_STEP / 8
+};
+
+#include "short_products.cuh"
 
 /* ---- where rows belong ---- */
 
@@ -223,17 +223,18 @@ enum { NH_ROW_LANES = 4 };
 template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool exists) {
     const int units = nh_units(WIDTH), lane = (int)threadIdx.x % NH_ROW_LANES;
     const unsigned place = nh_shared_address(to) + 16 * lane;
-    from += 8 * lane;
+    from += NH_PER_UNIT * lane;
 #pragma unroll
     for (int u = 0; u < units; u += NH_ROW_LANES)
-        if (u + lane < units) nh_copy16_at(place + 16 * u, from + 8 * u, exists && 8 * (u + lane) < WIDTH);
+        if (u + lane < units)
+            nh_copy16_at(place + 16 * u, from + NH_PER_UNIT * u, exists && NH_PER_UNIT * (u + lane) < WIDTH);
 }
 
 /* 16 rows to a tensor, by one warp. own: the token of row lane % 16. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_strip(const nh_cuda_args &args, const nh_group *groups, int tensor, long long ahead,
                               const nh_token &own, const char *rows) {
-    const int units = WIDTH / 8, lane = (int)threadIdx.x % 32;
+    const int units = WIDTH / NH_PER_UNIT, lane = (int)threadIdx.x % 32;
     const long long own_offset = ahead + nh_token_offset(args, groups, tensor, own);
     const unsigned exist = __ballot_sync(~0u, own.exists) & 0xffff;
 #pragma unroll
@@ -241,7 +242,7 @@ NH_DEVICE void nh_store_strip(const nh_cuda_args &args, const nh_group *groups, 
         const int row = i / units, unit = i % units;
         const long long offset = __shfl_sync(~0u, own_offset, row);
         if (exist >> row & 1)
-            *(uint4 *)((elem *)args.tensor[tensor].data + offset + 8 * unit) =
+            *(uint4 *)((elem *)args.tensor[tensor].data + offset + NH_PER_UNIT * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, row, unit));
     }
 }

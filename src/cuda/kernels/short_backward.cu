@@ -61,27 +61,17 @@ NH_DEVICE void nh_tables_fill(const nh_block &block) {
     }
 }
 
-/* Rows g and g + 8 of a strip's gradient to memory, if somebody wants it. Four lanes hold two neighboring elements each
- * of every unit of 16 bytes: two of them swap, so that each stores 8 bytes and the four of them 32. */
-template <int WIDTH, int BLOCKS>
-NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, int strip,
-                                 const float (&sums)[BLOCKS][4], float factor) {
-    const int lane = (int)(threadIdx.x % 32);
-    const bool odd = lane % 2;
-    if (!block.args.tensor[tensor].data) return;
+/* Rows g and g + 8 of a strip's gradient to memory, if somebody wants it. */
+template <int WIDTH, int SUMS>
+NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, int strip, const float (&sums)[SUMS][4],
+                                 float factor) {
+    elem *to = (elem *)block.args.tensor[tensor].data;
+    if (!to) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const nh_token token = nh_token_at(block, 16 * strip + 8 * half + lane / 4);
-        elem *to = (elem *)block.args.tensor[tensor].data + nh_offset(block, tensor, member, token) + lane % 2 * 8 +
-                   lane % 4 / 2 * 4;
-#pragma unroll
-        for (int i = 0; i < BLOCKS; i += 2) {
-            const unsigned first = nh_pack(sums[i][2 * half] * factor, sums[i][2 * half + 1] * factor);
-            const unsigned second = nh_pack(sums[i + 1][2 * half] * factor, sums[i + 1][2 * half + 1] * factor);
-            const unsigned other = __shfl_xor_sync(~0u, odd ? first : second, 1);
-            if (token.exists && 8 * (i + odd) < WIDTH)
-                *(uint2 *)(to + 8 * i) = odd ? uint2{other, second} : uint2{first, other};
-        }
+        const nh_token token = nh_token_at(block, 16 * strip + 8 * half + (int)(threadIdx.x % 32) / 4);
+        nh_store_row<WIDTH>(to + nh_offset(block, tensor, member, token) + nh_lane_elements(), token.exists, sums, half,
+                            factor);
     }
 }
 
@@ -163,12 +153,12 @@ NH_DEVICE void nh_copy_item(const nh_block &block, int member) {
  * four has the diagonal's elements in rows g and g + 8. */
 NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int strip) {
     const int g = (int)threadIdx.x % 32 / 4;
-    nh_strip_rows<NH_DIM_V> d_outputs;
+    nh_row_operand<NH_DIM_V, NH_HELD> d_outputs;
     unsigned outputs[NH_STEPS_V];
-    float product[2][4];
-    nh_strip_load(d_outputs, tile.d_outputs, 16 * strip);
+    float product[2][4] = {};
+    nh_load_rows<NH_DIM_V>(d_outputs, tile.d_outputs, 16 * strip);
     nh_columns_start<NH_AS_LAID, NH_DIM_V>(outputs, tile.outputs);
-    nh_multiply_strip<NH_DIM_V>(product, d_outputs, outputs, 16 * strip);
+    nh_multiply_columns(product, d_outputs, outputs, 16 * strip, true);
     if ((int)threadIdx.x % 4 != g / 2) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -61,7 +61,7 @@ struct nh_work {
 };
 
 /* Of a thread's outputs and two sums of weights. */
-enum { NH_SHARE_UNITS = 2 * NH_STEPS_V + 1 };
+enum { NH_SHARE_UNITS = NH_SUMS_V + 1 };
 
 enum { NH_PLACES = NH_STAGES + 1 };
 
@@ -105,7 +105,7 @@ struct nh_strip {
     int row;
     nh_sight sight[2];
     int begin, end, common_begin, common_end;
-    unsigned queries[NH_STEPS][4];
+    nh_row_operand<NH_DIM> queries;
 };
 
 NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
@@ -124,11 +124,7 @@ NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
 }
 
 NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
-    const int lane = (int)(threadIdx.x % 32);
-    const char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first + lane % 16, lane / 16);
-#pragma unroll
-    for (int s = 0; s < NH_STEPS; s++)
-        nh_load_matrices(strip.queries[s], row + 32 * s);
+    nh_load_rows<NH_WIDEST>(strip.queries, work.queries, strip.row - work.item.first);
 }
 
 /* Scores with 32 rows from `row` on, or 16 unless `both`, times the scale, less the reference; minus infinity for
@@ -139,7 +135,7 @@ NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsign
     nh_clear(scores);
 #pragma unroll
     for (int p = 0; p < pairs; p++)
-        nh_multiply_columns<NH_DIM, NH_STEPS>(scores + 2 * p, strip.queries, keys, row + 16 * p, true);
+        nh_multiply_columns(scores + 2 * p, strip.queries, keys, row + 16 * p, true);
 #pragma unroll
     for (int i = 0; i < 8 * pairs; i++) {
         float &score = scores[i / 4][i % 4];
@@ -195,9 +191,9 @@ NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_strip &strip, n
 
 /* Weights of the strip, times the values; and the weights' sums, of this thread's columns. */
 NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int shares, nh_state &state,
-                               float (&output)[2 * NH_STEPS_V][4]) {
-    unsigned values[NH_STEPS_V];
-    nh_columns_start<NH_TRANSPOSED, NH_DIM_V, NH_STEPS_V>(values, work.values);
+                               float (&output)[NH_SUMS_V][4]) {
+    nh_across<NH_DIM_V> values;
+    nh_across_start(values, work.values);
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
     nh_for_scores(work, strip, shares, state.reference, [&](float (&scores)[4][4], int row, bool both) {
@@ -210,32 +206,32 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int s
         }
 #pragma unroll
         for (int p = 0; p < pairs; p++) {
-            unsigned weights[4];
+            nh_weights weights;
             nh_pack_weights(weights, scores + 2 * p, true);
-            nh_add_columns<NH_DIM_V, NH_STEPS_V>(output, weights, values, row + 16 * p);
+            nh_add_columns(output, weights, values, nh_rows_of_pair(row + 16 * p), true);
         }
     });
 }
 
 /* Adds to the sums of a strip's first warp those of the others that share it. By all threads; `some`: that have a
  * strip. */
-NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[2 * NH_STEPS_V][4]) {
+NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const int warp = (int)threadIdx.x / 32, share = warp % NH_SPLIT, lane = (int)threadIdx.x % 32;
     float4 *first = work.shares + warp / NH_SPLIT * (NH_SPLIT - 1) * 32 * NH_SHARE_UNITS + lane;
     if (some && share) {
         float4 *to = first + (share - 1) * 32 * NH_SHARE_UNITS;
 #pragma unroll
-        for (int u = 0; u < 2 * NH_STEPS_V; u++)
+        for (int u = 0; u < NH_SUMS_V; u++)
             to[32 * u] = make_float4(output[u][0], output[u][1], output[u][2], output[u][3]);
-        to[32 * 2 * NH_STEPS_V] = make_float4(state.sum[0], state.sum[1], 0.f, 0.f);
+        to[32 * NH_SUMS_V] = make_float4(state.sum[0], state.sum[1], 0.f, 0.f);
     }
     __syncthreads();
     if (!some || share) return;
 #pragma unroll 1
     for (int other = 0; other < NH_SPLIT - 1; other++) {
-        const float4 *from = first + other * 32 * NH_SHARE_UNITS, sums = from[32 * 2 * NH_STEPS_V];
+        const float4 *from = first + other * 32 * NH_SHARE_UNITS, sums = from[32 * NH_SUMS_V];
 #pragma unroll
-        for (int u = 0; u < 2 * NH_STEPS_V; u++) {
+        for (int u = 0; u < NH_SUMS_V; u++) {
             const float4 more = from[32 * u];
             output[u][0] += more.x;
             output[u][1] += more.y;
@@ -255,7 +251,7 @@ NH_DEVICE void nh_add_columns_sums(nh_state &state) {
 
 /* Outputs to the places of the strip's queries; returns LSE of rows g and g + 8. */
 NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_state &state,
-                           const float (&output)[2 * NH_STEPS_V][4]) {
+                           const float (&output)[NH_SUMS_V][4]) {
     const int lane = (int)(threadIdx.x % 32);
     float lse[2];
     __syncwarp();
@@ -263,10 +259,7 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
     for (int half = 0; half < 2; half++) {
         const float inverse = nh_reciprocal(state.sum[half]);
         char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first + lane / 4 + 8 * half, 0);
-#pragma unroll
-        for (int u = 0; u < 2 * NH_STEPS_V; u++)
-            *(unsigned *)(row + 16 * u + lane % 4 * 4) =
-                nh_pack(output[u][2 * half] * inverse, output[u][2 * half + 1] * inverse);
+        nh_lay_row(row, output, half, inverse);
         lse[half] = (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
     }
     return make_float2(lse[0], lse[1]);
@@ -288,9 +281,9 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int 
         if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);
     for (int key = begin; key < end; key++)
         if (nh_sees(sight, work.columns[key])) nh_exact_key(state, work.keys, work.values, key, scale, 0.f);
-    char *to = work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0);
+    elem *to = (elem *)(work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0));
     for (int i = 0; i < NH_LANE_ELEMENTS; i++)
-        if (lane + 32 * i < NH_DIM_V) *(elem *)(to + 2 * (lane + 32 * i)) = nh_store(state.output[i] / state.sum);
+        if (lane + 32 * i < NH_DIM_V) to[lane + 32 * i] = nh_store(state.output[i] / state.sum);
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
 }
 
@@ -302,7 +295,7 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
     nh_strip_locate(work, row, strip);
     nh_strip_load(work, strip);
     nh_state state;
-    float output[2 * NH_STEPS_V][4];
+    float output[NH_SUMS_V][4];
     nh_refer_to_largest(work, strip, state);
     nh_weigh_values(work, strip, 1, state, output);
     nh_add_columns_sums(state);
@@ -330,7 +323,7 @@ NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse
 /* Outputs and LSE of the strip to memory. Weights relative to 1 are within what the storage type and the sums can
  * hold, unless scores are far from 0. */
 NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state &state,
-                           const float (&output)[2 * NH_STEPS_V][4]) {
+                           const float (&output)[NH_SUMS_V][4]) {
     const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
     nh_add_columns_sums(state);
     const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most &&
@@ -347,7 +340,7 @@ NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state 
 /* The warp's strip, where it has one, or its part of one. By all threads if warps share strips. */
 NH_DEVICE void nh_attend(const nh_work &work, nh_strip &strip, bool some) {
     nh_state state = {{0.f, 0.f}, {}};
-    float output[2 * NH_STEPS_V][4];
+    float output[NH_SUMS_V][4];
     if (some) {
         nh_strip_load(work, strip);
         nh_weigh_values(work, strip, NH_SPLIT, state, output);

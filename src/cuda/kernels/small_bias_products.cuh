@@ -39,14 +39,18 @@ NH_DEVICE unsigned nh_rest_ones(int row, int rest) {
 /* Adds a subtile's gradients, which its warp has laid down with that many bytes from row to row. */
 NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, int pitch) {
     const int lane = (int)(nh_thread_again() % 32), row = lane % 8 + lane / 16 * 8;
-    const unsigned b0 = nh_rest_ones(lane % 4 * 2, lane / 4), b1 = nh_rest_ones(lane % 4 * 2 + 8, lane / 4);
+    const unsigned ones[2] = {nh_rest_ones(lane % 4 * 2, lane / 4), nh_rest_ones(lane % 4 * 2 + 8, lane / 4)};
     const unsigned from =
         nh_shared_address(laid) + (unsigned)(row * pitch + 16 * (nh_row_shift(row) / 8 + lane / 8 % 2));
 #pragma unroll
     for (int i = 0; i < NH_BIAS_STEPS; i++) {
         unsigned rows[4];
         nh_load_matrices_transposed_at(rows, from + 32 * i);
-        nh_product(products.sum[i], rows, b0, b1);
+        if (NH_DTYPE == NH_F16) {
+            nh_mma_f16(products.sum[i], rows, ones);
+        } else {
+            nh_mma_bf16(products.sum[i], rows, ones);
+        }
     }
 }
 

@@ -1,0 +1,49 @@
+/* Weights times columns in f32: a product is three of TF32 halves, or with NH_TF32 one. */
+#pragma once
+
+/* Where columns are in products that run over them: no matrix load transposes 32-bit elements. Lane t takes columns
+ * 2t and 2t + 1 of each 8, as it holds their weights, and of each of them elements 4g .. 4g + 3 of 32, an element of
+ * four accumulators each: which element an accumulator's column stands for is free. */
+template <int WIDTH> struct nh_across {
+    unsigned start[2];
+};
+
+/* Rows of the lane's columns in 16, from where the columns start. */
+struct nh_pair_rows {
+    int at[4]; /* columns 2t, 2t + 1, 2t + 8, 2t + 9 */
+};
+
+/* Weights of 16 columns as the first operand of a product, eight columns a step. */
+struct nh_weights {
+    nh_left step[2];
+};
+
+NH_DEVICE void nh_pack_weights(nh_weights &operand, const float (*c)[4], bool both) {
+#pragma unroll
+    for (int i = 0; i < (both ? 2 : 1); i++) {
+        const unsigned word[4] = {__float_as_uint(c[i][0]), __float_as_uint(c[i][2]), __float_as_uint(c[i][1]),
+                                  __float_as_uint(c[i][3])};
+        nh_left_set(&operand.step[i], word);
+    }
+}
+
+/* sum += weights times the 16 columns' elements; of the first eight columns only unless `both`. */
+template <int WIDTH, int SUMS>
+NH_DEVICE void nh_add_columns(float (&sum)[SUMS][4], const nh_weights &weights,
+                              const nh_across<WIDTH> &across, const nh_pair_rows &rows, bool both) {
+#pragma unroll
+    for (int i = 0; i < (both ? 2 : 1); i++)
+#pragma unroll
+        for (int d = 0; d < nh_units(WIDTH) / 8; d++) {
+            unsigned even[4], odd[4];
+            nh_load_words_at(even, across.start[0] + rows.at[2 * i] * nh_row_bytes(WIDTH) + 128 * d);
+            nh_load_words_at(odd, across.start[1] + rows.at[2 * i + 1] * nh_row_bytes(WIDTH) + 128 * d);
+#pragma unroll
+            for (int n = 0; n < 4; n += 2) {
+                const unsigned word[4] = {even[n], odd[n], even[n + 1], odd[n + 1]};
+                nh_right columns;
+                nh_right_set(&columns, word);
+                nh_multiply(&sum[4 * d + n], &weights.step[i], &columns);
+            }
+        }
+}
