@@ -12,6 +12,7 @@ from nhood import _plans
 pytest.importorskip("torch.nn.attention.flex_attention")  # a peer in it
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import study_cuda  # noqa: E402
+from peers import Contender, race  # noqa: E402
 
 TEXT = "fwd:f16:b1h1d32:64:w7"
 GPUS = _plans.current_context().cuda_devices
@@ -41,6 +42,21 @@ def test_fused_is_a_fused_solver_even_where_another_is_chosen(monkeypatch, chose
     assert [plan.solver for plan in study.plans(TEXT, "fused")] == expected
     assert [plan.solver for plan in study.plans(TEXT, "naive")] == ["cuda.naive"]
     assert study.plans(TEXT, "split90") == {"absent": "no solver takes it: only the backward pass"}
+
+
+class CallsThatTell:
+    """A clock of calls that return what they take."""
+
+    def time(self, call):
+        return call()
+
+
+def test_a_turn_is_a_few_calls_even_where_the_first_one_waits():
+    short, long = iter([0.5, 9.0, 0.5, 0.6, 0.7, 9.0]), iter([30.0, 20.0, 20.0])
+    contenders = [Contender("short", lambda: next(short)), Contender("long", lambda: next(long))]
+    race(contenders, CallsThatTell(), 1, full_ms=2, most_calls=5)
+    assert [each.turns for each in contenders] == [[pytest.approx(0.65)], [20.0]]
+    assert [next(short), next(long)] == [9.0, 20.0]
 
 
 @pytest.mark.skipif(not GPUS, reason="needs a CUDA device, or tests/emulator in its place")
