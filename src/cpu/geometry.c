@@ -56,9 +56,10 @@ static nhood_status make_order(const struct nh_host *host, const struct nh_axis 
     return NHOOD_OK;
 }
 
-/* As many queries from `first` on as fit one vector: their first keys must lie within `lanes` keys. */
+/* As many queries from `first` on as fit one vector: their first keys must lie within `lanes` keys. 2^fold_log places of the
+ * middle axis have them side by side. */
 static void make_vector(const struct nh_order *order, int32_t first, int32_t limit, int32_t lanes,
-                        struct nh_vector *vector) {
+                        int32_t fold_log, struct nh_vector *vector) {
     int32_t count = 1;
     while (count < lanes && first + count < limit &&
            order->begin[first + count] - order->begin[first] < lanes)
@@ -69,7 +70,7 @@ static void make_vector(const struct nh_order *order, int32_t first, int32_t lim
     vector->fewest_keys = vector->most_keys = order->end[first] - order->begin[first];
     bool shift = true, same = true;
     for (int32_t lane = 0; lane < NH_MOST_LANES; lane++) {
-        int32_t query = first + (lane < count ? lane : count - 1);
+        int32_t query = first + (lane < count << fold_log ? lane % count : count - 1);
         vector->index[lane] = order->begin[query] - vector->start;
         vector->keys[lane] = order->end[query] - order->begin[query];
         if (vector->keys[lane] < vector->fewest_keys) vector->fewest_keys = vector->keys[lane];
@@ -97,7 +98,7 @@ static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry 
             int32_t end = nh_tile_end(geometry, 2, t);
             for (int32_t first = nh_tile_first(geometry, 2, t); first < end; count++) {
                 struct nh_vector *vector = pass ? &geometry->vector[count] : &trial;
-                make_vector(order, first, end, geometry->lanes, vector);
+                make_vector(order, first, end, geometry->lanes, geometry->fold_log, vector);
                 first += vector->count;
             }
         }
@@ -160,11 +161,12 @@ static void choose_packed_rows(struct nh_geometry *geometry) {
         geometry->order[0].length == 1 && geometry->problem.heads == geometry->problem.kv_heads;
     geometry->packed_rows = geometry->tile[1].most_keys;
     if (!geometry->rolling) return;
+    const int32_t places = geometry->rows << geometry->fold_log; /* of a block */
     geometry->packed_rows = 1;
     for (int32_t t = 0; t < geometry->tile[1].count; t++) {
         int32_t end = nh_tile_end(geometry, 1, t);
-        for (int32_t first = nh_tile_first(geometry, 1, t); first < end; first += geometry->rows) {
-            int32_t last = (int32_t)nh_min(first + geometry->rows, end) - 1;
+        for (int32_t first = nh_tile_first(geometry, 1, t); first < end; first += places) {
+            int32_t last = (int32_t)nh_min(first + places, end) - 1;
             int32_t rows = order->end[last] - order->begin[first];
             if (rows > geometry->packed_rows) geometry->packed_rows = rows;
         }
@@ -204,6 +206,8 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
     if (!status) {
         choose_blocking(geometry, options);
         make_tiles(geometry, options->size);
+        geometry->fold_log = nh_fold_log(geometry->order[2].length, geometry->tile[2].size,
+                                         geometry->tile[1].size, geometry->lanes);
         choose_packed_rows(geometry);
         status = make_vectors(host, geometry);
     }

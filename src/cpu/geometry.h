@@ -10,7 +10,7 @@
 
 #include "problem.h"
 
-enum { NH_MOST_LANES = 16, NH_MOST_ROWS = 4, NH_MOST_BAND = 8 };
+enum { NH_MOST_LANES = 16, NH_MOST_ROWS = 4, NH_MOST_FOLD_LOG = 2, NH_MOST_BAND = 8 };
 
 struct nh_order {
     int32_t length;
@@ -44,17 +44,18 @@ struct nh_band_list {
     int32_t count;
 };
 
-/* Up to `lanes` consecutive queries of the lane axis. */
+/* Up to `lanes` consecutive queries of the lane axis; where places are folded (see nh_geometry), those queries at each of
+ * them, one place after the other. */
 struct nh_vector {
     int32_t first, count; /* places in the order */
     int32_t start;        /* first key of any lane */
     enum nh_lane_mode mode;
     int32_t index
-        [NH_MOST_LANES]; /* first key of the lane, less start; lanes >= count repeat the last */
+        [NH_MOST_LANES]; /* first key of the lane, less start; lanes without a query repeat the last */
     int32_t keys[NH_MOST_LANES];    /* keys of the lane: the window, fewer at a causal border */
     int32_t fewest_keys, most_keys; /* of any lane */
-    struct nh_band_list gather;     /* lanes accumulate key rows; for the whole window */
-    struct nh_band_list scatter;    /* key rows accumulate lanes; for the whole window */
+    struct nh_band_list gather;  /* lanes of one place accumulate key rows; for the whole window */
+    struct nh_band_list scatter; /* key rows accumulate lanes of one place; for the whole window */
 };
 
 struct nh_tile_axis {
@@ -75,6 +76,7 @@ struct nh_geometry {
         packed_rows; /* key rows of the middle axis kept packed at a time, per place of the slow axis */
     bool rolling; /* .. only those that a block needs: the walk along the middle axis packs ahead */
     int32_t lanes, rows; /* of the kernels it was made for; rows: query vectors per block */
+    int32_t fold_log;    /* 2^fold_log consecutive places of the middle axis share a query vector */
     int32_t chunk;       /* window slots of the lane axis taken at a time */
     int32_t slots;       /* scores of one query vector kept at a time */
     int32_t vectors_k, vectors_v; /* vectors that hold a row of D, Dv */
@@ -105,6 +107,16 @@ static inline int32_t nh_tile_first(const struct nh_geometry *geometry, int axis
 
 static inline int32_t nh_tile_end(const struct nh_geometry *geometry, int axis, int64_t tile) {
     return (int32_t)nh_min((tile + 1) * geometry->tile[axis].size, geometry->order[axis].length);
+}
+
+/* An axis of `length` queries that fills half a vector or less, and is not cut into tiles, shares vectors with its neighbours
+ * on the middle axis, `rows` of a tile. They meet the key rows of all their windows, fewer than those of each together. */
+static inline int32_t nh_fold_log(int64_t length, int64_t tile, int64_t rows, int32_t lanes) {
+    int32_t fold_log = 0;
+    while (tile >= length && length << (fold_log + 1) <= lanes && INT64_C(1) << fold_log < rows &&
+           fold_log < NH_MOST_FOLD_LOG)
+        fold_log++;
+    return fold_log;
 }
 
 /* Band steps for lanes that take their slots [slot0, slot1): with lanes as outputs and keys as sources, or

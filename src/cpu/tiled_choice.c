@@ -44,6 +44,17 @@ static double ragged_share(const struct nh_axis *axis, double lanes) {
     return ragged < 1 ? ragged : 1;
 }
 
+/* How many times as many lanes have queries where several places share a vector, but for the key rows that not all of them
+ * attend. */
+static double fold_gain(const struct nh_problem *permuted, const struct nh_config *config,
+                        int32_t lanes) {
+    int64_t rows = nh_min(config->value[NH_KNOB_TILE_0 + 1], permuted->axis[1].length);
+    double places =
+        1 << nh_fold_log(permuted->axis[2].length, config->value[NH_KNOB_TILE_0 + 2], rows, lanes);
+    double window = (double)permuted->axis[1].window;
+    return places * window / (window + places - 1);
+}
+
 struct shape {
     double tiles, queries, keys, lane_share, ragged_share;
     double kept_keys; /* packed at a time, see choose_packed_rows */
@@ -68,6 +79,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
         if (a == 2) shape.lane_share = mean / (double)(nh_ceil_div((int64_t)mean, lanes) * lanes);
     }
+    shape.lane_share *= fold_gain(&permuted, config, lanes);
     shape.one_sweep = rolling && shape.tiles <= 1 && permuted.axis[1].length > 1;
     return shape;
 }

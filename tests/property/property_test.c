@@ -149,14 +149,16 @@ static void plans_are_shared(void) {
     nhood_plan_release(plan);
 }
 
-/* A NaN in keys and values outside a query's window leaves its outputs alone, forward and backward. */
+/* A NaN in keys and values outside a query's window leaves its outputs alone, forward and backward. Poisoned: a place of
+ * the first axis. */
 static void nan_stays_outside(nhood_context *context, const char *text, int64_t poisoned) {
     struct test_case clean, dirty;
     case_create(&clean, text, 10);
     case_create(&dirty, text, 10);
     const nhood_axis *axis = &clean.problem.axis[0];
+    const int result = clean.problem.op == NHOOD_OP_BWD ? NHOOD_D_Q : NHOOD_O;
     int64_t row = clean.elements[NHOOD_K] / axis->length,
-            out = clean.elements[NHOOD_O] / axis->length;
+            out = clean.elements[result] / axis->length;
     for (int64_t i = 0; i < row; i++) {
         case_set(&dirty, NHOOD_K, poisoned * row + i, NAN);
         case_set(&dirty, NHOOD_V, poisoned * row + i, i & 1 ? INFINITY : NAN);
@@ -170,8 +172,8 @@ static void nan_stays_outside(nhood_context *context, const char *text, int64_t 
         for (int64_t n = 0; n < count; n++)
             inside |= first + n * axis->dilation == poisoned;
         for (int64_t i = 0; i < out; i++) {
-            double got = case_get(&dirty, NHOOD_O, token * out + i);
-            differ += got != case_get(&clean, NHOOD_O, token * out + i);
+            double got = case_get(&dirty, result, token * out + i);
+            differ += got != case_get(&clean, result, token * out + i);
             nan += isnan(got);
         }
         CHECK(inside ? nan > 0 : differ == 0, "%s: token %lld, poisoned %lld", text,
@@ -212,6 +214,9 @@ int main(void) {
             nan_stays_outside(context, "fwd:f32:b1h1d8:40:w7", poisoned);
             nan_stays_outside(context, "fwd:f32:b1h1d8:40:w8:c1", poisoned);
             nan_stays_outside(context, "fwd:f32:b1h1d8:40:w6:s4:d3", poisoned);
+            nan_stays_outside(context, "bwd:f32:b1h1d8:40:w7", poisoned);
+            nan_stays_outside(context, "fwd:f32:b1h1d8:7x7:w3x3", poisoned % 7);
+            nan_stays_outside(context, "bwd:f32:b1h1d8:7x7:w3x5:c10", poisoned % 7);
         }
         large_logits(context);
         nhood_context_destroy(context);

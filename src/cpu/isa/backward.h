@@ -30,8 +30,8 @@ static void backward_step(struct tile *tile, const struct block *block, const st
     for (int32_t r = 0; r < block->rows; r++) {
         if (!step_parts(step, r)) continue;
         weigh(tile, step, r);
-        if (tile->problem->has_bias && !step->extra) bias_gradient(tile, block, step, r);
     }
+    step_bias_gradient(tile, block, step, s->d_score);
     gather_rows(tile, block, step, s->d_score, s->k_rows, s->extra_k_rows, geometry->vectors_k,
                 s->d_q);
     scatter_rows(tile, block, step, s->d_score, s->q_rows, geometry->vectors_k,
@@ -43,22 +43,40 @@ static void backward_step(struct tile *tile, const struct block *block, const st
 /* Packs the block's rows of a query-side tensor as rows: [row][VL][width]. */
 static void pack_query_rows(const struct tile *tile, const struct block *block, int32_t tensor,
                             int64_t dim, real factor, real *out, int64_t width) {
-    for (int32_t r = 0; r < block->rows; r++) {
-        struct rows rows = query_rows(tile, block, r, tensor, dim);
-        rows_from(&rows, block->vector[r]->first, block->vector[r]->count, factor,
-                  out + (int64_t)r * VL * width, width);
+    for (int32_t p = 0; p < block->places; p++) {
+        const struct nh_vector *vector = place_vector(block, p);
+        struct rows rows = query_rows(tile, block, p, tensor, dim);
+        rows_from(&rows, vector->first, vector->count, factor, out + block->lane[p] * width, width);
     }
 }
 
-/* One number per query of the vector from a tensor of LSE's shape. */
+/* One number per query of a row from a tensor of LSE's shape; lanes without a query repeat the last. */
 static vec load_lanes(const struct tile *tile, const struct block *block, int32_t row,
                       int32_t tensor) {
-    const struct nh_vector *vector = block->vector[row];
-    struct rows rows = lane_numbers(tile, block, row, tensor);
-    real lanes[NH_LANES];
-    for (int32_t lane = 0; lane < VL; lane++) {
-        int32_t used = lane < vector->count ? lane : vector->count - 1;
-        memcpy(&lanes[lane], row_at(&rows, vector->first + used), sizeof(real));
+    const int32_t first = block->vector[row]->first, count = block->vector[row]->count;
+    real lanes[2 * NH_LANES] = {
+        0}; /* each place fills a vector, the next one what is not its own */
+    real *at = lanes;
+    for (int32_t p = block->first_of[row]; p < block->first_of[row + 1]; p++, at += count) {
+        struct rows rows = lane_numbers(tile, block, p, tensor);
+        for (int32_t lane = 0; lane < VL; lane++) {
+            int32_t used = lane < count ? lane : count - 1;
+            memcpy(&at[lane], row_at(&rows, first + used), sizeof(real));
+        }
+    }
+    return v_load(lanes);
+}
+
+/* rowsum(dO * O) by lane. */
+static vec row_deltas(const struct tile *tile, const struct block *block, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    const int32_t first = block->vector[row]->first, count = block->vector[row]->count;
+    real lanes[2 * NH_LANES] = {0}; /* as above */
+    real *at = lanes;
+    for (int32_t p = block->first_of[row]; p < block->first_of[row + 1]; p++, at += count) {
+        struct rows o = query_rows(tile, block, p, NHOOD_O, tile->problem->dim_v);
+        v_store(at,
+                dots_with(&o, first, count, s->d_o_rows + block->lane[p] * s->width_v, s->width_v));
     }
     return v_load(lanes);
 }
@@ -66,10 +84,7 @@ static vec load_lanes(const struct tile *tile, const struct block *block, int32_
 /* delta = rowsum(dO * O) - dLSE, and LSE in base 2. */
 static void pack_softmax_state(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
-    const struct nh_vector *vector = block->vector[row];
-    struct rows o = query_rows(tile, block, row, NHOOD_O, tile->problem->dim_v);
-    vec delta = dots_with(&o, vector->first, vector->count,
-                          s->d_o_rows + (int64_t)row * VL * s->width_v, s->width_v);
+    vec delta = row_deltas(tile, block, row);
     if (tile->run->io->data[NHOOD_D_LSE]) delta -= load_lanes(tile, block, row, NHOOD_D_LSE);
     v_store(s->delta + row * VL, delta);
     v_store(s->lse + row * VL, load_lanes(tile, block, row, NHOOD_LSE) * (real)log2_e);
@@ -89,8 +104,8 @@ static void backward_block(struct tile *tile, const struct block *block) {
         pack_softmax_state(tile, block, r);
     each_step(tile, block, backward_step);
     if (!tile->run->io->data[NHOOD_D_Q]) return;
-    for (int32_t r = 0; r < block->rows; r++)
-        store_queries(tile, block, r, NHOOD_D_Q, problem->dim, NULL, s->d_q, s->width_k);
+    for (int32_t p = 0; p < block->places; p++)
+        store_queries(tile, block, p, NHOOD_D_Q, problem->dim, NULL, s->d_q, s->width_k);
 }
 
 static void backward_tile(struct tile *tile) {

@@ -1,18 +1,24 @@
 /* The blocks of a tile and their steps: the walk that every pass shares.
  *
  * A block is up to MOST_ROWS query vectors that share keys: consecutive places of the middle axis at the
- * same vector of the lane axis, or, where the middle axis is short, consecutive vectors. A step is a box of
- * the block's window whose scores fit the score buffer; each row keeps its scores as [key row][slot][lane],
- * key rows being those of the step that lie in its own window. */
+ * same vector of the lane axis, one or, where they are folded, several in each; or, where the middle axis is
+ * short, consecutive vectors. A step is a box of the block's window whose scores fit the score buffer; each
+ * row keeps its scores as [key row][slot][lane], key rows being those of the step that lie in its own window,
+ * or in that of any of its places. */
 #ifndef NH_BLOCK_H
 #define NH_BLOCK_H
 
 #include "tile_pack.h"
 
+enum { MOST_PLACES = MOST_ROWS << NH_MOST_FOLD_LOG };
+
 struct block {
     int32_t rows, slow; /* query vectors; place on the slowest axis */
-    int32_t middle[MOST_ROWS];
     const struct nh_vector *vector[MOST_ROWS];
+    int32_t places; /* of the middle axis; row r has [first_of[r], first_of[r + 1]) */
+    int32_t first_of[MOST_ROWS + 1];
+    int32_t middle[MOST_PLACES];
+    uint32_t lane[MOST_PLACES]; /* the first of each place, counted through the rows */
 };
 
 struct step {
@@ -20,6 +26,7 @@ struct step {
     int32_t slot, slot_end;                     /* slots of the lane axis */
     bool extra; /* the "window" is the extra tokens [slot, slot_end) */
     int32_t row_begin[MOST_ROWS], row_count[MOST_ROWS]; /* of the middle axis, by query vector */
+    int32_t place_begin[MOST_PLACES], place_end[MOST_PLACES]; /* the same by place */
 };
 
 static int32_t step_slots(const struct step *step) {
@@ -36,16 +43,39 @@ static int32_t step_part(const struct step *step, int32_t row, int32_t slow, int
     return (slow - step->slow) * step->row_count[row] + middle - step->row_begin[row];
 }
 
-/* Whether slots of key row (slow, middle) are the first thing that query vector `row` of the block meets. */
+/* Whether slots of key row (slow, middle) are the first thing that the queries of a place of the block meet. */
 static bool is_first(const struct tile *tile, const struct block *block, const struct step *step,
-                     int32_t row, int32_t slow, int32_t middle) {
+                     int32_t place, int32_t slow, int32_t middle) {
     const struct nh_order *order = tile->geometry->order;
     return step->slot == 0 && tile->problem->extra_tokens == 0 &&
-           slow == order[0].begin[block->slow] && middle == order[1].begin[block->middle[row]];
+           slow == order[0].begin[block->slow] && middle == order[1].begin[block->middle[place]];
 }
 
 static real *row_scores(const struct tile *tile, real *score, int32_t row) {
     return score + (int64_t)row * tile->geometry->slots * VL;
+}
+
+static uint32_t place_row(const struct block *block, int32_t place) {
+    return block->lane[place] / (uint32_t)VL;
+}
+
+static const struct nh_vector *place_vector(const struct block *block, int32_t place) {
+    return block->vector[place_row(block, place)];
+}
+
+/* A place's first score in its first lane. */
+static real *place_scores(const struct tile *tile, const struct block *block, real *score,
+                          int32_t place) {
+    return row_scores(tile, score, (int32_t)place_row(block, place)) +
+           block->lane[place] % (uint32_t)VL;
+}
+
+/* .. and that at a key row of the window. */
+static real *place_scores_at(const struct tile *tile, const struct block *block,
+                             const struct step *step, real *score, int32_t place, int32_t slow,
+                             int32_t middle) {
+    const int64_t part = step_part(step, (int32_t)place_row(block, place), slow, middle);
+    return place_scores(tile, block, score, place) + part * step_slots(step) * VL;
 }
 
 /* ---- walking ---- */
@@ -67,28 +97,44 @@ static int32_t vectors_together(const struct nh_vector *vector, int32_t count) {
     return n;
 }
 
+/* Consecutive vectors at one place, or one vector at consecutive places, of which each row takes 2^fold_log. */
+static void set_places(struct block *block, int32_t fold_log, bool across, int32_t middle,
+                       const struct nh_vector *vector) {
+    block->rows = 0;
+    for (int32_t p = 0, lane = 0; p < block->places; p++, lane += vector->count) {
+        if (p == block->rows << fold_log) {
+            lane = block->rows * VL;
+            block->first_of[block->rows] = p;
+            block->vector[block->rows++] = across ? vector + p : vector;
+        }
+        block->middle[p] = across ? middle : middle + p;
+        block->lane[p] = (uint32_t)lane;
+    }
+    block->first_of[block->rows] = block->places;
+}
+
 static void each_block(struct tile *tile, block_fn *visit) {
     const struct nh_geometry *geometry = tile->geometry;
     const struct nh_vector *vector = geometry->vector + geometry->tile_vector[tile->box.index[2]];
     int32_t vectors =
         geometry->tile_vector[tile->box.index[2] + 1] - geometry->tile_vector[tile->box.index[2]];
+    const int32_t fold_log = geometry->fold_log, most_places = MOST_ROWS << fold_log;
     bool across = tile->box.query_end[1] - tile->box.query[1] == 1;
     for (int32_t slow = tile->box.query[0]; slow < tile->box.query_end[0]; slow++)
         for (int32_t middle = tile->box.query[1]; middle < tile->box.query_end[1];
-             middle += MOST_ROWS) {
-            int32_t middles = (int32_t)nh_min(MOST_ROWS, tile->box.query_end[1] - middle);
+             middle += most_places) {
+            int32_t middles = (int32_t)nh_min(most_places, tile->box.query_end[1] - middle);
             if (geometry->rolling)
                 pack_keys(tile, geometry->order[1].begin[middle],
                           geometry->order[1].end[middle + middles - 1]);
             for (int32_t v = 0; v < vectors;) {
-                int32_t rows = across ? vectors_together(vector + v, vectors - v) : middles;
-                struct block block = {.rows = rows, .slow = slow};
-                for (int32_t r = 0; r < rows; r++) {
-                    block.middle[r] = across ? middle : middle + r;
-                    block.vector[r] = across ? vector + v + r : vector + v;
-                }
+                int32_t together = across ? vectors_together(vector + v, vectors - v) : 1;
+                struct block block; /* made often: no time for zeroes where there is no place */
+                block.slow = slow;
+                block.places = across ? together : middles;
+                set_places(&block, fold_log, across, middle, vector + v);
                 visit(tile, &block);
-                v += across ? rows : 1;
+                v += together;
             }
             if (tile->partial && partial_rolls(geometry) &&
                 middle + middles < tile->box.query_end[1])
@@ -99,12 +145,15 @@ static void each_block(struct tile *tile, block_fn *visit) {
 static void visit_step(struct tile *tile, const struct block *block, struct step *step,
                        step_fn *visit) {
     const struct nh_order *order = &tile->geometry->order[1];
+    for (int32_t p = 0; p < block->places; p++) {
+        int32_t begin = order->begin[block->middle[p]], end = order->end[block->middle[p]];
+        step->place_begin[p] = begin < step->middle ? step->middle : begin;
+        step->place_end[p] = end > step->middle_end ? step->middle_end : end;
+    }
     for (int32_t r = 0; r < block->rows; r++) {
-        int32_t begin = order->begin[block->middle[r]], end = order->end[block->middle[r]];
-        if (begin < step->middle) begin = step->middle;
-        if (end > step->middle_end) end = step->middle_end;
-        step->row_begin[r] = begin;
-        step->row_count[r] = end > begin ? end - begin : 0;
+        step->row_begin[r] = step->place_begin[block->first_of[r]];
+        int32_t count = step->place_end[block->first_of[r + 1] - 1] - step->row_begin[r];
+        step->row_count[r] = count > 0 ? count : 0;
     }
     visit(tile, block, step);
 }
@@ -119,14 +168,15 @@ static void each_step(struct tile *tile, const struct block *block, step_fn *vis
         step.slot_end = (int32_t)nh_min(slot + geometry->slots, extra);
         visit(tile, block, &step);
     }
-    int32_t slots = 0, rows = middle->end[block->middle[block->rows - 1]];
+    int32_t slots = 0, rows = middle->end[block->middle[block->places - 1]];
     int32_t first = middle->begin[block->middle[0]];
     for (int32_t r = 0; r < block->rows; r++)
         if (block->vector[r]->most_keys > slots) slots = block->vector[r]->most_keys;
     int32_t most_rows = slots <= geometry->chunk ? geometry->slots / slots : 1;
     int32_t rows_at_once = (int32_t)nh_min(most_rows, rows - first);
     int32_t slow_at_once = (int32_t)nh_max(1, most_rows / (rows - first));
-    struct step step = {0};
+    struct step step;
+    step.extra = false;
     for (step.slow = slow->begin[block->slow]; step.slow < slow->end[block->slow];
          step.slow = step.slow_end) {
         step.slow_end = (int32_t)nh_min(step.slow + slow_at_once, slow->end[block->slow]);

@@ -17,19 +17,44 @@
 #endif
 static const double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-/* Slots beyond a lane's own window (causal borders) get -infinity. */
+/* Lanes of the row whose places attend a key row of the middle axis. */
+static vint attending(const struct block *block, const struct step *step, int32_t row,
+                      int32_t middle) {
+    int32_t place = block->first_of[row], end = block->first_of[row + 1], low = 0, high = VL;
+    vint lane = {0};
+    for (int i = 0; i < VL; i++)
+        lane[i] = i;
+    for (; place < end && middle >= step->place_end[place]; place++)
+        low += block->vector[row]->count;
+    for (; end > place && middle < step->place_begin[end - 1]; end--)
+        high = (int32_t)block->lane[end - 1] % VL;
+    return (vint)(lane >= (vint){0} + low) & (vint)(lane < (vint){0} + high);
+}
+
+/* Slots beyond a lane's own window get -infinity: at causal borders, and at key rows that other places of its vector attend
+ * alone. */
 static void mask_unused(const struct tile *tile, const struct block *block, const struct step *step,
                         int32_t row) {
     const struct nh_vector *vector = block->vector[row];
-    if (step->extra || vector->fewest_keys >= step->slot_end) return;
+    const bool all = vector->fewest_keys >= step->slot_end;
+    if (step->extra || (all && tile->geometry->fold_log == 0)) return;
+    int32_t first = block->first_of[row], end = block->first_of[row + 1];
     vint keys = {0};
     for (int i = 0; i < VL; i++)
         keys[i] = vector->keys[i];
+    const int32_t row_end = step->row_begin[row] + step->row_count[row];
     real *at = row_scores(tile, tile->scratch.score, row);
-    for (int32_t part = 0; part < step_parts(step, row); part++)
-        for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
-            vint used = (vint)(keys > (vint){0} + slot);
-            v_store(at, v_select(used, v_load(at), v_set(-(real)INFINITY)));
+    for (int32_t slow = step->slow; slow < step->slow_end; slow++)
+        for (int32_t middle = step->row_begin[row]; middle < row_end; middle++) {
+            if (all && middle >= step->place_begin[end - 1] && middle < step->place_end[first]) {
+                at += step_slots(step) * VL;
+                continue;
+            }
+            vint here = attending(block, step, row, middle);
+            for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
+                vint used = (vint)(keys > (vint){0} + slot) & here;
+                v_store(at, v_select(used, v_load(at), v_set(-(real)INFINITY)));
+            }
         }
 }
 
@@ -92,53 +117,94 @@ static void forward_step(struct tile *tile, const struct block *block, const str
                 s->out);
 }
 
-/* Rows of a query-side tensor at one query vector of the block. */
-INLINE struct rows query_rows(const struct tile *tile, const struct block *block, int32_t row,
+/* Rows of a query-side tensor at one place of the block. */
+INLINE struct rows query_rows(const struct tile *tile, const struct block *block, int32_t place,
                               int32_t tensor, int64_t dim) {
-    int32_t middle = block->middle[row];
+    int32_t middle = block->middle[place];
     struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, middle, dim);
     rows.ahead = query_bytes_ahead(tile, tensor, middle);
     return rows;
 }
 
+/* The tokens of a row's lanes in a query-side tensor, of places [place, end); lanes without a query repeat the last. */
+static void lane_rows(const struct tile *tile, const struct block *block, int32_t place,
+                      int32_t end, int32_t tensor, int64_t dim, const char *lane[NH_LANES]) {
+    const struct nh_vector *vector = place_vector(block, place);
+    int32_t used = 0;
+    for (; place < end; place++) {
+        const struct rows rows = query_rows(tile, block, place, tensor, dim);
+        for (int32_t i = 0; i < vector->count; i++)
+            lane[used++] = row_at(&rows, vector->first + i);
+    }
+    for (; used < VL; used++)
+        lane[used] = lane[used - 1];
+}
+
 /* Packs the block's rows of a query-side tensor by channel: [row][channel][VL]. ask: for what is packed next, too. */
 static void pack_query_columns(const struct tile *tile, const struct block *block, int32_t tensor,
                                int64_t dim, real factor, bool ask, real *columns) {
-    for (int32_t r = 0; r < block->rows; r++) {
-        struct rows rows = query_rows(tile, block, r, tensor, dim);
+    for (int32_t r = 0; r < block->rows; r++, columns += dim * VL) {
+        int32_t place = block->first_of[r], end = block->first_of[r + 1];
+        struct rows rows = query_rows(tile, block, place, tensor, dim);
         if (!ask) rows.ahead = 0;
-        columns_from(&rows, block->vector[r]->first, block->vector[r]->count, factor,
-                     columns + r * dim * VL, VL);
+        if (end - place == 1) {
+            columns_from(&rows, block->vector[r]->first, block->vector[r]->count, factor, columns,
+                         VL);
+        } else {
+            const char *lane[NH_LANES];
+            lane_rows(tile, block, place, end, tensor, dim, lane);
+            columns_from_each(&rows, lane, factor, columns);
+        }
     }
 }
 
-/* Rounds lane results to a query-side tensor; factor by lane. */
-static void store_queries(const struct tile *tile, const struct block *block, int32_t row,
+/* Rounds the results of a place to a query-side tensor. factor: of the place's lanes, or NULL for none; out: of all lanes of
+ * the block. */
+static void store_queries(const struct tile *tile, const struct block *block, int32_t place,
                           int32_t tensor, int64_t dim, const real *factor, const real *out,
                           int64_t width) {
-    struct rows rows = query_rows(tile, block, row, tensor, dim);
-    rows_to(&rows, block->vector[row]->first, block->vector[row]->count, factor,
-            out + (int64_t)row * VL * width, width);
+    const struct nh_vector *vector = place_vector(block, place);
+    struct rows rows = query_rows(tile, block, place, tensor, dim);
+    rows_to(&rows, vector->first, vector->count, factor, out + block->lane[place] * width, width);
 }
 
-/* Rows of a tensor of LSE's shape, which has the dtype of `real`, at one query vector of the block. */
-INLINE struct rows lane_numbers(const struct tile *tile, const struct block *block, int32_t row,
+/* Rows of a tensor of LSE's shape, which has the dtype of `real`, at one place of the block. */
+INLINE struct rows lane_numbers(const struct tile *tile, const struct block *block, int32_t place,
                                 int32_t tensor) {
-    struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[row], 1);
+    struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[place], 1);
     rows.dtype = NH_REAL == 64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32;
     return rows;
+}
+
+/* Results over their sums. */
+static void store_out(const struct tile *tile, const struct block *block, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    int32_t place = block->first_of[row], end = block->first_of[row + 1];
+    real factor[NH_LANES];
+    v_store(factor, 1 / v_load(s->sum + row * VL));
+    for (const real *at = factor; place < end; place++, at += block->vector[row]->count)
+        store_queries(tile, block, place, NHOOD_O, tile->problem->dim_v, at, s->out, s->width_v);
+}
+
+/* One number per query of a place to a tensor of LSE's shape. Out of line, as its callers have no registers left for it. */
+static __attribute__((noinline)) void store_numbers(const struct tile *tile,
+                                                    const struct block *block, int32_t place,
+                                                    int32_t tensor, const real *number) {
+    const struct rows rows = lane_numbers(tile, block, place, tensor);
+    const int32_t first = place_vector(block, place)->first,
+                  count = place_vector(block, place)->count;
+    for (int32_t lane = 0; lane < count; lane++)
+        memcpy((void *)(uintptr_t)row_at(&rows, first + lane), &number[lane], sizeof(real));
 }
 
 /* ln(sum(exp(score))). */
 static void store_lse(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
-    const struct nh_vector *vector = block->vector[row];
-    struct rows lse = lane_numbers(tile, block, row, NHOOD_LSE);
-    real value[NH_LANES];
-    v_store(value,
-            (v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL))) * (real)ln_2);
-    for (int32_t lane = 0; lane < vector->count; lane++)
-        memcpy((void *)(uintptr_t)row_at(&lse, vector->first + lane), &value[lane], sizeof(real));
+    int32_t place = block->first_of[row], end = block->first_of[row + 1];
+    real lse[NH_LANES];
+    v_store(lse, (v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL))) * (real)ln_2);
+    for (const real *at = lse; place < end; place++, at += block->vector[row]->count)
+        store_numbers(tile, block, place, NHOOD_LSE, at);
 }
 
 static void forward_block(struct tile *tile, const struct block *block) {
@@ -152,9 +218,7 @@ static void forward_block(struct tile *tile, const struct block *block) {
     }
     each_step(tile, block, forward_step);
     for (int32_t r = 0; r < block->rows; r++) {
-        real factor[NH_MOST_LANES];
-        v_store(factor, 1 / v_load(s->sum + r * VL));
-        store_queries(tile, block, r, NHOOD_O, problem->dim_v, factor, s->out, s->width_v);
+        store_out(tile, block, r);
         if (tile->run->io->data[NHOOD_LSE]) store_lse(tile, block, r);
     }
 }

@@ -96,17 +96,23 @@ INLINE void pack_square(const struct rows *rows, const char *const *row, const i
         if (!last || c + i < rows->dim) v_store(out + (c + i) * pitch, v[i]);
 }
 
-/* All channels of `used` rows from place `first` on; the last of `count` repeated. */
+/* All channels of `used` rows. */
+INLINE void pack_squares(const struct rows *rows, const char *const *row, const int used,
+                         vec factor, real *out, int64_t pitch) {
+    int32_t c = 0;
+    for (; c + VL <= rows->dim; c += VL)
+        pack_square(rows, row, used, c, false, factor, out, pitch);
+    if (c < rows->dim) pack_square(rows, row, used, c, true, factor, out, pitch);
+}
+
+/* Those from place `first` on; the last of `count` repeated. */
 INLINE void pack_strip(const struct rows *rows, int32_t first, int32_t count, const int used,
                        vec factor, real *out, int64_t pitch) {
     const char *row[NH_LANES];
     UNROLL
     for (int i = 0; i < used; i++)
         row[i] = row_at(rows, first + (i < count ? i : count - 1));
-    int32_t c = 0;
-    for (; c + VL <= rows->dim; c += VL)
-        pack_square(rows, row, used, c, false, factor, out, pitch);
-    if (c < rows->dim) pack_square(rows, row, used, c, true, factor, out, pitch);
+    pack_squares(rows, row, used, factor, out, pitch);
 }
 
 /* out[c * pitch + x] = factor * row(first + x)[c] for x in [0, count); up to whole vectors, keys of the last few rows
@@ -199,6 +205,12 @@ INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, c
 static void columns_from(const struct rows *rows, int32_t first, int32_t count, real factor,
                          real *out, int64_t pitch) {
     WITH_DTYPE(rows, pack_columns(&typed, first, count, factor, out, pitch));
+}
+
+/* The same for one vector, of rows that lie anywhere. */
+static void columns_from_each(const struct rows *rows, const char *const row[NH_LANES], real factor,
+                              real *out) {
+    WITH_DTYPE(rows, pack_squares(&typed, row, VL, v_set(factor), out, VL));
 }
 
 static void rows_from(const struct rows *rows, int32_t first, int32_t count, real factor, real *out,

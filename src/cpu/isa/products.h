@@ -139,34 +139,34 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
     const real *weight[MOST_PARTS], *sources[MOST_PARTS], *row[MOST_PARTS];
     struct band_product product = {weight, sources, 0, false, width, NULL, width};
     struct nh_band_list list[MOST_ROWS];
-    for (int32_t r = 0; r < block->rows; r++) {
+    for (int32_t r = 0; r < block->rows; r++)
         list[r] = step_bands(tile, block->vector[r], step, false, tile->scratch.gather + r * VL);
-        if (!step->extra) continue;
-        weight[0] = row_scores(tile, score, r);
+    for (int32_t p = 0; step->extra && p < block->places; p++) {
+        weight[0] = place_scores(tile, block, score, p);
         sources[0] = extra + step->slot * width;
         product.parts = 1;
         product.fresh = step->slot == 0;
-        product.out = out + (int64_t)r * VL * width;
-        band_run(&product, &list[r], vectors, most);
+        product.out = out + block->lane[p] * width;
+        band_run(&product, &list[place_row(block, p)], vectors, most);
     }
     for (int32_t slow = step->slow; slow < step->slow_end; slow++)
         for (int32_t middle = step->middle; middle < step->middle_end; middle += at_once) {
             const int32_t stop = (int32_t)nh_min(middle + at_once, step->middle_end);
             source_rows(tile, source, slow, middle, stop - middle, width, row);
-            for (int32_t r = 0; r < block->rows; r++) {
-                const int32_t begin = (int32_t)nh_max(middle, step->row_begin[r]);
-                const int32_t end = (int32_t)nh_min(stop, step->row_begin[r] + step->row_count[r]);
+            for (int32_t p = 0; p < block->places; p++) {
+                const int32_t begin = (int32_t)nh_max(middle, step->place_begin[p]);
+                const int32_t end = (int32_t)nh_min(stop, step->place_end[p]);
                 if (begin >= end) continue;
-                const int64_t key = block->vector[r]->start - tile->box.key[2];
+                const int64_t key = place_vector(block, p)->start - tile->box.key[2];
+                const real *scores = place_scores_at(tile, block, step, score, p, slow, begin);
                 product.parts = end - begin;
-                product.fresh = is_first(tile, block, step, r, slow, begin);
+                product.fresh = is_first(tile, block, step, p, slow, begin);
                 for (int32_t part = 0; part < product.parts; part++) {
-                    weight[part] = row_scores(tile, score, r) +
-                                   (step_part(step, r, slow, begin) + (int64_t)part) * part_scores;
+                    weight[part] = scores + part * part_scores;
                     sources[part] = row[begin - middle + part] + key * width;
                 }
-                product.out = out + (int64_t)r * VL * width;
-                band_run(&product, &list[r], vectors, most);
+                product.out = out + block->lane[p] * width;
+                band_run(&product, &list[place_row(block, p)], vectors, most);
             }
         }
 }
@@ -176,25 +176,26 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
                          const struct step *step, real *score, const real *source, int32_t vectors,
                          real *out, real *extra_out) {
     int64_t width = (int64_t)vectors * VL;
-    const real *weights[MOST_ROWS], *sources[MOST_ROWS];
+    const real *weights[MOST_PLACES], *sources[MOST_PLACES];
     int32_t slow_end = step->extra ? step->slow + 1 : step->slow_end;
     int32_t middle_end = step->extra ? step->middle + 1 : step->middle_end;
-    for (int32_t r = 0; r < block->rows;) {
-        const struct nh_vector *vector = block->vector[r];
-        int32_t next = r + 1; /* rows of the same vector meet the same keys: sum them at once */
-        while (next < block->rows && block->vector[next] == vector)
+    for (int32_t first = 0, next; first < block->places; first = next) {
+        const struct nh_vector *vector = place_vector(block, first);
+        next = first + 1; /* places of the same vector meet the same keys: sum them at once */
+        while (next < block->places && place_vector(block, next) == vector)
             next++;
         struct nh_band_list list = step_bands(tile, vector, step, true, tile->scratch.scatter);
         for (int32_t slow = step->slow; slow < slow_end; slow++)
             for (int32_t middle = step->middle; middle < middle_end; middle++) {
                 int32_t parts = 0;
-                for (int32_t i = r; i < next; i++) {
-                    int32_t part = step->extra ? 0 : middle - step->row_begin[i];
-                    if (part < 0 || (!step->extra && part >= step->row_count[i])) continue;
-                    if (!step->extra) part = step_part(step, i, slow, middle);
-                    weights[parts] =
-                        row_scores(tile, score, i) + (int64_t)part * step_slots(step) * VL;
-                    sources[parts++] = source + (int64_t)i * VL * width;
+                for (int32_t p = first; p < next; p++) {
+                    if (step->extra) {
+                        weights[parts] = place_scores(tile, block, score, p);
+                    } else {
+                        if (middle < step->place_begin[p] || middle >= step->place_end[p]) continue;
+                        weights[parts] = place_scores_at(tile, block, step, score, p, slow, middle);
+                    }
+                    sources[parts++] = source + block->lane[p] * width;
                 }
                 real *row;
                 if (step->extra) {
@@ -207,7 +208,6 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
                 struct band_product product = {weights, sources, parts, false, width, row, width};
                 if (parts) band_run(&product, &list, vectors, tile->geometry->band_vectors);
             }
-        r = next;
     }
 }
 
