@@ -256,7 +256,7 @@ def plot_speedups(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: s
             if ratios:
                 shares = [100 * (place + 0.5) / len(ratios) for place in range(len(ratios))]
                 label = f"{pair[0]} over {pair[1]}" + (", fwd + bwd" if style == "--" else "")
-                axes.plot(shares, ratios, style, marker=".", markersize=2, color=f"C{number}", label=label)
+                axes.plot(shares, ratios, style, linewidth=1, color=f"C{number}", label=label)
     axes.axhline(1, color="black", linewidth=0.5)
     axes.set(yscale="log", xlabel="% of problems", ylabel="speed-up")
 
