@@ -4,6 +4,7 @@
 #include "load.h"
 #include "walk_counts.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
@@ -154,8 +155,10 @@ void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_
     struct nh_count tile = {.tiles = 0};
     nh_cuda_count_load(cuda, &one, &tile);
     double clock = nh_cuda_clocks_ns(cuda, 1.0 / cuda->multiprocessors);
-    prices->tile += load->tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
-                    load->exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL] + load->turn * clock;
+    /* one warpgroup's products hide the other's exponentials in part */
+    prices->tile += hypot(load->tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR],
+                          load->exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL]) +
+                    load->turn * clock;
     prices->masks += load->masks * tile.limit_ns[NHOOD_LIMIT_MASK];
     prices->item += load->item * problem->rank * clock;
 }

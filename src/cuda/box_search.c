@@ -27,6 +27,7 @@ struct state {
 struct ranking {
     struct nh_box_choice *choice;
     int count, capacity;
+    double behind; /* of the search */
 };
 
 void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
@@ -99,8 +100,11 @@ static struct floor floor_of(const struct nh_box_bound *bound, const struct nh_w
     const struct floor latency = {bound->per_clock * rounds * bound->block,
                                   turns * (bound->latency + bound->alone * bound->tile),
                                   turns * bound->alone * bound->masks};
-    const struct floor throughput = {bound->per_clock * waves * bound->block / bound->residents,
-                                     busy * bound->tile, busy * bound->masks};
+    double end = bound->ending / rounds;
+    const struct floor throughput = {bound->per_clock * waves * bound->block / bound->residents +
+                                         end * latency.fixed,
+                                     busy * bound->tile + end * latency.per_tile,
+                                     busy * bound->masks + end * latency.per_masked};
     bool waits =
         latency.fixed + latency.per_tile * tiles > throughput.fixed + throughput.per_tile * tiles;
     return waits ? latency : throughput;
@@ -114,7 +118,10 @@ static double smaller(double a, double b) {
 
 /* What a choice must stay below to be kept. */
 static double limit_of(const struct ranking *ranking) {
-    return ranking->count < ranking->capacity ? INFINITY : ranking->choice[ranking->count - 1].cost;
+    if (!ranking->count) return INFINITY;
+    double most = ranking->behind * ranking->choice[0].cost;
+    if (ranking->count < ranking->capacity) return most;
+    return smaller(most, ranking->choice[ranking->count - 1].cost);
 }
 
 /* Behind those that cost no more. */
@@ -161,7 +168,8 @@ static void rank_pairs(struct state *state, const struct nh_box_variant *variant
                  *columns = boxes_of(state, variant->columns);
     if (!rows || !columns) return;
     struct nh_box_choice found[MOST_OF_VARIANT];
-    struct ranking of_variant = {found, 0, (int)nh_min(kept->capacity, MOST_OF_VARIANT)};
+    struct ranking of_variant = {found, 0, (int)nh_min(kept->capacity, MOST_OF_VARIANT),
+                                 kept->behind};
     for (int i = 0; i < rows->count; i++) {
         if (bound.least >= smaller(limit_of(kept), limit_of(&of_variant))) break;
         const struct nh_walk_rows *walked = rows_of(state, rows, i);
@@ -176,9 +184,11 @@ static void rank_pairs(struct state *state, const struct nh_box_variant *variant
 
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity) {
     struct state state;
-    struct ranking kept = {best, 0, capacity};
+    struct ranking kept = {best, 0, capacity, search->behind};
     start(&state, search);
     for (int i = 0; i < search->variants; i++)
         rank_pairs(&state, &search->variant[i], &kept);
+    while (kept.count && best[kept.count - 1].cost > search->behind * best[0].cost)
+        kept.count--;
     return kept.count;
 }

@@ -17,8 +17,9 @@ struct nh_box_bound {
     /* for a tile that needs no masks, and what masks add; for a block that has its multiprocessor to itself, per tile,
      * beside `alone` times these; for a block; blocks that share a multiprocessor, at most */
     double tile, masks, latency, alone, block, residents;
-    /* clocks for a tile of the longest walk, which the whole waits for; 0: it does not */
-    double longest;
+    /* clocks for a tile of the longest walk, which the whole waits for; 0: it does not. How much of a block alone is
+     * added to what a full device takes. */
+    double longest, ending;
     /* whole numbers: blocks, and walks over tiles, of a row box at each of its places */
     double blocks, walks, multiprocessors;
 };
@@ -41,6 +42,8 @@ struct nh_box_search {
                    const int32_t row[NH_AXES], const int32_t column[NH_AXES],
                    const struct nh_tiling_count *count);
     const struct nh_device *device; /* for the two of them */
+    /* those that cost so many times the least are left out; INFINITY: none */
+    double behind;
 };
 
 /* The cheapest, cheapest first; at most two of a variant: more would leave no place to others, whose estimates err in

@@ -211,7 +211,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                                          .variants = sizeof variants / sizeof *variants,
                                          .bound = bound,
                                          .cost = cost,
-                                         .device = device};
+                                         .device = device,
+                                         .behind = INFINITY};
     struct nh_box_choice best[MOST_CANDIDATES];
     int count = nh_box_search(&search, best, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count; i++)

@@ -70,9 +70,10 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
-/* Nanoseconds of the device for a tile of a warpgroup, for its masks, for a tile that is fetched, and for an item. */
+/* Nanoseconds of the device for a tile of a warpgroup, for its masks, for a tile that is fetched, and for an item; and
+ * what holding queries in registers takes from a tile and adds to an item. */
 struct prices {
-    double tile, masks, fetch, item;
+    double tile, masks, fetch, item, spared, holding;
 };
 
 /* For which the warps that lay down the boxes of several heads keep a tile waiting, if its products do not take as long. */
@@ -89,10 +90,12 @@ static double boxes_clocks(const int32_t *value) {
  * item and each of its axes. */
 static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                const int32_t *value) {
-    const double tensor = 0.7, softmax = 0.81, bias = 1.82, masks = 4.7, l2 = 0.25;
+    const double tensor = 0.647, softmax = 0.949, bias = 1.82, masks = 7.15, l2 = 0.233;
     /* rows of several heads share no entries */
     const double apart = 1.3;
-    const double turn = 322, item = 1800, item_axis = 1260, item_width = 1.86;
+    const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73;
+    /* an item's first keys are waited for */
+    const double item_keys = 0.0119, holding = 0.977, spared = 0.0101;
     struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
     const struct nh_cuda_load of_tile = load_of(problem, cuda, value, 1, 1, 1, 0),
                               of_item = load_of(problem, cuda, value, 0, 0, 0, 1);
@@ -112,8 +115,11 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
         .fetch = fetch,
         .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] +
                 (item + item_axis * problem->rank +
-                 item_width * value[WARPGROUPS] * (double)(problem->dim + problem->dim_v)) *
+                 (item_width * value[WARPGROUPS] + item_keys * of_tile.scores / 64) *
+                     (double)(problem->dim + problem->dim_v)) *
                     clock,
+        .spared = spared * tile.limit_ns[NHOOD_LIMIT_TENSOR],
+        .holding = holding * (double)problem->dim * clock,
     };
 }
 
@@ -121,27 +127,25 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
  * the multiprocessors may have none. */
 static double scale_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        const int32_t *value, double items) {
-    const double waiting = 0.75;
+    const double waiting = 0.935;
     double copies = copies_of(problem, value), rounds = copies * items / cuda->multiprocessors;
     return copies * (1 + waiting * (ceil(rounds) / rounds - 1));
 }
 
 /* Nanoseconds that a copy keeps the device busy, with so many tiles of extra tokens. */
 static double busy_ns(const struct prices *prices, const struct walks *walks, double warpgroups,
-                      double extra) {
-    double items = walks->seen.items;
-    return (walks->seen.visited + warpgroups * extra * items) * prices->tile +
+                      double extra, bool hold) {
+    double items = walks->seen.items, tile = prices->tile - (hold ? prices->spared : 0);
+    double item = prices->item + (hold ? prices->holding : 0);
+    return (walks->seen.visited + warpgroups * extra * items) * tile +
            walks->seen.partial * prices->masks +
-           (walks->fetched.visited + extra * items) * prices->fetch + items * prices->item;
+           (walks->fetched.visited + extra * items) * prices->fetch + items * item;
 }
 
 /* Of the launch. */
-static double launch_ns(const struct nh_problem *problem, double busy, double memory_ns,
-                        bool hold) {
-    /* held: the median of 43 pairs of configs that differ in nothing else; the first tiles take as long as they are
-     * wide */
-    const double held = 0.99, memory = 1.33, overhead_ns = 8230, first_tiles_ns = 15.6;
-    if (hold) busy *= held;
+static double launch_ns(const struct nh_problem *problem, double busy, double memory_ns) {
+    /* the first tiles take as long as they are wide */
+    const double memory = 1.14, overhead_ns = 7550, first_tiles_ns = 15;
     memory_ns *= memory;
     return (busy > memory_ns ? busy : memory_ns) + overhead_ns +
            first_tiles_ns * (double)(problem->dim + problem->dim_v);
@@ -158,8 +162,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const struct prices prices = prices_of(problem, cuda, value);
     double items = walks.seen.items, extra = extra_tiles(problem, value);
     double memory_ns = nh_cuda_memory_ns(problem, cuda);
-    double busy =
-        scale_of(problem, cuda, value, items) * busy_ns(&prices, &walks, value[WARPGROUPS], extra);
+    double busy = scale_of(problem, cuda, value, items) *
+                  busy_ns(&prices, &walks, value[WARPGROUPS], extra, value[HOLD]);
     if (count) {
         double copies = copies_of(problem, value), tiles = value[WARPGROUPS] * extra * items;
         const struct nh_cuda_load load =
@@ -170,7 +174,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
         nh_cuda_count_load(cuda, &load, count);
         count->limit_ns[NHOOD_LIMIT_MEMORY] = memory_ns;
     }
-    return launch_ns(problem, busy, memory_ns, value[HOLD]);
+    return launch_ns(problem, busy, memory_ns);
 }
 
 /* Keeps the `capacity` cheapest, cheapest first. */
@@ -285,14 +289,13 @@ static void try_rows(struct search *search, const struct nh_config *queries,
         memcpy(tried.value + KX, key->shape, 3 * sizeof *key->shape);
         const struct prices prices =
             biased ? prices_of(search->problem, cuda, tried.value) : key->prices[of];
-        double busy = scale * busy_ns(&prices, &walks, warpgroups, key->extra);
         for (int32_t hold = 0; hold <= 1; hold++) {
+            double busy = scale * busy_ns(&prices, &walks, warpgroups, key->extra, hold);
             tried.value[HOLD] = hold;
             tried.value[STAGES] = biased ? stages_of(search, tried.value) : key->stages[of][hold];
             if (tried.value[STAGES])
-                search->count =
-                    keep(&tried, launch_ns(search->problem, busy, search->memory_ns, hold),
-                         search->best, search->cost, search->count, search->capacity);
+                search->count = keep(&tried, launch_ns(search->problem, busy, search->memory_ns),
+                                     search->best, search->cost, search->count, search->capacity);
         }
     }
 }

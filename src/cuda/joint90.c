@@ -52,18 +52,18 @@ static struct nh_backward90_load load_of(const struct nh_problem *problem) {
         .products = (double)(3 * problem->dim + 2 * problem->dim_v),
         .column_bytes =
             (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem),
-        .tensor = 1.22,
-        .exponential = 1.15,
-        .masks = 5.95,
-        .turn = 399,
-        .item = 2880,
+        .tensor = 1.16,
+        .exponential = 1.7,
+        .masks = 6.94,
+        .turn = 851,
+        .item = 2730,
     };
 }
 
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 15900, sums = 2.53;
+    const double launches_ns = 16500, sums = 2.66;
     const struct nh_cuda_device *cuda = device->backend;
     double rows = (double)(problem->batch * problem->tokens * problem->heads);
     double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);

@@ -11,10 +11,16 @@
 #include "load.h"
 #include "tile_count.h"
 
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DIM = 256, MOST_DIMS_AT_ONCE = 384, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 3 };
+enum {
+    MOST_DIM = 256,
+    MOST_DIMS_AT_ONCE = 384,
+    MOST_LENGTH = 1 << 29,
+    MOST_SIDES = 3,
+    MOST_CANDIDATES = 6
+};
 static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "qw", "r0",
                                     "r1", "r2", "c0", "c1", "c2", "rw", NULL};
 
@@ -114,161 +120,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     return NULL;
 }
 
-/* ---- time ---- */
-
-static int launches_of(const struct nh_problem *problem, bool inverse) {
-    return inverse && nh_split80_apart(problem) ? 2 : 1;
-}
-
-/* Elements that the products of one pair of rows run over, per launch: scores, their gradients, and what is summed
- * up. */
-static double product_dims(const struct nh_problem *problem, bool inverse) {
-    struct nh_split80_widths w = nh_split80_widths(problem);
-    double dim = (double)w.dim, dim_v = (double)w.dim_v;
-    if (!inverse) return 2 * dim + dim_v;
-    return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
-}
-
-/* Clocks of a multiprocessor for one tile of columns: products or the matrix loads that feed them, and the
- * instructions of copies, which stand for those of weights, too, and, for a share of the tiles, masks. Fitted to 201
- * problems on an H200, as all that follows. */
-static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
-                          const int32_t *side, bool inverse) {
-    const double loading = 0.56, biasing = 0.425, copying = 10.5, masking = 5.74;
-    struct nh_split80_widths w = nh_split80_widths(problem);
-    double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
-    double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
-    double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
-    double products = load->products / load->products_per_clock;
-    double by_warps = side[SPLIT80_WARPS] * columns * product_dims(problem, inverse);
-    double loads = (by_warps + rows * dims) * bytes / 128;
-    double bias = problem->has_bias ? load->scores * (inverse ? 8 : 24) / 128 : 0;
-    double copies = columns * dims * bytes / 16 * 9 / 128;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 2.79 : 1;
-    return loading * f32 * (products > loads ? products : loads) + biasing * bias +
-           copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
-}
-
-/* Blocks of a side's launches, the tiles that all of them walk, and those of them with masks. */
-struct walks {
-    double blocks, tiles, masked;
-    /* tiles of the longest one */
-    double longest;
-};
-
-static struct walks walks_of(const struct nh_problem *problem, const int32_t *side, bool inverse,
-                             const struct nh_tiling_count *count) {
-    int64_t heads = inverse ? problem->kv_heads : problem->heads;
-    double passes = (double)(problem->batch * launches_of(problem, inverse));
-    double blocks = passes * (double)heads * count->items, each = passes * (double)problem->heads;
-    double extra = 0, shared = inverse ? (double)(problem->heads / problem->kv_heads) : 1;
-    if (!inverse)
-        extra =
-            (double)nh_ceil_div(problem->extra_tokens, nh_split80_volume(side + SPLIT80_COLUMN));
-    return (struct walks){blocks, each * count->visited + blocks * extra, each * count->partial,
-                          shared * count->longest + extra};
-}
-
-/* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
-static struct walks extra_walks(const struct nh_problem *problem, const int32_t *side) {
-    int64_t rows = nh_split80_volume(side + SPLIT80_ROW);
-    double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
-                             launches_of(problem, true));
-    double tiles = (double)problem->heads * groups, dense = tiles;
-    for (int a = 0; a < NH_AXES; a++) {
-        tiles *= (double)nh_ceil_div(problem->axis[a].length, side[SPLIT80_COLUMN + a]);
-        dense *= (double)(problem->axis[a].length / side[SPLIT80_COLUMN + a]);
-    }
-    double blocks = (double)problem->kv_heads * groups;
-    return (struct walks){blocks, tiles, tiles - dense, tiles / blocks};
-}
-
-static struct nh_cuda_load load_of(const struct nh_problem *problem,
-                                   const struct nh_cuda_device *device, const int32_t *side,
-                                   bool inverse, const struct walks *walks) {
-    struct nh_split80_widths w = nh_split80_widths(problem);
-    double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
-    double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
-    double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
-    return (struct nh_cuda_load){
-        .tiles = walks->tiles,
-        .masked_tiles = walks->masked,
-        .scores = rows * columns,
-        .products = rows * columns * product_dims(problem, inverse),
-        .tile_bytes = columns * row_bytes,
-        .bytes = walks->blocks * rows * row_bytes,
-        .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
-    };
-}
-
-static const double block_clocks = 9870, tile_latency = 1830;
-
-/* Of a block that has its multiprocessor to itself, clocks of a tile beside tile_latency, in those that it would
- * take among many: a few warps leave much of it idle. */
-static double alone_share(double warps) {
-    const double share = 0.75, by_warps = 3.4;
-    return share + by_warps / warps;
-}
-
-/* Clocks of a side's launches; what they ask for is added to `work`, if there is one. INFINITY: they do not fit. */
-static double walk_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                          const int32_t *side, bool inverse, const struct walks *walks,
-                          struct nh_count *work) {
-    const struct nh_cuda_load load = load_of(problem, device, side, inverse, walks);
-    double residents = (double)nh_split80_residents(problem, device, side, inverse);
-    if (residents <= 0) return INFINITY;
-    if (work) nh_cuda_count_load(device, &load, work);
-    double tile = tile_clocks(problem, &load, side, inverse);
-    double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
-    double alone = tile_latency + alone_share(side[SPLIT80_WARPS]) * tile;
-    double latency = fmax(ceil(waves / residents) * (visits * alone + block_clocks),
-                          walks->longest * alone + block_clocks);
-    return fmax(latency, waves * (visits * tile + block_clocks / residents));
-}
-
-static double side_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                          const int32_t *side, bool inverse, const struct nh_tiling_count *count,
-                          struct nh_count *work) {
-    struct walks walks = walks_of(problem, side, inverse, count);
-    double clocks = walk_clocks(problem, device, side, inverse, &walks, work);
-    if (!inverse || !problem->extra_tokens) return clocks;
-    int32_t extra[SPLIT80_SIDE];
-    nh_split80_extra_side(problem, side, extra);
-    walks = extra_walks(problem, extra);
-    return clocks + walk_clocks(problem, device, extra, true, &walks, work);
-}
-
-/* Launches that own queries and keys overlap: whether blocks of 64 rows, two on a multiprocessor, find room all at
- * once. */
-static bool side_by_side(const struct nh_problem *problem, const struct nh_cuda_device *device) {
-    return device->overlaps &&
-           problem->batch * problem->heads * problem->tokens <= 64 * device->multiprocessors;
-}
-
-/* Nanoseconds. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    const double alone_ns = 4490, overlapping_ns = 3740, moving = 1.97;
-    const struct nh_cuda_device *cuda = device->backend;
-    double launch_ns = cuda->overlaps ? overlapping_ns : alone_ns;
-    int launches =
-        2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
-    double memory = nh_cuda_memory_ns(problem, cuda);
-    if (count) {
-        *count = (struct nh_count){.tiles = 0};
-        count->limit_ns[NHOOD_LIMIT_MEMORY] = memory;
-    }
-    double clocks = 0;
-    for (int inverse = 0; inverse < 2; inverse++) {
-        const int32_t *side = config->value + (inverse ? SPLIT80_SIDE : 0);
-        const struct nh_tiling_count walk =
-            nh_tiling_grid_count(problem, side + SPLIT80_ROW, side + SPLIT80_COLUMN, inverse);
-        double next = side_clocks(problem, cuda, side, inverse, &walk, count);
-        clocks = side_by_side(problem, cuda) ? fmax(clocks, next) : clocks + next;
-    }
-    return nh_cuda_clocks_ns(cuda, clocks) + moving * memory + launches * launch_ns;
-}
-
 /* ---- candidates ---- */
 
 /* Those first that are chosen most often: the search then passes over more of the others. */
@@ -289,65 +140,75 @@ static double cost(const struct nh_box_search *search, const struct nh_box_varia
                    const struct nh_tiling_count *count) {
     int32_t side[SPLIT80_SIDE];
     set_side(variant, row, column, side);
-    return side_clocks(search->problem, search->device->backend, side, search->inverse, count,
-                       NULL);
+    const struct nh_split80_span span = nh_split80_span_of(search->problem, search->device->backend,
+                                                           side, search->inverse, count, NULL);
+    return nh_split80_side_clocks(&span);
 }
 
-/* With as many residents as boxes of such sizes may have, and without extra tokens. */
 static struct nh_box_bound bound(const struct nh_box_search *search,
                                  const struct nh_box_variant *variant) {
-    const struct nh_problem *problem = search->problem;
-    const struct nh_cuda_device *cuda = search->device->backend;
     int32_t row[NH_AXES], column[NH_AXES], side[SPLIT80_SIDE];
     nh_box_balanced(variant->rows, row);
     nh_box_balanced(variant->columns, column);
     set_side(variant, row, column, side);
-    const struct walks plain = {.blocks = 1, .tiles = 1}, masked = {1, 1, 1, 1};
-    const struct nh_cuda_load plain_load = load_of(problem, cuda, side, search->inverse, &plain);
-    const struct nh_cuda_load masked_load = load_of(problem, cuda, side, search->inverse, &masked);
-    double tile = tile_clocks(problem, &plain_load, side, search->inverse);
-    double passes = (double)(problem->batch * launches_of(problem, search->inverse));
-    return (struct nh_box_bound){
-        .per_clock = 1,
-        .tile = tile,
-        .masks = tile_clocks(problem, &masked_load, side, search->inverse) - tile,
-        .latency = tile_latency,
-        .alone = alone_share(variant->warps),
-        .block = block_clocks,
-        .residents = (double)nh_split80_residents(problem, cuda, side, search->inverse),
-        .longest = (tile_latency + alone_share(variant->warps) * tile) *
-                   (search->inverse ? (double)(problem->heads / problem->kv_heads) : 1),
-        .blocks = passes * (double)(search->inverse ? problem->kv_heads : problem->heads),
-        .walks = passes * (double)problem->heads,
-        .multiprocessors = cuda->multiprocessors};
+    return nh_split80_bound(search->problem, search->device->backend, side, search->inverse);
 }
 
+/* What owns queries or keys, and what its launches take. */
+struct side {
+    int32_t value[SPLIT80_SIDE];
+    struct nh_split80_span span;
+};
+
 static int best_sides(const struct nh_problem *problem, const struct nh_device *device,
-                      bool inverse, struct nh_box_choice *best, int capacity) {
+                      bool inverse, struct side best[MOST_SIDES]) {
     const struct nh_box_search search = {.problem = problem,
                                          .inverse = inverse,
                                          .variant = variants,
                                          .variants = sizeof variants / sizeof *variants,
                                          .bound = bound,
                                          .cost = cost,
-                                         .device = device};
-    return nh_box_search(&search, best, capacity);
+                                         .device = device,
+                                         .behind = 1.15};
+    struct nh_box_choice choice[MOST_SIDES];
+    int count = nh_box_search(&search, choice, MOST_SIDES);
+    for (int i = 0; i < count; i++) {
+        const struct nh_tiling_count walk =
+            nh_tiling_grid_count(problem, choice[i].row, choice[i].column, inverse);
+        set_side(choice[i].variant, choice[i].row, choice[i].column, best[i].value);
+        best[i].span =
+            nh_split80_span_of(problem, device->backend, best[i].value, inverse, &walk, NULL);
+    }
+    return count;
 }
 
-/* The best of both sides, and each with the next best of the other. */
+struct pair {
+    const struct side *query, *key;
+    double clocks;
+};
+
+static int by_clocks(const void *left, const void *right) {
+    const struct pair *a = left, *b = right;
+    return (a->clocks > b->clocks) - (a->clocks < b->clocks);
+}
+
+/* The launches of both sides overlap, so that what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    static const int pair[][2] = {{0, 0}, {1, 0}, {0, 1}, {2, 0}, {0, 2}, {1, 1}};
-    struct nh_box_choice by_query[MOST_CANDIDATES], by_key[MOST_CANDIDATES];
-    int each = capacity == 1 ? 1 : MOST_CANDIDATES;
-    int queries = best_sides(problem, device, false, by_query, each);
-    int keys = best_sides(problem, device, true, by_key, each), count = 0;
-    for (size_t i = 0; i < sizeof pair / sizeof *pair && count < capacity; i++) {
-        if (pair[i][0] >= queries || pair[i][1] >= keys) continue;
-        const struct nh_box_choice *q = &by_query[pair[i][0]], *k = &by_key[pair[i][1]];
-        int32_t *value = config[count++].value;
-        set_side(q->variant, q->row, q->column, value);
-        set_side(k->variant, k->row, k->column, value + SPLIT80_SIDE);
+    struct side query[MOST_SIDES], key[MOST_SIDES];
+    struct pair pair[MOST_SIDES * MOST_SIDES];
+    int queries = best_sides(problem, device, false, query);
+    int keys = best_sides(problem, device, true, key), count = 0;
+    for (int q = 0; q < queries; q++)
+        for (int k = 0; k < keys; k++)
+            pair[count++] =
+                (struct pair){&query[q], &key[k],
+                              nh_split80_clocks(device->backend, &query[q].span, &key[k].span)};
+    qsort(pair, (size_t)count, sizeof *pair, by_clocks);
+    count = (int)nh_min(nh_min(count, capacity), MOST_CANDIDATES);
+    for (int i = 0; i < count; i++) {
+        memcpy(config[i].value, pair[i].query->value, sizeof pair[i].query->value);
+        memcpy(config[i].value + SPLIT80_SIDE, pair[i].key->value, sizeof pair[i].key->value);
     }
     return count;
 }
@@ -357,5 +218,5 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, nh_split80_add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_split80 = {"cuda.split80", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_split80 = {"cuda.split80", NHOOD_DEVICE_CUDA,   knobs, refuse,
+                                                 candidates,     nh_split80_estimate, build};

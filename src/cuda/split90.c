@@ -99,11 +99,11 @@ static struct nh_backward90_load load_of(const struct nh_problem *problem,
         .products =
             (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v),
         .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
-        .tensor = 0.946,
-        .exponential = 0.632 + bias,
-        .masks = 2.28,
-        .turn = 700,
-        .item = 1740,
+        .tensor = 1.08,
+        .exponential = 1.47 + bias,
+        .masks = 1.5,
+        .turn = 612,
+        .item = 1720,
     };
 }
 
@@ -155,7 +155,7 @@ static void add_extra(const struct nh_problem *problem, const struct nh_cuda_dev
 /* Only the launch for the stats waits for memory. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 13300, stats = 4.1;
+    const double launches_ns = 14700, stats = 4.31;
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     double stats_bytes =
