@@ -87,6 +87,21 @@ static void tensor_shape(const struct nh_problem *problem, int32_t tensor, int64
     if (tensor == NHOOD_LSE || tensor == NHOOD_D_LSE) shape[5] = 1;
 }
 
+bool nh_problem_strided(const struct nh_problem *problem) {
+    const struct nh_axis *axis = problem->axis;
+    return axis[0].stride > 1 || axis[1].stride > 1 || axis[2].stride > 1;
+}
+
+bool nh_problem_dilated(const struct nh_problem *problem) {
+    const struct nh_axis *axis = problem->axis;
+    return axis[0].dilation > 1 || axis[1].dilation > 1 || axis[2].dilation > 1;
+}
+
+bool nh_problem_causal(const struct nh_problem *problem) {
+    const struct nh_axis *axis = problem->axis;
+    return axis[0].causal || axis[1].causal || axis[2].causal;
+}
+
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor) {
     if (nh_problem_role(problem, tensor) == NH_UNUSED) return 0;
     int64_t shape[6], elements = 1;

@@ -44,6 +44,11 @@ static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t 
     return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
 }
 
+/* Whether some axis has a stride, a dilation above 1, or is causal. */
+bool nh_problem_strided(const struct nh_problem *problem);
+bool nh_problem_dilated(const struct nh_problem *problem);
+bool nh_problem_causal(const struct nh_problem *problem);
+
 /* Elements of the packed tensor, 0 if unused. */
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor);
 

@@ -58,12 +58,6 @@ static void put_axes(struct writer *writer, const struct nh_problem *problem, co
 
 size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity) {
     struct writer writer = {text, capacity, 0};
-    bool strided = false, dilated = false, causal = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        strided |= problem->axis[a].stride > 1;
-        dilated |= problem->axis[a].dilation > 1;
-        causal |= problem->axis[a].causal != 0;
-    }
     put(&writer, nh_op_name(problem->op));
     put(&writer, ":");
     put(&writer, nh_dtype_name(problem->dtype));
@@ -74,10 +68,12 @@ size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capa
     if (problem->dim_v != problem->dim) put_integer(&writer, "v", problem->dim_v);
     put_axes(&writer, problem, ":", offsetof(struct nh_axis, length));
     put_axes(&writer, problem, ":w", offsetof(struct nh_axis, window));
-    if (strided) put_axes(&writer, problem, ":s", offsetof(struct nh_axis, stride));
-    if (dilated) put_axes(&writer, problem, ":d", offsetof(struct nh_axis, dilation));
-    if (causal) put(&writer, ":c");
-    for (int a = NH_AXES - problem->rank; causal && a < NH_AXES; a++)
+    if (nh_problem_strided(problem))
+        put_axes(&writer, problem, ":s", offsetof(struct nh_axis, stride));
+    if (nh_problem_dilated(problem))
+        put_axes(&writer, problem, ":d", offsetof(struct nh_axis, dilation));
+    if (nh_problem_causal(problem)) put(&writer, ":c");
+    for (int a = NH_AXES - problem->rank; nh_problem_causal(problem) && a < NH_AXES; a++)
         put(&writer, problem->axis[a].causal ? "1" : "0");
     if (problem->extra_tokens) put_integer(&writer, ":x", problem->extra_tokens);
     double usual = problem->op == NHOOD_OP_PN ? 1.0 : 1.0 / sqrt((double)problem->dim);

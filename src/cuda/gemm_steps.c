@@ -75,11 +75,6 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
                                      int64_t dim) {
     const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = source};
-    bool causal = false, strided = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        causal |= problem->axis[a].causal != 0;
-        strided |= problem->axis[a].stride > 1;
-    }
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
@@ -88,8 +83,8 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
     nh_kernel_define(&spec, "NH_TILE2", builder->config->value[GEMM_TILE + 2]);
     nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
     nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(builder->whole, UINT32_MAX));
-    nh_kernel_define(&spec, "NH_CAUSAL", causal);
-    nh_kernel_define(&spec, "NH_STRIDED", strided);
+    nh_kernel_define(&spec, "NH_CAUSAL", nh_problem_causal(problem));
+    nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
     return spec;
 }
 

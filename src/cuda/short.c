@@ -88,20 +88,6 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
            (parts == 1 || idle || !fits(problem, cuda, shape, whole));
 }
 
-/* Whether what a query sees are consecutive rows: on all axes after the first that is longer than one token windows are whole,
- * and groups are equally long. */
-static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    bool inside = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        if (inside &&
-            (axis->causal || axis->window != shape->extent[a] || axis->length % axis->dilation))
-            return false;
-        inside = inside || shape->extent[a] > 1;
-    }
-    return true;
-}
-
 /* ---- time ---- */
 
 /* Instructions of a warp for 16 queries, or its part of these. Warps that lack registers spill; those that share queries need
@@ -117,7 +103,7 @@ static double strip_instructions(const struct nh_problem *problem,
     double split = value[NH_SHORT_SPLIT], had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
     double sums = split > 1 ? 4 * (double)nh_short_sums(problem, problem->dim_v) : 0;
     double lacking = fmax(0, 1 - had / ((double)registers_of(problem) + sums));
-    double of_piece = step * steps + piece + (contiguous(problem, shape) ? 0 : masks);
+    double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
     return (1 + spilling * lacking) * (strip + shape->columns / 16 * of_piece / split);
 }
 
@@ -280,7 +266,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_short_define(problem, shape, value[NH_SHORT_WARPS], &spec);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
-    nh_kernel_define(&spec, "NH_CONTIGUOUS", contiguous(problem, shape));
+    nh_kernel_define(&spec, "NH_CONTIGUOUS", shape->contiguous);
     nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
     nh_kernel_define(&spec, "NH_STAGES", value[NH_SHORT_STAGES]);
     return spec;

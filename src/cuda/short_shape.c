@@ -60,11 +60,27 @@ static void set_shares(const struct nh_problem *problem, struct nh_short_shape *
     }
 }
 
+static bool equally_long(const struct nh_axis *axis) {
+    return axis->length % axis->dilation == 0;
+}
+
+/* On all axes after the first that is longer than one token windows are whole, and groups are equally long. */
+static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    bool inside = false;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (inside && (axis->causal || axis->window != shape->extent[a] || !equally_long(axis)))
+            return false;
+        inside = inside || shape->extent[a] > 1;
+    }
+    return true;
+}
+
 /* Groups of one residue are equally long. That pays if there are enough of them for an item. */
 static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
     bool even = true;
     for (int a = 0; a < NH_AXES; a++)
-        even = even && problem->axis[a].length % problem->axis[a].dilation == 0;
+        even = even && equally_long(&problem->axis[a]);
     if (even) return NH_SHORT_EVEN;
     return problem->batch * problem->kv_heads >= groups ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
 }
@@ -88,6 +104,7 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
     shape->total = shape->order == NH_SHORT_BY_RESIDUE ? total / residues : total;
     shape->chunks = nh_ceil_div(shape->total, shape->groups);
     shape->items = shape->chunks * (total / shape->total);
+    shape->contiguous = contiguous(problem, shape);
     shape->columns = columns_of(problem, shape);
     set_shares(problem, shape);
     return true;
@@ -123,19 +140,13 @@ int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins
 
 void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,
                      int64_t warps, struct nh_kernel_spec *spec) {
-    bool strided = false, dilated = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        strided = strided || axis->stride > 1;
-        dilated = dilated || axis->dilation > 1;
-    }
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);
     nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(spec, "NH_WARPS", warps);
-    nh_kernel_define(spec, "NH_STRIDED", strided);
-    nh_kernel_define(spec, "NH_DILATED", dilated);
+    nh_kernel_define(spec, "NH_STRIDED", nh_problem_strided(problem));
+    nh_kernel_define(spec, "NH_DILATED", nh_problem_dilated(problem));
     nh_kernel_define(spec, "NH_GROUPS", shape->order);
 }

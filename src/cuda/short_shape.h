@@ -22,6 +22,8 @@ struct nh_short_shape {
     /* tokens of the longest dilation group per axis, and in all */
     int32_t extent[NH_AXES];
     int64_t group_tokens;
+    /* what a query sees are consecutive rows */
+    bool contiguous;
     /* of an item; rows are multiples of 16 */
     int64_t groups, rows;
     /* groups that are numbered together, and items that they make; items of the problem, by key heads */

@@ -99,20 +99,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- plan ---- */
 
-static bool strided(const struct nh_problem *problem) {
-    bool any = false;
-    for (int a = 0; a < NH_AXES; a++)
-        any = any || problem->axis[a].stride > 1;
-    return any;
-}
-
-static bool dilated(const struct nh_problem *problem) {
-    bool any = false;
-    for (int a = 0; a < NH_AXES; a++)
-        any = any || problem->axis[a].dilation > 1;
-    return any;
-}
-
 static void define_boxes(const struct nh_problem *problem, struct nh_kernel_spec *spec) {
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
@@ -151,8 +137,8 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(&spec, "NH_WARPS", launch->warps);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_small_residents(problem, device, launch));
-    nh_kernel_define(&spec, "NH_STRIDED", strided(problem));
-    nh_kernel_define(&spec, "NH_DILATED", dilated(problem));
+    nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
+    nh_kernel_define(&spec, "NH_DILATED", nh_problem_dilated(problem));
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
     nh_kernel_define(&spec, "NH_PENALTY", penalty);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);

@@ -260,15 +260,13 @@ static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double block = cost->block + cost->step * (double)nh_small_steps(problem, problem->dim);
-    bool gaps = false;
-    for (int a = 0; a < NH_AXES; a++)
-        gaps = gaps || problem->axis[a].dilation > 1;
     if (launch->kernel == NH_SMALL_FORWARD)
         block += masks_by_bits(problem, launch) ? 12.1 : launch->shape.dense ? -3.8 : 0;
     if (nh_small_penalty(problem, launch) == KINDS) block -= 5.8;
     if (problem->has_bias) block += cost->bias;
     double subtile = cost->subtile + (double)launch->shape.blocks * block;
-    if (gaps) subtile += cost->gaps * (double)nh_small_row_bytes(problem, problem->dim) / 64;
+    if (nh_problem_dilated(problem))
+        subtile += cost->gaps * (double)nh_small_row_bytes(problem, problem->dim) / 64;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
         subtile += 1.2 * (double)problem->bias_count;
     return subtile;

@@ -17,8 +17,8 @@
  *
  * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS,
  * NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which
- * tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS the last plus one. Extents, windows, slots and rows
- * are arguments of the launch. */
+ * tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS the last plus one. Extents, windows, slots and
+ * rows are arguments of the launch. */
 #pragma once
 
 /* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are

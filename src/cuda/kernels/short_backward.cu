@@ -9,6 +9,7 @@
      1 << NH_D_K | 1 << NH_D_V)
 #define NH_ORIGINS (NH_D_V + 1)
 #include "short_exact_gradient.cuh"
+#include "short_shares.cuh"
 #include "short_strip.cuh"
 
 enum { NH_TEAMS = NH_WARPS / NH_SPLIT };
@@ -86,25 +87,14 @@ NH_DEVICE void nh_finish(const nh_block &block, int member, int strip, const nh_
                        [&](int row) { nh_exact_gradient<BY_KEYS>(block.args, member, 16 * strip + row); });
 }
 
-/* What the warps of a strip have summed up, added in a fixed order by the first of them. By all threads: the tensors of
- * the tile are no longer needed. */
-template <int BLOCKS> NH_DEVICE void nh_add_turns(float (&sums)[BLOCKS][4], float4 *exchange, int turn) {
-    const int lane = (int)threadIdx.x % 32, team = (int)threadIdx.x / 32 / NH_SPLIT;
-    float4 *own = exchange + team * (NH_SPLIT - 1) * BLOCKS * 32 + lane;
+/* Adds to the sums of a strip's first warp those of the others. By all threads: the tensors of the tile are no longer
+ * needed. */
+template <int SUMS> NH_DEVICE void nh_add_turns(float (&sums)[SUMS][4], float4 *shares, int turn) {
     __syncthreads();
-    for (int i = 0; i < BLOCKS && turn > 0; i++)
-        own[((turn - 1) * BLOCKS + i) * 32] = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+    if (turn > 0) nh_share_write(nh_share_at(shares, SUMS, turn), sums);
     __syncthreads();
-#pragma unroll
-    for (int other = 0; other < (NH_SPLIT - 1) * BLOCKS; other++) {
-        if (turn > 0) break;
-        const float4 more = own[other * 32];
-        float(&sum)[4] = sums[other % BLOCKS];
-        sum[0] += more.x;
-        sum[1] += more.y;
-        sum[2] += more.z;
-        sum[3] += more.w;
-    }
+    for (int other = 1; other < NH_SPLIT && turn == 0; other++)
+        nh_share_add(sums, nh_share_at(shares, SUMS, other));
 }
 
 /* Starts this lane's share of the copy of a token to its row in a tensor of the tile. */
@@ -211,9 +201,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     }
 #if NH_SPLIT > 1
     const int strip = strips.begin + team;
-    float4 *exchange = (float4 *)(block.tile.groups + args.tiling.groups);
-    nh_add_turns(sums, exchange, turn);
-    if (strips.end > first_of_keys) nh_add_turns(sums_v, exchange, turn);
+    float4 *shares = (float4 *)(block.tile.groups + args.tiling.groups);
+    nh_add_turns(sums, shares, turn);
+    if (strips.end > first_of_keys) nh_add_turns(sums_v, shares, turn);
     if (turn > 0 || strip >= strips.end) return;
     if (strip < first_of_keys) {
         nh_finish<false>(block, 0, strip, sums, sums_v);

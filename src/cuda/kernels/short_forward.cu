@@ -8,7 +8,7 @@
  * of the rows: then every warp has at most one strip). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
-#include "short.cuh"
+#include "short_shares.cuh"
 
 #include "exact_key.cuh"
 
@@ -216,28 +216,18 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int s
 /* Adds to the sums of a strip's first warp those of the others that share it. By all threads; `some`: that have a
  * strip. */
 NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[NH_SUMS_V][4]) {
-    const int warp = (int)threadIdx.x / 32, share = warp % NH_SPLIT, lane = (int)threadIdx.x % 32;
-    float4 *first = work.shares + warp / NH_SPLIT * (NH_SPLIT - 1) * 32 * NH_SHARE_UNITS + lane;
-    if (some && share) {
-        float4 *to = first + (share - 1) * 32 * NH_SHARE_UNITS;
-#pragma unroll
-        for (int u = 0; u < NH_SUMS_V; u++)
-            to[32 * u] = make_float4(output[u][0], output[u][1], output[u][2], output[u][3]);
-        to[32 * NH_SUMS_V] = make_float4(state.sum[0], state.sum[1], 0.f, 0.f);
+    const int turn = (int)threadIdx.x / 32 % NH_SPLIT;
+    if (some && turn) {
+        float4 *own = nh_share_at(work.shares, NH_SHARE_UNITS, turn);
+        nh_share_write(own, output);
+        own[32 * NH_SUMS_V] = make_float4(state.sum[0], state.sum[1], 0.f, 0.f);
     }
     __syncthreads();
-    if (!some || share) return;
+    if (!some || turn) return;
 #pragma unroll 1
-    for (int other = 0; other < NH_SPLIT - 1; other++) {
-        const float4 *from = first + other * 32 * NH_SHARE_UNITS, sums = from[32 * NH_SUMS_V];
-#pragma unroll
-        for (int u = 0; u < NH_SUMS_V; u++) {
-            const float4 more = from[32 * u];
-            output[u][0] += more.x;
-            output[u][1] += more.y;
-            output[u][2] += more.z;
-            output[u][3] += more.w;
-        }
+    for (int other = 1; other < NH_SPLIT; other++) {
+        const float4 *share = nh_share_at(work.shares, NH_SHARE_UNITS, other), sums = share[32 * NH_SUMS_V];
+        nh_share_add(output, share);
         state.sum[0] += sums.x;
         state.sum[1] += sums.y;
     }

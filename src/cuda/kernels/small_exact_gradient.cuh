@@ -3,43 +3,10 @@
  * memory. */
 #pragma once
 
-#include "lanes.cuh"
 #include "small_sight.cuh"
 #include "small_statistics.cuh"
 
-enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
-
-/* A lane's share of a query and its output's gradient, of a key and its value, or of gradients of these. */
-struct nh_lane_rows {
-    float first[NH_LANE_ELEMENTS], second[NH_LANE_ELEMENTS];
-};
-
-NH_DEVICE void nh_lane_rows_load(nh_lane_rows &rows, const nh_cuda_args &args, int first_slot, long long first,
-                                 int second_slot, long long second) {
-    const elem *from = (const elem *)args.tensor[first_slot].data + first;
-    const elem *from2 = (const elem *)args.tensor[second_slot].data + second;
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
-        int element = (int)(threadIdx.x % 32) + 32 * i;
-        rows.first[i] = element < NH_DIM ? nh_load(from[element]) : 0.f;
-        rows.second[i] = element < NH_DIM_V ? nh_load(from2[element]) : 0.f;
-    }
-}
-
-/* Adds what a pair contributes. statistics: the query's -LSE in base 2 and delta. */
-NH_DEVICE void nh_exact_pair(const nh_lane_rows &row, const nh_lane_rows &column, float2 statistics,
-                             float scale, float bias, nh_lane_rows &gradient) {
-    float score = 0.f, d_weight = 0.f;
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
-        score += row.first[i] * column.first[i];
-        d_weight += row.second[i] * column.second[i];
-    }
-    float weight = nh_exp2(nh_lanes_sum<32>(score) * scale + (bias * (float)NH_LOG2E + statistics.x));
-    float d_score = weight * (nh_lanes_sum<32>(d_weight) - statistics.y);
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
-        gradient.first[i] += d_score * column.first[i];
-        gradient.second[i] += weight * column.second[i];
-    }
-}
+#include "exact_pair.cuh"
 
 /* The column at a position, for the member-th of the query heads that share the keys. */
 NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, int member,
@@ -59,8 +26,8 @@ NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, in
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
                  nh_bias_step(a);
     }
-    nh_lane_rows column;
-    nh_lane_rows_load(column, args, first, offset[0], second, offset[1]);
+    const nh_lane_rows column = nh_lane_rows_load((const elem *)args.tensor[first].data + offset[0],
+                                                  (const elem *)args.tensor[second].data + offset[1]);
     const float scale = (float)(args.scale * NH_LOG2E);
     if (NH_INVERSE) {
         const nh_statistics query =
@@ -77,9 +44,10 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, 
                                                       char *first, char *second) {
     if (!nh_row_exists(item, subtile, row)) return;
     const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;
-    nh_lane_rows own, gradient = {};
-    nh_lane_rows_load(own, args, slot, nh_row_offset(item, slot, subtile, row), slot2,
-                      nh_row_offset(item, slot2, subtile, row));
+    const nh_lane_rows own =
+        nh_lane_rows_load((const elem *)args.tensor[slot].data + nh_row_offset(item, slot, subtile, row),
+                          (const elem *)args.tensor[slot2].data + nh_row_offset(item, slot2, subtile, row));
+    nh_lane_rows gradient = {};
     nh_range range[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {

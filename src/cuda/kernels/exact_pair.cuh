@@ -1,0 +1,44 @@
+/* A pair's part in the gradients of one row of the backward pass, by a whole warp, from memory: for rows that are made
+ * again pair by pair. */
+#pragma once
+
+#include "lanes.cuh"
+#include "mma.cuh"
+#include "prelude.cuh"
+
+enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
+
+/* A lane's share, elements lane, lane + 32, .., of a query and its output's gradient, of a key and its value, or of
+ * gradients of these. */
+struct nh_lane_rows {
+    float first[NH_LANE_ELEMENTS], second[NH_LANE_ELEMENTS];
+};
+
+NH_DEVICE nh_lane_rows nh_lane_rows_load(const elem *first, const elem *second) {
+    nh_lane_rows rows;
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
+        int element = (int)(threadIdx.x % 32) + 32 * i;
+        rows.first[i] = element < NH_DIM ? nh_load(first[element]) : 0.f;
+        rows.second[i] = element < NH_DIM_V ? nh_load(second[element]) : 0.f;
+    }
+    return rows;
+}
+
+NH_DEVICE float nh_lanes_dot(const float (&a)[NH_LANE_ELEMENTS], const float (&b)[NH_LANE_ELEMENTS]) {
+    float sum = 0.f;
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        sum += a[i] * b[i];
+    return nh_lanes_sum<32>(sum);
+}
+
+/* statistics: the query's -LSE in base 2 and delta. bias: natural, as it lies in its table. */
+NH_DEVICE void nh_exact_pair(const nh_lane_rows &row, const nh_lane_rows &column, float2 statistics,
+                             float scale, float bias, nh_lane_rows &gradient) {
+    const float score = nh_lanes_dot(row.first, column.first), d_weight = nh_lanes_dot(row.second, column.second);
+    float weight = nh_exp2(score * scale + (bias * (float)NH_LOG2E + statistics.x));
+    float d_score = weight * (d_weight - statistics.y);
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
+        gradient.first[i] += d_score * column.first[i];
+        gradient.second[i] += weight * column.second[i];
+    }
+}

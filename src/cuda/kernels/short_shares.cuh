@@ -1,0 +1,30 @@
+/* Warps that share a strip: through shared memory the others hand their sums to the first, which adds them in a fixed
+ * order.
+ *
+ * Knobs: NH_SPLIT (how many share one). */
+#pragma once
+
+#include "short.cuh"
+
+/* What the turn-th of them, from 1 on, hands over: `units` of 16 bytes of every lane. Found by it and by the first. */
+NH_DEVICE float4 *nh_share_at(float4 *shares, int units, int turn) {
+    const int team = (int)threadIdx.x / 32 / NH_SPLIT, lane = (int)threadIdx.x % 32;
+    return shares + (team * (NH_SPLIT - 1) + turn - 1) * 32 * units + lane;
+}
+
+template <int SUMS> NH_DEVICE void nh_share_write(float4 *share, const float (&sums)[SUMS][4]) {
+#pragma unroll
+    for (int u = 0; u < SUMS; u++)
+        share[32 * u] = make_float4(sums[u][0], sums[u][1], sums[u][2], sums[u][3]);
+}
+
+template <int SUMS> NH_DEVICE void nh_share_add(float (&sums)[SUMS][4], const float4 *share) {
+#pragma unroll
+    for (int u = 0; u < SUMS; u++) {
+        const float4 more = share[32 * u];
+        sums[u][0] += more.x;
+        sums[u][1] += more.y;
+        sums[u][2] += more.z;
+        sums[u][3] += more.w;
+    }
+}
