@@ -94,51 +94,57 @@ static bool dense(const struct nh_problem *problem, const struct nh_short_shape 
 
 /* ---- time ---- */
 
-/* Clocks of one block that has a multiprocessor to itself, and instructions of its warps. Fitted on an H200. */
+/* Clocks of one block that has a multiprocessor to itself, and instructions of its warps: for 16 rows that a strip meets
+ * and each of their steps; for copies, and tables of what 16 rows see; and for sums of warps that share a strip. Fitted on
+ * an H200. */
 struct cost {
     double alone, instructions;
 };
 static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
                               const int32_t *value) {
-    const double latency = 3250, per_strip = 179, piece = 8.45, maskless = 0.536;
-    double step = problem->dtype != NHOOD_DTYPE_F32        ? 15.8
-                  : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 40
-                                                           : 90;
-    const double copy = 39.7, handing_over = 3.86, piece_latency = 5.38, latencies = 1.24;
-    const double spilling = 1.02;
+    const double latency = 3180, piece = 21.3, maskless = 0.502, spilling = 1.74;
+    const double step16 = 12, step_tf32 = 31, step32 = 64.3;
+    const double copy = 23.3, table = 212, handing_over = 42.3, adding = 113;
+    /* clocks of a warp alone, for an instruction */
+    const double piece_latency = 4.02, latencies = 0.444;
+    double step = problem->dtype != NHOOD_DTYPE_F32        ? step16
+                  : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? step_tf32
+                                                           : step32;
     double wanted = (double)wanted_registers(problem, value[NH_SHORT_WARPS]);
     double lacking = 1 - (double)registers_of(problem, value[NH_SHORT_WARPS]) / wanted;
-    double spilt = 1 + spilling * lacking;
     double members = (double)(problem->heads / problem->kv_heads);
     double split = value[NH_SHORT_SPLIT], warps = value[NH_SHORT_WARPS];
-    double strips = (double)strips_of(shape, value);
-    double pieces =
-        members * shape->columns / 16 *
-        (piece * (dense(problem, shape) ? maskless : 1) + step * (double)steps_of(problem));
+    double strips = (double)strips_of(shape, value), steps = (double)steps_of(problem);
+    double pieces = members * shape->columns / 16 * (1 + spilling * lacking) *
+                    (piece * (dense(problem, shape) ? maskless : 1) + step * steps);
     double rows = (double)shape->rows, own = 16 * strips;
     double copied = value[NH_SHORT_PARTS] == 1 ? 5 * rows : 2.5 * (rows + own);
-    double copies = members * copy * copied * (double)(problem->dim + problem->dim_v) *
-                    (double)nh_dtype_bytes(problem->dtype) / 1024;
-    double turns = ceil(strips * split / warps);
+    double loads = members * copy * copied * (double)(problem->dim + problem->dim_v) *
+                       (double)nh_dtype_bytes(problem->dtype) / 1024 +
+                   table * rows / 16;
     return (struct cost){
-        .alone = latency +
-                 turns * spilt * (piece_latency * pieces / split + latencies * per_strip) +
-                 latencies * copies / warps,
-        .instructions =
-            strips * spilt * (pieces + per_strip + handing_over * per_strip * (split - 1)) + copies,
+        .alone = latency + adding * (split - 1) * steps +
+                 ceil(strips * split / warps) * piece_latency * pieces / split +
+                 latencies * loads / warps,
+        .instructions = strips * (pieces + handing_over * (split - 1) * steps) + loads,
     };
 }
 
+/* Blocks load at the same time and compute at the same time: a few, of few warps, leave issue slots empty. */
 double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 8280, filled = 0.518, solo = 0.55, memory = 0.577;
+    const double launch_ns = 7330, filled = 0.624, few_warps = 1.68, few_blocks = 0.785;
+    const double ending = 0.357, memory = 1.06;
     if (!useful(problem, shape, value)) return INFINITY;
     double residents = (double)residents_of(problem, device, shape, value);
     if (residents <= 0) return INFINITY;
-    struct cost block = block_cost(problem, shape, value);
+    const struct cost block = block_cost(problem, shape, value);
     double waves = (double)(shape->items * value[NH_SHORT_PARTS]) / device->multiprocessors;
-    double full = waves * block.instructions / 4 / filled * (1 + solo / residents);
-    double busy = fmax(ceil(waves / residents) * block.alone, full + block.alone / 2);
+    double most = fmax(waves, fmin(ceil(waves), residents)); /* of one multiprocessor */
+    double blocks = fmin(residents, fmax(1, waves)), warps = blocks * value[NH_SHORT_WARPS];
+    double full = most * block.instructions / 4 / filled * (1 + few_warps / warps) *
+                  (1 + few_blocks / blocks);
+    double busy = fmax(ceil(waves / residents) * block.alone, full + ending * block.alone);
     return launch_ns + nh_cuda_clocks_ns(device, busy) +
            memory * nh_cuda_memory_ns(problem, device);
 }
