@@ -137,20 +137,58 @@ static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *g
     return NHOOD_OK;
 }
 
-static void make_tiles(struct nh_geometry *geometry, const int32_t size[NH_AXES]) {
+/* Whether no key is attended by queries before place `first` and by others from it on: between dilation groups, and between
+ * blocks of a window as wide as its stride. */
+static bool parts_keys(const struct nh_order *order, int32_t first) {
+    return first == order->length || order->begin[first] >= order->end[first - 1];
+}
+
+/* End of the tile that begins at `first`, of `size` queries or, where that parts keys, fewer. */
+static int32_t cut_tile(const struct nh_order *order, int32_t first, int32_t size) {
+    const int32_t limit = (int32_t)nh_min((int64_t)first + size, order->length);
+    int32_t end = limit;
+    while (end > first && !parts_keys(order, end))
+        end--;
+    return end > first ? end : limit;
+}
+
+static nhood_status make_tile_axis(const struct nh_host *host, const struct nh_order *order,
+                                   int32_t size, struct nh_tile_axis *tile) {
+    for (int pass = 0; pass < 2; pass++) {
+        tile->count = 0;
+        for (int32_t first = 0; first < order->length; tile->count++) {
+            if (pass) tile->first[tile->count] = first;
+            first = cut_tile(order, first, size);
+        }
+        if (pass == 0)
+            tile->first = nh_allocate(host, ((size_t)tile->count + 1) * sizeof *tile->first);
+        if (!tile->first) return NHOOD_ERR_MEMORY;
+    }
+    tile->first[tile->count] = order->length;
+    tile->apart = true;
+    for (int32_t t = 0; t < tile->count; t++) {
+        const int32_t first = tile->first[t], end = tile->first[t + 1];
+        const int32_t keys = order->end[end - 1] - order->begin[first];
+        if (end - first > tile->size) tile->size = end - first;
+        if (keys > tile->most_keys) tile->most_keys = keys;
+        tile->apart &= parts_keys(order, end);
+    }
+    return NHOOD_OK;
+}
+
+static nhood_status make_tiles(const struct nh_host *host, const int32_t size[NH_AXES],
+                               struct nh_geometry *geometry) {
     geometry->tiles = 1;
+    geometry->tiles_apart = true;
     for (int a = 0; a < NH_AXES; a++) {
         struct nh_tile_axis *tile = &geometry->tile[a];
-        const struct nh_order *order = &geometry->order[a];
-        tile->size = (int32_t)nh_max(1, nh_min(size[a], order->length));
-        tile->count = (int32_t)nh_ceil_div(order->length, tile->size);
+        nhood_status status =
+            make_tile_axis(host, &geometry->order[a], (int32_t)nh_max(1, size[a]), tile);
+        if (status) return status;
         geometry->tiles *= tile->count;
-        for (int32_t t = 0; t < tile->count; t++) {
-            int32_t keys = order->end[nh_tile_end(geometry, a, t) - 1] -
-                           order->begin[nh_tile_first(geometry, a, t)];
-            if (keys > tile->most_keys) tile->most_keys = keys;
-        }
+        geometry->tiles_apart &= tile->apart;
     }
+    return NHOOD_OK;
 }
 
 /* Where each key row is met in one sweep along the middle axis (one place on the slow axis, one query head per
@@ -203,9 +241,9 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
     nhood_status status = NHOOD_OK;
     for (int a = 0; a < NH_AXES && !status; a++)
         status = make_order(host, &geometry->problem.axis[a], &geometry->order[a]);
+    if (!status) status = make_tiles(host, options->size, geometry);
     if (!status) {
         choose_blocking(geometry, options);
-        make_tiles(geometry, options->size);
         geometry->fold_log = nh_fold_log(geometry->order[2].length, geometry->tile[2].size,
                                          geometry->tile[1].size, geometry->lanes);
         choose_packed_rows(geometry);
@@ -217,8 +255,10 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
 }
 
 void nh_geometry_destroy(const struct nh_host *host, struct nh_geometry *geometry) {
-    for (int a = 0; a < NH_AXES; a++)
+    for (int a = 0; a < NH_AXES; a++) {
         nh_release(host, geometry->order[a].token);
+        nh_release(host, geometry->tile[a].first);
+    }
     nh_release(host, geometry->tile_vector);
     nh_release(host, geometry->vector);
     nh_release(host, geometry->bands);

@@ -59,8 +59,10 @@ struct nh_vector {
 };
 
 struct nh_tile_axis {
-    int32_t size, count; /* queries per tile, tiles */
-    int32_t most_keys;   /* largest halo */
+    int32_t count;
+    int32_t *first;          /* place of each tile, and one past the last */
+    int32_t size, most_keys; /* most queries of a tile, largest halo */
+    bool apart;              /* no key is in two halos */
 };
 
 struct nh_geometry {
@@ -82,13 +84,14 @@ struct nh_geometry {
     int32_t vectors_k, vectors_v; /* vectors that hold a row of D, Dv */
     int32_t band_vectors;         /* of a row handled at a time by the band kernel */
     int32_t band_outputs;
-    int64_t tiles; /* per batch entry and kv head */
+    int64_t tiles;    /* per batch entry and kv head */
+    bool tiles_apart; /* no key is in the halos of two tiles */
 };
 
 struct nh_geometry_options {
     int32_t lanes, most_rows, band_budget; /* of the kernels */
     int32_t lane_axis;                     /* 0..2 in canonical axes */
-    int32_t size[NH_AXES];                 /* tile, in permuted axes */
+    int32_t size[NH_AXES];                 /* most queries of a tile, in permuted axes */
 };
 
 /* Axes and strides with the lane axis last. */
@@ -102,11 +105,11 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
 void nh_geometry_destroy(const struct nh_host *host, struct nh_geometry *geometry);
 
 static inline int32_t nh_tile_first(const struct nh_geometry *geometry, int axis, int64_t tile) {
-    return (int32_t)tile * geometry->tile[axis].size;
+    return geometry->tile[axis].first[tile];
 }
 
 static inline int32_t nh_tile_end(const struct nh_geometry *geometry, int axis, int64_t tile) {
-    return (int32_t)nh_min((tile + 1) * geometry->tile[axis].size, geometry->order[axis].length);
+    return geometry->tile[axis].first[tile + 1];
 }
 
 /* An axis of `length` queries that fills half a vector or less, and is not cut into tiles, shares vectors with its neighbours

@@ -55,10 +55,21 @@ static double fold_gain(const struct nh_problem *permuted, const struct nh_confi
     return places * window / (window + places - 1);
 }
 
+/* Queries of a tile along an axis, on average. apart: whether no key is met from two of them, as cuts come between dilation
+ * groups, or blocks of a window as wide as its stride, where one of these fits `size`. */
+static double tile_length(const struct nh_axis *axis, int64_t size, bool *apart) {
+    int64_t part = nh_ceil_div(axis->length, axis->dilation);
+    if (axis->stride == axis->window) part = axis->window;
+    *apart = part <= size;
+    if (*apart && size < axis->length) size -= size % part;
+    return (double)axis->length / (double)nh_ceil_div(axis->length, size);
+}
+
 struct shape {
     double tiles, queries, keys, lane_share, ragged_share;
     double kept_keys; /* packed at a time, see choose_packed_rows */
-    bool one_sweep;   /* one tile, which stores the gradients of key rows as it goes */
+    bool apart;       /* tiles store the gradients of their keys */
+    bool one_sweep;   /* .. as they go from key row to key row */
 };
 
 static struct shape tile_shape(const struct nh_problem *problem, const struct nh_config *config,
@@ -66,21 +77,22 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     struct nh_problem permuted;
     int64_t slot_step[NH_AXES], bias_step[NH_AXES];
     nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
-    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, false};
+    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, true, false};
     bool rolling = permuted.axis[0].length == 1 && problem->heads == problem->kv_heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &permuted.axis[a];
-        int64_t size = nh_min(config->value[NH_KNOB_TILE_0 + a], axis->length);
-        int64_t count = nh_ceil_div(axis->length, size);
-        double mean = (double)axis->length / (double)count;
-        shape.tiles *= (double)count;
+        bool apart;
+        double mean =
+            tile_length(axis, nh_min(config->value[NH_KNOB_TILE_0 + a], axis->length), &apart);
+        shape.apart &= apart;
+        shape.tiles *= (double)axis->length / mean;
         shape.queries *= mean;
         shape.keys *= halo(axis, mean);
         shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
         if (a == 2) shape.lane_share = mean / (double)(nh_ceil_div((int64_t)mean, lanes) * lanes);
     }
     shape.lane_share *= fold_gain(&permuted, config, lanes);
-    shape.one_sweep = rolling && shape.tiles <= 1 && permuted.axis[1].length > 1;
+    shape.one_sweep = rolling && shape.apart && permuted.axis[1].length > 1;
     return shape;
 }
 
@@ -123,7 +135,7 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double operations_per_ns = 6;
     double products = nh_problem_flops(problem) / 2 / lanes / shape.lane_share / 0.75;
     double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
-    double per_key = bwd && !shape.one_sweep ? 16 : 1;
+    double per_key = !bwd || shape.one_sweep ? 1 : shape.apart ? 4 : 16;
     double packed = units * shape.tiles * dims * (shape.keys * per_key + shape.queries * group * 2);
     double real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
     double crowd = shape.kept_keys * dims * real_bytes / (96 * 1024);

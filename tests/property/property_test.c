@@ -224,6 +224,7 @@ int main(void) {
     threads_do_not_matter("fwd:f32:b2h4k2d24:30x40:w7x9");
     threads_do_not_matter("bwd:f32:b2h4k2d24:30x40:w7x9:rpb:x3");
     threads_do_not_matter("bwd:f32:b1h1d16:3000:w600");
+    threads_do_not_matter("bwd:f32:b1h2d32:3000:w3:d1000");
     threads_do_not_matter("in:f32:b1h2d16:8x20x20:w3x5x3");
     plans_are_shared();
     return test_result();

@@ -120,7 +120,7 @@ static void backward_tile(struct tile *tile) {
         for (int64_t b = 0; lanes && b < problem->bias_count; b++)
             tile->partial[at.d_bias + i * problem->bias_count + b] = v_sum(v_load(lanes + b * VL));
     }
-    if (holds_all_keys(tile->geometry)) store_key_rows(tile, tile->box.keys[1]);
+    store_last_key_rows(tile);
 }
 
 #endif

@@ -4,15 +4,11 @@
 
 #include "tile_rows.h"
 
-/* Where one tile holds all keys of a unit, nothing is left to add up: its gradients are those of the keys. */
-static bool holds_all_keys(const struct nh_geometry *geometry) {
-    return geometry->tiles == 1;
-}
-
-/* A rolling tile then stores the gradients of a key row once its window has passed, and keeps those of the rows only that
+/* Where no tile shares a key with another, nothing is left to add up: its gradients are those of the keys. A rolling tile
+ * then stores the gradients of a key row once its window has passed, and keeps those of the rows only that
  * are packed. */
 static bool partial_rolls(const struct nh_geometry *geometry) {
-    return geometry->rolling && holds_all_keys(geometry);
+    return geometry->rolling && geometry->tiles_apart;
 }
 
 /* Where they are, in this order: keys and values of the halo, extra tokens, bias tables of the heads of the group.
@@ -101,23 +97,29 @@ static int key_gradients(const struct nh_tile_run *run, struct key_gradient grad
     return count;
 }
 
-/* Stores the gradients of the key rows before place `end` of the middle axis, to which no query adds any more. */
+/* Stores the gradients of the tile's key rows before place `end` of the middle axis, to which no query adds any more. */
 static void store_key_rows(struct tile *tile, int32_t end) {
     struct key_gradient gradient[2];
     const int count = key_gradients(tile->run, gradient);
-    const int32_t keys = tile->box.keys[2];
-    for (int32_t slow = 0; slow < tile->box.keys[0]; slow++)
+    const int32_t keys = tile->box.keys[2], first = tile->box.key[0];
+    for (int32_t slow = first; slow < first + tile->box.keys[0]; slow++)
         for (int32_t middle = tile->stored_end; middle < end; middle++)
             for (const struct key_gradient *g = gradient; g < gradient + count; g++) {
                 struct rows rows =
                     tensor_rows(tile, g->tensor, tile->box.kv_head, slow, middle, g->dim);
                 rows.ahead = key_bytes_ahead(tile, g->tensor, middle);
-                rows_to(&rows, 0, keys, NULL,
+                rows_to(&rows, tile->box.key[2], keys, NULL,
                         tile->partial + g->offset +
                             partial_row(tile, slow, middle) * keys * g->width,
                         g->width);
             }
     tile->stored_end = end;
+}
+
+/* .. and of all of them, unless they are yet to be added up. */
+static void store_last_key_rows(struct tile *tile) {
+    if (tile->partial && tile->geometry->tiles_apart)
+        store_key_rows(tile, tile->box.key[1] + tile->box.keys[1]);
 }
 
 #endif

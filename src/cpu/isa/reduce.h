@@ -17,7 +17,7 @@ static struct reduce_jobs count_jobs(const struct nh_tile_run *run) {
     struct reduce_jobs jobs = {0};
     if (problem->op != NHOOD_OP_BWD && problem->op != NHOOD_OP_IN) return jobs;
     jobs.spans = (geometry->order[2].length + REDUCE_SPAN - 1) / REDUCE_SPAN;
-    if (!holds_all_keys(geometry))
+    if (!geometry->tiles_apart)
         jobs.keys = run->units * geometry->order[0].length * geometry->order[1].length * jobs.spans;
     if (problem->extra_tokens) jobs.extra = run->units;
     if (problem->op == NHOOD_OP_BWD && problem->has_bias) jobs.bias = problem->kv_heads;

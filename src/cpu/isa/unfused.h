@@ -141,7 +141,7 @@ static void unfused_tile(struct tile *tile) {
         tile->head = tile->box.kv_head * tile->group + i;
         each_block(tile, unfused_block);
     }
-    if (tile->partial && holds_all_keys(tile->geometry)) store_key_rows(tile, tile->box.keys[1]);
+    store_last_key_rows(tile);
 }
 
 #endif
