@@ -7,6 +7,7 @@
  * --wisdom, which has the estimate for its time of every candidate that MEASURE would time. --list prints all candidates
  * with their estimates, to compare versions of the search. */
 #include "cuda.h"
+#include "measure.h"
 #include "planner.h"
 #include "registry.h"
 
@@ -58,12 +59,12 @@ static double rank_us(const struct nh_request *request) {
 
 /* Times as if they had been measured. */
 static void learn(const struct nh_request *request) {
-    const double unlikely = 4; /* as for MEASURE */
     static struct nh_choice choice[MOST_LISTED];
     int count = nh_planner_list(request, choice, MOST_LISTED);
     struct nh_wisdom_key key;
     nh_wisdom_key(request->device, request->problem, &key);
-    for (int i = 0; i < count && choice[i].estimate_ns <= unlikely * choice[0].estimate_ns; i++) {
+    for (int i = 0;
+         i < count && choice[i].estimate_ns <= NH_MEASURE_UNLIKELY * choice[0].estimate_ns; i++) {
         char config[NH_CONFIG_BYTES];
         nh_config_text(choice[i].solver, &choice[i].config, config, sizeof config);
         const struct nh_wisdom_record record = {

@@ -14,10 +14,8 @@ enum {
     LEAST_SAMPLES = 7,
     MOST_SAMPLES = 63,
 };
-/* So many times slower than the fastest by estimate: not worth building; by one run: not worth another. On an H200,
- * 95 of 100 problems have a candidate within 2 % of the fastest among those estimated at less than 1.24 times the
- * least. */
-static const double unlikely = 4, hopeless = 10;
+/* So many times slower than the fastest by one run: not worth another. */
+static const double hopeless = 10;
 /* Short operations get more than the least number of samples, up to this much time. */
 static const double enough_s = 0.1;
 
@@ -197,7 +195,7 @@ static nhood_status list_contestants(struct contest *contest) {
     struct nh_request packed = *contest->request;
     packed.problem = &contest->problem;
     int count = nh_planner_list(&packed, choice, MOST_CONTESTANTS);
-    while (count > 1 && choice[count - 1].estimate_ns > unlikely * choice[0].estimate_ns)
+    while (count > 1 && choice[count - 1].estimate_ns > NH_MEASURE_UNLIKELY * choice[0].estimate_ns)
         count--;
     if (!count)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes the problem with packed tensors");

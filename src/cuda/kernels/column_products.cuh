@@ -61,16 +61,6 @@ NH_DEVICE void nh_multiply_columns(float (*c)[4], const nh_row_operand<WIDTH, KE
     }
 }
 
-NH_DEVICE unsigned nh_pack(float low, float high) {
-    unsigned both;
-#if NH_DTYPE == NH_F16
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
-
 #if NH_DTYPE == NH_F32
 #include "column_products32.cuh"
 #else

@@ -1,42 +1,10 @@
 /* The gradient of one query, or of one key and value, pair by pair, by a whole warp: for rows that a NaN or infinity
- * outside their windows has spoilt (see exact_row.cuh). */
+ * outside their windows has spoilt. */
 #pragma once
 
-#include "lanes.cuh"
+#include "exact_pair.cuh"
 #include "query_stats.cuh"
 #include "tile_scores.cuh"
-
-enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 };
-
-/* A lane's share of a row of Q or K and of its second row, of dO or V; or of their gradients. */
-struct nh_lane_rows {
-    float first[NH_LANE_DIMS], second[NH_LANE_DIMS_V];
-};
-
-NH_DEVICE void nh_lane_rows_load(struct nh_lane_rows &rows, const elem *first, const elem *second) {
-    int lane = (int)threadIdx.x % 32;
-    for (int i = 0; i < NH_LANE_DIMS; i++)
-        rows.first[i] = lane + 32 * i < NH_DIM ? nh_load(first[lane + 32 * i]) : 0.f;
-    for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        rows.second[i] = lane + 32 * i < NH_DIM_V ? nh_load(second[lane + 32 * i]) : 0.f;
-}
-
-/* One pair's part of the row's gradients. */
-NH_DEVICE void nh_exact_pair(const struct nh_lane_rows &row, const struct nh_lane_rows &other,
-                             const nh_stats &query, float scale, float bias,
-                             struct nh_lane_rows &gradient) {
-    float score = 0.f, d_p = 0.f;
-    for (int i = 0; i < NH_LANE_DIMS; i++)
-        score += row.first[i] * other.first[i];
-    for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        d_p += row.second[i] * other.second[i];
-    float p = nh_exp2(fmaf(nh_lanes_sum<32>(score), scale, bias) - query.lse);
-    float d_s = p * (nh_lanes_sum<32>(d_p) - query.delta);
-    for (int i = 0; i < NH_LANE_DIMS; i++)
-        gradient.first[i] += d_s * other.first[i];
-    for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        gradient.second[i] += p * other.second[i];
-}
 
 NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block,
                           const nh_cuda_tensor &tensor, int head, const int at[3]) {
@@ -56,15 +24,13 @@ NH_DEVICE void nh_exact_partner(const nh_cuda_args &args, const struct nh_block 
     float bias = 0.f;
     if (NH_BIASED) {
         const struct nh_cursor cursor = {{column[0], column[1], column[2]}};
-        bias = nh_load(*nh_bias_row(args, block, head, cursor, tile_row)) * (float)NH_LOG2E;
+        bias = nh_load(*nh_bias_row(args, block, head, cursor, tile_row));
     }
-    struct nh_lane_rows partner;
-    nh_lane_rows_load(partner,
-                      (const elem *)first.data + nh_at(args, block, first, column_head, column),
-                      (const elem *)second.data + nh_at(args, block, second, column_head, column));
-    nh_exact_pair(row, partner,
-                  nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], head, query)),
-                  (float)(args.scale * NH_LOG2E), bias, gradient);
+    const nh_lane_rows partner =
+        nh_lane_rows_load((const elem *)first.data + nh_at(args, block, first, column_head, column),
+                          (const elem *)second.data + nh_at(args, block, second, column_head, column));
+    const nh_stats stats = nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], head, query));
+    nh_exact_pair(row, partner, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), bias, gradient);
 }
 
 /* The pairs of a query with the extra tokens. */
@@ -74,10 +40,9 @@ NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &b
     const nh_stats stats =
         nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], block.head, query));
     for (long long e = 0; e < args.extra_tokens; e++) {
-        struct nh_lane_rows token;
-        nh_lane_rows_load(token, nh_extra_row(args, block, NH_EXTRA_K, e),
-                          nh_extra_row(args, block, NH_EXTRA_V, e));
-        nh_exact_pair(row, token, stats, (float)(args.scale * NH_LOG2E), 0.f, gradient);
+        const nh_lane_rows token =
+            nh_lane_rows_load(nh_extra_row(args, block, NH_EXTRA_K, e), nh_extra_row(args, block, NH_EXTRA_V, e));
+        nh_exact_pair(row, token, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), 0.f, gradient);
     }
 }
 
@@ -87,17 +52,17 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args,
                                                       elem *second) {
     struct nh_block block;
     nh_block_locate(args, item, NH_INVERSE ? args.kv_heads : args.heads, block);
-    struct nh_lane_rows row, gradient = {};
+    nh_lane_rows gradient = {};
     struct nh_range range[3];
-    int position[3], lane = (int)threadIdx.x % 32;
+    int position[3];
     const nh_cuda_tensor &a = args.tensor[NH_INVERSE ? NH_K : NH_Q];
     const nh_cuda_tensor &a2 = args.tensor[NH_INVERSE ? NH_V : NH_D_O];
     for (int axis = 0; axis < 3; axis++) {
         position[axis] = nh_row_position(block, tile_row, axis);
         range[axis] = nh_partners(args, block, axis, position[axis]);
     }
-    nh_lane_rows_load(row, (const elem *)a.data + nh_at(args, block, a, block.head, position),
-                      (const elem *)a2.data + nh_at(args, block, a2, block.head, position));
+    const nh_lane_rows row = nh_lane_rows_load((const elem *)a.data + nh_at(args, block, a, block.head, position),
+                                               (const elem *)a2.data + nh_at(args, block, a2, block.head, position));
     int group = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
     for (int head = block.head * group; head < block.head * group + group; head++)
         for (int x = range[0].begin; x < range[0].end; x++)
@@ -108,10 +73,9 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args,
                                      row, gradient);
                 }
     if (!NH_INVERSE) nh_exact_extra(args, block, position, row, gradient);
-    for (int i = 0; i < NH_LANE_DIMS; i++)
-        if (NH_SUM_FIRST && lane + 32 * i < NH_DIM)
-            first[lane + 32 * i] = nh_store(gradient.first[i] * (float)args.scale);
-    for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        if (NH_SUM_SECOND && lane + 32 * i < NH_DIM_V)
-            second[lane + 32 * i] = nh_store(gradient.second[i]);
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
+        const int element = (int)(threadIdx.x % 32) + 32 * i;
+        if (NH_SUM_FIRST && element < NH_DIM) first[element] = nh_store(gradient.first[i] * (float)args.scale);
+        if (NH_SUM_SECOND && element < NH_DIM_V) second[element] = nh_store(gradient.second[i]);
+    }
 }

@@ -1,37 +1,57 @@
-/* A key's part in one query's output, by a whole warp, from shared memory: for rows that are done again key by key.
- * Where a row's units of 16 bytes lie, nh_unit_offset, is the includer's. */
+/* A key's part in one query's output, by a whole warp, for rows that are done again key by key.
+ *
+ * Tensor cores multiply a masked key's zero weight with its value: a NaN or infinity there makes the sum NaN, though
+ * the key is none of the query's business. Rows that come out so are done again with the keys they attend only; if
+ * those hold the NaN, it comes out again. */
 #pragma once
 
 #include "lanes.cuh"
 #include "mma.cuh"
 #include "prelude.cuh"
 
-NH_DEVICE float nh_shared_element(int width, const char *rows, int row, int element) {
-    const char *unit = rows + nh_unit_offset(width, row, element / NH_PER_UNIT);
-    return nh_load(((const elem *)unit)[element % NH_PER_UNIT]);
-}
-
-enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
+enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 };
 
 struct nh_exact {
     /* elements lane, lane + 32, .. */
-    float query[NH_LANE_ELEMENTS], output[NH_LANE_ELEMENTS], top, sum;
+    float query[NH_LANE_DIMS], output[NH_LANE_DIMS_V], top, sum;
 };
 
-NH_DEVICE void nh_exact_key(nh_exact &state, const char *keys, const char *values, int row, float scale,
-                            float bias) {
-    int lane = (int)(threadIdx.x % 32);
+NH_DEVICE void nh_exact_start(nh_exact &state, const elem *query) {
+    const int lane = (int)(threadIdx.x % 32);
+    for (int i = 0; i < NH_LANE_DIMS; i++)
+        state.query[i] = lane + 32 * i < NH_DIM ? nh_load(query[lane + 32 * i]) : 0.f;
+    for (int i = 0; i < NH_LANE_DIMS_V; i++)
+        state.output[i] = 0.f;
+    state.top = -1e30f;
+    state.sum = 0.f;
+}
+
+/* key(i), value(i): elements of theirs. */
+template <typename Key, typename Value>
+NH_DEVICE void nh_exact_key(nh_exact &state, const Key &key, const Value &value, float scale, float bias) {
+    const int lane = (int)(threadIdx.x % 32);
     float score = 0.f;
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
-        if (lane + 32 * i < NH_DIM)
-            score += state.query[i] * nh_shared_element(NH_DIM, keys, row, lane + 32 * i);
+    for (int i = 0; i < NH_LANE_DIMS; i++)
+        if (lane + 32 * i < NH_DIM) score += state.query[i] * nh_load(key(lane + 32 * i));
     score = fmaf(nh_lanes_sum<32>(score), scale, bias);
-    float top = fmaxf(state.top, score);
-    float shrink = nh_exp2(state.top - top), weight = nh_exp2(score - top);
+    const float top = fmaxf(state.top, score);
+    const float shrink = nh_exp2(state.top - top), weight = nh_exp2(score - top);
     state.top = top;
     state.sum = state.sum * shrink + weight;
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+    for (int i = 0; i < NH_LANE_DIMS_V; i++)
         if (lane + 32 * i < NH_DIM_V)
-            state.output[i] = state.output[i] * shrink +
-                              weight * nh_shared_element(NH_DIM_V, values, row, lane + 32 * i);
+            state.output[i] = state.output[i] * shrink + weight * nh_load(value(lane + 32 * i));
+}
+
+/* Both in memory. */
+NH_DEVICE void nh_exact_key(nh_exact &state, const elem *key, const elem *value, float scale, float bias) {
+    nh_exact_key(state, [&](int i) { return key[i]; }, [&](int i) { return value[i]; }, scale, bias);
+}
+
+/* Calls write(i, element) for this lane's elements of the output; returns LSE. */
+template <typename Write> NH_DEVICE float nh_exact_finish(const nh_exact &state, const Write &write) {
+    const int lane = (int)(threadIdx.x % 32);
+    for (int i = 0; i < NH_LANE_DIMS_V; i++)
+        if (lane + 32 * i < NH_DIM_V) write(lane + 32 * i, nh_store(state.output[i] / state.sum));
+    return (state.top + log2f(state.sum)) * (float)NH_LN2;
 }

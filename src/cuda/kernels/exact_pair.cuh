@@ -6,7 +6,7 @@
 #include "mma.cuh"
 #include "prelude.cuh"
 
-enum { NH_LANE_ELEMENTS = (NH_WIDEST + 31) / 32 };
+enum { NH_LANE_ELEMENTS = ((NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V) + 31) / 32 };
 
 /* A lane's share, elements lane, lane + 32, .., of a query and its output's gradient, of a key and its value, or of
  * gradients of these. */

@@ -1,37 +1,12 @@
-/* One query, key by key, over its window and nothing else, by a whole warp.
- *
- * Tensor cores multiply a masked key's zero weight with its value: a NaN or infinity there makes the sum NaN, though
- * the key is none of the query's business. Rows that come out so are done again here, with the keys they attend
- * only; if those hold the NaN, it comes out again. */
+/* One query, key by key, over its window and nothing else, by a whole warp (see exact_key.cuh). */
 #pragma once
 
-#include "lanes.cuh"
 #include "softmax.cuh"
 
-enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 };
-
-struct nh_exact_row {
-    float query[NH_LANE_DIMS], output[NH_LANE_DIMS_V], top, sum;
-};
-
-NH_DEVICE void nh_exact_key(struct nh_exact_row &row, const elem *key, const elem *value,
-                            float scale, float bias) {
-    int lane = (int)threadIdx.x % 32;
-    float score = 0.f;
-    for (int i = 0; i < NH_LANE_DIMS; i++)
-        if (lane + 32 * i < NH_DIM) score += row.query[i] * nh_load(key[lane + 32 * i]);
-    score = fmaf(nh_lanes_sum<32>(score), scale, bias);
-    float top = fmaxf(row.top, score);
-    float shrink = nh_exp2(row.top - top), weight = nh_exp2(score - top);
-    row.top = top;
-    row.sum = row.sum * shrink + weight;
-    for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        if (lane + 32 * i < NH_DIM_V)
-            row.output[i] = row.output[i] * shrink + weight * nh_load(value[lane + 32 * i]);
-}
+#include "exact_key.cuh"
 
 NH_DEVICE void nh_exact_window(const nh_cuda_args &args, const struct nh_block &block,
-                               const int position[3], float scale, struct nh_exact_row &row) {
+                               const int position[3], float scale, nh_exact &row) {
     const nh_cuda_tensor &k = args.tensor[NH_K], &v = args.tensor[NH_V];
     const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
     const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
@@ -57,7 +32,7 @@ NH_DEVICE void nh_exact_window(const nh_cuda_args &args, const struct nh_block &
 }
 
 NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &block, float scale,
-                              struct nh_exact_row &row) {
+                              nh_exact &row) {
     const nh_cuda_tensor &k = args.tensor[NH_EXTRA_K], &v = args.tensor[NH_EXTRA_V];
     const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
     const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
@@ -71,23 +46,15 @@ static __device__ __noinline__ float nh_exact_query(const nh_cuda_args &args, in
                                                     elem *output) {
     struct nh_block block;
     nh_block_locate(args, blockIdx.x, args.heads, block);
-    struct nh_exact_row row;
-    int lane = (int)threadIdx.x % 32;
+    nh_exact row;
     int position[3];
     for (int a = 0; a < 3; a++)
         position[a] = nh_row_position(block, tile_row, a);
     const elem *query = (const elem *)args.tensor[NH_Q].data +
                         nh_row_offset(args, block, args.tensor[NH_Q], block.head, tile_row);
-    for (int i = 0; i < NH_LANE_DIMS; i++)
-        row.query[i] = lane + 32 * i < NH_DIM ? nh_load(query[lane + 32 * i]) : 0.f;
-    for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        row.output[i] = 0.f;
-    row.top = -1e30f;
-    row.sum = 0.f;
+    nh_exact_start(row, query);
     float scale = (float)(args.scale * NH_LOG2E);
     nh_exact_window(args, block, position, scale, row);
     nh_exact_extra(args, block, scale, row);
-    for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        if (lane + 32 * i < NH_DIM_V) output[lane + 32 * i] = nh_store(row.output[i] / row.sum);
-    return (row.top + log2f(row.sum)) * (float)NH_LN2;
+    return nh_exact_finish(row, [&](int i, elem element) { output[i] = element; });
 }

@@ -118,21 +118,11 @@ __device__ __forceinline__ float exp2_of(float x) {
     return y;
 }
 
-__device__ __forceinline__ unsigned pack(float low, float high) {
-    unsigned both;
-#if NH_DTYPE == NH_F16
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
-
 /* The accumulators of two groups of 8 columns are the A operand of 16: nothing to exchange. */
 __device__ __forceinline__ void pack_weights(unsigned *weight, const float *score) {
 #pragma unroll
     for (int i = 0; i < NH_WALK_ROWS / 4; i++)
-        weight[i] = pack(score[2 * i], score[2 * i + 1]);
+        weight[i] = nh_pack(score[2 * i], score[2 * i + 1]);
 }
 
 /* Four lanes hold 4 words each of one row, lane t the word t of every fourth part: after this lane t holds part t. */
@@ -162,7 +152,7 @@ __device__ __forceinline__ void store_row(elem *row, bool valid, const float *ou
         unsigned w[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            w[i] = pack(out[16 * part + 4 * i + 2 * half] * factor, out[16 * part + 4 * i + 2 * half + 1] * factor);
+            w[i] = nh_pack(out[16 * part + 4 * i + 2 * half] * factor, out[16 * part + 4 * i + 2 * half + 1] * factor);
         transpose_quad(w);
         if (valid) *(uint4 *)(row + 32 * part + 8 * t) = make_uint4(w[0], w[1], w[2], w[3]);
     }
@@ -170,7 +160,7 @@ __device__ __forceinline__ void store_row(elem *row, bool valid, const float *ou
     for (int j = DIM / 32 * 4; j < DIM / 8; j++)
         if (valid)
             *(unsigned *)(row + 8 * j + 2 * t) =
-                pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
+                nh_pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
 }
 
 /* Token of an owned row; false if the row is outside its dilation group. */

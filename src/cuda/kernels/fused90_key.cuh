@@ -150,9 +150,9 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, 
 #pragma unroll
     for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
         float even = stats_at(own, 8 * j).y, odd = stats_at(own, 8 * j + 1).y;
-        packed[2 * j] = pack(weight[4 * j] * (d_p[4 * j] - even), weight[4 * j + 1] * (d_p[4 * j + 1] - odd));
+        packed[2 * j] = nh_pack(weight[4 * j] * (d_p[4 * j] - even), weight[4 * j + 1] * (d_p[4 * j + 1] - odd));
         packed[2 * j + 1] =
-            pack(weight[4 * j + 2] * (d_p[4 * j + 2] - even), weight[4 * j + 3] * (d_p[4 * j + 3] - odd));
+            nh_pack(weight[4 * j + 2] * (d_p[4 * j + 2] - even), weight[4 * j + 3] * (d_p[4 * j + 3] - odd));
     }
 }
 

@@ -185,7 +185,7 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weigh
         for (int half = 0; half < 2; half++) {
             float2 p = unpack(weight[2 * j + half]);
             const float *pair = d_p + 4 * j + 2 * half;
-            packed[2 * j + half] = pack(p.x * (pair[0] - even), p.y * (pair[1] - odd));
+            packed[2 * j + half] = nh_pack(p.x * (pair[0] - even), p.y * (pair[1] - odd));
         }
     }
 }

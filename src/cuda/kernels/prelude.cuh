@@ -59,6 +59,17 @@ __device__ __forceinline__ elem nh_store(real x) {
 #endif
 }
 
+/* Two values of 16 bits, the first in the low half. */
+__device__ __forceinline__ unsigned nh_pack(float low, float high) {
+    unsigned both;
+#if NH_DTYPE == NH_F16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#endif
+    return both;
+}
+
 /* Rounds to the storage type, as P is before P V. */
 __device__ __forceinline__ real nh_round(real x) {
     return nh_load(nh_store(x));

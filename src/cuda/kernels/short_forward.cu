@@ -255,26 +255,29 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
     return make_float2(lse[0], lse[1]);
 }
 
+/* Of a row in shared memory. */
+NH_DEVICE elem nh_element(int width, const char *rows, int row, int element) {
+    return ((const elem *)(rows + nh_unit_offset(width, row, element / NH_PER_UNIT)))[element % NH_PER_UNIT];
+}
+
 /* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds
  * outputs by now. By the whole warp. */
 static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int turn, int begin, int end, int row) {
     const nh_work work = nh_work_of(args, turn);
-    const int lane = (int)(threadIdx.x % 32);
     const nh_token token = nh_token_of(work.item.extents, work.groups, row);
     if (!token.exists) return 0.f;
     const elem *query = (const elem *)work.args.tensor[NH_Q].data + nh_ahead(work, NH_Q) +
                         nh_token_offset(work.args, work.groups, NH_Q, token);
     const nh_sight sight = nh_sight_of(work.args, work.item.extents, work.groups, row);
     const float scale = (float)(work.args.scale * NH_LOG2E);
-    nh_exact state = {{}, {}, -1e30f, 0.f};
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
-        if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);
+    nh_exact state;
+    nh_exact_start(state, query);
     for (int key = begin; key < end; key++)
-        if (nh_sees(sight, work.columns[key])) nh_exact_key(state, work.keys, work.values, key, scale, 0.f);
+        if (nh_sees(sight, work.columns[key]))
+            nh_exact_key(state, [&](int i) { return nh_element(NH_DIM, work.keys, key, i); },
+                         [&](int i) { return nh_element(NH_DIM_V, work.values, key, i); }, scale, 0.f);
     elem *to = (elem *)(work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0));
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
-        if (lane + 32 * i < NH_DIM_V) to[lane + 32 * i] = nh_store(state.output[i] / state.sum);
-    return (state.top + log2f(state.sum)) * (float)NH_LN2;
+    return nh_exact_finish(state, [&](int i, elem element) { to[i] = element; });
 }
 
 /* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A

@@ -74,6 +74,12 @@ NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_item &item, int s
 
 /* ---- results ---- */
 
+/* An element of a row's result in shared memory. */
+template <int WIDTH> NH_DEVICE elem &nh_result_element(char *results, int subtile, int row, int i) {
+    char *unit = results + nh_unit_offset(WIDTH, nh_result_number(subtile, row), i / NH_PER_UNIT);
+    return ((elem *)unit)[i % NH_PER_UNIT];
+}
+
 /* A subtile's shared rows to memory, by its warp. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_item &item, int slot, const char *rows,

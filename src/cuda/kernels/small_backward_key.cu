@@ -145,7 +145,9 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, int subt
     if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
     __syncwarp();
     nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
-        nh_exact_gradient(args, item, subtile, row, make_float2(0.f, 0.f), keys, values);
+        nh_exact_gradient(args, item, subtile, row, make_float2(0.f, 0.f),
+                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(keys, subtile, at, i) = x; },
+                          [=](int at, int i, elem x) { nh_result_element<NH_DIM_V>(values, subtile, at, i) = x; });
     });
 }
 

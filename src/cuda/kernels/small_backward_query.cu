@@ -8,6 +8,7 @@
 #include "small_bias_gradient.cuh"
 #include "overlap.cuh"
 #include "small_exact_gradient.cuh"
+#include "small_row_statistics.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
 #endif
@@ -50,25 +51,6 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<NH_DIM_V> &d_ou
     sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
 }
 
-/* -LSE in base 2 and delta of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's
- * four store. */
-NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene, float shift, int subtile,
-                                 const char *outputs, const nh_row_operand<NH_DIM_V> &d_outputs,
-                                 float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
-    const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
-    nh_dot_rows(delta, d_outputs, outputs, subtile);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int number = nh_row_number(subtile, lane / 4 + 8 * half);
-        lse[half] = scene.lse[number] * -(float)NH_LOG2E;
-        if (args.tensor[NH_D_LSE].data) delta[half] -= scene.d_lse[number];
-        statistics[half] = nh_statistics_split({scene.lse[number] * shift, -delta[half]});
-    }
-    if (lane % 4 > 1 || !nh_row_exists(scene.item, subtile, row)) return;
-    float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(scene.item, NH_DELTA, subtile, row);
-    *(uint4 *)to = lane % 4 ? statistics[1] : statistics[0];
-}
-
 /* Scores of 16 columns become gradients of theirs. d_weights: less delta. */
 NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
                                   const float (&lse)[2], const unsigned (&seen)[2], int pair) {
@@ -96,7 +78,8 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
     float lse[2], delta[2], d_queries[NH_SUMS][4] = {};
     uint4 statistics[2];
     float start[4] = {};
-    nh_row_statistics(args, scene, tables.shift, subtile, rows.outputs, d_outputs, lse, delta, statistics);
+    nh_dot_rows(delta, d_outputs, rows.outputs, subtile);
+    nh_row_statistics(args, scene, tables.shift, subtile, lse, delta, statistics);
     nh_start_at_deltas(start, statistics);
     taken();
     unsigned keys[NH_STEPS], values[NH_STEPS_V];
@@ -157,7 +140,9 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
     nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
         float2 own = make_float2(__shfl_sync(~0u, row < 8 ? lse[0] : lse[1], row % 8 * 4),
                                  -__shfl_sync(~0u, row < 8 ? start[0] : start[2], row % 8 * 4));
-        nh_exact_gradient(args, scene.item, subtile, row, own, results, nullptr);
+        nh_exact_gradient(args, scene.item, subtile, row, own,
+                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(results, subtile, at, i) = x; },
+                          [](int, int, elem) {});
     });
 }
 

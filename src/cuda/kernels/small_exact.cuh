@@ -1,26 +1,22 @@
-/* One row of the forward pass, key by key, by a whole warp: over its window and nothing else.
- *
- * Tensor cores multiply the zero weight of a key outside the window with its value: a NaN or infinity there makes the
- * sum NaN, though the key is none of the query's business. Rows that come out so are done again here; if the window
- * itself holds the NaN, it comes out again. */
+/* One row of the forward pass, key by key, by a whole warp: over its window and nothing else (see exact_key.cuh). */
 #pragma once
 
 #include "small_sight.cuh"
 
 #include "exact_key.cuh"
 
-/* Writes the row to `outputs`; returns its LSE. The query is read from memory: its place holds outputs by now. */
-static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, const nh_scene &scene,
-                                                  const char *keys, const char *values, int subtile,
-                                                  int row, char *outputs) {
+/* Calls write(row, i, element) for the row's output; returns its LSE. All is read from memory: places in shared memory
+ * hold other things by now. (By value: what is referred to would lie in local memory in the common case, too.) */
+template <typename Write>
+static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, const nh_scene &scene, int subtile,
+                                                  int row, Write write) {
     const nh_item &item = scene.item;
-    int lane = (int)(threadIdx.x % 32);
     if (!nh_row_exists(item, subtile, row)) return 0.f;
-    const elem *query =
-        (const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row);
-    nh_exact state = {{}, {}, -1e30f, 0.f};
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
-        if (lane + 32 * i < NH_DIM) state.query[i] = nh_load(query[lane + 32 * i]);
+    const elem *tensor[3] = {(const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row),
+                             (const elem *)args.tensor[NH_K].data + item.origin[NH_K],
+                             (const elem *)args.tensor[NH_V].data + item.origin[NH_V]};
+    nh_exact state;
+    nh_exact_start(state, tensor[0]);
     nh_range window[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
@@ -31,31 +27,27 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
         for (int y = window[1].begin; y < window[1].end; y++)
             for (int z = window[2].begin; z < window[2].end; z++) {
                 const int at[3] = {x, y, z};
-                int halo_row = 0, entry = 0;
+                long long to_key = 0, to_value = 0;
+                int entry = 0;
                 for (int a = NH_FIRST_AXIS; a < 3; a++) {
-                    halo_row += nh_axis_pitch(a) * (NH_SLOTS && a == NH_FIRST_AXIS ? nh_roll_line(item.roll, at[a])
-                                                                                   : at[a] - item.column[a]);
+                    to_key += (at[a] - item.column[a]) * item.step[NH_K][a];
+                    to_value += (at[a] - item.column[a]) * item.step[NH_V][a];
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
-                nh_exact_key(state, keys, values, halo_row, (float)(args.scale * NH_LOG2E),
+                nh_exact_key(state, tensor[1] + to_key, tensor[2] + to_value, (float)(args.scale * NH_LOG2E),
                              NH_BIAS_COUNT ? scene.bias[NH_BIAS_MARGIN + entry] : 0.f);
             }
-    for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
-        int element = lane + 32 * i;
-        char *to = outputs + nh_unit_offset(NH_WIDEST, nh_result_number(subtile, row), element / NH_PER_UNIT);
-        if (element < NH_DIM_V)
-            *(elem *)(to + element % NH_PER_UNIT * sizeof(elem)) = nh_store(state.output[i] / state.sum);
-    }
-    return (state.top + log2f(state.sum)) * (float)NH_LN2;
+    return nh_exact_finish(state, [&](int i, elem element) { write(row, i, element); });
 }
 
-/* Does the rows of a subtile again whose sums are not finite. lse: of rows g and g + 8. */
-NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, const char *keys,
-                             const char *values, int subtile, char *outputs,
-                             const float (&sum)[NH_SUMS_V][4], float2 &lse) {
+/* Does the rows of a subtile again whose sums are not finite. lse: of rows g and g + 8. Calls write(row, i, element)
+ * for elements of their outputs. */
+template <typename Write>
+NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, int subtile,
+                             const float (&sum)[NH_SUMS_V][4], float2 &lse, Write write) {
     const int g = (int)(threadIdx.x % 32) / 4;
     nh_for_spoilt_rows(nh_spoilt(sum, 0), nh_spoilt(sum, 1), [&](int row) {
-        float exact = nh_exact_row(args, scene, keys, values, subtile, row, outputs);
+        const float exact = nh_exact_row(args, scene, subtile, row, write);
         if (row == g) lse.x = exact;
         if (row == g + 8) lse.y = exact;
     });

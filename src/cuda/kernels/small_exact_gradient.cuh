@@ -38,10 +38,11 @@ NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, in
                   NH_BIAS_COUNT ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);
 }
 
-/* Writes the row's gradients to its places in shared memory; of values only with NH_INVERSE. statistics: of a query. */
-static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, const nh_item &item,
-                                                      int subtile, int row, float2 statistics,
-                                                      char *first, char *second) {
+/* Calls first(row, i, element) for the row's gradient and, with NH_INVERSE, second(row, i, element) for its value's.
+ * statistics: of a query. */
+template <typename First, typename Second>
+static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, const nh_item &item, int subtile,
+                                                      int row, float2 statistics, First first, Second second) {
     if (!nh_row_exists(item, subtile, row)) return;
     const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;
     const nh_lane_rows own =
@@ -63,12 +64,8 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, 
                     nh_exact_column(args, item, member, position, at, own, statistics, gradient);
                 }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
-        int element = (int)(threadIdx.x % 32) + 32 * i, number = nh_result_number(subtile, row);
-        int unit = element / NH_PER_UNIT, byte = element % NH_PER_UNIT * (int)sizeof(elem);
-        if (element < NH_DIM)
-            *(elem *)(first + nh_unit_offset(NH_DIM, number, unit) + byte) =
-                nh_store(gradient.first[i] * (float)args.scale);
-        if (NH_INVERSE && element < NH_DIM_V)
-            *(elem *)(second + nh_unit_offset(NH_DIM_V, number, unit) + byte) = nh_store(gradient.second[i]);
+        const int element = (int)(threadIdx.x % 32) + 32 * i;
+        if (element < NH_DIM) first(row, element, nh_store(gradient.first[i] * (float)args.scale));
+        if (NH_INVERSE && element < NH_DIM_V) second(row, element, nh_store(gradient.second[i]));
     }
 }

@@ -3,6 +3,7 @@
  * products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_exact.cuh"
+#include "small_state.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
 #endif
@@ -79,11 +80,6 @@ template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile
     }
 }
 
-/* Rows g and g + 8: scores relative to what are weights, and their sums, both in base 2. */
-struct nh_state {
-    float reference[2], sum[2];
-};
-
 NH_DEVICE float nh_score_scale(const nh_subtile &subtile) {
     return NH_BIAS_COUNT ? 1.f : subtile.tables.scale;
 }
@@ -124,29 +120,16 @@ NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float
         state.sum[half] = nh_quad_sum(state.sum[half]);
 }
 
-/* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
-NH_DEVICE void nh_store_lse(float *to, const nh_item &item, int subtile, float2 lse) {
-    const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
-    if (!to || lane % 4 > 1 || !nh_row_exists(item, subtile, row)) return;
-    to[nh_row_offset(item, NH_LSE, subtile, row)] = lane % 4 ? lse.y : lse.x;
-}
-
 /* Outputs into shared memory; returns LSE of rows g and g + 8. */
 NH_DEVICE float2 nh_finish(int subtile, char *results, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
-    float inverse[2], lse[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        inverse[half] = nh_reciprocal(state.sum[half]);
-        lse[half] = (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
-    }
 #if NH_STAGES
     nh_results_free();
 #else
     __syncwarp();
 #endif
-    nh_stage_rows<NH_WIDEST>(results, output, inverse[0], inverse[1], subtile);
-    return make_float2(lse[0], lse[1]);
+    nh_stage_rows<NH_WIDEST>(results, output, nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1]), subtile);
+    return nh_lse_of(state);
 }
 
 /* A subtile's queries as the first operand, from memory: zeros for rows that do not exist. */
@@ -189,7 +172,9 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
     float output[NH_SUMS_V][4];
     nh_weigh_values(subtile, state, output);
     float2 lse = nh_finish(number, results, state, output);
-    nh_exact_rows(args, scene, halo.keys, halo.values, number, results, output, lse);
+    nh_exact_rows(args, scene, number, output, lse, [=](int row, int i, elem element) {
+        nh_result_element<NH_WIDEST>(results, number, row, i) = element;
+    });
     return lse;
 }
 

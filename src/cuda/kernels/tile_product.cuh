@@ -44,16 +44,6 @@ NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) 
 #endif
 }
 
-/* Two values as an operand's register, the first in the low half. */
-NH_DEVICE unsigned nh_pack(float low, float high) {
-    unsigned pair;
-#if NH_DTYPE == NH_F16
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-#endif
-    return pair;
-}
 #endif
 
 /* a: the warp's first row, b: the first column; both of DEPTH elements. Operands are loaded one turn ahead of the

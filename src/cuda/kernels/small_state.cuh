@@ -1,0 +1,21 @@
+/* The softmax of a subtile's rows, and their LSE. */
+#pragma once
+
+#include "small_items.cuh"
+
+/* Rows g and g + 8: scores relative to what are weights, and their sums, both in base 2. */
+struct nh_state {
+    float reference[2], sum[2];
+};
+
+NH_DEVICE float2 nh_lse_of(const nh_state &state) {
+    return make_float2((state.reference[0] + nh_log2(state.sum[0])) * (float)NH_LN2,
+                       (state.reference[1] + nh_log2(state.sum[1])) * (float)NH_LN2);
+}
+
+/* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
+NH_DEVICE void nh_store_lse(float *to, const nh_item &item, int subtile, float2 lse) {
+    const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
+    if (!to || lane % 4 > 1 || !nh_row_exists(item, subtile, row)) return;
+    to[nh_row_offset(item, NH_LSE, subtile, row)] = lane % 4 ? lse.y : lse.x;
+}
