@@ -87,7 +87,8 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
  * instructions of softmax, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *value) {
-    const double loading = 1.1, softening = 0.784, copying = 5.4, masking = 11.6;
+    const double multiplying = 0.875, loading = 0.606, softening = 0.861, copying = 2.44,
+                 masking = 6.03;
     struct widths w = widths_of(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
@@ -95,9 +96,10 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double loads = (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
     double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
+    double masks = load->masked_tiles / load->tiles * load->scores / 128;
     double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.37 : 1;
-    return loading * f32 * (products > loads ? products : loads) + softening * softmax +
-           copying * copies + masking * load->masked_tiles / load->tiles * load->scores / 128;
+    return f32 * (multiplying * products + loading * loads) + softening * softmax +
+           copying * copies + masking * masks;
 }
 
 static struct nh_cuda_load load_of(const struct nh_problem *problem,
@@ -117,7 +119,14 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
-static const double block_clocks = 13200, tile_latency = 1290, alone_share = 1.92, launch_ns = 7730;
+/* end_share: of a block alone, added to what a full device takes. */
+static const double block_clocks = 16300, tile_latency = 2120, launch_ns = 2640, end_share = 0.353;
+
+/* Of a block that has its multiprocessor to itself, as in split80_time.c. */
+static double alone_share(double warps) {
+    const double share = 0.213, by_warps = 3.03;
+    return share + by_warps / warps;
+}
 
 static double memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
     return 1.2 * nh_cuda_memory_ns(problem, device);
@@ -136,11 +145,14 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     double residents = (double)residents_of(problem, cuda, value);
     if (residents <= 0) return INFINITY;
     double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
-    double rounds = ceil(waves / residents);
     /* a multiprocessor that has several blocks hides the latencies of one behind the others */
-    double latency = rounds * (visits * (tile_latency + alone_share * tile) + block_clocks);
-    double throughput = waves * (visits * tile + block_clocks / residents);
-    double busy = nh_cuda_clocks_ns(cuda, fmax(latency, throughput));
+    double alone = tile_latency + alone_share(value[WARPS]) * tile;
+    double round = visits * alone + block_clocks;
+    double latency =
+        fmax(ceil(waves / residents) * round, (walk->longest + extra) * alone + block_clocks);
+    double throughput = waves * (visits * tile + block_clocks / residents) + end_share * round;
+    double first = nh_cuda_first_clocks(problem, &load, value[WARPS]);
+    double busy = nh_cuda_clocks_ns(cuda, first + fmax(latency, throughput));
     if (count) {
         *count = (struct nh_count){.tiles = 0};
         nh_cuda_count_load(cuda, &load, count);
@@ -188,15 +200,18 @@ static struct nh_box_bound bound(const struct nh_box_search *search,
     const struct nh_config config = config_of(variant, q, k);
     const struct nh_cuda_load plain = load_of(problem, cuda, config.value, 1, 0, 1);
     const struct nh_cuda_load masked = load_of(problem, cuda, config.value, 1, 1, 1);
-    double tile = tile_clocks(problem, &plain, config.value);
+    double tile = tile_clocks(problem, &plain, config.value), alone = alone_share(variant->warps);
+    double first = nh_cuda_first_clocks(problem, &plain, variant->warps);
     double copies = (double)(problem->batch * problem->heads);
     return (struct nh_box_bound){.least = memory_ns(problem, cuda) + launch_ns,
-                                 .fixed = launch_ns,
+                                 .fixed = launch_ns + nh_cuda_clocks_ns(cuda, first),
                                  .per_clock = nh_cuda_clocks_ns(cuda, 1),
                                  .tile = tile,
                                  .masks = tile_clocks(problem, &masked, config.value) - tile,
                                  .latency = tile_latency,
-                                 .alone = alone_share,
+                                 .alone = alone,
+                                 .longest = tile_latency + alone * tile,
+                                 .ending = end_share,
                                  .block = block_clocks,
                                  .residents = (double)residents_of(problem, cuda, config.value),
                                  .blocks = copies,

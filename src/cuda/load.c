@@ -28,6 +28,14 @@ double nh_cuda_ending(double busy, double longest) {
     return fmax(busy + longest / 2, longest);
 }
 
+/* Fitted on an H200 to cuda.fused80 and cuda.split80 alike. */
+double nh_cuda_first_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
+                            double warps) {
+    const double product_clocks = 28;
+    double depth = problem->dtype == NHOOD_DTYPE_F32 ? 8 / 3.0 : 16; /* of a product */
+    return product_clocks * load->products / (16 * 8 * depth * warps);
+}
+
 double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks) {
     return 1e9 * clocks / device->clock_hz;
 }

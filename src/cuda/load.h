@@ -33,6 +33,11 @@ struct nh_count nh_cuda_count_load(const struct nh_cuda_device *device,
  * one item. */
 double nh_cuda_ending(double busy, double longest);
 
+/* Clocks until the first tiles of a launch by products of 16 rows have their code, in which a warp's products stand one by
+ * one. */
+double nh_cuda_first_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
+                            double warps);
+
 /* Every tensor of the problem moved once. */
 double nh_cuda_memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device);
 

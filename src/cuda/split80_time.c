@@ -18,8 +18,8 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
     return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
-/* Clocks of a multiprocessor for one tile of columns: products, the matrix loads that feed them, copies, weights and,
- * for a share of the tiles, masks. f32 is multiplied in three products of parts. Fitted on an H200, as all that follows. */
+/* Clocks of a multiprocessor for one tile of columns: products, the matrix loads that feed them, copies, weights and, for
+ * a share of the tiles, masks. f32 is multiplied in three products of parts. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
     const double biasing = 0.425;
@@ -101,14 +101,6 @@ static double alone_share(double warps) {
     return share + by_warps / warps;
 }
 
-/* Clocks until a launch's first tiles have fetched their code, in which a warp's products stand one by one. */
-static double first_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
-                           double warps) {
-    const double product = 27.4;
-    double steps = problem->dtype == NHOOD_DTYPE_F32 ? 3 * 16.0 / 8 : 1;
-    return product * steps * load->products / (16 * 8 * 16 * warps);
-}
-
 /* What is added to what a full device takes, of a block alone. */
 static const double end_share = 0.737;
 
@@ -124,7 +116,8 @@ static struct nh_split80_span span_of(const struct nh_problem *problem,
     double tile = tile_clocks(problem, &load, side, inverse);
     double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
     double alone = tile_latency + alone_share(side[SPLIT80_WARPS]) * tile;
-    return (struct nh_split80_span){.first = first_clocks(problem, &load, side[SPLIT80_WARPS]),
+    return (struct nh_split80_span){.first =
+                                        nh_cuda_first_clocks(problem, &load, side[SPLIT80_WARPS]),
                                     .rounds = waves / residents,
                                     .round = visits * alone + block_clocks,
                                     .longest = walks->longest * alone + block_clocks,
@@ -186,7 +179,7 @@ struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
     double passes = (double)(problem->batch * launches_of(problem, inverse));
     double sharing = inverse ? (double)(problem->heads / problem->kv_heads) : 1;
     return (struct nh_box_bound){
-        .fixed = first_clocks(problem, &plain_load, warps),
+        .fixed = nh_cuda_first_clocks(problem, &plain_load, warps),
         .per_clock = 1,
         .tile = tile,
         .masks = tile_clocks(problem, &masked_load, side, inverse) - tile,
