@@ -233,8 +233,7 @@ class Workers:
 
     def __init__(self, count: int, device: str, *options: Any) -> None:
         """options: of CudaStudy, but for the lock"""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.nn.attention.flex_attention"])  # imported once for all, seconds
+        context = multiprocessing.get_context("spawn")
         self.pool = ProcessPoolExecutor(count, context, _begin, (device, *options, context.Lock()))
         for _ in range(count):
             self.pool.submit(int)  # they begin, which takes seconds, while the device is measured
