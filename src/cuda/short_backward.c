@@ -46,13 +46,18 @@ static int64_t exchange_bytes_of(const struct nh_problem *problem, const int32_t
     return warps * nh_short_sums(problem, nh_max(problem->dim, problem->dim_v)) * SUM_BYTES;
 }
 
-/* Sums, operands of own rows where they are held (NH_HELD), and what addresses, scores and masks take. */
+/* Whether a thread keeps the operands of its own rows: NH_HELD. */
+static bool held(const struct nh_problem *problem, int64_t warps) {
+    int64_t sums = nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v);
+    return problem->dtype != NHOOD_DTYPE_F32 && sums <= (warps > 8 ? 8 : 16);
+}
+
+/* Sums, operands of own rows, and what addresses, scores and masks take; those of f32 are split. */
 static int64_t wanted_registers(const struct nh_problem *problem, int64_t warps) {
     enum { MOST = 248 };
-    bool f32 = problem->dtype == NHOOD_DTYPE_F32; /* whose operands are split */
     int64_t sums = nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v);
-    bool held = !f32 && sums <= (warps > 8 ? 8 : 16);
-    return nh_min(4 * sums + (held ? 2 * sums : 0) + (f32 ? 104 : 80), MOST);
+    int64_t others = problem->dtype == NHOOD_DTYPE_F32 ? 104 : 80;
+    return nh_min(4 * sums + (held(problem, warps) ? 2 * sums : 0) + others, MOST);
 }
 
 static int64_t registers_of(const struct nh_problem *problem, int64_t warps) {
@@ -102,14 +107,15 @@ struct cost {
 };
 static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
                               const int32_t *value) {
-    const double latency = 3180, piece = 21.3, maskless = 0.502, spilling = 1.74;
-    const double step16 = 12, step_tf32 = 31, step32 = 64.3;
-    const double copy = 23.3, table = 212, handing_over = 42.3, adding = 113;
+    const double latency = 2390, piece = 46.8, maskless = 0.831, spilling = 1.43;
+    const double step16 = 7.39, step_tf32 = 31, step32 = 44.7;
+    const double again = 1.51, copy = 27.4, table = 238, handing_over = 42.1, adding = 153;
     /* clocks of a warp alone, for an instruction */
-    const double piece_latency = 4.02, latencies = 0.444;
+    const double piece_latency = 4.05, latencies = 0.577;
     double step = problem->dtype != NHOOD_DTYPE_F32        ? step16
                   : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? step_tf32
                                                            : step32;
+    if (!held(problem, value[NH_SHORT_WARPS])) step *= again;
     double wanted = (double)wanted_registers(problem, value[NH_SHORT_WARPS]);
     double lacking = 1 - (double)registers_of(problem, value[NH_SHORT_WARPS]) / wanted;
     double members = (double)(problem->heads / problem->kv_heads);
@@ -133,8 +139,8 @@ static struct cost block_cost(const struct nh_problem *problem, const struct nh_
 /* Blocks load at the same time and compute at the same time: a few, of few warps, leave issue slots empty. */
 double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 7330, filled = 0.624, few_warps = 1.68, few_blocks = 0.785;
-    const double ending = 0.357, memory = 1.06;
+    const double launch_ns = 7480, filled = 0.716, few_warps = 1.62, few_blocks = 0.817;
+    const double ending = 0.373, memory = 1.06;
     if (!useful(problem, shape, value)) return INFINITY;
     double residents = (double)residents_of(problem, device, shape, value);
     if (residents <= 0) return INFINITY;
