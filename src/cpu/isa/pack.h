@@ -137,6 +137,15 @@ INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, rea
     }
 }
 
+/* Asks for what pack_rows would, and packs nothing. */
+INLINE void ask_rows(const struct rows *rows, int32_t first, int32_t count) {
+    enum { LINE = 64 };
+    const int64_t bytes = rows->dim * (int64_t)nh_dtype_bytes(rows->dtype);
+    for (int32_t x = 0; x < count; x++)
+        for (int64_t at = 0; at < bytes; at += LINE)
+            ask_ahead(rows, row_at(rows, first + x) + at);
+}
+
 /* Lane x: row(first + x) . in[x * width ..], whose rows are zero beyond their ends; 0 in lanes >= count. */
 INLINE vec dot_rows(const struct rows *rows, int32_t first, int32_t count, const real *in,
                     int64_t width) {

@@ -136,6 +136,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                         real *out) {
     const int64_t width = (int64_t)vectors * VL, part_scores = (int64_t)step_slots(step) * VL;
     const int32_t most = tile->geometry->band_vectors, at_once = rows_in_l1(tile, width);
+    const int64_t pitch = source ? width : tile->problem->strides[NHOOD_V].axis[2];
     const real *weight[MOST_PARTS], *sources[MOST_PARTS], *row[MOST_PARTS];
     struct band_product product = {weight, sources, 0, false, width, NULL, width};
     struct nh_band_list list[MOST_ROWS];
@@ -160,10 +161,11 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                 const int64_t key = place_vector(block, p)->start - tile->box.key[2];
                 const real *scores = place_scores_at(tile, block, step, score, p, slow, begin);
                 product.parts = end - begin;
+                product.source_pitch = pitch;
                 product.fresh = is_first(tile, block, step, p, slow, begin);
                 for (int32_t part = 0; part < product.parts; part++) {
                     weight[part] = scores + part * part_scores;
-                    sources[part] = row[begin - middle + part] + key * width;
+                    sources[part] = row[begin - middle + part] + key * pitch;
                 }
                 product.out = out + block->lane[p] * width;
                 band_run(&product, &list[place_row(block, p)], vectors, most);

@@ -50,13 +50,14 @@ static int64_t padded_places(int64_t count) {
  * no lane. */
 #define COLUMNS_SLACK (2 * VL)
 
-/* Whether V's rows are read where they are: they lie there as they would be packed, reals of whole vectors, token
- * after token, and so few query rows meet a key row that packing does not pay. */
+/* Whether V's rows are read where they are: they lie there as they would be packed, reals of whole vectors, at one distance
+ * from token to token, and so few query rows meet a key row that packing does not pay; fewer, if there is something
+ * between the tokens. */
 static bool values_in_place(const struct nh_problem *problem) {
+    const int64_t window_rows = problem->axis[0].window * problem->axis[1].window;
     return problem->dtype == (NH_REAL == 64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32) &&
            problem->dim_v % VL == 0 && problem->axis[2].dilation == 1 &&
-           problem->strides[NHOOD_V].axis[2] == problem->dim_v &&
-           problem->axis[0].window * problem->axis[1].window <= 4;
+           window_rows <= (problem->strides[NHOOD_V].axis[2] == problem->dim_v ? 4 : 1);
 }
 
 static void scratch_windows(const struct nh_geometry *geometry, struct scratch *s,

@@ -16,9 +16,11 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
     int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v,
             row = packed_row(tile, slow, middle);
     int32_t first = tile->box.key[2], count = tile->box.keys[2];
+    const int32_t op = tile->problem->op;
+    const bool in_place = (op == NHOOD_OP_FWD || op == NHOOD_OP_NN) && !s->v_rows;
     struct rows k = {0}, v = {0};
     if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->box.kv_head, slow, middle, dim);
-    if (s->v_columns || s->v_rows)
+    if (s->v_columns || s->v_rows || in_place)
         v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, dim_v);
     k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
     v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
@@ -29,6 +31,7 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
     if (s->k_rows)
         rows_from(&k, first, count, tile->k_factor,
                   s->k_rows + row * tile->box.keys[2] * s->width_k, s->width_k);
+    if (in_place) ask_rows(&v, first, count);
     if (s->v_rows)
         rows_from(&v, first, count, 1, s->v_rows + row * tile->box.keys[2] * s->width_v,
                   s->width_v);
