@@ -69,7 +69,6 @@ struct shape {
     double tiles, queries, keys, lane_share, ragged_share;
     double kept_keys; /* packed at a time, see choose_packed_rows */
     bool apart;       /* tiles store the gradients of their keys */
-    bool one_sweep;   /* .. as they go from key row to key row */
 };
 
 static struct shape tile_shape(const struct nh_problem *problem, const struct nh_config *config,
@@ -77,7 +76,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     struct nh_problem permuted;
     int64_t slot_step[NH_AXES], bias_step[NH_AXES];
     nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
-    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, true, false};
+    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, true};
     bool rolling = permuted.axis[0].length == 1 && problem->heads == problem->kv_heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &permuted.axis[a];
@@ -92,7 +91,6 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         if (a == 2) shape.lane_share = mean / (double)(nh_ceil_div((int64_t)mean, lanes) * lanes);
     }
     shape.lane_share *= fold_gain(&permuted, config, lanes);
-    shape.one_sweep = rolling && shape.apart && permuted.axis[1].length > 1;
     return shape;
 }
 
@@ -103,23 +101,31 @@ enum { NOMINAL_THREADS = 4 };
 /* Vector operations per packed element. With three axes, queries along the slowest one lie planes apart, and rows
  * have to be gathered from as many places. */
 static double packing_operations(const struct nh_problem *problem, const struct nh_config *config) {
-    return problem->axis[0].length > 1 && config->value[NH_KNOB_LANE_AXIS] == 0 ? 0.35 : 0.25;
+    return problem->axis[0].length > 1 && config->value[NH_KNOB_LANE_AXIS] == 0 ? 0.42 : 0.32;
 }
 
-/* The threads' time over the tiles' when `items` are dealt out. Nobody knows the threads (see above): the geometric mean of
- * none but one and the nominal number, so that fewer tiles are taken where they save one thread more than they cost four. */
+/* The threads' time over the tiles' when `items` are dealt out. Nobody knows the threads (see above): a geometric mean in which
+ * one thread counts twice as much as the nominal number, so that fewer tiles are taken where they save one thread
+ * more than half of what they cost four. */
 static double idleness(double items) {
     double waves = ceil(items / NOMINAL_THREADS);
-    return sqrt(waves * NOMINAL_THREADS / items);
+    return cbrt(waves * NOMINAL_THREADS / items);
+}
+
+/* How often `bytes` are twice as many as fit. */
+static double doublings(double bytes, double kib) {
+    double share = bytes / (kib * 1024);
+    return share > 1 ? log2(share) : 0;
 }
 
 /* Cycles-free model, in nanoseconds of one thread at a nominal 3 GHz with two multiply-add units:
  *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak, less with ragged lanes, whose keys are
  *                permuted and whose band products come in pieces
  *     weights    the exponential and its neighbours, about 14 vector operations per score vector
- *     packing    some vector operations per packed element, on halo and queries alike; a key whose gradients have to be added up
- *                from several tiles, through memory, counts as sixteen
- *     halo       packed keys are read from further out the more there are: each use costs more
+ *     packing    some vector operations per packed element, on halo and queries alike; a key whose gradients are stored counts
+ *                as seven, and as thirteen if they have to be added up from several tiles, through memory
+ *     halo       packed keys are written and read further out the more there are, and in a backward their gradients: each use
+ *                costs more
  * then shared among the threads that get a tile. The constants were fitted on machines with AVX-512; they rank configs, they
  * do not promise times. */
 double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -135,13 +141,13 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double operations_per_ns = 6;
     double products = nh_problem_flops(problem) / 2 / lanes / shape.lane_share / 0.75;
     double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
-    double per_key = !bwd || shape.one_sweep ? 1 : shape.apart ? 4 : 16;
+    double per_key = !bwd ? 1 : shape.apart ? 7 : 13;
     double packed = units * shape.tiles * dims * (shape.keys * per_key + shape.queries * group * 2);
     double real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
-    double crowd = shape.kept_keys * dims * real_bytes / (96 * 1024);
-    products *= 1 + 0.5 * shape.ragged_share;
-    if (crowd > 1) products *= 1 + 0.14 * log2(crowd);
-    packed *= packing_operations(problem, config);
+    double kept = shape.kept_keys * dims * real_bytes * (bwd ? 2 : 1);
+    products *= 1 + 0.3 * shape.ragged_share;
+    products *= 1 + 0.1 * doublings(kept, 96);
+    packed *= packing_operations(problem, config) * (1 + 0.25 * doublings(kept, 40));
     double work = (products + 14 * scores + packed) / operations_per_ns;
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
 }
