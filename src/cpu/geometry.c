@@ -176,14 +176,24 @@ static nhood_status make_tile_axis(const struct nh_host *host, const struct nh_o
     return NHOOD_OK;
 }
 
-static nhood_status make_tiles(const struct nh_host *host, const int32_t size[NH_AXES],
+/* Of the tiles that `most` queries make of an axis, as even as whole units are, so that no thread gets a larger one. */
+static int32_t even_size(int32_t length, int32_t most, int32_t unit) {
+    if (most >= length) return length;
+    const int64_t tiles = nh_ceil_div(length, nh_max(1, most)), units = nh_ceil_div(length, unit);
+    return (int32_t)nh_max(1, nh_min(most, nh_ceil_div(units, tiles) * unit));
+}
+
+static nhood_status make_tiles(const struct nh_host *host,
+                               const struct nh_geometry_options *options,
                                struct nh_geometry *geometry) {
+    const int32_t unit[NH_AXES] = {1, options->most_rows, options->lanes};
     geometry->tiles = 1;
     geometry->tiles_apart = true;
     for (int a = 0; a < NH_AXES; a++) {
         struct nh_tile_axis *tile = &geometry->tile[a];
-        nhood_status status =
-            make_tile_axis(host, &geometry->order[a], (int32_t)nh_max(1, size[a]), tile);
+        const struct nh_order *order = &geometry->order[a];
+        const int32_t size = even_size(order->length, options->size[a], unit[a]);
+        nhood_status status = make_tile_axis(host, order, size, tile);
         if (status) return status;
         geometry->tiles *= tile->count;
         geometry->tiles_apart &= tile->apart;
@@ -241,7 +251,7 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
     nhood_status status = NHOOD_OK;
     for (int a = 0; a < NH_AXES && !status; a++)
         status = make_order(host, &geometry->problem.axis[a], &geometry->order[a]);
-    if (!status) status = make_tiles(host, options->size, geometry);
+    if (!status) status = make_tiles(host, options, geometry);
     if (!status) {
         choose_blocking(geometry, options);
         geometry->fold_log = nh_fold_log(geometry->order[2].length, geometry->tile[2].size,

@@ -44,6 +44,12 @@ static double ragged_share(const struct nh_axis *axis, double lanes) {
     return ragged < 1 ? ragged : 1;
 }
 
+/* Share of the lanes that have a query: cuts that part keys come anywhere, others after whole vectors. */
+static double lane_share(const struct nh_axis *axis, double tile, bool apart, int32_t lanes) {
+    double length = apart ? tile : (double)axis->length;
+    return length / (ceil(length / lanes) * lanes);
+}
+
 /* How many times as many lanes have queries where several places share a vector, but for the key rows that not all of them
  * attend. */
 static double fold_gain(const struct nh_problem *permuted, const struct nh_config *config,
@@ -88,7 +94,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         shape.queries *= mean;
         shape.keys *= halo(axis, mean);
         shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
-        if (a == 2) shape.lane_share = mean / (double)(nh_ceil_div((int64_t)mean, lanes) * lanes);
+        if (a == 2) shape.lane_share = lane_share(axis, mean, apart, lanes);
     }
     shape.lane_share *= fold_gain(&permuted, config, lanes);
     return shape;
