@@ -1,6 +1,7 @@
 /* The backward on sm_90: what its solvers share. */
 #include "backward90.h"
 
+#include "fused90_cluster.h"
 #include "load.h"
 #include "walk_counts.h"
 
@@ -11,15 +12,18 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
 
 /* ---- tiles ---- */
 
+/* Tiles of 112 rows are slabs of 56, for grids of a multiple of 7. */
 static const int32_t own_shapes[][3] = {{1, 1, 128}, {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {2, 8, 8},
-                                        {4, 4, 8},   {2, 4, 16}, {8, 4, 4},  {4, 8, 4}};
+                                        {4, 4, 8},   {2, 4, 16}, {8, 4, 4},  {4, 8, 4},  {1, 4, 28},
+                                        {1, 8, 14},  {1, 16, 7}, {8, 2, 7},  {4, 4, 7},  {4, 2, 14},
+                                        {2, 4, 14},  {2, 8, 7},  {16, 1, 7}};
 static const int32_t walk_shapes[][3] = {
-    {1, 1, 32},  {1, 1, 48}, {1, 1, 64}, {1, 1, 80}, {1, 1, 96}, {1, 1, 112},
-    {1, 1, 128}, {1, 4, 8},  {1, 2, 16}, {1, 6, 8},  {1, 3, 16}, {1, 8, 8},
-    {1, 4, 16},  {1, 2, 32}, {1, 10, 8}, {1, 5, 16}, {1, 12, 8}, {1, 6, 16},
-    {1, 14, 8},  {1, 16, 8}, {1, 8, 16}, {2, 2, 8},  {4, 1, 8},  {2, 3, 8},
-    {3, 2, 8},   {2, 4, 8},  {4, 2, 8},  {2, 5, 8},  {5, 2, 8},  {2, 6, 8},
-    {3, 4, 8},   {2, 8, 8},  {4, 4, 8},  {1, 2, 24}, {1, 4, 24}, {2, 2, 24}};
+    {1, 1, 32}, {1, 1, 48}, {1, 1, 64}, {1, 1, 80}, {1, 1, 96}, {1, 1, 112}, {1, 1, 128},
+    {1, 4, 8},  {1, 2, 16}, {1, 6, 8},  {1, 3, 16}, {1, 8, 8},  {1, 4, 16},  {1, 2, 32},
+    {1, 10, 8}, {1, 5, 16}, {1, 12, 8}, {1, 6, 16}, {1, 14, 8}, {1, 16, 8},  {1, 8, 16},
+    {2, 2, 8},  {4, 1, 8},  {2, 3, 8},  {3, 2, 8},  {2, 4, 8},  {4, 2, 8},   {2, 5, 8},
+    {5, 2, 8},  {2, 6, 8},  {3, 4, 8},  {2, 8, 8},  {4, 4, 8},  {1, 2, 24},  {1, 4, 24},
+    {2, 2, 24}, {1, 7, 16}, {7, 1, 16}, {7, 2, 8}};
 
 int64_t nh_backward90_rows(const int32_t tile[3]) {
     return (int64_t)tile[0] * tile[1] * tile[2];
@@ -98,7 +102,7 @@ static struct nh_walk_counts *counts_of(const struct nh_problem *problem, bool k
 }
 
 int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
-                       nh_backward90_offer *offer,
+                       int64_t least_rows, nh_backward90_offer *offer,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
     struct nh_walk_extents extents = {.count = {0}};
     struct walked walked[WALKED];
@@ -110,8 +114,9 @@ int nh_backward90_best(const struct nh_problem *problem, const struct nh_device 
     for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++) {
         const int32_t *own = own_shapes[i];
         struct nh_walk_rows rows;
-        if (!fits(problem, own) || !nh_fused90_splits(own) ||
-            !nh_walk_rows_of(counts, own, own, &rows))
+        int32_t slab[3];
+        if (nh_backward90_rows(own) < least_rows || !fits(problem, own) ||
+            !nh_fused90_first_slab(own, slab) || !nh_walk_rows_of(counts, own, own, &rows))
             continue;
         for (struct walked *walk = walked; walk < walked + shapes; walk++) {
             if (!known || problem->has_bias)
@@ -163,15 +168,26 @@ void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_
     prices->item += load->item * problem->rank * clock;
 }
 
+int32_t nh_backward90_cluster(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const struct nh_backward90_walks *walks,
+                              const struct nh_backward90_prices *prices) {
+    double items = (double)(problem->batch * problem->heads) * walks->items;
+    return prices->meeting > 0
+               ? nh_fused90_cluster(cuda->multiprocessors / 2.0, items, walks->longest)
+               : 1;
+}
+
 struct nh_backward90_spans nh_backward90_spans_of(const struct nh_problem *problem,
                                                   const struct nh_cuda_device *cuda,
                                                   const struct nh_backward90_walks *walks,
                                                   const struct nh_backward90_prices *prices) {
     double copies = (double)(problem->batch * problem->heads);
     double tile = prices->tile + walks->masked / walks->tiles * prices->masks;
+    double cluster = nh_backward90_cluster(problem, cuda, walks, prices);
+    double item = prices->item + (cluster > 1 ? prices->meeting : 0);
     return (struct nh_backward90_spans){
-        .busy = copies * (walks->tiles * tile + walks->items * prices->item),
-        .longest = cuda->multiprocessors * (walks->longest * tile + prices->item),
+        .busy = copies * (walks->tiles * tile + cluster * walks->items * item),
+        .longest = cuda->multiprocessors * (ceil(walks->longest / cluster) * tile + item),
     };
 }
 
@@ -240,7 +256,9 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
                                 size_t stats, const int32_t own[3], const int32_t walk[3],
                                 bool keys, int32_t stages, struct nh_cuda_step *step,
                                 struct nh_kernel_spec *spec) {
-    const int32_t *q_tile = keys ? walk : own, *k_tile = keys ? own : walk;
+    int32_t slab[3];
+    nh_fused90_first_slab(own, slab);
+    const int32_t *q_tile = keys ? walk : slab, *k_tile = keys ? slab : walk;
     nh_fused90_define(spec, problem, own, walk, WARPGROUPS, stages);
     nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
     nh_kernel_define(spec, "NH_INVERSE", keys);

@@ -41,15 +41,21 @@ struct nh_backward90_load {
     double tensor, exponential, masks, turn, item;
 };
 
-/* Nanoseconds of the device for a pair of tiles, for its masks, and for an item. */
+/* Nanoseconds of the device for a pair of tiles, for its masks, for an item, and for a block's part in adding up what a
+ * cluster has, 0 where blocks share no items. */
 struct nh_backward90_prices {
-    double tile, masks, item;
+    double tile, masks, item, meeting;
 };
 
 /* Adds those of a launch that walks so many rows at a time. */
 void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                               const struct nh_backward90_load *load, double columns,
                               struct nh_backward90_prices *prices);
+
+/* Blocks that share an item: as many as leave multiprocessors to the other side's, which run at the same time. */
+int32_t nh_backward90_cluster(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const struct nh_backward90_walks *walks,
+                              const struct nh_backward90_prices *prices);
 
 struct nh_backward90_spans nh_backward90_spans_of(const struct nh_problem *problem,
                                                   const struct nh_cuda_device *cuda,
@@ -73,9 +79,10 @@ typedef bool nh_backward90_offer(const struct nh_problem *problem, const struct 
                                  const int32_t own[3], const int32_t walk[3],
                                  struct nh_backward90_prices *prices);
 
-/* The cheapest pairs for blocks that own keys, or queries, cheapest first; how many. */
+/* The cheapest pairs for blocks that own keys, or queries, cheapest first; how many. least_rows: of the tiles that
+ * blocks own. */
 int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
-                       nh_backward90_offer *offer,
+                       int64_t least_rows, nh_backward90_offer *offer,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
 
 int64_t nh_backward90_rows(const int32_t tile[3]);

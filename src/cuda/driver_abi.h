@@ -47,7 +47,10 @@ enum { NH_CU_EVENT_DEFAULT = 0, NH_CU_STREAM_NON_BLOCKING = 1 };
 struct nh_cu_launch_attribute {
     int id, pad, value[16];
 };
-enum { NH_CU_LAUNCH_OVERLAPS = 6 }; /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+enum {
+    NH_CU_LAUNCH_CLUSTER = 4,  /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: x, y and z */
+    NH_CU_LAUNCH_OVERLAPS = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+};
 
 /* CUlaunchConfig */
 struct nh_cu_launch {

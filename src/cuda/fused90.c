@@ -1,6 +1,7 @@
 /* cuda.fused90: the fused forward of sm_90 (kernels/fused90_forward.cu): what it takes, which tiles are worth trying,
  * and the boxes its copy engine moves. */
 #include "cuda_solvers.h"
+#include "fused90_cluster.h"
 #include "fused90_maps.h"
 #include "load.h"
 #include "spoilt.h"
@@ -70,10 +71,11 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
-/* Nanoseconds of the device for a tile of a warpgroup, for its masks, for a tile that is fetched, and for an item; and
- * what holding queries in registers takes from a tile and adds to an item. */
+/* Nanoseconds of the device for a tile of a warpgroup, for its masks, for a tile that is fetched, for an item, and for a
+ * block's part in adding up what a cluster has; and what holding queries in registers takes from a tile and adds to an
+ * item. */
 struct prices {
-    double tile, masks, fetch, item, spared, holding;
+    double tile, masks, fetch, item, meeting, spared, holding;
 };
 
 /* For which the warps that lay down the boxes of several heads keep a tile waiting, if its products do not take as long. */
@@ -118,9 +120,33 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
                  (item_width * value[WARPGROUPS] + item_keys * of_tile.scores / 64) *
                      (double)(problem->dim + problem->dim_v)) *
                     clock,
+        .meeting = nh_fused90_meeting_clocks(64 * value[WARPGROUPS], problem->dim_v) * clock,
         .spared = spared * tile.limit_ns[NHOOD_LIMIT_TENSOR],
         .holding = holding * (double)problem->dim * clock,
     };
+}
+
+/* Blocks that share an item. Boxes of a bias are laid down for whole walks. */
+static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t *value, const struct nh_tiling_count *fetched) {
+    int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ], rows = 64 * value[WARPGROUPS];
+    int64_t row = nh_fused90_row_bytes(problem->dim), row_v = nh_fused90_row_bytes(problem->dim_v);
+    if (problem->has_bias || nh_fused90_sums_bytes(rows, problem->dim_v) >
+                                 rows * row + value[STAGES] * keys * (row + row_v))
+        return 1;
+    return nh_fused90_cluster(cuda->multiprocessors, copies_of(problem, value) * fetched->items,
+                              fetched->visited / fetched->items + extra_tiles(problem, value));
+}
+
+/* Blocks of a cluster share the tiles of an item, all of them of each warpgroup's, and are items of their own. */
+static struct walks walks_of_blocks(const struct walks *walks, double warpgroups, double cluster) {
+    if (cluster == 1) return *walks;
+    struct walks of = {walks->fetched, walks->fetched};
+    of.fetched.items *= cluster;
+    of.seen.items *= cluster;
+    of.seen.visited *= warpgroups;
+    of.seen.partial *= warpgroups;
+    return of;
 }
 
 /* Of all copies, whose items are nearly alike, with the end of the launch: of the last round of items, all but a few of
@@ -132,14 +158,17 @@ static double scale_of(const struct nh_problem *problem, const struct nh_cuda_de
     return copies * (1 + waiting * (ceil(rounds) / rounds - 1));
 }
 
-/* Nanoseconds that a copy keeps the device busy, with so many tiles of extra tokens. */
+/* Nanoseconds that a copy keeps the device busy, with so many tiles of extra tokens to an item. Of a cluster every block
+ * takes as long as the one with the most tiles. */
 static double busy_ns(const struct prices *prices, const struct walks *walks, double warpgroups,
-                      double extra, bool hold) {
-    double items = walks->seen.items, tile = prices->tile - (hold ? prices->spared : 0);
-    double item = prices->item + (hold ? prices->holding : 0);
-    return (walks->seen.visited + warpgroups * extra * items) * tile +
-           walks->seen.partial * prices->masks +
-           (walks->fetched.visited + extra * items) * prices->fetch + items * item;
+                      double extra, double cluster, bool hold) {
+    double blocks = walks->seen.items, items = blocks / cluster;
+    double tile = prices->tile - (hold ? prices->spared : 0);
+    double item = prices->item + (hold ? prices->holding : 0) + (cluster > 1 ? prices->meeting : 0);
+    double fetched = walks->fetched.visited + extra * items, each = fetched / blocks;
+    double tiles = (walks->seen.visited + warpgroups * extra * items) * tile +
+                   walks->seen.partial * prices->masks + fetched * prices->fetch;
+    return tiles * (cluster > 1 ? ceil(each) / each : 1) + blocks * item;
 }
 
 /* Of the launch. */
@@ -157,19 +186,22 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const int32_t *value = config->value;
     int32_t slab[3];
     nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
-    const struct walks walks = {nh_tiling_count(problem, value + QX, value + KX),
-                                nh_tiling_part_count(problem, value + QX, slab, value + KX)};
+    const struct walks of_items = {nh_tiling_count(problem, value + QX, value + KX),
+                                   nh_tiling_part_count(problem, value + QX, slab, value + KX)};
+    int32_t cluster = cluster_of(problem, cuda, value, &of_items.fetched);
+    const struct walks walks = walks_of_blocks(&of_items, value[WARPGROUPS], cluster);
     const struct prices prices = prices_of(problem, cuda, value);
-    double items = walks.seen.items, extra = extra_tiles(problem, value);
+    double blocks = walks.seen.items, items = of_items.seen.items;
+    double extra = extra_tiles(problem, value);
     double memory_ns = nh_cuda_memory_ns(problem, cuda);
-    double busy = scale_of(problem, cuda, value, items) *
-                  busy_ns(&prices, &walks, value[WARPGROUPS], extra, value[HOLD]);
+    double busy = scale_of(problem, cuda, value, blocks) *
+                  busy_ns(&prices, &walks, value[WARPGROUPS], extra, cluster, value[HOLD]);
     if (count) {
         double copies = copies_of(problem, value), tiles = value[WARPGROUPS] * extra * items;
         const struct nh_cuda_load load =
             load_of(problem, cuda, value, copies * (walks.seen.visited + tiles),
                     copies * walks.seen.partial, copies * (walks.fetched.visited + extra * items),
-                    copies * items);
+                    copies * blocks);
         *count = (struct nh_count){.tiles = 0};
         nh_cuda_count_load(cuda, &load, count);
         count->limit_ns[NHOOD_LIMIT_MEMORY] = memory_ns;
@@ -193,21 +225,24 @@ static int keep(const struct nh_config *tried, double ns, struct nh_config *conf
 }
 
 /* Shapes worth trying, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. A
- * query tile of fewer than 128 positions is filled up with heads that share their keys. */
+ * query tile of fewer than 112 positions is filled up with heads that share their keys; tiles of 112 and 168 are slabs
+ * of 56 rows, for grids of a multiple of 7. */
 static const int32_t q_shapes[][3] = {
-    {1, 1, 128}, {1, 1, 192}, {1, 1, 96}, {1, 1, 64}, {1, 1, 48}, {1, 1, 32},
-    {1, 1, 24},  {1, 1, 16},  {1, 1, 8},  {1, 16, 8}, {1, 8, 16}, {1, 4, 32},
-    {1, 12, 16}, {1, 24, 8},  {1, 8, 8},  {1, 4, 8},  {1, 4, 4},  {1, 12, 8},
-    {1, 6, 8},   {2, 8, 8},   {4, 4, 8},  {2, 4, 16}, {8, 4, 4},  {4, 8, 4},
-    {3, 8, 8},   {6, 4, 8},   {4, 4, 4},  {2, 4, 8},  {2, 4, 4},  {6, 4, 4},
+    {1, 1, 128}, {1, 1, 192}, {1, 1, 96}, {1, 1, 64}, {1, 1, 48}, {1, 1, 32},  {1, 1, 24},
+    {1, 1, 16},  {1, 1, 8},   {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {1, 12, 16}, {1, 24, 8},
+    {1, 8, 8},   {1, 4, 8},   {1, 4, 4},  {1, 12, 8}, {1, 6, 8},  {2, 8, 8},   {4, 4, 8},
+    {2, 4, 16},  {8, 4, 4},   {4, 8, 4},  {3, 8, 8},  {6, 4, 8},  {4, 4, 4},   {2, 4, 8},
+    {2, 4, 4},   {6, 4, 4},   {1, 4, 28}, {1, 8, 14}, {1, 16, 7}, {1, 6, 28},  {1, 12, 14},
+    {8, 2, 7},   {4, 4, 7},   {4, 2, 14}, {2, 4, 14}, {2, 8, 7},  {16, 1, 7},  {12, 2, 7},
+    {4, 6, 7},   {4, 3, 14},  {3, 8, 7},
 };
 static const int32_t k_shapes[][3] = {
-    {1, 1, 64},  {1, 1, 80},  {1, 1, 96},  {1, 1, 112}, {1, 1, 128}, {1, 1, 144},
-    {1, 1, 160}, {1, 1, 176}, {1, 8, 8},   {1, 4, 16},  {1, 10, 8},  {1, 5, 16},
-    {1, 12, 8},  {1, 6, 16},  {1, 14, 8},  {1, 16, 8},  {1, 8, 16},  {1, 4, 32},
-    {1, 9, 16},  {1, 18, 8},  {1, 10, 16}, {1, 20, 8},  {1, 22, 8},  {2, 4, 8},
-    {4, 2, 8},   {2, 5, 8},   {5, 2, 8},   {2, 8, 8},   {4, 4, 8},   {3, 4, 8},
-    {2, 6, 8},   {1, 3, 32},  {3, 6, 8},   {2, 3, 24},  {1, 6, 24},  {2, 10, 8},
+    {1, 1, 64},  {1, 1, 80}, {1, 1, 96}, {1, 1, 112}, {1, 1, 128}, {1, 1, 144}, {1, 1, 160},
+    {1, 1, 176}, {1, 8, 8},  {1, 4, 16}, {1, 10, 8},  {1, 5, 16},  {1, 12, 8},  {1, 6, 16},
+    {1, 14, 8},  {1, 16, 8}, {1, 8, 16}, {1, 4, 32},  {1, 9, 16},  {1, 18, 8},  {1, 10, 16},
+    {1, 20, 8},  {1, 22, 8}, {2, 4, 8},  {4, 2, 8},   {2, 5, 8},   {5, 2, 8},   {2, 8, 8},
+    {4, 4, 8},   {3, 4, 8},  {2, 6, 8},  {1, 3, 32},  {3, 6, 8},   {2, 3, 24},  {1, 6, 24},
+    {2, 10, 8},  {1, 7, 16}, {7, 1, 16}, {7, 2, 8},   {1, 4, 24},
 };
 
 static bool of_rank(const int32_t shape[3], int rank) {
@@ -274,28 +309,36 @@ static void start_counts(struct search *search) {
         nh_walk_columns_of(&search->counts, key->shape, &key->columns);
 }
 
+/* With a key tile and the stages of `value`. */
+static void try_pair(struct search *search, const struct nh_config *tried,
+                     const struct key_tile *key, const struct walks *of_items) {
+    const struct nh_problem *problem = search->problem;
+    const struct nh_cuda_device *cuda = search->device->backend;
+    const int32_t *value = tried->value;
+    int32_t cluster = cluster_of(problem, cuda, value, &of_items->fetched);
+    const struct walks walks = walks_of_blocks(of_items, value[WARPGROUPS], cluster);
+    const struct prices prices =
+        problem->has_bias ? prices_of(problem, cuda, value) : key->prices[value[WARPGROUPS] - 2];
+    double busy = scale_of(problem, cuda, value, walks.seen.items) *
+                  busy_ns(&prices, &walks, value[WARPGROUPS], key->extra, cluster, value[HOLD]);
+    search->count = keep(tried, launch_ns(problem, busy, search->memory_ns), search->best,
+                         search->cost, search->count, search->capacity);
+}
+
 /* With every key tile, queries held or not. */
 static void try_rows(struct search *search, const struct nh_config *queries,
                      const struct nh_walk_rows *whole, const struct nh_walk_rows *parts) {
     struct nh_config tried = *queries;
-    const struct nh_cuda_device *cuda = search->device->backend;
+    int32_t *value = tried.value;
     bool biased = search->problem->has_bias;
-    double warpgroups = tried.value[WARPGROUPS];
-    double scale = scale_of(search->problem, cuda, tried.value, nh_walk_items(whole));
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
-        int of = tried.value[WARPGROUPS] - 2;
         const struct walks walks = {nh_walk_count(whole, key->columns),
                                     nh_walk_count(parts, key->columns)};
-        memcpy(tried.value + KX, key->shape, 3 * sizeof *key->shape);
-        const struct prices prices =
-            biased ? prices_of(search->problem, cuda, tried.value) : key->prices[of];
-        for (int32_t hold = 0; hold <= 1; hold++) {
-            double busy = scale * busy_ns(&prices, &walks, warpgroups, key->extra, hold);
-            tried.value[HOLD] = hold;
-            tried.value[STAGES] = biased ? stages_of(search, tried.value) : key->stages[of][hold];
-            if (tried.value[STAGES])
-                search->count = keep(&tried, launch_ns(search->problem, busy, search->memory_ns),
-                                     search->best, search->cost, search->count, search->capacity);
+        memcpy(value + KX, key->shape, 3 * sizeof *key->shape);
+        for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++) {
+            value[STAGES] =
+                biased ? stages_of(search, value) : key->stages[value[WARPGROUPS] - 2][value[HOLD]];
+            if (value[STAGES]) try_pair(search, &tried, key, &walks);
         }
     }
 }
@@ -304,10 +347,11 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     const struct nh_problem *problem = search->problem;
     const struct nh_cuda_device *cuda = search->device->backend;
     int32_t rows = q[0] * q[1] * q[2] * heads;
-    if ((rows != 128 && rows != 192) || !nh_fused90_boxes_fit(problem, q)) return;
+    bool full = rows == 128 || rows == 192, nearly = rows == 112 || rows == 168;
+    if ((!full && (!nearly || problem->has_bias)) || !nh_fused90_boxes_fit(problem, q)) return;
     struct nh_config queries = {{q[0], q[1], q[2], heads}};
     int32_t slab[3];
-    queries.value[WARPGROUPS] = rows / 64;
+    queries.value[WARPGROUPS] = (int32_t)nh_ceil_div(rows, 64);
     queries.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
     struct nh_walk_rows whole, parts;
     if (!nh_walk_rows_of(&search->counts, q, q, &whole)) return;
@@ -383,6 +427,8 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     step.args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
     step.threads = 128 * (value[WARPGROUPS] + 1);
     step.grid[0] = nh_min(step.args.tiling.items, operation->device->multiprocessors);
+    const struct nh_tiling_count fetched = nh_tiling_count(problem, value + QX, value + KX);
+    nh_fused90_share(&step, &spec, cluster_of(problem, operation->device, value, &fetched));
     step.shared_bytes = shared_bytes(problem, value);
     nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
     step.map[step.maps++] = nh_fused90_map(problem, NHOOD_Q, slab, value[QH]);

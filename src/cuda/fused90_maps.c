@@ -164,14 +164,13 @@ int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t
 }
 
 bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {
-    int32_t slabs = tile[0] * tile[1] * tile[2] * heads / 64;
+    int32_t slabs = (int32_t)nh_ceil_div(tile[0] * tile[1] * tile[2] * heads, 64);
     memcpy(slab, tile, 3 * sizeof *slab);
     slab[stack] /= slabs;
     return slab[stack] * slabs == tile[stack];
 }
 
-bool nh_fused90_splits(const int32_t tile[3]) {
-    int32_t slab[3];
+bool nh_fused90_first_slab(const int32_t tile[3], int32_t slab[3]) {
     return nh_fused90_slab(tile, 1, tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2, slab);
 }
 

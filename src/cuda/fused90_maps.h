@@ -47,11 +47,12 @@ bool nh_fused90_pairs(const int32_t slab[3]);
 /* Bytes of the boxes of bias tables for one pair of tiles, which `heads` share: see kernels/fused90_bias.cuh. */
 int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]);
 
-/* A slab of a tile of 64-row slabs stacked along an axis; heads: that share the tile. False if it cannot be cut so. */
+/* A slab of a tile, which is as few slabs of at most 64 rows as can be, stacked along an axis; heads: that share the
+ * tile. False if it cannot be cut so. */
 bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]);
 
-/* Whether it can be cut along its first axis longer than 1, as kernels do that name none. */
-bool nh_fused90_splits(const int32_t tile[3]);
+/* The same along the tile's first axis longer than 1, as kernels cut it that name none. */
+bool nh_fused90_first_slab(const int32_t tile[3], int32_t slab[3]);
 
 /* With its dilation, the tile must be a box that the copy engine can fetch. */
 bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);

@@ -11,7 +11,8 @@
 #define BIT(tensor) (1u << NHOOD_##tensor)
 enum { OWN = 0, WALK = 3 };
 static const char *const knobs[] = {"ox", "oy", "oz", "wx", "wy", "wz", NULL};
-enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128 };
+/* Void rows cost it more than they spare: see docs/kernels.md. */
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
@@ -99,7 +100,7 @@ static bool offer(const struct nh_problem *problem, const struct nh_device *devi
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
-    int count = nh_backward90_best(problem, device, true, offer, best);
+    int count = nh_backward90_best(problem, device, true, FULL_ROWS, offer, best);
     if (count > capacity) count = capacity;
     for (int i = 0; i < count; i++)
         for (int a = 0; a < NH_AXES; a++) {

@@ -60,14 +60,21 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io,
                            const int64_t slab[2], bool overlaps) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
-    struct nh_cu_launch_attribute overlap = {.id = NH_CU_LAUNCH_OVERLAPS, .value = {1}};
+    struct nh_cu_launch_attribute attribute[2];
+    unsigned attributes = 0;
+    if (overlaps)
+        attribute[attributes++] =
+            (struct nh_cu_launch_attribute){.id = NH_CU_LAUNCH_OVERLAPS, .value = {1}};
+    if (step->cluster > 1)
+        attribute[attributes++] = (struct nh_cu_launch_attribute){.id = NH_CU_LAUNCH_CLUSTER,
+                                                                  .value = {step->cluster, 1, 1}};
     const struct nh_cu_launch config = {
         .grid = {(unsigned)step->grid[0], (unsigned)step->grid[1], (unsigned)step->grid[2]},
         .block = {(unsigned)step->threads, 1, 1},
         .shared_bytes = (unsigned)step->shared_bytes,
         .stream = (nh_cu_stream)io->stream,
-        .attribute = &overlap,
-        .attributes = overlaps,
+        .attribute = attribute,
+        .attributes = attributes,
     };
     struct nh_cuda_args args;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};

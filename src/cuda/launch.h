@@ -30,6 +30,8 @@ struct nh_cuda_step {
     struct nh_kernel kernel;
     /* x, y and z; nh_cuda_step_add checks them against the hardware's limits */
     int64_t grid[3];
+    /* blocks along x that run at once and reach each other's shared memory, at most 8; 0 or 1: on their own */
+    int32_t cluster;
     int32_t threads;
     int64_t shared_bytes;
     /* Not part of the slabs: launched once, after them. Comes after the steps that are. */

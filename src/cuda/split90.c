@@ -5,6 +5,7 @@
 
 #include "backward_steps.h"
 #include "cuda_solvers.h"
+#include "fused90_cluster.h"
 #include "load.h"
 
 #include <stdlib.h>
@@ -107,11 +108,38 @@ static struct nh_backward90_load load_of(const struct nh_problem *problem,
     };
 }
 
+/* What blocks that share an item spend on adding up the sums of a launch, in nanoseconds of the device; 0 if they cannot:
+ * the sums do not fit in place of the tiles, or boxes of a bias are laid down for whole walks. */
+static double meeting_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
+    int64_t widest = nh_max(facts[pass].sums * problem->dim, facts[pass].sums_v * problem->dim_v);
+    int64_t bytes = nh_backward90_shared_bytes(problem, walk, facts[pass].keys,
+                                               stages_of(problem, cuda, own, walk, pass)) +
+                    own_bytes(problem, own, walk, pass) - beside;
+    if (problem->has_bias || nh_fused90_sums_bytes(rows, widest) > bytes) return 0;
+    double clocks = facts[pass].sums * nh_fused90_meeting_clocks(rows, problem->dim) +
+                    facts[pass].sums_v * nh_fused90_meeting_clocks(rows, problem->dim_v);
+    return nh_cuda_clocks_ns(cuda, clocks / cuda->multiprocessors);
+}
+
 /* Of the launches that own queries, or keys. */
+static double meetings_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t own[3], const int32_t walk[3], bool keys) {
+    double all = 0;
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
+        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
+        double one = meeting_ns(problem, cuda, own, walk, pass);
+        if (!(one > 0)) return 0;
+        all += one;
+    }
+    return all;
+}
+
 static struct nh_backward90_prices prices_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda, double columns,
-                                             double bias, bool keys) {
-    struct nh_backward90_prices prices = {.tile = 0};
+                                             double bias, double meeting, bool keys) {
+    struct nh_backward90_prices prices = {.meeting = meeting};
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
         if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
         const struct nh_backward90_load load = load_of(problem, pass, bias);
@@ -122,14 +150,15 @@ static struct nh_backward90_prices prices_of(const struct nh_problem *problem,
 
 /* Adds launches that overlap with those before, and what they ask for to `work`, if there is one. */
 static void add_passes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       const struct nh_backward90_walks *walks, double bias, bool keys,
-                       struct nh_backward90_spans *spans, struct nh_count *work) {
+                       const struct nh_backward90_walks *walks, double bias, double meeting,
+                       bool keys, struct nh_backward90_spans *spans, struct nh_count *work) {
     for (enum nh_split90_pass pass = 0; work && pass < NH_SPLIT90_PASSES; pass++) {
         const struct nh_backward90_load load = load_of(problem, pass, bias);
         if (facts[pass].keys == keys && nh_split90_used(problem, pass))
             nh_backward90_count(problem, cuda, walks, &load, work);
     }
-    const struct nh_backward90_prices prices = prices_of(problem, cuda, walks->columns, bias, keys);
+    const struct nh_backward90_prices prices =
+        prices_of(problem, cuda, walks->columns, bias, meeting, keys);
     const struct nh_backward90_spans added = nh_backward90_spans_of(problem, cuda, walks, &prices);
     nh_backward90_overlap(&added, spans);
 }
@@ -138,7 +167,8 @@ static void add_side(const struct nh_problem *problem, const struct nh_cuda_devi
                      const int32_t own[3], const int32_t walk[3], bool keys,
                      struct nh_backward90_spans *spans, struct nh_count *work) {
     const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
-    add_passes(problem, cuda, &walks, bias_weight(problem, own, walk, keys), keys, spans, work);
+    add_passes(problem, cuda, &walks, bias_weight(problem, own, walk, keys),
+               meetings_ns(problem, cuda, own, walk, keys), keys, spans, work);
 }
 
 /* Extra tokens' gradients: blocks that own them share the queries out evenly. */
@@ -149,7 +179,7 @@ static void add_extra(const struct nh_problem *problem, const struct nh_cuda_dev
                                                  (double)(problem->batch * problem->heads)};
     const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
     walks.columns = (double)nh_backward90_rows(walk);
-    add_passes(problem, cuda, &walks, 0, true, spans, work);
+    add_passes(problem, cuda, &walks, 0, 0, true, spans, work);
 }
 
 /* Only the launch for the stats waits for memory. */
@@ -182,7 +212,8 @@ static bool offer(const struct nh_problem *problem, const struct nh_device *devi
             !nh_split90_fits(problem, device->backend, own, walk, pass))
             return false;
     *prices = prices_of(problem, device->backend, (double)nh_backward90_rows(walk),
-                        bias_weight(problem, own, walk, keys), keys);
+                        bias_weight(problem, own, walk, keys),
+                        meetings_ns(problem, device->backend, own, walk, keys), keys);
     return true;
 }
 
@@ -214,8 +245,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     struct both both[NH_BACKWARD90_KEPT * NH_BACKWARD90_KEPT];
     const size_t tile_bytes = 3 * sizeof(int32_t);
-    int queries = nh_backward90_best(problem, device, false, offer_queries, query),
-        keys = nh_backward90_best(problem, device, true, offer_keys, key), count = 0;
+    int queries = nh_backward90_best(problem, device, false, 0, offer_queries, query),
+        keys = nh_backward90_best(problem, device, true, 0, offer_keys, key), count = 0;
     struct nh_backward90_spans extra = {0, 0};
     add_extra(problem, device->backend, &extra, NULL);
     for (int q = 0; q < queries; q++)
@@ -271,6 +302,14 @@ static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *p
     step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, rows);
 }
 
+static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t own[3], const int32_t walk[3], bool keys) {
+    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
+    const struct nh_backward90_prices prices = {.meeting =
+                                                    meetings_ns(problem, cuda, own, walk, keys)};
+    return nh_backward90_cluster(problem, cuda, &walks, &prices);
+}
+
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                              size_t stats, const int32_t own[3], const int32_t walk[3],
                              enum nh_split90_pass pass) {
@@ -282,6 +321,8 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
     if (status) return status;
     if (!facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
     nh_fused90_add_twins(&step, problem);
+    nh_fused90_share(&step, &spec,
+                     cluster_of(problem, operation->device, own, walk, facts[pass].keys));
     if (facts[pass].keys || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
     nh_split90_add_tables(operation, problem, &step, &spec);
     status = nh_cuda_step_add(operation, &step, &spec);

@@ -1,4 +1,4 @@
-// The threads of one block, as fibers, and what they wait for.
+// The threads of the blocks of one cluster, as fibers, and what they wait for.
 #include "emulator.h"
 
 #include <csetjmp>
@@ -31,7 +31,7 @@ struct Barrier {
 };
 
 struct Fiber {
-    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    std::unique_ptr<char[]> stack;
     ucontext_t start;
     jmp_buf at;
     bool started, done;
@@ -58,22 +58,40 @@ unsigned scatter(unsigned count) {
     return count * 2654435761u >> 16;
 }
 
-Fiber fibers[MOST_THREADS];
+// Threads that have their turn only when no other can go on: of one warp the first lane, the others, or all.
+struct Slow {
+    unsigned warp, lanes;
+
+    bool has(unsigned thread) const {
+        return thread / WARP == warp && lanes >> thread % WARP & 1;
+    }
+};
+
+struct Block {
+    dim3 at;
+    unsigned number, left; // threads that have not ended
+    Slow slow;
+    Fiber fibers[MOST_THREADS];
+    Barrier barrier;
+    Warp warps[MOST_THREADS / WARP];
+    std::map<unsigned, Effects> boxes;
+    unsigned char poison;
+    alignas(1024) char memory[MOST_SHARED_BYTES + GUARD_BYTES];
+};
+
+std::vector<std::unique_ptr<Block>> blocks; // of the cluster
+Block *block;                               // of the running thread
+Barrier cluster;
 unsigned threads, bytes_of_block;
 jmp_buf scheduler;
 ucontext_t scheduler_context;
 bool progress, idle; // in this round; in the last one, so that what is slow has its turn
-Barrier block;
-Warp warps[MOST_THREADS / WARP];
-std::map<unsigned, Effects> boxes;
 unsigned box_count;
-unsigned char poison; // of this block
-alignas(1024) char memory[MOST_SHARED_BYTES + GUARD_BYTES];
 void (*running)(void **);
 void **running_parameters;
 
 Fiber &current() {
-    return fibers[threadIdx.x];
+    return block->fibers[threadIdx.x];
 }
 
 struct LaneGroup {
@@ -86,7 +104,7 @@ LaneGroup lane_group(unsigned lanes) {
     unsigned size = WARP - (unsigned)__builtin_clz(ones);
     if (ones & (ones + 1) || size & (size - 1) || first % size || !(lanes >> threadIdx.x % WARP & 1))
         fail("a barrier of the lanes %#x is not emulated", lanes);
-    return {warps[threadIdx.x / WARP], (unsigned)__builtin_ctz(size), first};
+    return {block->warps[threadIdx.x / WARP], (unsigned)__builtin_ctz(size), first};
 }
 
 void open_if_full(Barrier &barrier) {
@@ -112,7 +130,7 @@ void arrive_and_wait(Barrier &barrier, const char *what) {
 // Calls visit(barrier) for each group of lanes that a thread belongs to.
 template <class Visit> void visit_groups(unsigned thread, Visit visit) {
     for (unsigned level = 0; level < LEVELS; level++)
-        visit(warps[thread / WARP].group[level][thread % WARP >> level << level]);
+        visit(block->warps[thread / WARP].group[level][thread % WARP >> level << level]);
 }
 
 // A thread that has ended is waited for no longer.
@@ -124,7 +142,8 @@ void leave() {
         open_if_full(barrier);
     };
     visit_groups(threadIdx.x, leave_barrier);
-    leave_barrier(block);
+    leave_barrier(block->barrier);
+    leave_barrier(cluster);
 }
 
 void fiber_main() {
@@ -136,6 +155,7 @@ void fiber_main() {
 }
 
 void prepare(Fiber &fiber) {
+    if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);
     getcontext(&fiber.start);
     fiber.start.uc_stack.ss_sp = fiber.stack.get();
     fiber.start.uc_stack.ss_size = STACK_BYTES;
@@ -149,7 +169,7 @@ void prepare(Fiber &fiber) {
 
 // swapcontext enters a fiber for the first time; later switches are jumps, which make no system call.
 void resume(unsigned thread) {
-    Fiber &fiber = fibers[thread];
+    Fiber &fiber = block->fibers[thread];
     threadIdx.x = thread;
     if (_setjmp(scheduler)) return;
     if (fiber.started) _longjmp(fiber.at, 1);
@@ -157,68 +177,98 @@ void resume(unsigned thread) {
     swapcontext(&scheduler_context, &fiber.start);
 }
 
-void prepare_block(unsigned number) {
-    poison = POISON[number / 2 % 2];
-    memset(memory, poison, sizeof memory);
-    block = {threads, 0, 0};
-    for (Warp &warp : warps)
-        memset(warp.group, 0, sizeof warp.group);
-    for (unsigned i = 0; i < threads; i++) {
-        visit_groups(i, [](Barrier &barrier) { barrier.alive++; });
-        prepare(fibers[i]);
-    }
-}
-
-void check_block() {
-    for (unsigned i = bytes_of_block; i < bytes_of_block + GUARD_BYTES; i++)
-        if ((unsigned char)memory[i] != poison)
-            fail("byte %u of shared memory was written, the launch asked for %u", i,
-                 bytes_of_block);
-    for (auto &[barrier, effects] : boxes)
-        if (!effects.empty()) fail("a box for the barrier at %#x is waited for by nobody", barrier);
-}
-
-// Threads that have their turn only when no other can go on: of one warp the first lane, the others, or all.
-struct Slow {
-    unsigned warp, lanes;
-
-    bool has(unsigned thread) const {
-        return thread / WARP == warp && lanes >> thread % WARP & 1;
-    }
-};
-
 Slow slow_of(unsigned block_number) {
     static const unsigned lanes[] = {1, ~1u, ~0u};
     const unsigned warp_count = (threads + WARP - 1) / WARP, choice = scatter(block_number);
     return {choice / 3 % (warp_count + 1), lanes[choice % 3]};
 }
 
-// Every other block runs its threads backwards, and each has other slow ones: an order that only happens to be right
-// shows.
-void run_block(unsigned number) {
-    const bool backwards = number % 2;
-    const Slow slow = slow_of(number);
-    prepare_block(number);
+void enter(Block &entered) {
+    block = &entered;
+    blockIdx = entered.at;
+}
+
+void prepare_block() {
+    const unsigned number = blockIdx.x + blockIdx.y + blockIdx.z;
+    block->at = blockIdx;
+    block->number = number;
+    block->left = threads;
+    block->slow = slow_of(number);
+    block->poison = POISON[number / 2 % 2];
+    memset(block->memory, block->poison, sizeof block->memory);
+    block->barrier = {threads, 0, 0};
+    for (Warp &warp : block->warps)
+        memset(warp.group, 0, sizeof warp.group);
+    for (unsigned i = 0; i < threads; i++) {
+        visit_groups(i, [](Barrier &barrier) { barrier.alive++; });
+        prepare(block->fibers[i]);
+    }
+}
+
+void check_block() {
+    for (unsigned i = bytes_of_block; i < bytes_of_block + GUARD_BYTES; i++)
+        if ((unsigned char)block->memory[i] != block->poison)
+            fail("byte %u of shared memory was written, the launch asked for %u", i,
+                 bytes_of_block);
+    for (auto &[barrier, effects] : block->boxes)
+        if (!effects.empty()) fail("a box for the barrier at %#x is waited for by nobody", barrier);
+}
+
+// A turn for each thread of the block that can go on. Every other block runs its threads backwards, and each has other
+// slow ones: an order that only happens to be right shows.
+void run_round() {
+    for (unsigned i = 0; i < threads; i++) {
+        unsigned thread = block->number % 2 ? threads - 1 - i : i;
+        const Fiber &fiber = block->fibers[thread];
+        if (fiber.done || is_held(fiber)) continue;
+        if (block->slow.has(thread) && !idle) continue;
+        resume(thread);
+        if (fiber.done) block->left--, progress = true;
+    }
+}
+
+void report_deadlock() {
+    for (unsigned i = 0; i < threads; i += WARP)
+        if (!block->fibers[i].done)
+            fprintf(stderr, "thread %u waits for %s\n", i, block->fibers[i].waits_for);
+}
+
+template <class Visit> void for_blocks(Visit visit) {
+    for (auto &member : blocks) {
+        enter(*member);
+        visit();
+    }
+}
+
+// The cluster whose first block is blockIdx.
+void run_cluster(unsigned size) {
+    const dim3 first = blockIdx;
+    while (blocks.size() < size)
+        blocks.push_back(std::make_unique<Block>());
+    blocks.resize(size);
+    for (unsigned rank = 0; rank < size; rank++) {
+        block = blocks[rank].get();
+        blockIdx = {first.x + rank, first.y, first.z};
+        prepare_block();
+    }
+    cluster = {threads * size, 0, 0};
     idle = false;
-    for (unsigned left = threads; left;) {
+    for (unsigned left = 1; left;) {
         progress = false;
-        for (unsigned i = 0; i < threads; i++) {
-            unsigned thread = backwards ? threads - 1 - i : i;
-            if (fibers[thread].done || is_held(fibers[thread])) continue;
-            if (slow.has(thread) && !idle) continue;
-            resume(thread);
-            if (fibers[thread].done) left--, progress = true;
-        }
+        left = 0;
+        for_blocks([&] {
+            run_round();
+            left += block->left;
+        });
         if (progress || !idle) {
             idle = !progress;
             continue;
         }
-        for (unsigned i = 0; i < threads; i += WARP)
-            if (!fibers[i].done)
-                fprintf(stderr, "thread %u waits for %s\n", i, fibers[i].waits_for);
+        for_blocks(report_deadlock);
         fail("deadlock");
     }
-    check_block();
+    for_blocks(check_block);
+    blockIdx = first;
 }
 
 } // namespace
@@ -245,7 +295,11 @@ void awake() {
 }
 
 void block_barrier() {
-    arrive_and_wait(block, "its block");
+    arrive_and_wait(block->barrier, "its block");
+}
+
+void cluster_barrier() {
+    arrive_and_wait(cluster, "its cluster");
 }
 
 void lane_barrier(unsigned lanes) {
@@ -260,23 +314,48 @@ Words *lane_words(unsigned lanes) {
 }
 
 char *shared_memory() {
-    return memory;
+    return block->memory;
 }
 
 // Addresses count from the dynamic part; static variables of a kernel lie elsewhere, at a distance that wraps.
 unsigned shared_address(const void *pointer) {
-    ptrdiff_t distance = (const char *)pointer - memory;
+    ptrdiff_t distance = (const char *)pointer - block->memory;
     if (distance != (int)distance) fail("%p is no shared memory", pointer);
     return (unsigned)distance;
 }
 
-void *shared(unsigned address, unsigned bytes, unsigned alignment) {
+namespace {
+
+void *shared_of(Block &owner, unsigned address, unsigned bytes, unsigned alignment) {
     if (address % alignment) fail("shared address %#x is no multiple of %u", address, alignment);
-    bool dynamic = address < sizeof memory;
+    bool dynamic = address < sizeof owner.memory;
     if (dynamic && address + bytes > bytes_of_block)
         fail("%u bytes at shared address %#x, the launch asked for %u", bytes, address,
              bytes_of_block);
-    return memory + (int)address;
+    return owner.memory + (int)address;
+}
+
+} // namespace
+
+void *shared(unsigned address, unsigned bytes, unsigned alignment) {
+    return shared_of(*block, address, bytes, alignment);
+}
+
+// The block's place in the cluster, from 1 on, stands above its own addresses.
+constexpr unsigned PLACE_BITS = 24;
+static_assert(MOST_SHARED_BYTES + GUARD_BYTES <= 1u << PLACE_BITS);
+
+unsigned cluster_address(unsigned address, unsigned rank) {
+    if (rank >= blocks.size()) fail("a cluster of %zu blocks has no block %u", blocks.size(), rank);
+    return address | (rank + 1) << PLACE_BITS;
+}
+
+void *cluster_shared(unsigned address, unsigned bytes, unsigned alignment) {
+    unsigned place = address >> PLACE_BITS;
+    if (!place || place > blocks.size()) fail("%#x is no address of the cluster's", address);
+    Block &owner = *blocks[place - 1];
+    if (!owner.left) fail("block %u of the cluster has ended", place - 1);
+    return shared_of(owner, address & ((1u << PLACE_BITS) - 1), bytes, alignment);
 }
 
 void start(Kind kind, std::function<void()> effect) {
@@ -302,18 +381,18 @@ void wait_groups(Kind kind, unsigned pending) {
 
 void start_box(unsigned barrier, std::function<void()> effect) {
     if (scatter(box_count++) % 2) return effect();
-    boxes[barrier].push_back(std::move(effect));
+    block->boxes[barrier].push_back(std::move(effect));
 }
 
 bool land_boxes(unsigned barrier) {
-    Effects landing = std::exchange(boxes[barrier], {});
+    Effects landing = std::exchange(block->boxes[barrier], {});
     for (auto &effect : landing)
         effect();
     return !landing.empty();
 }
 
-void run_grid(dim3 grid, unsigned block_threads, unsigned shared_bytes, void (*kernel)(void **),
-              void **parameters) {
+void run_grid(dim3 grid, unsigned cluster_size, unsigned block_threads, unsigned shared_bytes,
+              void (*kernel)(void **), void **parameters) {
     gridDim = grid;
     threads = block_threads;
     bytes_of_block = shared_bytes;
@@ -321,8 +400,8 @@ void run_grid(dim3 grid, unsigned block_threads, unsigned shared_bytes, void (*k
     running_parameters = parameters;
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++)
-                run_block(blockIdx.x + blockIdx.y + blockIdx.z);
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += cluster_size)
+                run_cluster(cluster_size);
 }
 
 } // namespace emulator

@@ -31,6 +31,7 @@ namespace {
 
 constexpr nh_cu_result FAILED = 1;
 constexpr int POINTER_DEVICE_ORDINAL = 9, UNASKED_SHARED_BYTES = 48 << 10;
+constexpr unsigned MOST_CLUSTER = 8;
 std::mutex one_launch;
 int memory_for_handles;
 thread_local int contexts;
@@ -44,6 +45,14 @@ int allowed_for(void *kernel) {
 int number_of(const char *variable, int otherwise) {
     const char *text = getenv(variable);
     return text && *text ? atoi(text) : otherwise;
+}
+
+// Blocks of a cluster along x.
+unsigned cluster_of(const nh_cu_launch &config) {
+    for (unsigned i = 0; i < config.attributes; i++)
+        if (config.attribute[i].id == NH_CU_LAUNCH_CLUSTER)
+            return (unsigned)config.attribute[i].value[0];
+    return 1;
 }
 
 template <class Handle> nh_cu_result give(Handle *handle) {
@@ -183,9 +192,11 @@ nh_cu_result cuLaunchKernelEx(const nh_cu_launch *config, nh_cu_function functio
     bool block_fits =
         block[0] && block[0] <= emulator::MOST_THREADS && block[1] == 1 && block[2] == 1;
     if (!grid_fits || !block_fits) return FAILED;
+    unsigned cluster = cluster_of(*config);
+    if (!cluster || cluster > MOST_CLUSTER || grid[0] % cluster) return FAILED;
     std::lock_guard<std::mutex> lock(one_launch);
     if ((int)config->shared_bytes > allowed_for(function)) return FAILED;
-    emulator::run_grid({grid[0], grid[1], grid[2]}, block[0], config->shared_bytes,
+    emulator::run_grid({grid[0], grid[1], grid[2]}, cluster, block[0], config->shared_bytes,
                        (void (*)(void **))(void *)function, parameters);
     return NH_CU_SUCCESS;
 }

@@ -1,5 +1,5 @@
-// What kernels, once g++ has compiled them, ask of the pretended GPU: block.cpp answers. One block runs at a time,
-// each of its threads a fiber that goes on until it has to wait for others.
+// What kernels, once g++ has compiled them, ask of the pretended GPU: block.cpp answers. One cluster of blocks, most
+// often one block, runs at a time, each of its threads a fiber that goes on until it has to wait for others.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -30,6 +30,7 @@ template <class Ready> void wait_until(const char *what, Ready ready) {
 }
 
 void block_barrier();
+void cluster_barrier();
 // Of an aligned group of 2^n lanes, this thread's one among them.
 void lane_barrier(unsigned lanes);
 
@@ -44,6 +45,10 @@ char *shared_memory(); // dynamic, of the running block
 unsigned shared_address(const void *pointer);
 // The bytes behind an address that an instruction is given; fails if they are misaligned or outside.
 void *shared(unsigned address, unsigned bytes, unsigned alignment);
+
+// The address of a block's shared memory in its whole cluster, and the bytes behind it.
+unsigned cluster_address(unsigned address, unsigned rank);
+void *cluster_shared(unsigned address, unsigned bytes, unsigned alignment);
 
 // ---- work under way ----
 
@@ -72,7 +77,8 @@ struct TensorMap {
 };
 static_assert(sizeof(TensorMap) <= 128);
 
-void run_grid(dim3 grid, unsigned threads, unsigned shared_bytes, void (*kernel)(void **),
-              void **parameters);
+// Clusters are `cluster_size` blocks that follow each other along x.
+void run_grid(dim3 grid, unsigned cluster_size, unsigned threads, unsigned shared_bytes,
+              void (*kernel)(void **), void **parameters);
 
 } // namespace emulator

@@ -209,6 +209,28 @@ inline void ptx_ld_shared_v2_f32(const char *, float &x, float &y, unsigned addr
     y = pair[1];
 }
 
+// ---- clusters ----
+
+inline void ptx_barrier_cluster_arrive_release_aligned(const char *) {
+    // counted by the wait, which follows at once
+}
+inline void ptx_barrier_cluster_wait_acquire_aligned(const char *) {
+    emulator::cluster_barrier();
+}
+inline void ptx_mapa_shared__cluster_u32(const char *, unsigned &to, unsigned address,
+                                         unsigned rank) {
+    to = emulator::cluster_address(address, rank);
+}
+inline void ptx_ld_shared__cluster_v4_f32(const char *, float &a, float &b, float &c, float &d,
+                                          unsigned address) {
+    const float *from = (const float *)emulator::cluster_shared(address, 16, 16);
+    a = from[0], b = from[1], c = from[2], d = from[3];
+}
+inline void ptx_ld_shared__cluster_v2_f32(const char *, float &a, float &b, unsigned address) {
+    const float *from = (const float *)emulator::cluster_shared(address, 8, 8);
+    a = from[0], b = from[1];
+}
+
 // ---- products of a warpgroup ----
 
 // A tile of 16-bit elements in shared memory, as a descriptor tells: rows of one swizzle atom, 8 rows `stride` bytes

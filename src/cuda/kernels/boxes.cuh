@@ -5,8 +5,9 @@
  * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a walked tile NH_WALK_X x NH_WALK_Y
  * x NH_WALK_Z; rows of a walked tile are numbered with z fastest. All positions are inside the dilation group.
  *
- * An owned tile is slabs of 64 rows, one per warpgroup, stacked along the axis NH_STACK; rows are numbered slab by
- * slab, in these with z fastest.
+ * An owned tile is slabs of at most 64 rows, one per warpgroup, stacked along the axis NH_STACK; rows are numbered slab
+ * by slab, in these with z fastest. Every slab counts as 64 rows: those that its box lacks are void. They are at the
+ * place of its last row, with zeros for elements, and nothing of them is stored.
  *
  * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
  * axis of its rows, the tile has so many fewer positions, and its halo is smaller. */
@@ -25,18 +26,25 @@
 #define NH_STACK (STACKED(NH_OWN_X) ? 0 : STACKED(NH_OWN_Y) ? 1 : 2)
 #endif
 
-#define SLAB (64 / NH_OWN_HEADS)
-#define SLABS (NH_OWN_X * NH_OWN_Y * NH_OWN_Z / SLAB)
+#define POSITIONS (NH_OWN_X * NH_OWN_Y * NH_OWN_Z)
+#define SLABS ((POSITIONS * NH_OWN_HEADS + 63) / 64)
+#define SLAB (POSITIONS / SLABS)
+#define VOID_ROWS (64 - SLAB * NH_OWN_HEADS)
 #define SLAB_X (NH_OWN_X / (NH_STACK == 0 ? SLABS : 1))
 #define SLAB_Y (NH_OWN_Y / (NH_STACK == 1 ? SLABS : 1))
 #define SLAB_Z (NH_OWN_Z / (NH_STACK == 2 ? SLABS : 1))
-#if SLAB_X * SLAB_Y * SLAB_Z != SLAB
-#error "the owned tile is no stack of slabs of 64 rows"
+#if SLAB_X * SLAB_Y * SLAB_Z * SLABS != POSITIONS
+#error "the owned tile is no stack of slabs of at most 64 rows"
 #endif
 
 /* Heads in so many equal parts, of which every block keeps to one: their number divides that of the blocks. */
 #ifndef NH_HEAD_PARTS
 #define NH_HEAD_PARTS 1
+#endif
+
+/* Blocks that share an item, each with a part of its walk. */
+#ifndef NH_CLUSTER
+#define NH_CLUSTER 1
 #endif
 
 /* Whether owned rows outside the dilation group see what its last row sees, or nothing. */
@@ -86,9 +94,10 @@ __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int l
 
 /* The item that this block takes in its n-th round; past the last one it is done. Blocks change places from round to
  * round: were they to keep them, a block would get the border's tiles, or the inner ones, again and again wherever the
- * number of blocks is a multiple of the tiles along an axis. */
+ * number of blocks is a multiple of the tiles along an axis. A cluster of blocks has one item and no other. */
 __device__ __forceinline__ int nh_item_index(int round) {
     int blocks = (int)gridDim.x;
+    if (NH_CLUSTER > 1) return ((int)blockIdx.x + round * blocks) / NH_CLUSTER;
     return round * blocks + ((int)blockIdx.x + round) % blocks;
 }
 
@@ -160,11 +169,16 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
 /* Where in an item's tile a row is. */
 __device__ __forceinline__ void nh_row_position(int row, int at[3]) {
     const int slab[3] = {SLAB_X, SLAB_Y, SLAB_Z};
-    int position = row / NH_OWN_HEADS % SLAB;
+    int position = row % 64 / NH_OWN_HEADS;
+    if (VOID_ROWS) position = nh_min(position, SLAB - 1);
     at[0] = position / (SLAB_Z * SLAB_Y);
     at[1] = position / SLAB_Z % SLAB_Y;
     at[2] = position % SLAB_Z;
     at[NH_STACK] += row / 64 * slab[NH_STACK];
+}
+
+__device__ __forceinline__ bool nh_row_void(int row) {
+    return VOID_ROWS && row % 64 >= 64 - VOID_ROWS;
 }
 
 /* What one row sees, relative to the start of the item's walk. */

@@ -107,6 +107,34 @@ __device__ __forceinline__ int head_or_origin(const nh_cuda_args &args, int slot
     return head;
 }
 
+/* Of an owned tile, what is fetched: all but its void rows. */
+#define OWN_BYTES(dim) (SLABS * SLAB * NH_OWN_HEADS * ROW_BYTES(dim) * CHUNKS(dim))
+
+/* Fetches an owned tile; the barrier has been told of its OWN_BYTES. */
+template <int LAYOUT>
+__device__ __forceinline__ void fetch_own(const nh_cuda_args &args, unsigned to, const nh_tensor_map *map,
+                                          unsigned barrier, int dim, const nh_item &item, int head, int heads) {
+    int position[3], token[3];
+#pragma unroll
+    for (int slab = 0; slab < SLABS; slab++) {
+        nh_row_position(64 * slab, position);
+        for (int a = 0; a < 3; a++)
+            position[a] += item.own[a];
+        token_of(args, item, position, token);
+        fetch_more<LAYOUT>(to + 64 * slab * ROW_BYTES(dim), map, barrier, OWN_ROWS, dim, head, heads, token,
+                           item.batch);
+    }
+}
+
+/* By all threads of a block, before it fetches: zeros for the void rows of an owned tile. */
+__device__ __forceinline__ void clear_void_rows(unsigned tile, int dim) {
+    const int unit = 16, units = VOID_ROWS * ROW_BYTES(dim) / unit;
+    for (int i = (int)threadIdx.x; i < CHUNKS(dim) * SLABS * units; i += THREADS) {
+        unsigned slab = tile + i / units * (64 * ROW_BYTES(dim));
+        nh_store_shared(slab + (64 - VOID_ROWS) * ROW_BYTES(dim) + i % units * unit, 0, 0, 0, 0);
+    }
+}
+
 #define SLOT(n) ((n) % NH_STAGES)
 #define PHASE(n) ((n) / NH_STAGES & 1)
 
@@ -163,10 +191,10 @@ __device__ __forceinline__ void store_row(elem *row, bool valid, const float *ou
                 nh_pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
 }
 
-/* Token of an owned row; false if the row is outside its dilation group. */
+/* Token of an owned row; false if the row is void or outside its dilation group. */
 __device__ __forceinline__ bool row_token(const nh_cuda_args &args, const nh_item &item, int row, long long token[3]) {
     int at[3];
-    bool inside = true;
+    bool inside = !nh_row_void(row);
     nh_row_position(row, at);
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -246,9 +274,9 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
     }
 }
 
-/* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, produce (one
- * thread of each of PRODUCERS warps), help (with HELPERS, the other warps beside them) and consume (the warpgroups that
- * multiply). */
+/* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, clear_own (the
+ * void rows of its owned tiles), produce (one thread of each of PRODUCERS warps), help (with HELPERS, the other warps
+ * beside them) and consume (the warpgroups that multiply). */
 template <class Layout, int PRODUCERS = 1, bool HELPERS = false, class Maps>
 __device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];
@@ -260,6 +288,10 @@ __device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &
     if (threadIdx.x == 0) {
         init_barriers(s);
         nh_barrier_init_done();
+    }
+    if (VOID_ROWS) {
+        clear_own(s);
+        nh_show_shared();
     }
     __syncthreads();
     if (warpgroup < 0) {

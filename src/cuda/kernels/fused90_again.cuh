@@ -23,9 +23,9 @@ __device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, co
     return __any_sync(~0u, doubt<NH_LANE_ELEMENTS>(part) != 0);
 }
 
-/* By a whole warp, whose rows of a tile are first_row and the 15 after it. */
+/* By a whole warp, whose rows of a tile are so many from the first on. */
 template <bool (*spoilt)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
-__device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_row) {
+__device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_row, int rows = 16) {
     /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over
      * tiles, too, out of the uniform registers. */
     first_row = __shfl_sync(~0u, first_row, 0);
@@ -33,7 +33,7 @@ __device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_r
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
-        for (int row = first_row; row < first_row + 16; row++) {
+        for (int row = first_row; row < first_row + rows; row++) {
             nh_query at;
             at.batch = item.batch;
             at.head = item.head + row % NH_OWN_HEADS;

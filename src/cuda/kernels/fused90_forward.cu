@@ -11,10 +11,10 @@
  * under an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
- * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_STAGES, NH_HOLD (Q in registers: less
- * traffic of shared memory), NH_AGAIN (rows spoilt by NaN are made again not at the end of this launch but by one of
- * their own, fused90_again.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP,
- * NH_V_MAP: how a map's five axes are used, see place(). */
+ * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_CLUSTER (blocks that share an item),
+ * NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_AGAIN (rows spoilt by NaN are made again not at
+ * the end of this launch but by one of their own, fused90_again.cu: this one then compiles faster), NH_EXTRA (extra
+ * tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 40
@@ -24,6 +24,7 @@
 #define NOTED_PARTS NH_WARPGROUPS
 #include "fused90_again.cuh"
 #include "fused90_bias.cuh"
+#include "fused90_cluster.cuh"
 #include "naive_forward.cuh"
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
@@ -71,11 +72,14 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
 }
 
+__device__ __forceinline__ void clear_own(const shared_layout &s) {
+    clear_void_rows(s.q, NH_DIM);
+}
+
 /* ---- producer ---- */
 
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, items = 0;
-    int position[3], token[3];
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
@@ -83,16 +87,8 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
         items++;
         const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
         int head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
-        nh_barrier_expect(s.q_full, Q_BYTES);
-#pragma unroll
-        for (int slab = 0; slab < SLABS; slab++) {
-            nh_row_position(64 * slab, position);
-            for (int a = 0; a < 3; a++)
-                position[a] += item.own[a];
-            token_of(args, item, position, token);
-            fetch_more<NH_Q_MAP>(s.q + 64 * slab * ROW_BYTES(NH_DIM), map + MAP_Q, s.q_full, OWN_ROWS, NH_DIM, head,
-                                 (int)args.heads, token, item.batch);
-        }
+        nh_barrier_expect(s.q_full, OWN_BYTES(NH_DIM));
+        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.q_full, NH_DIM, item, head, (int)args.heads);
         fetch_walk(args, s, map, item, n);
     }
 }
@@ -153,6 +149,12 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     NH_WGMMA_COMMIT();
 }
 
+__device__ __forceinline__ void store_lse(const nh_cuda_args &args, const nh_item &item, const long long token[3], int head,
+                                          float shift, float sum) {
+    if (args.tensor[NH_LSE].data)
+        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * 0.6931471805599453f;
+}
+
 __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_item &item, int row,
                                            const float *out, int half, float shift, float sum) {
     long long token[3];
@@ -160,9 +162,57 @@ __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_it
     int head = item.head + row % NH_OWN_HEADS;
     sum = nh_quad_sum(sum);
     store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, 1.0f / sum);
-    if (args.tensor[NH_LSE].data && inside && (threadIdx.x & 3) == 0)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * 0.6931471805599453f;
+    if (inside && (threadIdx.x & 3) == 0) store_lse(args, item, token, head, shift, sum);
 }
+
+#if NH_CLUSTER > 1
+/* The factors that bring a row's sums of all blocks to the least shift, which is returned with the sum of weights. */
+__device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor[NH_CLUSTER]) {
+    float2 part[NH_CLUSTER], all = {UNSET, 0};
+#pragma unroll
+    for (int rank = 0; rank < NH_CLUSTER; rank++) {
+        part[rank] = load_two(address_in(sums + row * SUMS_PITCH(NH_DIM_V) + 4 * NH_DIM_V, rank));
+        all.x = fminf(all.x, part[rank].x);
+    }
+#pragma unroll
+    for (int rank = 0; rank < NH_CLUSTER; rank++) {
+        factor[rank] = exp2_of(all.x - part[rank].x);
+        all.y += factor[rank] * part[rank].y;
+    }
+    return all;
+}
+
+/* Four columns of a row of the cluster's item; zero, or NaN if one is not finite. */
+__device__ __forceinline__ float store_shared(const nh_cuda_args &args, const nh_item &item, unsigned sums, int row,
+                                              int column) {
+    float factor[NH_CLUSTER];
+    float2 all = level_row(sums, row, factor);
+    float4 out = add_up<NH_DIM_V>(sums, row, column, factor);
+    long long token[3];
+    int head = item.head + row % NH_OWN_HEADS;
+    if (!row_token(args, item, row, token)) return 0;
+    if (column == 0) store_lse(args, item, token, head, all.x, all.y);
+    store_four(nh_row(args.tensor[NH_O], item.batch, token, head) + column, out, 1.0f / all.y);
+    return doubt<4>(&out.x);
+}
+
+__device__ __forceinline__ float finish_shared(const nh_cuda_args &args, const nh_item &item, unsigned sums, int row,
+                                               const float *out, const rows &r, bool counts) {
+    float zero = 0;
+    lay_down<NH_DIM_V>(sums, row, out, counts);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = nh_quad_sum(r.sum[half]);
+        if ((threadIdx.x & 3) == 0)
+            store_two(sums + (row + 8 * half) * SUMS_PITCH(NH_DIM_V) + 4 * NH_DIM_V, counts ? r.shift[half] : UNSET,
+                      counts ? sum : 0);
+    }
+    meet_cluster();
+    for_shared<NH_DIM_V>([&](int of, int column) { zero += store_shared(args, item, sums, of, column); });
+    meet_cluster();
+    return zero;
+}
+#endif
 
 __device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_query &query) {
     return is_spoilt<NH_DIM_V>(args, NH_O, query);
@@ -199,6 +249,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
+        bool counts = take_share(item, w);
         part_begin(args, item, warpgroup, w, mine);
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
@@ -252,14 +303,19 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         } while (w.t <= mine.last);
         while (w.t <= w.last)
             pass_over(s, item, w, n);
+#if NH_CLUSTER > 1
+        zero += finish_shared(args, item, s.q, row, out, r, counts);
+#else
         finish_row(args, item, row, out, 0, r.shift[0], r.sum[0]);
         finish_row(args, item, row + 8, out, 1, r.shift[1], r.sum[1]);
         zero += doubt<OUTS>(out);
+#endif
     }
 #if NH_AGAIN
     if (zero != 0) note_spoilt(args);
 #else
-    if (__any_sync(~0u, zero != 0)) make_again<o_spoilt, nh_attend>(args, row & ~15);
+    if (__any_sync(~0u, zero != 0))
+        make_again<o_spoilt, nh_attend>(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
 #endif
 }
 

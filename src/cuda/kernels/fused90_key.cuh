@@ -51,6 +51,11 @@ __device__ __forceinline__ void init_barriers(const key_layout &s) {
     init_ring(s.full, s.free, NH_STAGES);
 }
 
+__device__ __forceinline__ void clear_own(const key_layout &s) {
+    clear_void_rows(s.k, NH_DIM);
+    if (NH_SUM_D_K) clear_void_rows(s.v, NH_DIM_V);
+}
+
 #define STAGE_AT(n) (s.stage + SLOT(n) * STAGE_BYTES)
 #define STATS_AT(n) (s.stats + SLOT(n) * STATS_BYTES)
 
@@ -79,27 +84,30 @@ template <class Maps, class Claim>
 __device__ __forceinline__ void fetch_items(const nh_cuda_args &args, const Maps &maps, const key_layout &s,
                                             Claim claim) {
     unsigned n = 0, items = 0;
-    int kv_heads = (int)args.kv_heads, share = (int)args.heads / kv_heads, token[3];
+    int kv_heads = (int)args.kv_heads, walks = (int)args.heads / kv_heads, token[3];
     nh_item item;
     for (int index; (index = claim((int)items)) < args.tiling.items;) {
         nh_item_at(args, index, item);
         if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
         items++;
-        token_of(args, item, item.own, token);
-        nh_barrier_expect(s.own_full, K_BYTES + V_BYTES);
+        nh_barrier_expect(s.own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, item, maps.map, KEY_MAPS);
-        fetch_more<NH_K_MAP>(s.k, map + MAP_K, s.own_full, OWN_ROWS, NH_DIM,
-                             head_or_origin<NH_K_MAP>(args, NH_K, item, item.head), kv_heads, token, item.batch);
+        fetch_own<NH_K_MAP>(args, s.k, map + MAP_K, s.own_full, NH_DIM, item,
+                            head_or_origin<NH_K_MAP>(args, NH_K, item, item.head), kv_heads);
         if (NH_SUM_D_K)
-            fetch_more<NH_V_MAP>(s.v, map + MAP_V, s.own_full, OWN_ROWS, NH_DIM_V,
-                                 head_or_origin<NH_V_MAP>(args, NH_V, item, item.head), kv_heads, token, item.batch);
-        for (int head = item.head * share; head < (item.head + 1) * share; head++) {
-            int tile[3] = {0, 0, 0};
-            for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
-                walk_token(args, item, tile, token);
-                fetch_queries(args, map, s, n, item, head, token);
-                next_tile(item, tile);
-            }
+            fetch_own<NH_V_MAP>(args, s.v, map + MAP_V, s.own_full, NH_DIM_V, item,
+                                head_or_origin<NH_V_MAP>(args, NH_V, item, item.head), kv_heads);
+        int tiles = item.tiles[0] * item.tiles[1] * item.tiles[2], tile[3];
+        share mine = share_of(walks * tiles);
+        int head = item.head * walks + mine.begin / tiles;
+        tile_at(item, mine.begin % tiles, tile);
+        for (int left = mine.end - mine.begin; left > 0; left--, n++) {
+            walk_token(args, item, tile, token);
+            fetch_queries(args, map, s, n, item, head, token);
+            next_tile(item, tile);
+            if (tile[WALK_LAST] < item.tiles[WALK_LAST]) continue;
+            tile[WALK_LAST] = 0;
+            head++;
         }
     }
 }

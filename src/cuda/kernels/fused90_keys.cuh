@@ -22,19 +22,22 @@ __device__ __forceinline__ void fetch_pair(const nh_cuda_args &args, const Layou
                     token, item.batch);
 }
 
-/* Fetches the walk of an item; n counts the tiles of all walks. */
+/* Fetches this block's share of the walk of an item; n counts the tiles of all walks. */
 template <class Layout>
 __device__ __forceinline__ void fetch_walk(const nh_cuda_args &args, const Layout &s, const nh_tensor_map *map,
                                            const nh_item &item, unsigned &n) {
-    int tile[3] = {0, 0, 0}, token[3];
-    for (int t = item.tiles[0] * item.tiles[1] * item.tiles[2]; t > 0; t--, n++) {
+    int window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2], tile[3], token[3];
+    share mine = share_of(window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0));
+    tile_at(item, mine.begin, tile);
+    int t = mine.begin;
+    for (; t < nh_min(mine.end, window_tiles); t++, n++) {
         walk_token(args, item, tile, token);
         fetch_pair<NH_K_MAP, NH_V_MAP>(args, s, map + MAP_K, map + MAP_V, item, token, n);
         next_tile(item, tile);
     }
 #if NH_EXTRA
-    for (int e = 0; e < args.tiling.extra_tiles; e++, n++) {
-        int first[3] = {0, 0, e * NH_WALK_ROWS};
+    for (; t < mine.end; t++, n++) {
+        int first[3] = {0, 0, (t - window_tiles) * NH_WALK_ROWS};
         fetch_pair<0, 0>(args, s, map + MAP_EXTRA_K, map + MAP_EXTRA_K + 1, item, first, n);
     }
 #endif

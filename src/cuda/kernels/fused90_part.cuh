@@ -5,6 +5,9 @@
 #pragma once
 #include "fused90_walk.cuh"
 
+/* Blocks that share a walk have few tiles each: their warpgroups pass over none, so that each has one to multiply. */
+#define PASSES_OVER (NH_CLUSTER == 1)
+
 /* Of the tiles of the window: those at [begin, end) on that axis. `last`: the number of the last tile to multiply,
  * extra tokens included. */
 struct part {
@@ -23,11 +26,11 @@ __device__ __forceinline__ void part_begin(const nh_cuda_args &args, const nh_it
     /* Nothing of this warpgroup is stored. */
     if (first > last_row) p.end = p.begin + 1;
     /* The last tile of the last line. */
-    p.last = NH_EXTRA ? w.last : w.window_tiles - item.tiles[a] + p.end - 1;
+    p.last = NH_EXTRA || !PASSES_OVER ? w.last : w.window_tiles - item.tiles[a] + p.end - 1;
 }
 
 /* Whether no query of the warpgroup sees anything of the tile. */
 __device__ __forceinline__ bool outside_part(const walk &w, const part &p) {
     bool inside = w.tile[NH_STACK] >= p.begin && w.tile[NH_STACK] < p.end;
-    return !inside && w.t < w.window_tiles;
+    return PASSES_OVER && !inside && w.t < w.window_tiles;
 }

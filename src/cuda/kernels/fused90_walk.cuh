@@ -37,6 +37,31 @@ __device__ __forceinline__ void next_tile(const nh_item &item, int tile[3]) {
     tile[WALK_LAST]++;
 }
 
+/* Of the tiles of a walk those that this block of a cluster takes: [begin, end). There is one at least: where tiles are
+ * fewer than blocks some are taken twice, and count once. */
+struct share {
+    int begin, end;
+    bool counts;
+};
+
+__device__ __forceinline__ share share_of(int tiles) {
+    if (NH_CLUSTER == 1) return {0, tiles, true};
+    int rank = (int)blockIdx.x % NH_CLUSTER;
+    share s = {tiles * rank / NH_CLUSTER, tiles * (rank + 1) / NH_CLUSTER, true};
+    s.counts = s.begin < s.end;
+    if (!s.counts) s.end = s.begin + 1;
+    return s;
+}
+
+/* The place of the n-th tile of a walk. */
+__device__ __forceinline__ void tile_at(const nh_item &item, int n, int tile[3]) {
+    unsigned rest = (unsigned)n;
+    tile[WALK_FIRST] = tile[WALK_SECOND] = 0;
+    if (NH_CLUSTER > 1) tile[WALK_FIRST] = nh_digit(&rest, item.tiles[WALK_FIRST]);
+    if (NH_CLUSTER > 1) tile[WALK_SECOND] = nh_digit(&rest, item.tiles[WALK_SECOND]);
+    tile[WALK_LAST] = (int)rest;
+}
+
 /* ---- consumers ---- */
 
 /* The walk of a consumer over the key tiles of its item. */
@@ -139,4 +164,13 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
     w.item = item.index;
     w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
     w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
+}
+
+/* Cuts a walk down to this block's share; false if that does not count. */
+__device__ __forceinline__ bool take_share(const nh_item &item, walk &w) {
+    share mine = share_of(w.last + 1);
+    w.t = mine.begin;
+    w.last = mine.end - 1;
+    tile_at(item, w.t, w.tile);
+    return mine.counts;
 }

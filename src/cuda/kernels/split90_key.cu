@@ -8,6 +8,7 @@
 #define BIAS_MOST_BATCH 4
 #endif
 #include "fused90_bias.cuh"
+#include "fused90_cluster.cuh"
 #include "fused90_key_end.cuh"
 #include "overlap.cuh"
 
@@ -38,6 +39,19 @@ __device__ __forceinline__ void help(const nh_cuda_args &args, const biased_layo
     lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
 }
 
+#if NH_CLUSTER > 1
+/* Stores an item's sums, which the cluster's blocks have in parts; zero, or NaN if one is not finite. */
+__device__ __forceinline__ float finish_shared_keys(const nh_cuda_args &args, const nh_item &item, unsigned sums, int row,
+                                                    const key_rows &r, bool counts) {
+    float zero = 0;
+    if (NH_SUM_D_K)
+        zero += finish_shared_rows<NH_DIM>(args, item, NH_D_K, sums, row, r.d_k, counts, (float)args.scale);
+    if (NH_SUM_D_V) zero += finish_shared_rows<NH_DIM_V>(args, item, NH_D_V, sums, row, r.d_v, counts, 1);
+    meet_cluster();
+    return zero;
+}
+#endif
+
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
@@ -54,7 +68,10 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
         key_rows_clear(r);
         nh_barrier_wait(s.own_full, items & 1);
         items++;
-        for (int left = walks * (w.last + 1); left > 0; left--) {
+        share mine = share_of(walks * w.window_tiles);
+        w.t = mine.begin % w.window_tiles;
+        tile_at(item, w.t, w.tile);
+        for (int left = mine.end - mine.begin; left > 0; left--) {
             take_queries(r, s, n, left == 1, scale, [&](float *score) {
                 bias_scores(args, s, w, n, bias_place, score);
                 mask_tile(args, w, score);
@@ -63,9 +80,13 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
             advance(w, item);
             if (w.t > w.last) walk_again(w);
         }
+#if NH_CLUSTER > 1
+        zero += finish_shared_keys(args, item, s.k, row, r, mine.counts);
+#else
         zero += finish_keys(args, item, row, r);
+#endif
     }
-    make_keys_again(args, row, zero);
+    make_keys_again(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS, zero);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -14,6 +14,7 @@
 #endif
 #include "fused90_again.cuh"
 #include "fused90_bias_gradient.cuh"
+#include "fused90_cluster.cuh"
 #include "naive_backward_query.cuh"
 #include "overlap.cuh"
 
@@ -66,22 +67,25 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     init_barriers(s.gradient);
 }
 
+__device__ __forceinline__ void clear_own(const shared_layout &s) {
+    clear_void_rows(s.q, NH_DIM);
+    clear_void_rows(s.d_o, NH_DIM_V);
+}
+
 __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, items = 0;
-    int heads = (int)args.heads, token[3];
+    int heads = (int)args.heads;
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
         items++;
-        token_of(args, item, item.own, token);
-        nh_barrier_expect(s.own_full, Q_BYTES + D_O_BYTES);
+        nh_barrier_expect(s.own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
         int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
         int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, item, item.head);
-        fetch_more<NH_Q_MAP>(s.q, map + MAP_Q, s.own_full, OWN_ROWS, NH_DIM, q_head, heads, token, item.batch);
-        fetch_more<NH_D_O_MAP>(s.d_o, map + MAP_D_O, s.own_full, OWN_ROWS, NH_DIM_V, d_o_head, heads, token,
-                               item.batch);
+        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.own_full, NH_DIM, item, q_head, heads);
+        fetch_own<NH_D_O_MAP>(args, s.d_o, map + MAP_D_O, s.own_full, NH_DIM_V, item, d_o_head, heads);
         fetch_walk(args, s, map, item, n);
     }
 }
@@ -142,6 +146,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
+        bool counts = take_share(item, w);
         float2 a = stats_of(args, item, row), b = stats_of(args, item, row + 8);
 #pragma unroll
         for (int i = 0; i < NH_DIM / 2; i++)
@@ -178,10 +183,16 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             n++;
             advance(w, item);
         }
+#if NH_CLUSTER > 1
+        zero += finish_shared_rows<NH_DIM>(args, item, NH_D_Q, s.q, row, d_q, counts, (float)args.scale);
+        meet_cluster();
+#else
         finish_rows<NH_DIM>(args, item, NH_D_Q, row, d_q, (float)args.scale);
         zero += doubt<NH_DIM / 2>(d_q);
+#endif
     }
-    if (__any_sync(~0u, zero != 0)) make_again<d_q_spoilt, d_q_again>(args, row & ~15);
+    if (__any_sync(~0u, zero != 0))
+        make_again<d_q_spoilt, d_q_again>(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
