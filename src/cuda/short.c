@@ -94,10 +94,11 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
  * more. */
 static double strip_instructions(const struct nh_problem *problem,
                                  const struct nh_short_shape *shape, const int32_t *value) {
-    const double strip = 389, piece = 10.7, masks = 22.3, spilling = 3.93;
-    double step = problem->dtype != NHOOD_DTYPE_F32        ? 10
-                  : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 30
-                                                           : 60;
+    const double strip16 = 389, strip32 = 1300, piece = 10.7, masks = 22.3, spilling = 3.93;
+    const double step16 = 10, step_tf32 = 17, step32 = 34;
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    double strip = f32 ? strip32 : strip16;
+    double step = !f32 ? step16 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? step_tf32 : step32;
     double steps =
         (double)(nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v)) / 2;
     double split = value[NH_SHORT_SPLIT], had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
@@ -113,7 +114,8 @@ static double strip_instructions(const struct nh_problem *problem,
  * from round to round. */
 static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                          const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 5180, latency = 4300, bytes_per_clock = 49.4, waiting = 2.96;
+    const double launch_ns = 5180, parting_ns = 170, latency = 4300, bytes_per_clock = 49.4;
+    const double waiting = 2.96;
     const double copy = 0.0354, per_item = 295, per_warp = 222, meeting = 41.6, handing_over = 102;
     const double filled_most = 0.685, filled_half = 2.03, met = 0.298, ending = 0.0478;
     const double bandwidth = 0.616, together = 0.668, hidden[] = {0.858, 0.81};
@@ -145,7 +147,9 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
         cuda, fmax(ceil(rounds) * item, most * instructions / 4 / filled + ending * item));
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
     double hides = hidden[value[NH_SHORT_STAGES] - 1] * (1 - 1 / fmax(1, rounds));
-    return launch_ns + busy + memory - hides * fmin(busy, memory);
+    /* parts read the same rows, and find out where they belong */
+    double parted = parting_ns * log2(value[NH_SHORT_PARTS]);
+    return launch_ns + parted + busy + memory - hides * fmin(busy, memory);
 }
 
 /* INFINITY for configs that do not fit, or that others replace. */
