@@ -90,22 +90,35 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 
 /* ---- time ---- */
 
+/* Instructions for 16 queries, for 16 rows that they meet and for a step of products with these; clocks of a warp alone for
+ * an instruction; and what share of the time for memory hides behind products, with one stage and with two. Fitted on an
+ * H200. Operands of f32 are split, weights too. */
+struct costs {
+    double strip, piece, step, waiting, hidden[2];
+};
+static const struct costs costs16 = {389, 10.7, 10, 2.96, {0.858, 0.81}},
+                          costs_tf32 = {650, 73, 8, 2.61, {0.595, 0.514}},
+                          costs32 = {650, 73, 32, 2.61, {0.595, 0.514}};
+
+static const struct costs *costs_of(const struct nh_problem *problem) {
+    return problem->dtype != NHOOD_DTYPE_F32        ? &costs16
+           : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? &costs_tf32
+                                                    : &costs32;
+}
+
 /* Instructions of a warp for 16 queries, or its part of these. Warps that lack registers spill; those that share queries need
  * more. */
 static double strip_instructions(const struct nh_problem *problem,
                                  const struct nh_short_shape *shape, const int32_t *value) {
-    const double strip16 = 389, strip32 = 1300, piece = 10.7, masks = 22.3, spilling = 3.93;
-    const double step16 = 10, step_tf32 = 17, step32 = 34;
-    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
-    double strip = f32 ? strip32 : strip16;
-    double step = !f32 ? step16 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? step_tf32 : step32;
+    const double masks = 22.3, spilling = 3.93;
+    const struct costs *costs = costs_of(problem);
     double steps =
         (double)(nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v)) / 2;
     double split = value[NH_SHORT_SPLIT], had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
     double sums = split > 1 ? 4 * (double)nh_short_sums(problem, problem->dim_v) : 0;
     double lacking = fmax(0, 1 - had / ((double)registers_of(problem) + sums));
-    double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
-    return (1 + spilling * lacking) * (strip + shape->columns / 16 * of_piece / split);
+    double of_piece = costs->step * steps + costs->piece + (shape->contiguous ? 0 : masks);
+    return (1 + spilling * lacking) * (costs->strip + shape->columns / 16 * of_piece / split);
 }
 
 /* Nanoseconds, fitted on an H200. Blocks take items in rounds: a round is no shorter than an item alone, and all of them no
@@ -115,10 +128,9 @@ static double strip_instructions(const struct nh_problem *problem,
 static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                          const struct nh_short_shape *shape, const int32_t *value) {
     const double launch_ns = 5180, parting_ns = 170, latency = 4300, bytes_per_clock = 49.4;
-    const double waiting = 2.96;
     const double copy = 0.0354, per_item = 295, per_warp = 222, meeting = 41.6, handing_over = 102;
     const double filled_most = 0.685, filled_half = 2.03, met = 0.298, ending = 0.0478;
-    const double bandwidth = 0.616, together = 0.668, hidden[] = {0.858, 0.81};
+    const double bandwidth = 0.616, together = 0.668;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
     double warps = value[NH_SHORT_WARPS], split = value[NH_SHORT_SPLIT];
     double stages = value[NH_SHORT_STAGES], rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
@@ -127,10 +139,10 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
                    (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows) *
                    shape->tokens_share;
     double load = latency + bytes / bytes_per_clock;
-    double compute =
-        waiting * (ceil(rows / 16 / warps * split) * strip * (1 + shape->rows_share) / 2 +
-                   copy * bytes / warps) +
-        meeting * warps;
+    double compute = costs_of(problem)->waiting *
+                         (ceil(rows / 16 / warps * split) * strip * (1 + shape->rows_share) / 2 +
+                          copy * bytes / warps) +
+                     meeting * warps;
     double item =
         stages == 1 ? load + compute : fmax(load, compute) + together * fmin(load, compute);
     double instructions =
@@ -146,7 +158,8 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
     double busy = nh_cuda_clocks_ns(
         cuda, fmax(ceil(rounds) * item, most * instructions / 4 / filled + ending * item));
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
-    double hides = hidden[value[NH_SHORT_STAGES] - 1] * (1 - 1 / fmax(1, rounds));
+    double hides =
+        costs_of(problem)->hidden[value[NH_SHORT_STAGES] - 1] * (1 - 1 / fmax(1, rounds));
     /* parts read the same rows, and find out where they belong */
     double parted = parting_ns * log2(value[NH_SHORT_PARTS]);
     return launch_ns + parted + busy + memory - hides * fmin(busy, memory);

@@ -108,7 +108,7 @@ struct cost {
 static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
                               const int32_t *value) {
     const double latency = 2390, piece = 46.8, maskless = 0.831, spilling = 1.43;
-    const double step16 = 7.39, step_tf32 = 31, step32 = 44.7;
+    const double step16 = 7.39, step_tf32 = 16.5, step32 = 47.9;
     const double again = 1.51, copy = 27.4, table = 238, handing_over = 42.1, adding = 153;
     /* clocks of a warp alone, for an instruction */
     const double piece_latency = 4.05, latencies = 0.577;
