@@ -138,14 +138,15 @@ static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda
                               fetched->visited / fetched->items + extra_tiles(problem, value));
 }
 
-/* Blocks of a cluster share the tiles of an item, all of them of each warpgroup's, and are items of their own. */
+/* Blocks of a cluster share the tiles of an item, and are items of their own. Warpgroups multiply, masked, what they
+ * would pass over on their own. */
 static struct walks walks_of_blocks(const struct walks *walks, double warpgroups, double cluster) {
     if (cluster == 1) return *walks;
     struct walks of = {walks->fetched, walks->fetched};
     of.fetched.items *= cluster;
     of.seen.items *= cluster;
     of.seen.visited *= warpgroups;
-    of.seen.partial *= warpgroups;
+    of.seen.partial = walks->seen.partial + of.seen.visited - walks->seen.visited;
     return of;
 }
 

@@ -249,7 +249,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
-        bool counts = take_share(item, w);
+        take_share(item, w);
         part_begin(args, item, warpgroup, w, mine);
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
@@ -304,7 +304,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
         while (w.t <= w.last)
             pass_over(s, item, w, n);
 #if NH_CLUSTER > 1
-        zero += finish_shared(args, item, s.q, row, out, r, counts);
+        zero += finish_shared(args, item, s.q, row, out, r, w.counts);
 #else
         finish_row(args, item, row, out, 0, r.shift[0], r.sum[0]);
         finish_row(args, item, row + 8, out, 1, r.shift[1], r.sum[1]);

@@ -67,6 +67,7 @@ __device__ __forceinline__ void tile_at(const nh_item &item, int n, int tile[3])
 /* The walk of a consumer over the key tiles of its item. */
 struct walk {
     int item, t, last, window_tiles, tile[3];
+    bool counts; /* see struct share */
     nh_full full;
     nh_sight sight[2];
 };
@@ -110,7 +111,7 @@ __device__ __forceinline__ void start_of_tile(const walk &w, int start[3]) {
 
 __device__ __forceinline__ void note_tile(const nh_cuda_args &args, const walk &w) {
     int part = ((int)threadIdx.x / 128 - 1) % NOTED_PARTS;
-    if (NH_NOTED && threadIdx.x % 128 == 0)
+    if (NH_NOTED && threadIdx.x % 128 == 0 && w.counts)
         nh_note_tile(args, w.item, w.t * NOTED_PARTS + part, NOTED_PARTS > 1 || threadIdx.x == 128,
                      w.t < w.window_tiles && !seen_whole(w));
 }
@@ -161,16 +162,17 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
         w.sight[1].end[0] = w.sight[0].end[0];
     }
     walk_again(w);
+    w.counts = true;
     w.item = item.index;
     w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
     w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
 }
 
-/* Cuts a walk down to this block's share; false if that does not count. */
-__device__ __forceinline__ bool take_share(const nh_item &item, walk &w) {
+/* Cuts a walk down to this block's share. */
+__device__ __forceinline__ void take_share(const nh_item &item, walk &w) {
     share mine = share_of(w.last + 1);
     w.t = mine.begin;
     w.last = mine.end - 1;
+    w.counts = mine.counts;
     tile_at(item, w.t, w.tile);
-    return mine.counts;
 }

@@ -70,6 +70,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
         items++;
         share mine = share_of(walks * w.window_tiles);
         w.t = mine.begin % w.window_tiles;
+        w.counts = mine.counts;
         tile_at(item, w.t, w.tile);
         for (int left = mine.end - mine.begin; left > 0; left--) {
             take_queries(r, s, n, left == 1, scale, [&](float *score) {
@@ -81,7 +82,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
             if (w.t > w.last) walk_again(w);
         }
 #if NH_CLUSTER > 1
-        zero += finish_shared_keys(args, item, s.k, row, r, mine.counts);
+        zero += finish_shared_keys(args, item, s.k, row, r, w.counts);
 #else
         zero += finish_keys(args, item, row, r);
 #endif

@@ -146,7 +146,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
         walk_begin(args, item, warpgroup, row, w);
-        bool counts = take_share(item, w);
+        take_share(item, w);
         float2 a = stats_of(args, item, row), b = stats_of(args, item, row + 8);
 #pragma unroll
         for (int i = 0; i < NH_DIM / 2; i++)
@@ -184,7 +184,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             advance(w, item);
         }
 #if NH_CLUSTER > 1
-        zero += finish_shared_rows<NH_DIM>(args, item, NH_D_Q, s.q, row, d_q, counts, (float)args.scale);
+        zero += finish_shared_rows<NH_DIM>(args, item, NH_D_Q, s.q, row, d_q, w.counts, (float)args.scale);
         meet_cluster();
 #else
         finish_rows<NH_DIM>(args, item, NH_D_Q, row, d_q, (float)args.scale);
