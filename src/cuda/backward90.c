@@ -259,7 +259,7 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     int32_t slab[3];
     nh_fused90_first_slab(own, slab);
     const int32_t *q_tile = keys ? walk : slab, *k_tile = keys ? slab : walk;
-    nh_fused90_define(spec, problem, own, walk, WARPGROUPS, stages);
+    nh_fused90_define(spec, problem, own, walk, 1, WARPGROUPS, stages);
     nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
     nh_kernel_define(spec, "NH_INVERSE", keys);
     nh_cuda_step_init(step, problem);

@@ -1,5 +1,6 @@
 /* cuda.fused90: the fused forward of sm_90 (kernels/fused90_forward.cu): what it takes, which tiles are worth trying,
  * and the boxes its copy engine moves. */
+#include "abreast_count.h"
 #include "cuda_solvers.h"
 #include "fused90_cluster.h"
 #include "fused90_maps.h"
@@ -12,10 +13,10 @@
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 enum { MOST_DIM = 256 };
-enum { QX, QY, QZ, QH, KX, KY, KZ, WARPGROUPS, STACK, STAGES, ORDER, HOLD, AGAIN };
-static const char *const knobs[] = {"qx",    "qy",   "qz",         "qh",    "kx",
-                                    "ky",    "kz",   "warpgroups", "stack", "stages",
-                                    "order", "hold", "again",      NULL};
+enum { QX, QY, QZ, QH, KX, KY, KZ, ABREAST, WARPGROUPS, STACK, STAGES, ORDER, HOLD, AGAIN };
+static const char *const knobs[] = {"qx",     "qy",    "qz",      "qh",         "kx",
+                                    "ky",     "kz",    "abreast", "warpgroups", "stack",
+                                    "stages", "order", "hold",    "again",      NULL};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
@@ -25,8 +26,13 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- configs ---- */
 
+/* Of a key tile: of all boxes that it has abreast. */
+static int32_t keys_of(const int32_t *value) {
+    return value[KX] * value[KY] * value[KZ] * value[ABREAST];
+}
+
 static int64_t shared_bytes(const struct nh_problem *problem, const int32_t *value) {
-    int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
+    int64_t keys = keys_of(value);
     int64_t stage =
         keys * (nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v));
     if (problem->has_bias) stage += nh_fused90_bias_bytes(value + QX, value[QH], value + KX);
@@ -36,7 +42,7 @@ static int64_t shared_bytes(const struct nh_problem *problem, const int32_t *val
 
 /* Sums, scores, weights and held queries of one thread, of what setmaxnreg leaves it beside addresses and masks. */
 static bool registers_fit(const struct nh_problem *problem, const int32_t *value) {
-    int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
+    int64_t keys = keys_of(value);
     int64_t held = value[HOLD] ? problem->dim / 4 : 0;
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
@@ -52,14 +58,14 @@ static double copies_of(const struct nh_problem *problem, const int32_t *value) 
 }
 
 static double extra_tiles(const struct nh_problem *problem, const int32_t *value) {
-    return (double)nh_ceil_div(problem->extra_tokens, (int64_t)value[KX] * value[KY] * value[KZ]);
+    return (double)nh_ceil_div(problem->extra_tokens, keys_of(value));
 }
 
 /* What `tiles` of warpgroups, `fetched` tiles of blocks and `items` ask for. */
 static struct nh_cuda_load load_of(const struct nh_problem *problem,
                                    const struct nh_cuda_device *cuda, const int32_t *value,
                                    double tiles, double masked, double fetched, double items) {
-    double keys = (double)value[KX] * value[KY] * value[KZ];
+    double keys = keys_of(value);
     double dims = (double)(problem->dim + problem->dim_v);
     return (struct nh_cuda_load){
         .tiles = tiles,
@@ -75,8 +81,13 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
  * block's part in adding up what a cluster has; and what holding queries in registers takes from a tile and adds to an
  * item. */
 struct prices {
-    double tile, masks, fetch, item, meeting, spared, holding;
+    double tile, masks, line_masks, fetch, item, meeting, spared, holding;
 };
+
+/* Whether what rows see across the lines of a walk is worked out once for each (kernels/fused90_forward.cu). */
+static bool masks_by_line(const struct nh_problem *problem, const int32_t *value) {
+    return value[STACK] == 0 && value[ABREAST] * value[KY] * value[KZ] <= 32 && !problem->has_bias;
+}
 
 /* For which the warps that lay down the boxes of several heads keep a tile waiting, if its products do not take as long. */
 static double boxes_clocks(const int32_t *value) {
@@ -92,7 +103,8 @@ static double boxes_clocks(const int32_t *value) {
  * item and each of its axes. */
 static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                const int32_t *value) {
-    const double tensor = 0.647, softmax = 0.949, bias = 1.82, masks = 7.15, l2 = 0.233;
+    const double tensor = 0.647, softmax = 0.949, bias = 1.82, masks = 7.15, line_masks = 3.2,
+                 l2 = 0.233;
     /* rows of several heads share no entries */
     const double apart = 1.3;
     const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73;
@@ -114,6 +126,7 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     return (struct prices){
         .tile = price,
         .masks = masks * tile.limit_ns[NHOOD_LIMIT_MASK],
+        .line_masks = line_masks * tile.limit_ns[NHOOD_LIMIT_MASK],
         .fetch = fetch,
         .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] +
                 (item + item_axis * problem->rank +
@@ -126,13 +139,14 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     };
 }
 
-/* Blocks that share an item. Boxes of a bias are laid down for whole walks. */
+/* Blocks that share an item. Boxes of a bias are laid down for whole walks, lines abreast walked as a whole. */
 static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                           const int32_t *value, const struct nh_tiling_count *fetched) {
-    int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ], rows = 64 * value[WARPGROUPS];
+    int64_t keys = keys_of(value), rows = 64 * value[WARPGROUPS];
     int64_t row = nh_fused90_row_bytes(problem->dim), row_v = nh_fused90_row_bytes(problem->dim_v);
-    if (problem->has_bias || nh_fused90_sums_bytes(rows, problem->dim_v) >
-                                 rows * row + value[STAGES] * keys * (row + row_v))
+    if (problem->has_bias || value[ABREAST] > 1 ||
+        nh_fused90_sums_bytes(rows, problem->dim_v) >
+            rows * row + value[STAGES] * keys * (row + row_v))
         return 1;
     return nh_fused90_cluster(cuda->multiprocessors, copies_of(problem, value) * fetched->items,
                               fetched->visited / fetched->items + extra_tiles(problem, value));
@@ -161,14 +175,18 @@ static double scale_of(const struct nh_problem *problem, const struct nh_cuda_de
 
 /* Nanoseconds that a copy keeps the device busy, with so many tiles of extra tokens to an item. Of a cluster every block
  * takes as long as the one with the most tiles. */
-static double busy_ns(const struct prices *prices, const struct walks *walks, double warpgroups,
-                      double extra, double cluster, bool hold) {
+static double busy_ns(const struct nh_problem *problem, const int32_t *value,
+                      const struct prices *prices, const struct walks *walks, double extra,
+                      double cluster) {
     double blocks = walks->seen.items, items = blocks / cluster;
-    double tile = prices->tile - (hold ? prices->spared : 0);
-    double item = prices->item + (hold ? prices->holding : 0) + (cluster > 1 ? prices->meeting : 0);
+    double tile = prices->tile - (value[HOLD] ? prices->spared : 0);
+    double item =
+        prices->item + (value[HOLD] ? prices->holding : 0) + (cluster > 1 ? prices->meeting : 0);
+    double masks =
+        masks_by_line(problem, value) && cluster == 1 ? prices->line_masks : prices->masks;
     double fetched = walks->fetched.visited + extra * items, each = fetched / blocks;
-    double tiles = (walks->seen.visited + warpgroups * extra * items) * tile +
-                   walks->seen.partial * prices->masks + fetched * prices->fetch;
+    double tiles = (walks->seen.visited + value[WARPGROUPS] * extra * items) * tile +
+                   walks->seen.partial * masks + fetched * prices->fetch;
     return tiles * (cluster > 1 ? ceil(each) / each : 1) + blocks * item;
 }
 
@@ -181,14 +199,24 @@ static double launch_ns(const struct nh_problem *problem, double busy, double me
            first_tiles_ns * (double)(problem->dim + problem->dim_v);
 }
 
+static struct walks walks_of(const struct nh_problem *problem, const int32_t *value) {
+    int32_t slab[3];
+    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
+    if (value[ABREAST] == 1)
+        return (struct walks){nh_tiling_count(problem, value + QX, value + KX),
+                              nh_tiling_part_count(problem, value + QX, slab, value + KX)};
+    struct nh_abreast_count count = nh_abreast_count(problem, value + QX, slab[value[STACK]],
+                                                     value[STACK], value + KX, value[ABREAST]);
+    return (struct walks){
+        .fetched = {.items = count.items, .visited = count.fetched},
+        .seen = {.items = count.items, .visited = count.multiplied, .partial = count.masked}};
+}
+
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
-    int32_t slab[3];
-    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
-    const struct walks of_items = {nh_tiling_count(problem, value + QX, value + KX),
-                                   nh_tiling_part_count(problem, value + QX, slab, value + KX)};
+    const struct walks of_items = walks_of(problem, value);
     int32_t cluster = cluster_of(problem, cuda, value, &of_items.fetched);
     const struct walks walks = walks_of_blocks(&of_items, value[WARPGROUPS], cluster);
     const struct prices prices = prices_of(problem, cuda, value);
@@ -196,7 +224,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     double extra = extra_tiles(problem, value);
     double memory_ns = nh_cuda_memory_ns(problem, cuda);
     double busy = scale_of(problem, cuda, value, blocks) *
-                  busy_ns(&prices, &walks, value[WARPGROUPS], extra, cluster, value[HOLD]);
+                  busy_ns(problem, value, &prices, &walks, extra, cluster);
     if (count) {
         double copies = copies_of(problem, value), tiles = value[WARPGROUPS] * extra * items;
         const struct nh_cuda_load load =
@@ -225,6 +253,9 @@ static int keep(const struct nh_config *tried, double ns, struct nh_config *conf
     return count;
 }
 
+/* Boxes of fewer keys are walked several abreast, 64 keys together, along x: elsewhere masks take what that spares. */
+enum { LEAST_KEYS = 48, KEYS_ABREAST = 64 };
+
 /* Shapes worth trying, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. A
  * query tile of fewer than 112 positions is filled up with heads that share their keys; tiles of 112 and 168 are slabs
  * of 56 rows, for grids of a multiple of 7. */
@@ -235,7 +266,7 @@ static const int32_t q_shapes[][3] = {
     {2, 4, 16},  {8, 4, 4},   {4, 8, 4},  {3, 8, 8},  {6, 4, 8},  {4, 4, 4},   {2, 4, 8},
     {2, 4, 4},   {6, 4, 4},   {1, 4, 28}, {1, 8, 14}, {1, 16, 7}, {1, 6, 28},  {1, 12, 14},
     {8, 2, 7},   {4, 4, 7},   {4, 2, 14}, {2, 4, 14}, {2, 8, 7},  {16, 1, 7},  {12, 2, 7},
-    {4, 6, 7},   {4, 3, 14},  {3, 8, 7},
+    {4, 6, 7},   {4, 3, 14},  {3, 8, 7},  {6, 8, 4},  {4, 4, 12}, {4, 12, 4},  {12, 4, 4},
 };
 static const int32_t k_shapes[][3] = {
     {1, 1, 64},  {1, 1, 80}, {1, 1, 96}, {1, 1, 112}, {1, 1, 128}, {1, 1, 144}, {1, 1, 160},
@@ -243,7 +274,7 @@ static const int32_t k_shapes[][3] = {
     {1, 14, 8},  {1, 16, 8}, {1, 8, 16}, {1, 4, 32},  {1, 9, 16},  {1, 18, 8},  {1, 10, 16},
     {1, 20, 8},  {1, 22, 8}, {2, 4, 8},  {4, 2, 8},   {2, 5, 8},   {5, 2, 8},   {2, 8, 8},
     {4, 4, 8},   {3, 4, 8},  {2, 6, 8},  {1, 3, 32},  {3, 6, 8},   {2, 3, 24},  {1, 6, 24},
-    {2, 10, 8},  {1, 7, 16}, {7, 1, 16}, {7, 2, 8},   {1, 4, 24},
+    {2, 10, 8},  {1, 7, 16}, {7, 1, 16}, {7, 2, 8},   {1, 4, 24},  {2, 4, 4},
 };
 
 static bool of_rank(const int32_t shape[3], int rank) {
@@ -284,15 +315,22 @@ static int32_t stages_of(const struct search *search, int32_t *value) {
     return 0;
 }
 
+static int32_t abreast_of(const int32_t box[3]) {
+    int32_t keys = box[0] * box[1] * box[2];
+    return keys < LEAST_KEYS ? KEYS_ABREAST / keys : 1;
+}
+
 static void add_keys(struct search *search, const int32_t shape[3]) {
     const struct nh_problem *problem = search->problem;
     struct key_tile *key = &search->key[search->keys];
     struct nh_config config = {{0}};
     int32_t *value = config.value;
     if (!of_rank(shape, problem->rank) || !nh_fused90_boxes_fit(problem, shape) ||
+        (abreast_of(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
         !nh_walk_add(&search->extents, shape))
         return;
     memcpy(value + KX, shape, 3 * sizeof *shape);
+    value[ABREAST] = abreast_of(shape);
     for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
         int of = value[WARPGROUPS] - 2;
         key->prices[of] = prices_of(problem, search->device->backend, value);
@@ -321,7 +359,7 @@ static void try_pair(struct search *search, const struct nh_config *tried,
     const struct prices prices =
         problem->has_bias ? prices_of(problem, cuda, value) : key->prices[value[WARPGROUPS] - 2];
     double busy = scale_of(problem, cuda, value, walks.seen.items) *
-                  busy_ns(&prices, &walks, value[WARPGROUPS], key->extra, cluster, value[HOLD]);
+                  busy_ns(problem, value, &prices, &walks, key->extra, cluster);
     search->count = keep(tried, launch_ns(problem, busy, search->memory_ns), search->best,
                          search->cost, search->count, search->capacity);
 }
@@ -333,9 +371,13 @@ static void try_rows(struct search *search, const struct nh_config *queries,
     int32_t *value = tried.value;
     bool biased = search->problem->has_bias;
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
-        const struct walks walks = {nh_walk_count(whole, key->columns),
-                                    nh_walk_count(parts, key->columns)};
         memcpy(value + KX, key->shape, 3 * sizeof *key->shape);
+        value[ABREAST] = abreast_of(key->shape);
+        if (value[ABREAST] > 1 && value[STACK] != 0) continue;
+        const struct walks walks = value[ABREAST] > 1
+                                       ? walks_of(search->problem, value)
+                                       : (struct walks){nh_walk_count(whole, key->columns),
+                                                        nh_walk_count(parts, key->columns)};
         for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++) {
             value[STAGES] =
                 biased ? stages_of(search, value) : key->stages[value[WARPGROUPS] - 2][value[HOLD]];
@@ -411,10 +453,11 @@ static nhood_status add_again(struct nh_cuda_operation *operation, const struct 
 static nhood_status add_forward(struct nh_cuda_operation *operation,
                                 const struct nh_problem *problem, const int32_t *value,
                                 size_t words) {
-    int64_t keys = (int64_t)value[KX] * value[KY] * value[KZ];
+    int64_t keys = keys_of(value);
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     struct nh_cuda_step step;
-    nh_fused90_define(&spec, problem, value + QX, value + KX, value[WARPGROUPS], value[STAGES]);
+    nh_fused90_define(&spec, problem, value + QX, value + KX, value[ABREAST], value[WARPGROUPS],
+                      value[STAGES]);
     int32_t slab[3];
     nh_kernel_define(&spec, "NH_OWN_HEADS", value[QH]);
     nh_kernel_define(&spec, "NH_STACK", value[STACK]);

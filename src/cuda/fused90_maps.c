@@ -335,11 +335,11 @@ struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
 }
 
 void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                       const int32_t own[3], const int32_t walk[3], int32_t warpgroups,
-                       int32_t stages) {
+                       const int32_t own[3], const int32_t walk[3], int32_t abreast,
+                       int32_t warpgroups, int32_t stages) {
     static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
     static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
-    int32_t rows = walk[0] * walk[1] * walk[2];
+    int32_t rows = walk[0] * walk[1] * walk[2] * abreast;
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);
@@ -356,6 +356,7 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
     nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    nh_kernel_define(spec, "NH_ABREAST", abreast);
     nh_kernel_define(spec, "NH_WARPGROUPS", warpgroups);
     nh_kernel_define(spec, "NH_STAGES", stages);
     for (int a = 0; a < NH_AXES; a++) {

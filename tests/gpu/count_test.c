@@ -27,6 +27,7 @@ static const char *const problems[] = {
     "fwd:bf16:b1h1d32:50x50:w19x21",
     "fwd:bf16:b2h1d32:19x33:w8x8:s4x2:d1x2",
     "fwd:bf16:b1h1d32:7x9x11:w3x5x4:c010",
+    "fwd:bf16:b1h1d32:9x18x21:w5x9x8:d1x1x2",
     "fwd:f32:b1h1d32:17x22:w5x7:s1x3",
     "bwd:bf16:b1h1d32:257:w31",
     "bwd:bf16:b1h4k2d32:193:w16:s4:d3",

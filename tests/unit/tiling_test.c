@@ -1,61 +1,10 @@
 /* The tiles that estimates count, against an enumeration of every tile pair of small problems. */
+#include "grid.h"
 #include "test.h"
 #include "tile_count.h"
 #include "tiling.h"
 
 #include <string.h>
-
-/* A dilation group of the grid, with the tiles of its rows and columns, and the parts of the former. */
-struct grid {
-    const struct nh_problem *problem;
-    bool inverse;
-    int64_t length[NH_AXES];
-    int32_t rows[NH_AXES], part[NH_AXES], columns[NH_AXES];
-    /* the longest that was met */
-    int64_t halo[NH_AXES];
-};
-
-static bool sees(const struct grid *grid, int a, int64_t row, int64_t column) {
-    const struct nh_axis *axis = &grid->problem->axis[a];
-    int64_t query = grid->inverse ? column : row, key = grid->inverse ? row : column;
-    struct nh_range keys =
-        nh_window_range(grid->length[a], axis->window, axis->stride, axis->causal, query);
-    return keys.begin <= key && key < keys.end;
-}
-
-/* Calls for every point of the box [0, extent). */
-#define FOR_BOX(at, extent)                                                                        \
-    for (at[0] = 0; at[0] < (extent)[0]; at[0]++)                                                  \
-        for (at[1] = 0; at[1] < (extent)[1]; at[1]++)                                              \
-            for (at[2] = 0; at[2] < (extent)[2]; at[2]++)
-
-/* Whether every row of the part at `row` sees every column of the tile at `column`. */
-static bool sees_all(const struct grid *grid, const int64_t row[3], const int64_t column[3]) {
-    int64_t r[3], c[3], rows[3], columns[3];
-    for (int a = 0; a < NH_AXES; a++) {
-        rows[a] = nh_min(grid->part[a], grid->length[a] - row[a]);
-        columns[a] = grid->columns[a];
-    }
-    FOR_BOX(r, rows)
-    FOR_BOX(c, columns)
-    for (int a = 0; a < NH_AXES; a++)
-        if (column[a] + c[a] >= grid->length[a] || !sees(grid, a, row[a] + r[a], column[a] + c[a]))
-            return false;
-    return true;
-}
-
-/* Columns [begin, end) that any of so many rows sees on an axis. */
-static void find_halo(const struct grid *grid, int a, int64_t row, int64_t rows, int64_t *begin,
-                      int64_t *end) {
-    *begin = grid->length[a];
-    *end = 0;
-    for (int64_t r = row; r < nh_min(row + rows, grid->length[a]); r++)
-        for (int64_t c = 0; c < grid->length[a]; c++)
-            if (sees(grid, a, r, c)) {
-                *begin = nh_min(*begin, c);
-                *end = nh_max(*end, c + 1);
-            }
-}
 
 /* The tiles that a part meets of a walk that starts at column `walk`. */
 static void count_part(const struct grid *grid, const int64_t first[3], const int64_t walk[3],
@@ -78,8 +27,10 @@ static void count_part(const struct grid *grid, const int64_t first[3], const in
     }
 }
 
-static void count_row_tile(struct grid *grid, const int64_t row[3], struct nh_tiling_count *count) {
+static void count_row_tile(struct grid *grid, const int64_t row[3], void *to) {
+    struct nh_tiling_count *count = to;
     int64_t walk[3], end[3], parts[3], part[3];
+    count->items++;
     for (int a = 0; a < NH_AXES; a++) {
         parts[a] = grid->rows[a] / grid->part[a];
         find_halo(grid, a, nh_min(row[a], grid->length[a] - 1), grid->rows[a], &walk[a], &end[a]);
@@ -95,25 +46,7 @@ static void count_row_tile(struct grid *grid, const int64_t row[3], struct nh_ti
 
 static struct nh_tiling_count enumerate(struct grid *grid) {
     struct nh_tiling_count count = {.items = 0};
-    const struct nh_axis *axis = grid->problem->axis;
-    const int64_t groups[3] = {axis[0].dilation, axis[1].dilation, axis[2].dilation};
-    int64_t group[3], tile[3], tiles[3];
-    FOR_BOX(group, groups) {
-        double launched = 1;
-        for (int a = 0; a < NH_AXES; a++) {
-            grid->length[a] = (axis[a].length - group[a] + axis[a].dilation - 1) / axis[a].dilation;
-            int64_t longest = (axis[a].length + axis[a].dilation - 1) / axis[a].dilation;
-            tiles[a] = (longest + grid->rows[a] - 1) / grid->rows[a];
-            launched *= (double)tiles[a];
-        }
-        count.items += launched;
-        FOR_BOX(tile, tiles) {
-            int64_t row[3];
-            for (int a = 0; a < NH_AXES; a++)
-                row[a] = tile[a] * grid->rows[a];
-            count_row_tile(grid, row, &count);
-        }
-    }
+    for_row_tiles(grid, count_row_tile, &count);
     return count;
 }
 

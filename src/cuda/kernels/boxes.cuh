@@ -54,7 +54,12 @@
 
 #define NH_OWN_TILE {NH_OWN_X, NH_OWN_Y, NH_OWN_Z}
 #define NH_WALK_TILE {NH_WALK_X, NH_WALK_Y, NH_WALK_Z}
-#define NH_WALK_ROWS (NH_WALK_X * NH_WALK_Y * NH_WALK_Z)
+/* A walked tile is so many boxes of these extents, of lines that are walked abreast (fused90_walk.cuh). */
+#ifndef NH_ABREAST
+#define NH_ABREAST 1
+#endif
+#define NH_BOX_ROWS (NH_WALK_X * NH_WALK_Y * NH_WALK_Z)
+#define NH_WALK_ROWS (NH_ABREAST * NH_BOX_ROWS)
 
 /* Axes in front of the problem's first have length 1: the compiler then drops them. */
 #define NH_FIRST_AXIS (3 - NH_RANK)
@@ -209,10 +214,16 @@ __device__ __forceinline__ unsigned nh_ones(int n) {
     return (1u << n) - 1u;
 }
 
-/* A walked tile is lines along z, each of so many groups of 8 columns: its runs. */
-#define NH_RUNS (NH_WALK_Z / 8)
+/* Eight columns of a walked box that follow each other are a run: a part of a line along z or, where lines are 4 long,
+ * two of them. Runs repeat from line to line or, with NH_RUN_AXIS 1, from plane to plane: what is said of lines holds of
+ * planes then. */
+#ifndef NH_RUN_AXIS
+#define NH_RUN_AXIS (NH_WALK_Z == 4 ? 1 : 2)
+#endif
+#define NH_LINE_RUNS (NH_WALK_Z == 4 ? 1 : NH_WALK_Z / 8)
+#define NH_RUNS (NH_RUN_AXIS == 1 ? NH_WALK_Y * NH_WALK_Z / 8 : NH_LINE_RUNS)
 
-/* What the row sees of a tile that starts at `start`, on one axis and relative to it. */
+/* What the row sees of a box that starts at `start`, on one axis and relative to it. */
 __device__ __forceinline__ nh_range nh_seen_of_tile(const nh_sight &sight, int axis, int start) {
     const int extent[3] = NH_WALK_TILE;
     nh_range seen = {0, extent[axis]};
@@ -224,21 +235,35 @@ __device__ __forceinline__ nh_range nh_seen_of_tile(const nh_sight &sight, int a
 
 /* Bit i: column 8 i + c of a line is seen by the row. */
 __device__ __forceinline__ unsigned nh_run_bits(const nh_sight &sight, const int start[3], int c) {
+#if NH_RUN_AXIS == 1
+    const bool pairs = NH_WALK_Z == 4;
+    /* The line of a pair is that of the even column, too: said, so that the compiler compares once for both. */
+    int y = start[1] + (pairs ? (int)threadIdx.x >> 1 & 1 : 0), z = start[2] + (pairs ? c & 3 : c);
+    unsigned line = 0, runs = 0;
+#pragma unroll
+    for (int i = 0; i < NH_LINE_RUNS; i++)
+        line |= (unsigned)(z + 8 * i >= sight.begin[2] && z + 8 * i < sight.end[2]) << i;
+#pragma unroll
+    for (int i = 0; i < NH_RUNS; i += NH_LINE_RUNS, y += pairs ? 2 : 1)
+        runs |= (y >= sight.begin[1] && y < sight.end[1] ? line : 0) << i;
+    return runs;
+#else
     nh_range z = nh_seen_of_tile(sight, 2, start[2]);
     return nh_ones((z.end - c + 7) >> 3) & ~nh_ones((z.begin - c + 7) >> 3);
+#endif
 }
 
 /* Bit j: group j of 8 columns stands in a line that the row sees something of; `run`: of the groups of each line only
  * these. Separable: lines are cut to a range in every plane, then the planes. */
 __device__ __forceinline__ unsigned nh_line_bits(const nh_sight &sight, const int start[3], unsigned run) {
-    const int plane = NH_WALK_Y * NH_RUNS, all = NH_WALK_ROWS / 8;
+    const int plane = NH_RUN_AXIS == 1 ? NH_RUNS : NH_WALK_Y * NH_RUNS, all = NH_BOX_ROWS / 8;
     const unsigned every_run = nh_ones(plane) / nh_ones(NH_RUNS), every_plane = nh_ones(all) / nh_ones(plane);
     nh_range x = nh_seen_of_tile(sight, 0, start[0]), y = nh_seen_of_tile(sight, 1, start[1]);
-    unsigned lines = nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin) & every_run;
+    unsigned lines = NH_RUN_AXIS == 1 ? 1u : nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin) & every_run;
     return lines * run * every_plane & nh_ones(plane * x.end) & ~nh_ones(plane * x.begin);
 }
 
-/* Bit j: column 8 j + c of the tile is seen by the row. */
+/* Bit j: column 8 j + c of the box is seen by the row. */
 __device__ __forceinline__ unsigned nh_sight_bits(const nh_sight &sight, const int start[3], int c) {
     return nh_line_bits(sight, start, nh_run_bits(sight, start, c));
 }

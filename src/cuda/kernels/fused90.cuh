@@ -26,7 +26,7 @@
 #define ROW_BYTES(dim) (2 * CHUNK(dim))
 #define TILE_BYTES(rows, dim) ((rows) * ROW_BYTES(dim) * CHUNKS(dim))
 
-/* Fetches a tile; the barrier has been told of its bytes. */
+/* Fetches a box of a tile of `rows`; the barrier has been told of its bytes. */
 template <int LAYOUT>
 __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
                                            int head, int heads, const int token[3], int batch) {
@@ -36,14 +36,6 @@ __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map
         place<LAYOUT>(at, chunk * 64, head, heads, dim, token, batch);
         nh_copy_box(to + chunk * rows * ROW_BYTES(dim), map, barrier, at);
     }
-}
-
-/* Fetches a tile that has its barrier to itself. */
-template <int LAYOUT>
-__device__ __forceinline__ void fetch(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
-                                      int head, int heads, const int token[3], int batch) {
-    nh_barrier_expect(barrier, TILE_BYTES(rows, dim));
-    fetch_more<LAYOUT>(to, map, barrier, rows, dim, head, heads, token, batch);
 }
 
 /* Dilated axes are read with steps of elements where the copy engine can make them. In one dimension, with NH_FOLDED,

@@ -148,7 +148,7 @@ __device__ __forceinline__ void lay_biases(const nh_cuda_args &args, unsigned ri
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
         nh_item_at(args, index, item);
-        int window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
+        int window_tiles = window_tiles_of(item);
         int tiles = window_tiles + (NH_EXTRA && !NH_INVERSE ? args.tiling.extra_tiles : 0);
         for (int head = item.head * walks; head < (item.head + 1) * walks; head++) {
             int tile[3] = {0, 0, 0};

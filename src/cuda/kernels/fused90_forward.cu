@@ -11,16 +11,21 @@
  * under an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
- * NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked), NH_CLUSTER (blocks that share an item),
- * NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_AGAIN (rows spoilt by NaN are made again not at
- * the end of this launch but by one of their own, fused90_again.cu: this one then compiles faster), NH_EXTRA (extra
- * tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are used, see place(). */
+ * NH_ABREAST (a walked tile is so many boxes), NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked),
+ * NH_CLUSTER (blocks that share an item), NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_AGAIN
+ * (rows spoilt by NaN are made again not at the end of this launch but by one of their own, fused90_again.cu: this one
+ * then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are
+ * used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #endif
 #define WALK_FIRST NH_STACK
+/* Where planes of keys follow each other, what is seen of one is worked out once for a line of tiles. */
+#if NH_STACK == 0 && NH_ABREAST * NH_WALK_Y * NH_WALK_Z <= 32 && !NH_BIASED
+#define NH_RUN_AXIS 1
+#endif
 #define NOTED_PARTS NH_WARPGROUPS
 #include "fused90_again.cuh"
 #include "fused90_bias.cuh"
@@ -273,21 +278,21 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
             before = n;
             for (;;) {
                 release(s.k_free + 8 * SLOT(n));
-                if (!NH_HOLD && w.t == mine.last) release(s.q_free);
                 bias_scores(args, s, w, n, bias_place, score);
-                mask_lines(args, w, score, seen);
+                mask_lines(args, w, w.tile[NH_STACK] == mine.begin, score, seen);
                 soften(score, seen, r, scale);
                 NH_WGMMA_WAIT(0);
                 if (before != n) release(s.v_free + 8 * SLOT(before));
                 shrink(out, r);
                 pack_weights(weight, score);
                 before = n++;
-                advance(w, item);
-                /* Values that are not multiplied yet keep a stage: no further than the others reach. */
+                if (!next_of_line(w, item, mine)) {
+                    /* Values that are not multiplied yet keep a stage: no further than the others reach. */
 #pragma unroll 1
-                while (n - before < NH_STAGES && outside_part(w, mine))
-                    pass_over(s, item, w, n);
-                if (w.t > mine.last || outside_part(w, mine)) break;
+                    while (n - before < NH_STAGES && outside_part(w, mine))
+                        pass_over(s, item, w, n);
+                    if (w.t > mine.last || outside_part(w, mine)) break;
+                }
                 nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
                 NH_WGMMA_FENCE();
                 issue_scores(score, q, K_TILE_AT(n));
@@ -295,6 +300,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
                 issue_values(out, weight, V_TILE_AT(before));
                 NH_WGMMA_WAIT(1);
             }
+            if (!NH_HOLD && w.t > mine.last) release(s.q_free);
             nh_barrier_wait(s.v_full + 8 * SLOT(before), PHASE(before));
             NH_WGMMA_FENCE();
             issue_values(out, weight, V_TILE_AT(before));

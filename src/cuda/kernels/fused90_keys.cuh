@@ -7,37 +7,51 @@
 #define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
 #define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
 
-/* Fetches tile n of the walks of this block: K and V at a token. */
-template <int K_LAYOUT, int V_LAYOUT, class Layout>
+/* Fetches a tile of as many boxes as there are tokens at which they start. */
+template <int LAYOUT, int BOXES>
+__device__ __forceinline__ void fetch_boxes(unsigned to, const nh_tensor_map *map, unsigned barrier, int dim, int head,
+                                            int heads, const int (&token)[BOXES][3], int batch) {
+    nh_barrier_expect(barrier, TILE_BYTES(NH_WALK_ROWS, dim));
+#pragma unroll
+    for (int i = 0; i < BOXES; i++)
+        fetch_more<LAYOUT>(to + i * (NH_WALK_ROWS / BOXES) * ROW_BYTES(dim), map, barrier, NH_WALK_ROWS, dim, head,
+                           heads, token[i], batch);
+}
+
+/* Fetches tile n of the walks of this block: K and V. */
+template <int K_LAYOUT, int V_LAYOUT, class Layout, int BOXES>
 __device__ __forceinline__ void fetch_pair(const nh_cuda_args &args, const Layout &s, const nh_tensor_map *k,
-                                           const nh_tensor_map *v, const nh_item &item, const int token[3],
-                                           unsigned n) {
+                                           const nh_tensor_map *v, const nh_item &item,
+                                           const int (&token)[BOXES][3], unsigned n) {
     int heads = (int)args.kv_heads, k_head = head_or_origin<K_LAYOUT>(args, NH_K, item, item.kv_head),
         v_head = head_or_origin<V_LAYOUT>(args, NH_V, item, item.kv_head);
     nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
-    fetch<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM, k_head, heads, token,
-                    item.batch);
+    fetch_boxes<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), NH_DIM, k_head, heads, token,
+                          item.batch);
     nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
-    fetch<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), NH_WALK_ROWS, NH_DIM_V, v_head, heads,
-                    token, item.batch);
+    fetch_boxes<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), NH_DIM_V, v_head, heads, token,
+                          item.batch);
 }
 
 /* Fetches this block's share of the walk of an item; n counts the tiles of all walks. */
 template <class Layout>
 __device__ __forceinline__ void fetch_walk(const nh_cuda_args &args, const Layout &s, const nh_tensor_map *map,
                                            const nh_item &item, unsigned &n) {
-    int window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2], tile[3], token[3];
+    int window_tiles = window_tiles_of(item), tile[3], token[NH_ABREAST][3];
     share mine = share_of(window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0));
     tile_at(item, mine.begin, tile);
     int t = mine.begin;
     for (; t < nh_min(mine.end, window_tiles); t++, n++) {
-        walk_token(args, item, tile, token);
+        const abreast boxes = boxes_of(item.tiles[WALK_SECOND], tile);
+#pragma unroll
+        for (int i = 0; i < NH_ABREAST; i++)
+            walk_token(args, item, boxes.box[i], token[i]);
         fetch_pair<NH_K_MAP, NH_V_MAP>(args, s, map + MAP_K, map + MAP_V, item, token, n);
         next_tile(item, tile);
     }
 #if NH_EXTRA
     for (; t < mine.end; t++, n++) {
-        int first[3] = {0, 0, (t - window_tiles) * NH_WALK_ROWS};
+        int first[1][3] = {{0, 0, (t - window_tiles) * NH_WALK_ROWS}};
         fetch_pair<0, 0>(args, s, map + MAP_EXTRA_K, map + MAP_EXTRA_K + 1, item, first, n);
     }
 #endif

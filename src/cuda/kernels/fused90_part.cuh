@@ -34,3 +34,14 @@ __device__ __forceinline__ bool outside_part(const walk &w, const part &p) {
     bool inside = w.tile[NH_STACK] >= p.begin && w.tile[NH_STACK] < p.end;
     return PASSES_OVER && !inside && w.t < w.window_tiles;
 }
+
+/* To the next tile. True: it follows in the part's line, so that nothing is to be passed over and the walk goes on. */
+__device__ __forceinline__ bool next_of_line(walk &w, const nh_item &item, const part &p) {
+    if (PASSES_OVER && w.tile[NH_STACK] + 1 < p.end && of_window(w)) {
+        w.t++;
+        w.tile[NH_STACK]++;
+        return true;
+    }
+    advance(w, item);
+    return false;
+}

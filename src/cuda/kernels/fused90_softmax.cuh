@@ -14,42 +14,67 @@ struct rows {
 /* ---- masks ---- */
 
 /* Where lines are short, masks along z cost four additions and no selection for every score: columns 8 apart share
- * their place in a line, and what the softmax subtracts is infinite for places that a row does not see. */
+ * their place in a line, and what the softmax subtracts is infinite for places that a row does not see. Each box of a
+ * tile has its own places. */
 #define SHORT_LINES (NH_RUNS <= 4)
-#define PLACES (SHORT_LINES ? NH_RUNS : 1)
+#define PLACES (SHORT_LINES ? NH_ABREAST * NH_RUNS : 1)
+#define PLACE_OF(j) (SHORT_LINES ? (j) / (NH_BOX_ROWS / 8) * NH_RUNS + (j) % NH_RUNS : 0)
+/* A box is one line: lines are masked by their places then. */
+#define ONE_LINE (NH_BOX_ROWS == 8 * NH_RUNS)
+/* Tiles that follow each other have the same places: what is seen of them is worked out once for a line of tiles, where
+ * blocks walk whole lines. */
+#define SAME_PLACES (WALK_FIRST < NH_RUN_AXIS && NH_CLUSTER == 1)
 
-/* Of a thread's two rows and the even and odd columns: bit i is set if run i of every line is seen. */
+/* What a thread's two rows see of the even and odd columns at each place, a bit each: of the tile, and of its lines. */
 struct sighted {
-    unsigned run[2][2];
+    unsigned bits, line;
 };
+#define SEEN(sighted, half, odd, place) ((sighted).bits >> (2 * (half) + (odd)) * PLACES + (place) & 1u)
 
-/* Masks what rows do not see of a tile, but for what is left to the softmax. */
-__device__ __forceinline__ void mask_lines(const nh_cuda_args &args, const walk &w, float *score, sighted &seen) {
-    int c = 2 * (threadIdx.x & 3), start[3];
-    seen.run[0][0] = seen.run[0][1] = seen.run[1][0] = seen.run[1][1] = ~0u;
+__device__ __forceinline__ unsigned place_bits(const walk &w, const abreast &start) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++)
+#pragma unroll
+            for (int box = 0; box < NH_ABREAST; box++)
+                bits |= nh_run_bits(w.sight[half], start.box[box], 2 * (threadIdx.x & 3) + odd)
+                        << (2 * half + odd) * PLACES + box * NH_RUNS;
+    return bits;
+}
+
+/* Masks what rows do not see of a tile, but for what is left to the softmax. `first`: of a line of tiles. */
+__device__ __forceinline__ void mask_lines(const nh_cuda_args &args, const walk &w, bool first, float *score,
+                                           sighted &seen) {
     if (!SHORT_LINES || (NH_EXTRA && w.t >= w.window_tiles)) {
+        seen.bits = ~0u;
         mask_tile(args, w, score);
         return;
     }
     note_tile(args, w);
-    start_of_tile(w, start);
-    if (!seen_whole(w, 2)) {
+    const abreast start = starts_of(w);
+    if (first || !SAME_PLACES) seen.line = seen_whole(w, NH_RUN_AXIS) ? ~0u : place_bits(w, start);
+    seen.bits = seen.line;
+    if (NH_WALK_ROWS == NH_WALK_Z || seen_whole(w, NH_FIRST_AXIS, NH_RUN_AXIS)) return;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            seen.run[half][0] = nh_run_bits(w.sight[half], start, c);
-            seen.run[half][1] = nh_run_bits(w.sight[half], start, c + 1);
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int box = 0; box < NH_ABREAST; box++) {
+            unsigned lines = nh_line_bits(w.sight[half], start.box[box], nh_ones(NH_RUNS));
+            if (ONE_LINE) {
+                unsigned unseen = ~lines & nh_ones(NH_RUNS);
+                seen.bits &= ~((unseen | unseen << PLACES) << 2 * half * PLACES + box * NH_RUNS);
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < NH_BOX_ROWS / 8; j++)
+#pragma unroll
+                for (int odd = 0; odd < 2; odd++) {
+                    float &s = score[4 * (box * (NH_BOX_ROWS / 8) + j) + 2 * half + odd];
+                    s = lines & 1u << j ? s : NH_MINUS_INFINITY;
+                }
         }
-    }
-    if (NH_WALK_ROWS == NH_WALK_Z || seen_whole(w, NH_FIRST_AXIS, 2)) return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        unsigned lines = nh_line_bits(w.sight[half], start, nh_ones(NH_RUNS));
-#pragma unroll
-        for (int j = 0; j < NH_WALK_ROWS / 8; j++)
-#pragma unroll
-            for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; i++)
-                score[i] = lines & 1u << j ? score[i] : NH_MINUS_INFINITY;
-    }
 }
 
 /* ---- softmax ---- */
@@ -71,7 +96,7 @@ __device__ __forceinline__ void set_rows(const float *score, const sighted &seen
         for (int j = 0; j < NH_WALK_ROWS / 8; j++)
 #pragma unroll
             for (int odd = 0; odd < 2; odd++)
-                if (seen.run[half][odd] & 1u << j % PLACES) most = fmaxf(most, score[4 * j + 2 * half + odd]);
+                if (SEEN(seen, half, odd, PLACE_OF(j))) most = fmaxf(most, score[4 * j + 2 * half + odd]);
         most = nh_quad_max(most);
         if (r.shift[half] == UNSET && most > NH_MINUS_INFINITY) r.shift[half] = -scale * most;
     }
@@ -100,24 +125,35 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
     }
 }
 
-/* Online softmax: scores become weights, the rows' sums advance. */
-__device__ __forceinline__ void soften(float *score, const sighted &seen, rows &r, float scale) {
-    float shift[2][2][PLACES], sum[2] = {0, 0};
-    if (!r.set) set_rows(score, seen, r, scale);
+/* ALL: every row of the warp sees all places. */
+template <bool ALL>
+__device__ __forceinline__ void weigh(float *score, const sighted &seen, const rows &r, float scale, float sum[2]) {
+    float shift[2][2][PLACES];
 #pragma unroll
     for (int i = 0; i < 4 * PLACES; i++) {
         int half = i / 2 % 2, odd = i % 2, place = i / 4;
-        shift[half][odd][place] = seen.run[half][odd] & 1u << place ? r.shift[half] : NH_MINUS_INFINITY;
+        shift[half][odd][place] = ALL || SEEN(seen, half, odd, place) ? r.shift[half] : NH_MINUS_INFINITY;
     }
 #pragma unroll
     for (int j = 0; j < NH_WALK_ROWS / 8; j++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float *s = score + 4 * j + 2 * half;
-            s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][j % PLACES]));
-            s[1] = exp2_of(fmaf(s[1], scale, shift[half][1][j % PLACES]));
+            s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][PLACE_OF(j)]));
+            s[1] = exp2_of(fmaf(s[1], scale, shift[half][1][PLACE_OF(j)]));
             sum[half] += s[0] + s[1];
         }
+}
+
+/* Online softmax: scores become weights, the rows' sums advance. */
+__device__ __forceinline__ void soften(float *score, const sighted &seen, rows &r, float scale) {
+    float sum[2] = {0, 0};
+    if (!r.set) set_rows(score, seen, r, scale);
+    if (__all_sync(~0u, seen.bits == ~0u)) {
+        weigh<true>(score, seen, r, scale, sum);
+    } else {
+        weigh<false>(score, seen, r, scale, sum);
+    }
     r.moved = __any_sync(~0u, !(sum[0] <= MOST && sum[1] <= MOST));
     if (r.moved) shift_rows(score, sum, r);
     r.sum[0] += sum[0];

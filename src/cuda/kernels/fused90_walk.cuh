@@ -3,11 +3,14 @@
 #pragma once
 #include "fused90.cuh"
 
-#if NH_WALK_Z % 8 || NH_WALK_ROWS % 16
+#if (NH_WALK_Z % 8 && (NH_WALK_Z != 4 || NH_WALK_Y % 2)) || NH_WALK_ROWS % 16 || NH_BOX_ROWS % 8
 #error "walked tiles are runs of 8 rows, an even number of them"
 #endif
+#if NH_ABREAST > 1 && (NH_RANK < 3 || NH_CLUSTER > 1)
+#error "lines abreast fill a plane, and are walked by one block"
+#endif
 
-/* Position and token at which a tile of the item's walk starts. */
+/* Position and token at which a box of the item's walk starts. */
 __device__ __forceinline__ void walk_position(const nh_item &item, const int tile[3], int position[3]) {
     const int extent[3] = NH_WALK_TILE;
 #pragma unroll
@@ -29,12 +32,27 @@ __device__ __forceinline__ void walk_token(const nh_cuda_args &args, const nh_it
 #define WALK_SECOND (WALK_FIRST == 2 ? 1 : 2)
 #define WALK_LAST (3 - WALK_FIRST - WALK_SECOND)
 
+/* To the box beside, of the next line; `lines`: in a plane. */
+__device__ __forceinline__ void next_line(int lines, int box[3]) {
+    if (++box[WALK_SECOND] < lines) return;
+    box[WALK_SECOND] = 0;
+    box[WALK_LAST]++;
+}
+
+/* NH_ABREAST lines are walked at once: a tile is a box of each, and named by that of the first. Boxes are small where
+ * much would be beyond the window in larger ones; several make a tile of as many columns. After the last line come
+ * boxes of which nothing is seen. */
 __device__ __forceinline__ void next_tile(const nh_item &item, int tile[3]) {
     if (++tile[WALK_FIRST] < item.tiles[WALK_FIRST]) return;
     tile[WALK_FIRST] = 0;
-    if (++tile[WALK_SECOND] < item.tiles[WALK_SECOND]) return;
-    tile[WALK_SECOND] = 0;
-    tile[WALK_LAST]++;
+#pragma unroll
+    for (int i = 0; i < NH_ABREAST; i++)
+        next_line(item.tiles[WALK_SECOND], tile);
+}
+
+__device__ __forceinline__ int window_tiles_of(const nh_item &item) {
+    int lines = item.tiles[WALK_SECOND] * item.tiles[WALK_LAST];
+    return item.tiles[WALK_FIRST] * ((lines + NH_ABREAST - 1) / NH_ABREAST);
 }
 
 /* Of the tiles of a walk those that this block of a cluster takes: [begin, end). There is one at least: where tiles are
@@ -66,7 +84,7 @@ __device__ __forceinline__ void tile_at(const nh_item &item, int n, int tile[3])
 
 /* The walk of a consumer over the key tiles of its item. */
 struct walk {
-    int item, t, last, window_tiles, tile[3];
+    int item, t, last, window_tiles, lines, tile[3];
     bool counts; /* see struct share */
     nh_full full;
     nh_sight sight[2];
@@ -83,12 +101,34 @@ __device__ __forceinline__ void walk_again(walk &w) {
     w.tile[0] = w.tile[1] = w.tile[2] = 0;
 }
 
+/* The boxes of the tile. */
+struct abreast {
+    int box[NH_ABREAST][3];
+};
+
+__device__ __forceinline__ abreast boxes_of(int lines, const int tile[3]) {
+    abreast boxes;
+    int box[3] = {tile[0], tile[1], tile[2]};
+#pragma unroll
+    for (int i = 0; i < NH_ABREAST; i++) {
+        if (i) next_line(lines, box);
+#pragma unroll
+        for (int a = 0; a < 3; a++)
+            boxes.box[i][a] = box[a];
+    }
+    return boxes;
+}
+
 /* Every row of the warpgroup sees all of the tile, as far as axes [first, 3) are concerned or those below `end`. */
 __device__ __forceinline__ bool seen_whole(const walk &w, int first = NH_FIRST_AXIS, int end = 3) {
     bool whole = true;
+    const abreast boxes = boxes_of(w.lines, w.tile);
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        if (a >= first && a < end) whole = whole && w.tile[a] >= w.full.begin[a] && w.tile[a] < w.full.end[a];
+    for (int i = 0; i < NH_ABREAST; i++)
+#pragma unroll
+        for (int a = NH_FIRST_AXIS; a < 3; a++)
+            if (a >= first && a < end)
+                whole = whole && boxes.box[i][a] >= w.full.begin[a] && boxes.box[i][a] < w.full.end[a];
     return whole;
 }
 
@@ -97,11 +137,25 @@ __device__ __forceinline__ bool of_window(const walk &w) {
     return !NH_EXTRA || w.t < w.window_tiles;
 }
 
-__device__ __forceinline__ void start_of_tile(const walk &w, int start[3]) {
-    const int k_tile[3] = NH_WALK_TILE;
+/* Where the tile's boxes start, relative to the walk. */
+__device__ __forceinline__ abreast starts_of(const walk &w) {
+    const int extent[3] = NH_WALK_TILE;
+    abreast start = boxes_of(w.lines, w.tile);
 #pragma unroll
-    for (int a = 0; a < 3; a++)
-        start[a] = w.tile[a] * k_tile[a];
+    for (int i = 0; i < NH_ABREAST; i++)
+#pragma unroll
+        for (int a = 0; a < 3; a++)
+            start.box[i][a] *= extent[a];
+    return start;
+}
+
+/* Bit j: column 8 j + c of the tile is seen by the row. */
+__device__ __forceinline__ unsigned tile_bits(const nh_sight &sight, const abreast &start, int c) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < NH_ABREAST; i++)
+        bits |= nh_sight_bits(sight, start.box[i], c) << i * (NH_BOX_ROWS / 8);
+    return bits;
 }
 
 /* Warpgroups that pass over tiles note what each of them multiplies. */
@@ -127,7 +181,7 @@ __device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, uns
 }
 
 __device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
-    int c = 2 * (threadIdx.x & 3), start[3];
+    int c = 2 * (threadIdx.x & 3);
     note_tile(args, w);
 #if NH_EXTRA
     if (w.t >= w.window_tiles) {
@@ -139,9 +193,9 @@ __device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &
     }
 #endif
     if (seen_whole(w)) return;
-    start_of_tile(w, start);
-    mask(score, nh_sight_bits(w.sight[0], start, c), nh_sight_bits(w.sight[0], start, c + 1),
-         nh_sight_bits(w.sight[1], start, c), nh_sight_bits(w.sight[1], start, c + 1));
+    const abreast start = starts_of(w);
+    mask(score, tile_bits(w.sight[0], start, c), tile_bits(w.sight[0], start, c + 1),
+         tile_bits(w.sight[1], start, c), tile_bits(w.sight[1], start, c + 1));
 }
 
 __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_item &item, int warpgroup, int row,
@@ -164,7 +218,8 @@ __device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_it
     walk_again(w);
     w.counts = true;
     w.item = item.index;
-    w.window_tiles = item.tiles[0] * item.tiles[1] * item.tiles[2];
+    w.window_tiles = window_tiles_of(item);
+    w.lines = item.tiles[WALK_SECOND];
     w.last = w.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
 }
 
