@@ -30,7 +30,7 @@ DENSE = {
     "dense flash": SDPBackend.FLASH_ATTENTION,
     "dense efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-FUSED = ("fused90", "joint90", "split90", "small", "short", "fused80", "split80")
+FUSED = ("fused90", "joint90", "split90", "small", "short90", "short", "fused80", "split80")
 UNFUSED = ("gemm", "naive")
 CONTENDERS = {name: ("fwd", "bwd") for name in ("fused", *UNFUSED, *DENSE)}
 FULL_MS, CALLS = 2.0, 5  # of a turn: thousands of problems are to be timed, and of three turns one may be spoilt

@@ -8,19 +8,13 @@
 #include "reference.h"
 
 const struct nh_solver *const nh_registry_solvers[] = {
-    &nh_solver_cpu_fused,
-    &nh_solver_cpu_unfused,
-    &nh_solver_reference,
-    &nh_solver_cuda_fused90,
-    &nh_solver_cuda_joint90,
-    &nh_solver_cuda_split90,
-    &nh_solver_cuda_short,
-    &nh_solver_cuda_small,
-    &nh_solver_cuda_fused80,
-    &nh_solver_cuda_split80,
-    &nh_solver_cuda_gemm,
-    &nh_solver_cuda_naive,
-    NULL,
+    &nh_solver_cpu_fused,    &nh_solver_cpu_unfused,
+    &nh_solver_reference,    &nh_solver_cuda_fused90,
+    &nh_solver_cuda_joint90, &nh_solver_cuda_split90,
+    &nh_solver_cuda_short,   &nh_solver_cuda_short90,
+    &nh_solver_cuda_small,   &nh_solver_cuda_fused80,
+    &nh_solver_cuda_split80, &nh_solver_cuda_gemm,
+    &nh_solver_cuda_naive,   NULL,
 };
 
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,

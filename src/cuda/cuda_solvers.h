@@ -5,6 +5,7 @@
 #include "solver.h"
 
 extern const struct nh_solver nh_solver_cuda_short;
+extern const struct nh_solver nh_solver_cuda_short90;
 extern const struct nh_solver nh_solver_cuda_small;
 extern const struct nh_solver nh_solver_cuda_fused80;
 extern const struct nh_solver nh_solver_cuda_fused90;

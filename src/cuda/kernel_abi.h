@@ -61,8 +61,8 @@ struct nh_cuda_tiling {
     /* that a block of gemm_part takes, one after the other; in kernels/short.cuh query heads that share a key head */
     int heads;
     /* of an item that holds whole dilation groups, kernels/short.cuh: these, at most, rows, and blocks that share it; how many
-     * groups there are, of each residue or in all, and how many items these make */
-    int groups, rows, parts, total, chunks;
+     * groups there are, of each residue or in all, and how many items these make; tokens of the longest group, and items that a block holds at a time */
+    int groups, rows, parts, total, chunks, tokens, stages;
 };
 
 /* Of a block of small_bias_sum.cu, which two solvers launch. */

@@ -238,23 +238,6 @@ static bool dim_fits(int64_t dim) {
     return dim % 8 == 0 && dim <= MOST_DIM;
 }
 
-/* Offsets of tokens inside a batch entry are 32 bits. */
-static bool offsets_fit(const struct nh_problem *problem) {
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
-        int64_t span = 0;
-        for (int a = 0; a < NH_AXES && nh_problem_role(problem, t) != NH_UNUSED; a++) {
-            int64_t axis;
-            if (!nh_multiply(problem->axis[a].length - 1, llabs(problem->strides[t].axis[a]),
-                             &axis) ||
-                axis > INT32_MAX)
-                return false;
-            span += axis;
-        }
-        if (span > INT32_MAX) return false;
-    }
-    return true;
-}
-
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     struct ranked any;
     if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
@@ -269,7 +252,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "a stride is no multiple of 16 bytes";
     if (nh_short_group_tokens(problem) > NH_SHORT_MOST_ROWS)
         return "a dilation group has more than 1024 tokens";
-    if (!offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
+    if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
     if (!list(problem, device, 1, &any))
         return "a dilation group exceeds shared memory, or there are more than 2^30";
     return NULL;

@@ -2,6 +2,8 @@
 
 #include "dtype.h"
 
+#include <stdlib.h>
+
 int64_t nh_short_group_tokens(const struct nh_problem *problem) {
     int64_t tokens = 1;
     for (int a = 0; a < NH_AXES; a++) {
@@ -110,6 +112,22 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
     return true;
 }
 
+bool nh_short_offsets_fit(const struct nh_problem *problem) {
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        int64_t span = 0;
+        for (int a = 0; a < NH_AXES && nh_problem_role(problem, t) != NH_UNUSED; a++) {
+            int64_t axis;
+            if (!nh_multiply(problem->axis[a].length - 1, llabs(problem->strides[t].axis[a]),
+                             &axis) ||
+                axis > INT32_MAX)
+                return false;
+            span += axis;
+        }
+        if (span > INT32_MAX) return false;
+    }
+    return true;
+}
+
 void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
                      int64_t parts, struct nh_cuda_tiling *tiling) {
     *tiling = (struct nh_cuda_tiling){.items = (int)shape->items,
@@ -118,7 +136,8 @@ void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_sha
                                       .rows = (int)shape->rows,
                                       .parts = (int)parts,
                                       .total = (int)shape->total,
-                                      .chunks = (int)shape->chunks};
+                                      .chunks = (int)shape->chunks,
+                                      .tokens = (int)shape->group_tokens};
     for (int a = 0; a < NH_AXES; a++)
         tiling->tiles[a] = shape->extent[a];
 }

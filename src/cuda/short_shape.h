@@ -40,6 +40,9 @@ int64_t nh_short_group_tokens(const struct nh_problem *problem);
 bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
                        struct nh_short_shape *shape);
 
+/* Offsets of tokens inside a batch entry are 32 bits. */
+bool nh_short_offsets_fit(const struct nh_problem *problem);
+
 /* parts: blocks that share an item. */
 void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
                      int64_t parts, struct nh_cuda_tiling *tiling);

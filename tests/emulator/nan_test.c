@@ -186,8 +186,9 @@ static void prefer_launch(nhood_context *context, const char *text) {
 int main(void) {
     static const char *const long_calls[] = {"fwd:bf16:b1h1d32:70:w9:rpb",
                                              "fwd:bf16:b1h1d32:60:w8:c1"};
-    static const char *const forward[] = {"cuda.small",   "cuda.short", "cuda.fused80",
-                                          "cuda.fused90", "cuda.gemm",  "cuda.naive"};
+    static const char *const forward[] = {"cuda.small",   "cuda.short",   "cuda.short90",
+                                          "cuda.fused80", "cuda.fused90", "cuda.gemm",
+                                          "cuda.naive"};
     static const char *const backward[] = {"cuda.small",   "cuda.short",   "cuda.split80",
                                            "cuda.split90", "cuda.joint90", "cuda.gemm",
                                            "cuda.naive"};
@@ -198,7 +199,7 @@ int main(void) {
     }
     for (int64_t poisoned = 0; poisoned < 60; poisoned += 29) {
         for (size_t i = 0; i < sizeof forward / sizeof *forward; i++) {
-            const bool biased = strcmp(forward[i], "cuda.short") != 0;
+            const bool biased = !strstr(forward[i], "cuda.short");
             nan_stays_outside(context, forward[i],
                               biased ? "fwd:bf16:b1h1d32:70:w9:rpb" : "fwd:bf16:b1h1d32:70:w9",
                               true, poisoned);
@@ -207,7 +208,7 @@ int main(void) {
         }
         for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
             const char *solver = backward[i / 2];
-            bool biased = strcmp(solver, "cuda.joint90") != 0 && strcmp(solver, "cuda.short") != 0;
+            bool biased = strcmp(solver, "cuda.joint90") != 0 && !strstr(solver, "cuda.short");
             bool of_key = i % 2;
             nan_stays_outside(context, solver,
                               biased ? "bwd:bf16:b1h1d32:70:w9:rpb" : "bwd:bf16:b1h1d32:70:w9",

@@ -104,7 +104,8 @@ static void check_config(const char *text, const struct nh_problem *problem,
 
 /* What new solvers do not get out of by counting nothing. */
 static bool by_tiles(const struct nh_solver *solver) {
-    static const char *const walk_none[] = {"cuda.gemm", "cuda.naive", "cuda.short"};
+    static const char *const walk_none[] = {"cuda.gemm", "cuda.naive", "cuda.short",
+                                            "cuda.short90"};
     for (size_t i = 0; i < sizeof walk_none / sizeof *walk_none; i++)
         if (strcmp(solver->name, walk_none[i]) == 0) return false;
     return true;

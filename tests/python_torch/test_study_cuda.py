@@ -31,7 +31,7 @@ class FakePlan:
     "chosen, expected",
     [
         ("cuda.small", ["cuda.small"]),
-        ("cuda.naive", ["cuda.fused90", "cuda.small", "cuda.short", "cuda.fused80"]),
+        ("cuda.naive", ["cuda.fused90", "cuda.small", "cuda.short90", "cuda.short", "cuda.fused80"]),
     ],
 )
 def test_fused_is_a_fused_solver_even_where_another_is_chosen(monkeypatch, chosen, expected):

@@ -87,10 +87,13 @@ NH_DEVICE void nh_load_matrices_transposed(unsigned fragment[4], const void *row
 }
 
 /* The other way, sm_90 and later: lane l's elements of row g go to the rows that the lanes name. */
-NH_DEVICE void nh_store_matrices(void *row, const unsigned fragment[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(nh_shared_address(row)),
-                 "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+NH_DEVICE void nh_store_matrices_at(unsigned row, const unsigned fragment[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(fragment[0]),
+                 "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
                  : "memory");
+}
+NH_DEVICE void nh_store_matrices(void *row, const unsigned fragment[4]) {
+    nh_store_matrices_at(nh_shared_address(row), fragment);
 }
 
 /* 16 bytes of this lane's own. */

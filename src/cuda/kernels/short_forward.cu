@@ -3,12 +3,13 @@
  * more multiprocessors than items, each is taken several times, with a part of its queries and the keys that these
  * see. See short.cuh.
  *
- * Knobs beyond those: NH_CONTIGUOUS (what a query sees has no gaps as rows), NH_GROUPS, NH_STAGES
+ * Knobs beyond those and short_queries.cuh's: NH_GROUPS, NH_STAGES
  * (1, or 2: the next item is copied under this one's products), NH_SPLIT (warps that share 16 queries, each with a part
  * of the rows: then every warp has at most one strip). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
 #include "short_shares.cuh"
+#include "short_queries.cuh"
 
 #include "exact_key.cuh"
 
@@ -100,55 +101,28 @@ NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
     return work.item.member * work.args.tensor[tensor].head;
 }
 
-/* 16 queries: what rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
-struct nh_strip {
-    int row;
-    nh_sight sight[2];
-    int begin, end, common_begin, common_end;
-    nh_row_operand<NH_DIM> queries;
+/* 16 queries, and their rows as operands. */
+struct nh_strip : nh_queries {
+    nh_row_operand<NH_DIM> operand;
 };
 
 NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
-    const int lane = (int)(threadIdx.x % 32);
-    const nh_sight own = nh_sight_of(work.args, work.item.extents, work.groups, row + lane % 16);
-    strip.row = row;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        strip.sight[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
-        strip.sight[half].last = __shfl_sync(~0u, own.last, lane / 4 + 8 * half);
-    }
-    strip.begin = __reduce_min_sync(~0u, own.first_row) / 16 * 16;
-    strip.end = __reduce_max_sync(~0u, own.last_row) + 1;
-    strip.common_begin = NH_CONTIGUOUS ? __reduce_max_sync(~0u, own.first_row) : 0;
-    strip.common_end = NH_CONTIGUOUS ? __reduce_min_sync(~0u, own.last_row) + 1 : 0;
+    nh_queries_locate(strip, work.args, work.item.extents, work.groups, row);
 }
 
 NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
-    nh_load_rows<NH_WIDEST>(strip.queries, work.queries, strip.row - work.item.first);
+    nh_load_rows<NH_WIDEST>(strip.operand, work.queries, strip.row - work.item.first);
 }
 
-/* Scores with 32 rows from `row` on, or 16 unless `both`, times the scale, less the reference; minus infinity for
- * those not seen. */
+/* Scores with 32 rows from `row` on, or 16 unless `both`. */
 NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsigned (&keys)[NH_STEPS], int row,
                         bool both, float scale, const float (&reference)[2], float (&scores)[4][4]) {
     const int pairs = both ? 2 : 1;
     nh_clear(scores);
 #pragma unroll
     for (int p = 0; p < pairs; p++)
-        nh_multiply_columns(scores + 2 * p, strip.queries, keys, row + 16 * p, true);
-#pragma unroll
-    for (int i = 0; i < 8 * pairs; i++) {
-        float &score = scores[i / 4][i % 4];
-        score = fmaf(score, scale, -reference[i / 2 % 2]);
-    }
-    if (row >= strip.common_begin && row + 16 * pairs <= strip.common_end) return;
-#pragma unroll
-    for (int block = 0; block < 2 * pairs; block++) {
-        const uint2 two = *(const uint2 *)(work.columns + row + 8 * block + threadIdx.x % 4 * 2);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (!nh_sees(strip.sight[i / 2], i % 2 ? two.y : two.x)) scores[block][i] = NH_MINUS_INFINITY;
-    }
+        nh_multiply_columns(scores + 2 * p, strip.operand, keys, row + 16 * p, true);
+    nh_weigh_scores(strip, work.columns, row, both, scale, reference, scores);
 }
 
 /* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end, 16: then not `both`.
@@ -172,18 +146,11 @@ NH_DEVICE void nh_for_scores(const nh_work &work, const nh_strip &strip, int sha
     }
 }
 
-/* Rows g and g + 8: scores relative to what are weights, and the weights' sums; in base 2. */
-struct nh_state {
-    float reference[2], sum[2];
-};
-
 NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_strip &strip, nh_state &state) {
     const float zero[2] = {0.f, 0.f};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
     nh_for_scores(work, strip, 1, zero, [&](const float (&scores)[4][4], int, bool both) {
-#pragma unroll
-        for (int i = 0; i < (both ? 16 : 8); i++)
-            top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
+        nh_raise_tops(top, scores, both);
     });
     state.reference[0] = nh_quad_max(top[0]);
     state.reference[1] = nh_quad_max(top[1]);
@@ -198,12 +165,7 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int s
     state.sum[0] = state.sum[1] = 0.f;
     nh_for_scores(work, strip, shares, state.reference, [&](float (&scores)[4][4], int row, bool both) {
         const int pairs = both ? 2 : 1;
-#pragma unroll
-        for (int i = 0; i < 8 * pairs; i++) {
-            float &score = scores[i / 4][i % 4];
-            score = nh_exp2(score);
-            state.sum[i / 2 % 2] += score;
-        }
+        nh_weigh(scores, both, state);
 #pragma unroll
         for (int p = 0; p < pairs; p++) {
             nh_weights weights;
@@ -233,12 +195,6 @@ NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, fl
     }
 }
 
-NH_DEVICE void nh_add_columns_sums(nh_state &state) {
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        state.sum[half] = nh_quad_sum(state.sum[half]);
-}
-
 /* Outputs to the places of the strip's queries; returns LSE of rows g and g + 8. */
 NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
@@ -250,7 +206,7 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
         const float inverse = nh_reciprocal(state.sum[half]);
         char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first + lane / 4 + 8 * half, 0);
         nh_lay_row(row, output, half, inverse);
-        lse[half] = (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
+        lse[half] = nh_lse(state, half);
     }
     return make_float2(lse[0], lse[1]);
 }
@@ -308,19 +264,16 @@ NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse
     const int lane = (int)(threadIdx.x % 32);
     float *to = (float *)work.args.tensor[NH_LSE].data;
     if (!to) return;
-    const float upper = __shfl_sync(~0u, lse.x, lane % 8 * 4), lower = __shfl_sync(~0u, lse.y, lane % 8 * 4);
+    const float own_lse = nh_lse_of_lane(lse);
     if (own.exists && lane < 16)
-        to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, own)] = lane < 8 ? upper : lower;
+        to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, own)] = own_lse;
 }
 
-/* Outputs and LSE of the strip to memory. Weights relative to 1 are within what the storage type and the sums can
- * hold, unless scores are far from 0. */
+/* Outputs and LSE of the strip to memory. */
 NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
-    const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
     nh_add_columns_sums(state);
-    const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most &&
-                      !nh_spoilt(output, 0) && !nh_spoilt(output, 1);
+    const bool held = nh_held(state, output, 0) && nh_held(state, output, 1);
     const float2 lse = __all_sync(~0u, held) ? nh_finish(work, strip, state, output)
                                              : nh_attend_again(work.args, work.turn, strip.row);
     __syncwarp();

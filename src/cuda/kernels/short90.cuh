@@ -1,0 +1,166 @@
+/* Whole dilation groups brought by the copy engine of sm_90: a ring of stages in shared memory, each with a group's
+ * keys, values and queries, that one thread of a warp of its own fetches while the other warps, 16 queries each, work
+ * on what has landed. No warp waits for another: it takes the next 16 queries of the block's items, wherever these are
+ * in the ring, and says when it has no more use for their stage.
+ *
+ * An item is one group, and one query head; where there are few, a part of a group's queries (args.tiling.parts),
+ * beside all of its keys. Groups are equally long (NH_GROUPS = NH_EVEN), and as boxes no longer than the engine's.
+ *
+ * Rows lie as the engine leaves them: 128 bytes each, or 64 of a head dim of 32, their units of 16 bytes swizzled;
+ * wider rows in planes of 64 elements.
+ *
+ * Knobs, besides those of short_queries.cuh: NH_FOLDED and NH_Q_MAP, NH_K_MAP, NH_V_MAP (fused90_maps.h). */
+#pragma once
+
+#define NH_TENSORS 0 /* no origins of groups: boxes have coordinates */
+#define NH_ORIGINS 1
+#include "short_queries.cuh"
+
+#include "tma.cuh"
+
+struct nh_maps {
+    nh_tensor_map q, k, v;
+};
+
+/* Which item a stage holds, and elements from the start of its outputs to the group's first token. */
+struct alignas(16) nh_place {
+    long long output, lse;
+    int batch, head, residue[3], part;
+};
+static_assert(sizeof(nh_place) == 48, "the host's count of shared memory");
+
+/* ---- where things lie ---- */
+
+NH_DEVICE constexpr int nh_planes(int width) {
+    return (width + 63) / 64;
+}
+NH_DEVICE constexpr int nh_line_bytes(int width) {
+    return width == 32 ? 64 : 128;
+}
+
+/* Addresses in shared memory; rows of a group are filled up to a multiple of 16. */
+struct nh_ring {
+    int rows, count; /* of stages */
+    unsigned full, free; /* barriers */
+    nh_place *places;
+    unsigned *columns; /* which rows are which keys, the same in all stages */
+    unsigned stages;
+};
+
+NH_DEVICE unsigned nh_plane_bytes(const nh_ring &ring, int width) {
+    return ring.rows * nh_line_bytes(width);
+}
+NH_DEVICE unsigned nh_tensor_bytes(const nh_ring &ring, int width) {
+    return nh_planes(width) * nh_plane_bytes(ring, width);
+}
+
+/* Of a stage. Outputs take the places of queries. */
+NH_DEVICE unsigned nh_keys_at(const nh_ring &ring, int stage) {
+    const unsigned stage_bytes =
+        nh_tensor_bytes(ring, NH_DIM) + nh_tensor_bytes(ring, NH_DIM_V) + nh_tensor_bytes(ring, NH_WIDEST);
+    return ring.stages + stage * stage_bytes;
+}
+NH_DEVICE unsigned nh_values_at(const nh_ring &ring, int stage) {
+    return nh_keys_at(ring, stage) + nh_tensor_bytes(ring, NH_DIM);
+}
+NH_DEVICE unsigned nh_queries_at(const nh_ring &ring, int stage) {
+    return nh_values_at(ring, stage) + nh_tensor_bytes(ring, NH_DIM_V);
+}
+
+NH_DEVICE char *nh_shared_pointer(unsigned address) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    return nh_shared_memory + (address - nh_shared_address(nh_shared_memory));
+}
+
+/* The swizzle repeats every 1024 bytes, of which planes are multiples. */
+NH_DEVICE nh_ring nh_ring_of(const nh_cuda_args &args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    nh_ring ring;
+    ring.rows = args.tiling.rows;
+    ring.count = args.tiling.stages;
+    ring.full = nh_shared_address(nh_shared_memory);
+    ring.free = ring.full + 8 * ring.count;
+    ring.places = (nh_place *)(nh_shared_memory + 16 * ring.count);
+    ring.columns = (unsigned *)(ring.places + ring.count);
+    ring.stages = (nh_shared_address(ring.columns + ring.rows) + 1023u) & ~1023u;
+    return ring;
+}
+
+/* A unit of 16 bytes of a row's first plane, and the pair of units that a product's step has, from where the step with
+ * the same half of the first pair is: steps of a plane are flips of bits 5 and 6. */
+template <int WIDTH> NH_DEVICE unsigned nh_unit_at(unsigned rows, int row, int unit) {
+    const int swizzle = nh_line_bytes(WIDTH) == 128 ? row & 7 : row >> 1 & 3;
+    return rows + row * nh_line_bytes(WIDTH) + ((unit ^ swizzle) << 4);
+}
+template <int WIDTH> NH_DEVICE unsigned nh_step_at(const nh_ring &ring, unsigned first, int step) {
+    const int steps = nh_line_bytes(WIDTH) / 32;
+    return (first + step / steps * nh_plane_bytes(ring, WIDTH)) ^ (step % steps * 32);
+}
+
+/* ---- items ---- */
+
+NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
+    const unsigned parts = (unsigned)args.tiling.parts, heads = (unsigned)args.heads;
+    nh_place place;
+    unsigned rest = (unsigned)number / parts;
+    place.part = (int)((unsigned)number - rest * parts);
+    place.head = (int)(rest % heads);
+    rest /= heads;
+#pragma unroll
+    for (int a = 2; a >= 0; a--)
+        place.residue[a] = NH_DILATED && a >= NH_FIRST_AXIS ? nh_residue_of(args, rest, a) : 0;
+    place.batch = (int)rest;
+    const nh_cuda_tensor &o = args.tensor[NH_O], &lse = args.tensor[NH_LSE];
+    place.output = place.batch * o.batch + place.head * o.head;
+    place.lse = place.batch * lse.batch + place.head * lse.head;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3 && NH_DILATED; a++) {
+        place.output += place.residue[a] * o.axis[a];
+        place.lse += place.residue[a] * lse.axis[a];
+    }
+    return place;
+}
+
+template <int LAYOUT, int WIDTH>
+NH_DEVICE void nh_fetch_rows(const nh_ring &ring, unsigned to, const nh_tensor_map *map, unsigned barrier, int head,
+                             int heads, const int token[3], int batch) {
+    int at[5];
+#pragma unroll
+    for (int plane = 0; plane < nh_planes(WIDTH); plane++) {
+        ::place<LAYOUT>(at, 64 * plane, head, heads, WIDTH, token, batch);
+        nh_copy_box(to + plane * nh_plane_bytes(ring, WIDTH), map, barrier, at);
+    }
+}
+
+/* The item's keys, queries and values. */
+NH_DEVICE void nh_fetch_item(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
+                             const nh_place &place) {
+    const unsigned barrier = ring.full + 8 * stage;
+    const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.head / args.tiling.heads;
+    const int token[3] = {NH_FOLDED ? 0 : place.residue[0], place.residue[NH_FOLDED ? 2 : 1],
+                          NH_FOLDED ? 0 : place.residue[2]};
+    const int row_bytes = 2 * nh_planes(NH_DIM) * nh_line_bytes(NH_DIM) + nh_planes(NH_DIM_V) * nh_line_bytes(NH_DIM_V);
+    nh_barrier_expect(barrier, args.tiling.tokens * row_bytes);
+    nh_fetch_rows<NH_K_MAP, NH_DIM>(ring, nh_keys_at(ring, stage), &maps.k, barrier, key_head, key_heads, token,
+                                    place.batch);
+    nh_fetch_rows<NH_Q_MAP, NH_DIM>(ring, nh_queries_at(ring, stage), &maps.q, barrier, place.head, heads, token,
+                                    place.batch);
+    nh_fetch_rows<NH_V_MAP, NH_DIM_V>(ring, nh_values_at(ring, stage), &maps.v, barrier, key_head, key_heads, token,
+                                      place.batch);
+}
+
+/* By one thread: all items of the block, as stages are free. */
+NH_DEVICE void nh_produce(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring) {
+    int stage = 0, parity = 1;
+#pragma unroll 1
+    for (int number = (int)blockIdx.x; number < args.tiling.items; number += (int)gridDim.x) {
+        const nh_place place = nh_place_of(args, number);
+        nh_barrier_wait(ring.free + 8 * stage, parity);
+        ring.places[stage] = place;
+        nh_fetch_item(args, maps, ring, stage, place);
+        if (++stage == ring.count) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+}

@@ -1,0 +1,276 @@
+/* Forward of whole dilation groups that the copy engine brings: see short90.cuh. */
+#include "short90.cuh"
+
+#define NH_VECTOR 8
+#define NH_VECTORS 1
+#define NH_GROUP 32
+#define NH_RESIDENT 1
+#define NH_KEYS 1 /* rare rows: less to compile counts for more */
+#define NH_BIASED 0
+#define NH_EXTRA 0
+#include "naive_forward.cuh"
+
+/* What a warp works on: 16 queries of a group in a stage, and their rows as operands; elements from the group's first
+ * token to that of row lane % 16, in O and in LSE. */
+struct nh_strip : nh_queries {
+    nh_left operand[NH_STEPS];
+    int to_output, to_lse;
+};
+
+/* The same for all groups. */
+NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int row) {
+    const nh_extents extents = nh_extents_of(args, 0);
+    const nh_token own = nh_token_of(extents, nullptr, row + (int)(threadIdx.x % 32) % 16);
+    nh_queries_locate(strip, args, extents, nullptr, row);
+    strip.to_output = strip.to_lse = 0; /* the host makes sure that they fit */
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const int step = own.at[a] * (NH_DILATED ? (int)args.axis[a].dilation : 1);
+        strip.to_output += step * (int)args.tensor[NH_O].axis[a];
+        strip.to_lse += step * (int)args.tensor[NH_LSE].axis[a];
+    }
+}
+
+NH_DEVICE void nh_strip_load(const nh_ring &ring, int stage, nh_strip &strip) {
+    const int lane = (int)(threadIdx.x % 32);
+    const unsigned first = nh_unit_at<NH_DIM>(nh_queries_at(ring, stage), strip.row + lane % 16, lane / 16);
+#pragma unroll
+    for (int s = 0; s < NH_STEPS; s++)
+        nh_load_matrices_at(strip.operand[s].x, nh_step_at<NH_DIM>(ring, first, s));
+}
+
+/* Where a lane finds its elements of a group's first rows. */
+template <nh_order ORDER, int WIDTH> NH_DEVICE unsigned nh_first_at(unsigned rows) {
+    return nh_unit_at<WIDTH>(rows, nh_lane_column<ORDER>(), nh_lane_half<ORDER>());
+}
+
+/* products[0] and [1] += the strip times 16 rows. */
+NH_DEVICE void nh_multiply_keys(const nh_ring &ring, const nh_strip &strip, unsigned first, float (*products)[4]) {
+#pragma unroll
+    for (int s = 0; s < NH_STEPS; s++) {
+        nh_right keys;
+        nh_load_matrices_at(keys.x, nh_step_at<NH_DIM>(ring, first, s));
+        nh_multiply(products, &strip.operand[s], &keys);
+    }
+}
+
+/* output += weights times 16 rows. */
+NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsigned first,
+                             float (&output)[NH_SUMS_V][4]) {
+#pragma unroll
+    for (int s = 0; s < NH_STEPS_V; s++) {
+        nh_right values;
+        nh_load_matrices_transposed_at(values.x, nh_step_at<NH_DIM_V>(ring, first, s));
+        nh_multiply(output + 2 * s, &weights, &values);
+    }
+}
+
+/* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end, 16: not `both`. */
+template <typename Visit>
+NH_DEVICE void nh_for_scores(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+                             const float (&reference)[2], const Visit &visit) {
+    const float scale = (float)(args.scale * NH_LOG2E);
+    const unsigned keys = nh_first_at<NH_AS_LAID, NH_DIM>(nh_keys_at(ring, stage));
+    int row = strip.begin;
+    const auto take = [&](bool both) {
+        float scores[4][4];
+        nh_clear(scores);
+#pragma unroll
+        for (int pair = 0; pair < (both ? 2 : 1); pair++)
+            nh_multiply_keys(ring, strip, keys + (row + 16 * pair) * nh_line_bytes(NH_DIM), scores + 2 * pair);
+        nh_weigh_scores(strip, ring.columns, row, both, scale, reference, scores);
+        visit(scores, row, both);
+    };
+#pragma unroll 1
+    for (; row + 16 < strip.end; row += 32)
+        take(true);
+    if (row < strip.end) take(false);
+}
+
+NH_DEVICE void nh_refer_to_largest(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+                                   nh_state &state) {
+    const float zero[2] = {0.f, 0.f};
+    float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
+    nh_for_scores(args, ring, stage, strip, zero,
+                  [&](const float (&scores)[4][4], int, bool both) { nh_raise_tops(top, scores, both); });
+    state.reference[0] = nh_quad_max(top[0]);
+    state.reference[1] = nh_quad_max(top[1]);
+}
+
+/* Weights of the strip, times the values, and the weights' sums. */
+NH_DEVICE void nh_weigh_values(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+                               nh_state &state, float (&output)[NH_SUMS_V][4]) {
+    const unsigned values = nh_first_at<NH_TRANSPOSED, NH_DIM_V>(nh_values_at(ring, stage));
+    nh_clear(output);
+    state.sum[0] = state.sum[1] = 0.f;
+    nh_for_scores(args, ring, stage, strip, state.reference, [&](float (&scores)[4][4], int row, bool both) {
+        nh_weigh(scores, both, state);
+#pragma unroll
+        for (int pair = 0; pair < (both ? 2 : 1); pair++) {
+            nh_weights weights;
+            nh_left operand;
+            nh_pack_weights(weights, scores + 2 * pair, true);
+            nh_left_set(&operand, weights.word);
+            nh_add_values(ring, operand, values + (row + 16 * pair) * nh_line_bytes(NH_DIM_V), output);
+        }
+    });
+    nh_add_columns_sums(state);
+}
+
+/* Outputs to the places of the strip's queries; returns LSE of rows g and g + 8. */
+NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_strip &strip, const nh_state &state,
+                           const float (&output)[NH_SUMS_V][4]) {
+    const int lane = (int)(threadIdx.x % 32);
+    const float inverse[2] = {nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])};
+    const unsigned first = nh_unit_at<NH_DIM_V>(nh_queries_at(ring, stage), strip.row + lane % 16, lane / 16);
+    __syncwarp();
+#pragma unroll
+    for (int s = 0; s < NH_STEPS_V; s++) {
+        unsigned word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *two = output[2 * s + i / 2] + 2 * (i % 2);
+            word[i] = nh_pack(two[0] * inverse[i % 2], two[1] * inverse[i % 2]);
+        }
+        nh_store_matrices_at(nh_step_at<NH_DIM_V>(ring, first, s), word);
+    }
+    return make_float2(nh_lse(state, 0), nh_lse(state, 1));
+}
+
+/* A thread's rows g and g + 8: their LSE, and whether they are not finite although weights are relative to the largest
+ * of their row. */
+struct nh_made_again {
+    float2 lse;
+    bool spoilt[2];
+};
+
+/* The strip once more, with such weights. A function of its own, which leaves the common case its registers. */
+static __device__ __noinline__ nh_made_again nh_make_again(const nh_cuda_args &args, int stage, int row) {
+    const nh_ring ring = nh_ring_of(args);
+    nh_strip strip;
+    nh_strip_locate(strip, args, row);
+    nh_strip_load(ring, stage, strip);
+    nh_state state;
+    float output[NH_SUMS_V][4];
+    nh_refer_to_largest(args, ring, stage, strip, state);
+    nh_weigh_values(args, ring, stage, strip, state, output);
+    return {nh_finish(ring, stage, strip, state, output), {nh_spoilt(output, 0), nh_spoilt(output, 1)}};
+}
+
+/* A row as cuda.naive makes it, from what it sees and nothing else. By the whole warp. */
+static __device__ __noinline__ void nh_make_exact(const nh_cuda_args &args, int stage, int row) {
+    const nh_place place = nh_ring_of(args).places[stage];
+    const nh_token token = nh_token_of(nh_extents_of(args, 0), nullptr, row);
+    nh_query query;
+    query.batch = place.batch;
+    query.head = place.head;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        query.at[a] = place.residue[a] + token.at[a] * args.axis[a].dilation;
+    nh_attend(args, query);
+}
+
+/* The strip's outputs, from their places, and LSE to memory. */
+NH_DEVICE void nh_store(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip, float2 lse) {
+    const int lane = (int)(threadIdx.x % 32), own_row = strip.row + lane % 16, units = NH_DIM_V / 8;
+    const nh_cuda_tensor &o = args.tensor[NH_O], &sums = args.tensor[NH_LSE];
+    elem *output = (elem *)o.data + ring.places[stage].output;
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i - lane < 16 * units; i += 32) {
+        const int row = i / units, unit = i % units, offset = __shfl_sync(~0u, strip.to_output, row);
+        const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring, NH_DIM_V);
+        if (strip.row + row < args.tiling.tokens)
+            *(uint4 *)(output + offset + 8 * unit) =
+                *(const uint4 *)nh_shared_pointer(nh_unit_at<NH_DIM_V>(plane, strip.row + row, unit % 8));
+    }
+    if (!sums.data) return;
+    const float own_lse = nh_lse_of_lane(lse);
+    if (own_row < args.tiling.tokens && lane < 16)
+        ((float *)sums.data)[ring.places[stage].lse + strip.to_lse] = own_lse;
+}
+
+/* Rows without a token, the last ones, may come out as anything. */
+NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, int stage, nh_strip &strip) {
+    const int row = strip.row + (int)(threadIdx.x % 32) / 4;
+    nh_state state = {{0.f, 0.f}, {}};
+    float output[NH_SUMS_V][4];
+    nh_strip_load(ring, stage, strip);
+    nh_weigh_values(args, ring, stage, strip, state, output);
+    const bool held = (nh_held(state, output, 0) || row >= args.tiling.tokens) &&
+                      (nh_held(state, output, 1) || row + 8 >= args.tiling.tokens);
+    const bool all_held = __all_sync(~0u, held);
+    nh_made_again made = {};
+    if (all_held) {
+        made.lse = nh_finish(ring, stage, strip, state, output);
+    } else {
+        made = nh_make_again(args, stage, strip.row);
+    }
+    nh_store(args, ring, stage, strip, made.lse);
+    if (all_held) return;
+    __syncwarp();
+    nh_for_spoilt_rows(made.spoilt[0] && row < args.tiling.tokens, made.spoilt[1] && row + 8 < args.tiling.tokens,
+                       [&](int spoilt) { nh_make_exact(args, stage, strip.row + spoilt); });
+}
+
+/* By a warp: of the strips of all items of the block, numbered through, those that are its own. */
+NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int warp) {
+    const int strips = ring.rows / 16 / args.tiling.parts, items = args.tiling.items, blocks = (int)gridDim.x;
+    const int turns = (items - (int)blockIdx.x + blocks - 1) / blocks;
+    int turn = warp / strips, own = warp % strips;
+    nh_strip strip;
+    strip.row = -1;
+#pragma unroll 1
+    while (turn < turns) {
+        const int round = turn / ring.count, stage = turn - round * ring.count;
+        const int row = 16 * (own + ((int)blockIdx.x + turn * blocks) % args.tiling.parts * strips);
+        if (strip.row != row) nh_strip_locate(strip, args, row);
+        /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
+         * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as
+         * the round before was fetched no later than what the warp had last (`useful` of the host). */
+        nh_barrier_wait(ring.free + 8 * stage, round & 1 ^ 1);
+        nh_barrier_wait(ring.full + 8 * stage, round & 1);
+        nh_attend_strip(args, ring, stage, strip);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) nh_barrier_arrive(ring.free + 8 * stage);
+        own += NH_WARPS;
+        turn += own / strips;
+        own %= strips;
+    }
+}
+
+/* Values of rows without a token: they are multiplied with weights of zero. */
+NH_DEVICE void nh_clear_values(const nh_cuda_args &args, const nh_ring &ring) {
+    const int line = nh_line_bytes(NH_DIM_V), units = (ring.rows - args.tiling.tokens) * line / 16;
+#pragma unroll 1
+    for (int plane = 0; plane < ring.count * nh_planes(NH_DIM_V); plane++) {
+        const unsigned first = nh_values_at(ring, plane / nh_planes(NH_DIM_V)) +
+                               plane % nh_planes(NH_DIM_V) * nh_plane_bytes(ring, NH_DIM_V);
+        uint4 *rest = (uint4 *)nh_shared_pointer(first + args.tiling.tokens * line);
+        for (int i = (int)threadIdx.x; i < units; i += 32 * NH_WARPS)
+            rest[i] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
+    short90_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
+    const nh_ring ring = nh_ring_of(args);
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ring.count; i++) {
+            nh_barrier_init(ring.full + 8 * i, 1);
+            nh_barrier_init(ring.free + 8 * i, ring.rows / 16 / args.tiling.parts);
+        }
+        nh_barrier_init_done();
+    }
+    if (warp < NH_WARPS) {
+        nh_clear_values(args, ring);
+        nh_columns_fill(args, nh_extents_of(args, 0), nullptr, ring.columns);
+    }
+    __syncthreads();
+    if (warp < NH_WARPS) {
+        nh_consume(args, ring, warp);
+    } else if (threadIdx.x % 32 == 0) {
+        nh_produce(args, maps, ring);
+    }
+}

@@ -1,0 +1,94 @@
+/* Forward: 16 queries whose rows follow each other, what they see, and the sums of their weights. Fragments as in
+ * mma.cuh: a thread has to do with rows g and g + 8. Knob: NH_CONTIGUOUS (what a query sees has no gaps as rows). */
+#pragma once
+
+#include "lanes.cuh"
+#include "short.cuh"
+
+/* What rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
+struct nh_queries {
+    int row;
+    nh_sight sight[2];
+    int begin, end, common_begin, common_end;
+};
+
+NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_cuda_args &args, const nh_extents &extents,
+                                 const nh_group *groups, int row) {
+    const int lane = (int)(threadIdx.x % 32);
+    const nh_sight own = nh_sight_of(args, extents, groups, row + lane % 16);
+    queries.row = row;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        queries.sight[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
+        queries.sight[half].last = __shfl_sync(~0u, own.last, lane / 4 + 8 * half);
+    }
+    queries.begin = __reduce_min_sync(~0u, own.first_row) / 16 * 16;
+    queries.end = __reduce_max_sync(~0u, own.last_row) + 1;
+    queries.common_begin = NH_CONTIGUOUS ? __reduce_max_sync(~0u, own.first_row) : 0;
+    queries.common_end = NH_CONTIGUOUS ? __reduce_min_sync(~0u, own.last_row) + 1 : 0;
+}
+
+/* Rows g and g + 8: scores relative to what are weights, and the weights' sums; in base 2. */
+struct nh_state {
+    float reference[2], sum[2];
+};
+
+/* Products with 32 rows from `row` on, or 16 unless `both`, become scores: times the scale, less the reference; minus
+ * infinity for rows not seen. */
+NH_DEVICE void nh_weigh_scores(const nh_queries &queries, const unsigned *columns, int row, bool both, float scale,
+                               const float (&reference)[2], float (&scores)[4][4]) {
+    const int blocks = both ? 4 : 2;
+#pragma unroll
+    for (int i = 0; i < 4 * blocks; i++) {
+        float &score = scores[i / 4][i % 4];
+        score = fmaf(score, scale, -reference[i / 2 % 2]);
+    }
+    if (row >= queries.common_begin && row + 8 * blocks <= queries.common_end) return;
+#pragma unroll
+    for (int block = 0; block < blocks; block++) {
+        const uint2 two = *(const uint2 *)(columns + row + 8 * block + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!nh_sees(queries.sight[i / 2], i % 2 ? two.y : two.x)) scores[block][i] = NH_MINUS_INFINITY;
+    }
+}
+
+/* Scores become weights, of which the sums take account. */
+NH_DEVICE void nh_weigh(float (&scores)[4][4], bool both, nh_state &state) {
+#pragma unroll
+    for (int i = 0; i < (both ? 16 : 8); i++) {
+        float &score = scores[i / 4][i % 4];
+        score = nh_exp2(score);
+        state.sum[i / 2 % 2] += score;
+    }
+}
+
+NH_DEVICE void nh_raise_tops(float (&top)[2], const float (&scores)[4][4], bool both) {
+#pragma unroll
+    for (int i = 0; i < (both ? 16 : 8); i++)
+        top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
+}
+
+/* What the four threads of a row have summed up. */
+NH_DEVICE void nh_add_columns_sums(nh_state &state) {
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        state.sum[half] = nh_quad_sum(state.sum[half]);
+}
+
+/* Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0. */
+template <int SUMS> NH_DEVICE bool nh_held(const nh_state &state, const float (&output)[SUMS][4], int half) {
+    const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
+    return state.sum[half] > least && state.sum[half] < most && !nh_spoilt(output, half);
+}
+
+NH_DEVICE float nh_lse(const nh_state &state, int half) {
+    return (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
+}
+
+/* The LSE of row lane % 16, of those of each thread's rows g and g + 8. */
+NH_DEVICE float nh_lse_of_lane(float2 lse) {
+    const int lane = (int)(threadIdx.x % 32);
+    const float upper = __shfl_sync(~0u, lse.x, lane % 8 * 4), lower = __shfl_sync(~0u, lse.y, lane % 8 * 4);
+    return lane % 16 < 8 ? upper : lower;
+}

@@ -1,0 +1,222 @@
+/* cuda.short90: fused attention, forward, where the copy engine of sm_90 brings whole dilation groups.
+ *
+ * cuda.short for groups that are boxes: one block per multiprocessor, whose warps take 16 queries after the other while
+ * the next groups are on their way, so that copies, products and stores of different groups overlap throughout: see
+ * kernels/short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; groups equally long, no axis
+ * of them longer than a box. */
+#include "cuda_solvers.h"
+#include "fused90_maps.h"
+#include "launch.h"
+#include "load.h"
+#include "short_shape.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WARPS, PARTS };
+enum { MOST_DIM = 128, MOST_STAGES = 32, NARROW_DIM = 32 };
+static const char *const knobs[] = {"warps", "parts", NULL};
+
+/* ---- what a config needs ---- */
+
+static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    int64_t key = nh_fused90_row_bytes(problem->dim), value = nh_fused90_row_bytes(problem->dim_v);
+    return shape->rows * (key + value + nh_max(key, value));
+}
+
+/* struct nh_ring of the kernel: barriers and places of stages, columns, and what aligns the first stage. */
+static int64_t shared_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                            int64_t stages) {
+    enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024 };
+    return stages * (stage_bytes(problem, shape) + BARRIERS + PLACE) + WORD * shape->rows +
+           ALIGNMENT;
+}
+
+static int64_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_short_shape *shape) {
+    int64_t none = shared_bytes(problem, shape, 0), one = shared_bytes(problem, shape, 1);
+    return nh_min((cuda->shared_bytes_per_block - none) / (one - none), MOST_STAGES);
+}
+
+/* One group per item. */
+static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
+    return nh_short_shape_of(problem, 1, shape);
+}
+
+static int64_t items_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                        const int32_t *value) {
+    return shape->items * (problem->heads / problem->kv_heads) * value[PARTS];
+}
+
+/* Operands, scores and sums of a thread, and what addresses and masks take. */
+static int64_t wanted_registers(const struct nh_problem *problem) {
+    return 4 * nh_ceil_div(problem->dim, 16) + 8 * nh_ceil_div(problem->dim_v, 16) + 48;
+}
+
+/* Warps are given registers four at a time. */
+static int64_t registers_of(const int32_t *value) {
+    return NH_CUDA_REGISTERS / (128 * nh_ceil_div(value[WARPS] + 1, 4)) / 8 * 8;
+}
+
+/* Parts are equal, in units of 16 queries. From one item of a warp to its next there are no more than the ring holds:
+ * its barriers tell no more rounds apart. */
+static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                   const struct nh_short_shape *shape, const int32_t *value) {
+    int64_t strips = shape->rows / 16 / value[PARTS];
+    return strips * value[PARTS] * 16 == shape->rows && strips > 0 &&
+           nh_ceil_div(value[WARPS], strips) <= stages_of(problem, cuda, shape) &&
+           registers_of(value) >= wanted_registers(problem);
+}
+
+/* ---- time ---- */
+
+/* Instructions of a warp for 16 queries; more where it lacks registers. */
+static double strip_instructions(const struct nh_problem *problem,
+                                 const struct nh_short_shape *shape, const int32_t *value) {
+    const double strip = 284, piece = 11.8, masks = 20.3, step = 12.7, spilling = 0.725;
+    double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
+    double lacking = 1 - (double)registers_of(value) / (double)(wanted_registers(problem) + 16);
+    double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
+    return (1 + spilling * fmax(0, lacking)) * (strip + shape->columns / 16 * of_piece);
+}
+
+/* Nanoseconds, fitted on an H200: a block's warps take its strips in rounds, or fill the issue slots; the thread that
+ * fetches takes its time for each item. Memory and work go side by side once the first group has landed. */
+static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const struct nh_short_shape *shape, const int32_t *value) {
+    const double launch_ns = 6070, latency = 2610, stage_bytes_per_clock = 500, fetching = 610;
+    const double waiting = 2.97, filled = 0.674, both = 0.6, bandwidth = 0.56, together = 0.0874;
+    if (!useful(problem, cuda, shape, value)) return INFINITY;
+    double items = (double)items_of(problem, shape, value);
+    double waves = items / cuda->multiprocessors, turns = ceil(waves);
+    double strips = (double)(shape->rows / 16 / value[PARTS]);
+    double strip = strip_instructions(problem, shape, value);
+    double rounds = waiting * strip * ceil(turns * strips / value[WARPS]);
+    double issue = fmax(1, waves) * strips * strip / 4 / filled;
+    double work = fmax(fmax(rounds, issue), turns * fetching) + both * fmin(rounds, issue);
+    double first = latency + (double)stage_bytes(problem, shape) / stage_bytes_per_clock;
+    double busy = nh_cuda_clocks_ns(cuda, first + work);
+    double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
+    return launch_ns + fmax(busy, memory) + together * fmin(busy, memory);
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    struct nh_short_shape shape;
+    (void)count; /* no tiles are walked */
+    if (!shape_of(problem, &shape)) return INFINITY;
+    return predict(problem, device->backend, &shape, config->value);
+}
+
+/* ---- candidates ---- */
+
+struct ranked {
+    struct nh_config config;
+    double ns;
+};
+
+static int by_time(const void *left, const void *right) {
+    const struct ranked *a = left, *b = right;
+    return (a->ns > b->ns) - (a->ns < b->ns);
+}
+
+enum { WARP_CHOICES = 5, PART_CHOICES = 4, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
+static const int32_t warps[WARP_CHOICES] = {8, 12, 16, 20, 24}, parts[PART_CHOICES] = {1, 2, 4, 8};
+
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      struct nh_config *config, int capacity) {
+    struct ranked ranked[MOST_COMBINATIONS];
+    struct nh_short_shape shape;
+    int count = 0;
+    if (!shape_of(problem, &shape)) return 0;
+    for (int i = 0; i < MOST_COMBINATIONS; i++) {
+        const struct nh_config one = {{warps[i % WARP_CHOICES], parts[i / WARP_CHOICES]}};
+        double ns = predict(problem, device->backend, &shape, one.value);
+        if (isfinite(ns)) ranked[count++] = (struct ranked){one, ns};
+    }
+    qsort(ranked, (size_t)count, sizeof *ranked, by_time);
+    count = (int)nh_min(count, capacity);
+    for (int i = 0; i < count; i++)
+        config[i] = ranked[i].config;
+    return count;
+}
+
+/* ---- refusal ---- */
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    const uint32_t fetched = 1u << NHOOD_Q | 1u << NHOOD_K | 1u << NHOOD_V, stored = 1u << NHOOD_O;
+    struct nh_short_shape shape;
+    if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
+    const char *reason = nh_fused90_refuse(problem, device, fetched, stored, MOST_DIM);
+    if (reason) return reason;
+    if ((problem->dim == NARROW_DIM) != (problem->dim_v == NARROW_DIM))
+        return "of two head dims, one alone is 32";
+    if (problem->has_bias) return "no relative bias";
+    if (problem->extra_tokens) return "no extra tokens";
+    if (nh_fused90_any_far(problem)) return "a dilation above 8 in more than one dimension";
+    if (!shape_of(problem, &shape))
+        return "a dilation group has more than 1024 tokens, or there are more than 2^30";
+    if (shape.order != NH_SHORT_EVEN) return "a dilation does not divide its axis";
+    if (!nh_fused90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
+    if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
+    if (stages_of(problem, device->backend, &shape) < 1)
+        return "a dilation group exceeds shared memory";
+    return NULL;
+}
+
+/* ---- plan ---- */
+
+static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
+                                     const struct nh_short_shape *shape, const int32_t *value) {
+    struct nh_kernel_spec spec = {.source = "short90_forward.cu"};
+    nh_short_define(problem, shape, value[WARPS], &spec);
+    nh_kernel_define(&spec, "NH_CONTIGUOUS", shape->contiguous);
+    nh_kernel_define(&spec, "NH_FOLDED", nh_fused90_folds(problem));
+    nh_kernel_define(&spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
+    nh_kernel_define(&spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
+    nh_kernel_define(&spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    return spec;
+}
+
+/* struct nh_maps of the kernel. Where dilation groups have an axis of the maps, those of equally long groups are the
+ * second half. */
+static void add_maps(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                     struct nh_cuda_step *step) {
+    enum { MAPS = 3 };
+    for (int32_t tensor = NHOOD_Q; tensor <= NHOOD_V; tensor++)
+        step->map[step->maps++] = nh_fused90_map(problem, tensor, shape->extent, 1);
+    nh_fused90_add_twins(step, problem);
+    if (step->maps > MAPS) memcpy(step->map, step->map + MAPS, MAPS * sizeof *step->map);
+    step->maps = MAPS;
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const struct nh_cuda_device *cuda = operation->device;
+    const int32_t *value = config->value;
+    struct nh_short_shape shape;
+    if (!shape_of(problem, &shape))
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
+    struct nh_kernel_spec spec = spec_of(problem, &shape, value);
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_short_tiling(problem, &shape, value[PARTS], &step.args.tiling);
+    step.threads = 32 * (value[WARPS] + 1);
+    step.args.tiling.stages = (int)stages_of(problem, cuda, &shape);
+    step.shared_bytes = shared_bytes(problem, &shape, step.args.tiling.stages);
+    int64_t items = items_of(problem, &shape, value);
+    if (items > INT32_MAX / 2) return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 items");
+    step.args.tiling.items = (int)items;
+    step.grid[0] = nh_min(items, cuda->multiprocessors);
+    add_maps(problem, &shape, &step);
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, add_steps, operation);
+}
+
+const struct nh_solver nh_solver_cuda_short90 = {"cuda.short90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};
