@@ -6,6 +6,8 @@
  * scene, takes one warp longer than the others need for the item, and is worked out before there is room for its boxes.
  * The other warps, any number of them, take the subtiles of all items in turn.
  *
+ * At barriers every lane arrives for what it has read or written itself.
+ *
  * Phases of a barrier are told apart by parity, so nobody may be two ahead. A stage is full only after the one before:
  * whoever has seen one item full knows that all before it have been.
  *
@@ -53,21 +55,19 @@ NH_DEVICE int nh_own_item(const nh_cuda_args &args, unsigned turn) {
 NH_DEVICE void nh_ring_start(const nh_cuda_args &args, nh_ring &ring) {
     ring.subtiles = nh_own_items(args) * NH_SUBTILES;
     for (int i = 0; i < NH_STAGES; i++) {
-        nh_barrier_init(nh_shared_address(&ring.full[i]), 2);
-        nh_barrier_init(nh_shared_address(&ring.free[i]), NH_SUBTILES);
+        nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
+        nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_SUBTILES);
     }
     for (int i = 0; i < NH_SCENES; i++)
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
     for (int i = 0; i < NH_HELD; i++)
-        nh_barrier_init(nh_shared_address(&ring.done[i]), NH_SUBTILES);
+        nh_barrier_init(nh_shared_address(&ring.done[i]), 32 * NH_SUBTILES);
     nh_barrier_init_done();
 }
 
 /* By a warp that has taken its subtile's rows. */
 NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
-    if (!NH_EARLY) return;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
+    if (NH_EARLY) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
 }
 
 /* The five coordinates of the box at a position of the item's dilation group. */
@@ -180,8 +180,7 @@ NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables,
         if (turn)
             nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
         if (NH_LSE_ROWS) nh_copy_wait();
-        __syncwarp();
-        if (lane == 0) nh_barrier_arrive(full);
+        nh_barrier_arrive(full);
     }
 }
 
@@ -222,11 +221,8 @@ NH_DEVICE void nh_work_items(const nh_cuda_args &args, nh_ring &ring, unsigned m
             } else {
                 nh_rows_taken(ring, (int)stage);
             }
-            __syncwarp();
             const unsigned done = nh_place_again(ring).item * members + member;
-            if (nh_thread_again() % 32 == 0)
-                nh_barrier_arrive(
-                    nh_shared_address(NH_EARLY ? &ring.done[done % NH_HELD] : &ring.free[done % NH_STAGES]));
+            nh_barrier_arrive(nh_shared_address(NH_EARLY ? &ring.done[done % NH_HELD] : &ring.free[done % NH_STAGES]));
         }
     }
     nh_results_free();
