@@ -3,7 +3,8 @@
  * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here 16 queries
  * at a time, a box, meet just the box of their keys, which matrix loads gather out of the halo of a larger box of
  * queries: see kernels/small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
- * atomics, bit-equal every run. Boxes are chosen per problem. No extra tokens, head dims up to 128, in f32 32 and 64. */
+ * atomics, bit-equal every run. Boxes are chosen per problem, and in f32 whether tensors of columns lie in shared memory
+ * side by side or take turns there. No extra tokens, head dims up to 128. */
 #include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
@@ -18,8 +19,13 @@
 
 enum { MOST_DIM = 128, MOST_LENGTH = 1 << 30, MOST_BIAS = 4096, END = -1 };
 
-static const char *const sources[] = {"small_forward.cu", "small_backward_query.cu",
-                                      "small_backward_key.cu"};
+static const char *source_of(const struct nh_small_launch *launch) {
+    static const char *const sources[] = {"small_forward.cu", "small_backward_query.cu",
+                                          "small_backward_key.cu"};
+    static const char *const turns[] = {"small_forward_turns.cu", "small_backward_query_turns.cu",
+                                        "small_backward_key_turns.cu"};
+    return (launch->turns ? turns : sources)[launch->kernel];
+}
 
 /* What all subtiles of a launch ask for; scores are computed in both launches of the backward pass. */
 static void count_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -129,7 +135,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                                  {"NH_W0", "NH_W1", "NH_W2"}};
     const struct nh_small_shape *shape = &launch->shape;
     int penalty = nh_small_penalty(problem, launch);
-    struct nh_kernel_spec spec = {.source = sources[launch->kernel]};
+    struct nh_kernel_spec spec = {.source = source_of(launch)};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);

@@ -31,7 +31,9 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
     const int32_t subtile[NH_AXES] = {s0, s1, 16 / (s0 * s1)};
     launch->kernel = kernel;
     launch->warps = value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS];
-    launch->stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
+    int32_t stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
+    launch->turns = stages == NH_SMALL_IN_TURNS;
+    launch->stages = stages > 0 ? stages : 0;
     enum nh_small_rows rows = by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
     bool boxes = launch->stages > 0;
     if (!nh_small_shape_of(problem, rows, value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), subtile,
@@ -138,9 +140,9 @@ static void consider(const struct nh_problem *problem, const struct nh_device *d
                      const struct nh_small_launch *launch, const struct box *box,
                      struct choice *choice, struct tries *tries) {
     if (launch->stages && !warps_fit(problem, launch)) return;
-    const struct option option = {box, launch->warps, launch->stages,
-                                  nh_small_launch_ns(problem, device->backend, launch) +
-                                      nh_small_launch_overhead_ns(launch)};
+    const struct option option = {
+        box, launch->warps, launch->turns ? NH_SMALL_IN_TURNS : launch->stages,
+        nh_small_launch_ns(problem, device->backend, launch) + nh_small_launch_overhead_ns(launch)};
     tries->made++;
     if (!isfinite(option.ns)) return;
     tries->fitting++;
@@ -158,6 +160,23 @@ static bool shape_fits(const struct nh_problem *problem, const struct box *box, 
                        nh_fused90_boxes_fit(problem, launch->shape.rows)));
 }
 
+/* As many warps as an item has subtiles, which keep their scores in registers. */
+static void consider_turns(const struct nh_problem *problem, const struct nh_device *device,
+                           const struct box *box, struct nh_small_launch launch,
+                           struct choice *choice) {
+    enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
+    int64_t subtiles = box->item[0] * box->item[1] * box->item[2] / 16;
+    struct tries tries = {0, 0};
+    bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias;
+    bool shared = launch.kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
+    if (problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || shared || subtiles > MOST_WARPS ||
+        !shape_fits(problem, box, false, &launch) || launch.shape.blocks > MOST_BLOCKS)
+        return;
+    launch.turns = true;
+    launch.warps = (int32_t)subtiles;
+    consider(problem, device, &launch, box, choice, &tries);
+}
+
 static void consider_box(const struct nh_problem *problem, const struct nh_device *device,
                          enum nh_small_kernel kernel, const struct box *box, bool boxes,
                          struct choice *choice) {
@@ -168,6 +187,7 @@ static void consider_box(const struct nh_problem *problem, const struct nh_devic
     struct tries tries = {0, 0};
     if (shape_fits(problem, box, false, &launch))
         consider(problem, device, &launch, box, choice, &tries);
+    consider_turns(problem, device, box, launch, choice);
     if (!boxes || !shape_fits(problem, box, true, &launch)) return;
     const struct nh_small_shape whole = launch.shape;
     for (launch.stages = 1; launch.stages <= MOST_STAGES; launch.stages++) {

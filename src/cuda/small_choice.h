@@ -5,10 +5,11 @@
 #include "small_launch.h"
 #include "solver.h"
 
-/* Queries of an item, rows of a subtile (16 in all), warps and the copy engine's stages of the launch by queries; keys of an
- * item, warps and stages of the one by keys. */
+/* Queries of an item, rows of a subtile (16 in all), warps and the copy engine's stages of the launch by queries (0: threads
+ * copy; NH_SMALL_IN_TURNS: keys and values to the same place); keys of an item, warps and stages of the one by keys. */
 enum {
-    NH_SMALL_Q0,
+    NH_SMALL_IN_TURNS = -1,
+    NH_SMALL_Q0 = 0,
     NH_SMALL_S0 = 3,
     NH_SMALL_S1,
     NH_SMALL_WARPS,

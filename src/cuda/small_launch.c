@@ -84,14 +84,17 @@ static int64_t stages_bytes(const struct nh_problem *problem,
             value = nh_small_row_bytes(problem, problem->dim_v);
     int64_t stages = nh_max(1, launch->stages), halos = launch->shape.slots ? 1 : stages;
     int64_t halo = aligned_bytes(launch, columns * key) + aligned_bytes(launch, columns * value);
+    int32_t box[NH_AXES];
+    int64_t statistics = aligned_bytes(launch, nh_max(1, launch->shape.slots) * STATISTICS_BYTES *
+                                                   nh_small_statistics_box(&launch->shape, box));
+    if (launch->turns)
+        return columns * nh_max(key, value) +
+               (launch->kernel == NH_SMALL_BACKWARD_KEY ? statistics : 0);
     if (launch->kernel == NH_SMALL_FORWARD)
         return halos * halo + stages * aligned_bytes(launch, rows * nh_max(key, value));
-    int32_t box[NH_AXES];
     int64_t item = aligned_bytes(launch, rows * key) + aligned_bytes(launch, rows * value);
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY) item += aligned_bytes(launch, rows * value);
-    if (launch->kernel == NH_SMALL_BACKWARD_KEY)
-        halo += aligned_bytes(launch, nh_max(1, launch->shape.slots) * STATISTICS_BYTES *
-                                          nh_small_statistics_box(&launch->shape, box));
+    if (launch->kernel == NH_SMALL_BACKWARD_KEY) halo += statistics;
     return halos * halo + stages * item;
 }
 
@@ -139,7 +142,10 @@ static int64_t registers_of(const struct nh_problem *problem,
     int64_t keys = nh_small_steps(problem, problem->dim),
             values = nh_small_steps(problem, problem->dim_v);
     int64_t rows = split_row(keys), rows2 = split_row(values);
-    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32, forward = launch->kernel == NH_SMALL_FORWARD;
+    /* a row as it lies, or sums, and scores of all columns */
+    if (launch->turns)
+        return 4 * nh_max(keys, values) + (forward ? 4 : 8) * launch->shape.blocks + 44;
     switch (launch->kernel) {
     case NH_SMALL_FORWARD: return f32 ? rows + 4 * values + 80 : 4 * keys + 8 * values + 48;
     case NH_SMALL_BACKWARD_QUERY:
@@ -172,7 +178,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 
 /* ---- time ---- */
 
-/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 230. */
+/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 300. */
 
 /* Subtiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
 static double subtiles_of_item(const struct nh_small_launch *launch, double absent) {
@@ -185,30 +191,69 @@ static double filled_by(double warps, double most, double half) {
     return most * warps / (warps + half);
 }
 
-/* Instructions of a warp for one subtile where threads copy: products with their loads, then masks and exponentials.
- * In f32 elements are split, and rows for each product anew. */
+/* Of a kernel where threads copy: instructions of a warp for each step of a block's products with their loads, for
+ * each of its rows' where those are split anew, for a block's masks and exponentials, for a subtile, and for 32 copies;
+ * the share of the issue slots that warps fill at most. */
+struct threads_cost {
+    double step, row_step, block, subtile, copy, filled_most;
+};
+
+static const struct threads_cost threads_costs16[] = {
+    [NH_SMALL_FORWARD] = {2, 0, 5.3, 160, 5.4, 0.225},
+    [NH_SMALL_BACKWARD_QUERY] = {2, 0, 0, 160, 5.4, 0.143},
+    [NH_SMALL_BACKWARD_KEY] = {2, 0, 5.7, 160, 5.4, 0.233},
+};
+static const struct threads_cost threads_costs32[] = {
+    [NH_SMALL_FORWARD] = {5.45, 10.5, 5.3, 160, 5.4, 0.26},
+    [NH_SMALL_BACKWARD_QUERY] = {5.45, 10.5, 0, 160, 5.4, 0.4},
+    [NH_SMALL_BACKWARD_KEY] = {5.45, 10.5, 5.7, 160, 5.4, 0.4},
+};
+/* Fitted to 51 timings of ten problems. */
+static const struct threads_cost turns_costs[] = {
+    [NH_SMALL_FORWARD] = {6.39, 7.63, 5.3, 160, 5.03, 0.362},
+    [NH_SMALL_BACKWARD_QUERY] = {6.39, 7.63, 5.3, 160, 5.03, 0.45},
+    [NH_SMALL_BACKWARD_KEY] = {6.39, 7.63, 5.3, 160, 5.03, 0.22},
+};
+
+static const struct threads_cost *threads_cost_of(const struct nh_problem *problem,
+                                                  const struct nh_small_launch *launch) {
+    const struct threads_cost *of_type =
+        problem->dtype == NHOOD_DTYPE_F32 ? threads_costs32 : threads_costs16;
+    return (launch->turns ? turns_costs : of_type) + launch->kernel;
+}
+
+/* Warps that fill half of what can be filled; clocks of an item that has the multiprocessor to itself, by kernel, and of
+ * an instruction then; what a scheduler with fewer of a block's warps than others waits for these, as a power of their
+ * ratio. */
+struct threads_model {
+    double filled_half, alone_item[3], alone_instruction, waits;
+};
+
+static const struct threads_model *threads_model_of(const struct nh_problem *problem,
+                                                    const struct nh_small_launch *launch) {
+    static const struct threads_model model16 = {2.8, {1640, 1640, 1640}, 12.9, 0},
+                                      model32 = {4.38, {1640, 1640, 1640}, 12.9, 0},
+                                      in_turns = {3.82, {2990, 4500, 6700}, 7.88, 0.39};
+    if (launch->turns) return &in_turns;
+    return problem->dtype == NHOOD_DTYPE_F32 ? &model32 : &model16;
+}
+
 static double subtile_instructions(const struct nh_problem *problem,
                                    const struct nh_small_launch *launch) {
-    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
-    const double step = f32 ? 5.45 : 2, row_step = f32 ? 10.5 : 0;
+    const struct threads_cost *cost = threads_cost_of(problem, launch);
     double keys = (double)nh_small_steps(problem, problem->dim),
            values = (double)nh_small_steps(problem, problem->dim_v);
-    double bias = problem->has_bias ? 8 : 0, steps, block;
-    switch (launch->kernel) {
-    case NH_SMALL_FORWARD:
-        steps = keys + values;
-        block = launch->shape.dense ? 2 : 5.3;
-        break;
-    case NH_SMALL_BACKWARD_QUERY:
-        steps = 2 * keys + values;
-        block = 0;
-        /* entries of the table, gathered over 16 rows */
-        bias += (double)problem->bias_count * (problem->has_bias ? 1.3 : 0) /
-                (double)launch->shape.blocks;
-        break;
-    default: steps = 2 * (keys + values); block = 5.7;
-    }
-    return (double)launch->shape.blocks * (step * steps + block + bias) + row_step * steps + 160;
+    bool forward = launch->kernel == NH_SMALL_FORWARD;
+    double steps = forward                                     ? keys + values
+                   : launch->kernel == NH_SMALL_BACKWARD_QUERY ? 2 * keys + values
+                                                               : 2 * (keys + values);
+    double bias = problem->has_bias ? 8 : 0;
+    /* entries of the table, gathered over 16 rows */
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
+        bias += 1.3 * (double)problem->bias_count / (double)launch->shape.blocks;
+    double block = forward && launch->shape.dense ? 2 : cost->block;
+    return (double)launch->shape.blocks * (cost->step * steps + block + bias) +
+           cost->row_step * steps + cost->subtile;
 }
 
 /* What an item copies to shared memory. */
@@ -221,7 +266,10 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_small
     case NH_SMALL_FORWARD: return size * (halo * dims + rows * (double)problem->dim);
     case NH_SMALL_BACKWARD_QUERY:
         return size * (halo * dims + rows * (dims + (double)problem->dim_v));
-    default: return share * halo * (size * dims + 16) + size * rows * dims;
+    default:
+        /* in turns, queries come twice */
+        return share * halo * (size * (dims + (launch->turns ? (double)problem->dim : 0)) + 16) +
+               size * rows * dims;
     }
 }
 
@@ -297,35 +345,38 @@ double nh_small_launch_overhead_ns(const struct nh_small_launch *launch) {
     return (launch->stages ? boxes : threads_copy)[launch->kernel];
 }
 
+/* The same where threads copy: of issue slots and bytes from the L2 what is scarcer, and what few blocks do not hide
+ * of the other; or the way of items that have the multiprocessor to themselves. */
+static double threads_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
+                             double items, double residents, double share) {
+    const double l2_bytes_per_clock = 30.4, absent = 0.57;
+    const double exposed_least = 0.09, exposed_alone = 0.47;
+    const struct threads_cost *cost = threads_cost_of(problem, launch);
+    const struct threads_model *model = threads_model_of(problem, launch);
+    double subtile = subtile_instructions(problem, launch);
+    double bytes = items * item_bytes(problem, launch);
+    double subtiles = share * items * subtiles_of_item(launch, absent);
+    double instructions = subtiles * subtile + bytes / (16 * 32) * cost->copy;
+    double filled = filled_by(residents * launch->warps, cost->filled_most, model->filled_half);
+    double uneven = (double)(nh_ceil_div(launch->warps, 4) * 4) / launch->warps;
+    double issue = instructions / 4 / filled * pow(uneven, model->waits);
+    double copy = bytes / l2_bytes_per_clock;
+    double exposed = exposed_least + exposed_alone / residents;
+    double clocks = fmax(issue, copy) + exposed * fmin(issue, copy);
+    double turns = share * (double)nh_ceil_div(launch->shape.item_rows / 16, launch->warps);
+    double alone = ceil(items / residents) *
+                   (model->alone_item[launch->kernel] + turns * subtile * model->alone_instruction);
+    return fmax(clocks, alone);
+}
+
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
-    /* Instructions of a warp per 32 copies; what few blocks do not hide of their copies; clocks of an item that has the
-     * multiprocessor to itself, and of an instruction then. */
-    const double l2_bytes_per_clock = 30.4, per_copy = 5.4, absent = 0.57;
-    static const double filled16[] = {0.225, 0.143, 0.233}, filled32[] = {0.26, 0.4, 0.4};
-    const double *filled_most = problem->dtype == NHOOD_DTYPE_F32 ? filled32 : filled16;
-    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 4.38 : 2.8;
-    const double exposed_least = 0.09, exposed_alone = 0.47;
-    const double alone_item = 1640, alone_instruction = 12.9;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    double items = launch->shape.items / share;
+    double items = copies * launch->shape.items / share;
     double residents = (double)nh_small_residents(problem, device, launch);
     if (residents <= 0) return INFINITY;
-    if (launch->stages)
-        return nh_cuda_clocks_ns(device,
-                                 boxes_clocks(problem, launch, copies * items, residents, share));
-    double subtile = subtile_instructions(problem, launch);
-    double bytes = items * item_bytes(problem, launch);
-    double subtiles = launch->shape.items * subtiles_of_item(launch, absent);
-    double instructions = subtiles * subtile + bytes / (16 * 32) * per_copy;
-    double filled = filled_by(residents * launch->warps, filled_most[launch->kernel], filled_half);
-    double issue = instructions / 4 / filled, copy = bytes / l2_bytes_per_clock;
-    double exposed = exposed_least + exposed_alone / residents;
-    double waves = copies * items / residents;
-    double clocks = copies * (fmax(issue, copy) + exposed * fmin(issue, copy));
-    double turns = share * (double)nh_ceil_div(launch->shape.item_rows / 16, launch->warps);
-    double alone = ceil(waves) * (alone_item + turns * subtile * alone_instruction);
-    return nh_cuda_clocks_ns(device, fmax(clocks, alone));
+    return nh_cuda_clocks_ns(device, (launch->stages ? boxes_clocks : threads_clocks)(
+                                         problem, launch, items, residents, share));
 }

@@ -12,6 +12,8 @@ struct nh_small_launch {
     int32_t warps;
     /* of the copy engine; 0: threads copy */
     int32_t stages;
+    /* threads copy keys and values to the same place, one after the other */
+    bool turns;
     /* items whose part of a halo that rolls may be in use, at the ends of chains one less; else as many as stages */
     int32_t held;
     struct nh_small_shape shape;

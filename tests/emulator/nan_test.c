@@ -154,38 +154,48 @@ static void nan_stays_outside(nhood_context *context, const char *solver, const 
     free_tensors(&dirty);
 }
 
-/* Wisdom by which cuda.fused90 makes rows again by a launch of their own, as it does where a call takes long. */
-static void prefer_launch(nhood_context *context, const char *text) {
-    nhood_plan_options options = {.struct_size = sizeof options, .solver = "cuda.fused90"};
+/* Wisdom by which a solver takes a problem with another value of a knob. The last such wisdom counts. */
+static void prefer(nhood_context *context, const char *solver, const char *text, const char *knob,
+                   int value) {
+    static int ns = 1000;
+    nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
     nhood_device_info device = {.struct_size = sizeof device};
     nhood_problem problem;
     nhood_plan *plan = NULL;
-    char wisdom[1000], knobs[300] = "";
+    char wisdom[1000], knobs[300] = "", wanted[100];
     CHECK(!nhood_problem_parse(text, &problem) &&
               !nhood_device_query(context, CUDA_DEVICE, &device) &&
               !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
           "%s", nhood_last_error());
-    const char *described = plan ? strstr(nhood_plan_description(plan), "qx=") : NULL;
-    if (described) sscanf(described, "%299[^ ]", knobs);
-    char *again = strstr(knobs, "again=0");
-    CHECK(again, "%s: %s: no such config", text, knobs);
+    const char *described = plan ? strstr(nhood_plan_description(plan), solver) : NULL;
+    if (described) sscanf(described + strlen(solver) + 1, "%299[^ ]", knobs);
+    char *place = strstr(knobs, knob);
+    CHECK(place, "%s: %s: no %s", text, knobs, knob);
     nhood_plan_release(plan);
-    if (!again) return;
-    memcpy(again, "again=1", sizeof "again=1");
+    if (!place) return;
+    const char *rest = place + strlen(knob);
+    rest += strspn(rest, "-0123456789");
     for (char *c = device.description; *c; c++)
         if (*c == ' ') *c = '_';
-    snprintf(wisdom, sizeof wisdom, "nhood-wisdom 1\n%s %s cuda.fused90 %s 1000 7\n",
-             device.description, text, knobs);
+    snprintf(wanted, sizeof wanted, "%s%d,", knob, value);
+    /* after the last knob, too, there is a comma */
+    snprintf(wisdom, sizeof wisdom, "nhood-wisdom 1\n%s %s %s %.*s%s%s", device.description, text,
+             solver, (int)(place - knobs), knobs, wanted, *rest ? rest + 1 : "");
+    snprintf(strrchr(wisdom, ','), 20, " %d 7\n", ns--);
     CHECK(!nhood_wisdom_import(context, wisdom, NULL), "%s", nhood_last_error());
     CHECK(!nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan), "%s",
           nhood_last_error());
-    CHECK(strstr(nhood_plan_description(plan), "again=1"), "%s", nhood_plan_description(plan));
+    CHECK(strstr(nhood_plan_description(plan), wanted), "%s: %s", wanted,
+          nhood_plan_description(plan));
     nhood_plan_release(plan);
 }
 
 int main(void) {
     static const char *const long_calls[] = {"fwd:bf16:b1h1d32:70:w9:rpb",
                                              "fwd:bf16:b1h1d32:60:w8:c1"};
+    /* tensors of columns lie side by side in shared memory, and take turns there */
+    static const char *const in_turns[] = {"fwd:f32:b1h1d128:70:w9:rpb", "fwd:f32:b1h1d64:60:w8:c1",
+                                           "bwd:f32:b1h1d128:70:w9", "bwd:f32:b1h1d64:60:w8:c1"};
     static const char *const forward[] = {"cuda.small",   "cuda.short",   "cuda.short90",
                                           "cuda.fused80", "cuda.fused90", "cuda.gemm",
                                           "cuda.naive"};
@@ -232,8 +242,16 @@ int main(void) {
     for (int of_key = 0; of_key < 2; of_key++)
         nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:96:w60", of_key, 29);
     for (size_t i = 0; i < sizeof long_calls / sizeof *long_calls; i++) {
-        prefer_launch(context, long_calls[i]);
+        prefer(context, "cuda.fused90", long_calls[i], ",again=", 1);
         nan_stays_outside(context, "cuda.fused90", long_calls[i], true, 29);
+    }
+    for (size_t i = 0; i < 2 * (sizeof in_turns / sizeof *in_turns); i++) {
+        const char *text = in_turns[i / 2];
+        const bool is_backward = text[0] == 'b';
+        prefer(context, "cuda.small", text, ",stages=", i % 2 ? -1 : 0);
+        if (is_backward) prefer(context, "cuda.small", text, ",key_stages=", i % 2 ? -1 : 0);
+        for (int of_key = !is_backward; of_key < 2; of_key++)
+            nan_stays_outside(context, "cuda.small", text, of_key, 29);
     }
     nhood_context_destroy(context);
     return test_result();

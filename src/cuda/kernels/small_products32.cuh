@@ -16,12 +16,16 @@ NH_DEVICE void nh_pace(int pair) {
     if (NH_DIM > NH_WIDEST_KEPT && pair) __syncwarp();
 }
 
-template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, const char *halo, int first) {
-    const int lane = (int)(nh_thread_again() % 32);
+/* unit: of each 8, the lane's. */
+template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, const char *halo, int first, int unit) {
+    const int t = (int)(nh_thread_again() % 4);
 #pragma unroll
     for (int i = 0; i < 2; i++)
         across.start[i] = nh_shared_address(halo) + first * nh_row_bytes(WIDTH) +
-                          ((lane / 4 ^ nh_swizzle(WIDTH, first + lane % 4 * 2 + i)) << 4);
+                          ((unit ^ nh_swizzle(WIDTH, first + 2 * t + i)) << 4);
+}
+template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, const char *halo, int first) {
+    nh_across_start(across, halo, first, (int)(nh_thread_again() % 32) / 4);
 }
 
 /* Of what has been packed the two weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight

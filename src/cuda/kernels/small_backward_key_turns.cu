@@ -1,0 +1,159 @@
+/* dK and dV of small windows in f32, whose rows of wide heads fill shared memory: an item's queries, gradients of their
+ * outputs, and its queries again. See small_turns.cuh and small_backward_key.cu. */
+#define NH_INVERSE 1
+#define NH_BIAS_STARTS 1
+#include "overlap.cuh"
+#include "small_copy_statistics.cuh"
+#include "small_exact_gradient.cuh"
+#include "small_turns.cuh"
+
+struct nh_shared {
+    alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
+    uint4 statistics[NH_STATISTICS];
+    nh_scene scene[2];
+    nh_tables tables;
+    nh_penalties penalties;
+    nh_kinds kinds;
+};
+static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
+
+/* What scores and gradients of weights begin with: shifts by LSE, penalties and biases; -deltas. */
+NH_DEVICE void nh_begin(nh_scores &scores, nh_scores &d_weights, const nh_cuda_args &args, const nh_shared &shared,
+                        const nh_scene &scene, int subtile) {
+    const nh_tables &tables = shared.tables;
+    const unsigned statistics = nh_shared_address(shared.statistics + nh_box_statistics(scene.sight, subtile));
+    const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
+    const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
+    const float *table = scene.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
+    nh_clear(scores);
+    nh_clear(d_weights);
+#pragma unroll
+    for (int p = 0; p < NH_PAIRS; p++) {
+        unsigned query[2];
+        if (NH_BIAS_COUNT) {
+            float bias[2][4];
+            nh_bias_pair(bias, tables.columns, table, 16 * p);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                scores[2 * p + i / 4][i % 4] = bias[i / 4][i % 4];
+        }
+        nh_statistics_load(query, statistics + tables.columns.statistics[0][16 * p + (int)(threadIdx.x % 16)]);
+        const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * p] : uint2{0u, 0u};
+#pragma unroll
+        for (int block = 0; block < 2; block++) {
+            if (NH_PENALTY == 3) {
+                nh_add_shifts_and_penalties(scores[2 * p + block], query[block], own_places,
+                                            block ? hiding.y : hiding.x);
+            } else {
+                nh_add_shifts(scores[2 * p + block], query[block]);
+            }
+            nh_add_deltas(d_weights[2 * p + block], query[block]);
+        }
+    }
+    if (NH_PENALTY && NH_PENALTY != 3) nh_penalize_all(scores, scene, shared.penalties, subtile);
+}
+
+NH_DEVICE void nh_weigh(nh_scores &scores, const nh_scene &scene, float scale, int subtile) {
+    unsigned seen[2];
+    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
+#pragma unroll
+    for (int b = 0; b < NH_BLOCKS; b++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const bool visible = NH_PENALTY || seen[i / 2] >> (2 * b + i % 2) & 1;
+            scores[b][i] = visible ? nh_exp2(scores[b][i] * scale) : 0.f;
+        }
+}
+
+/* Sums of the columns that lie in shared memory, times a factor, to memory if they are asked for; notes which of rows
+ * g and g + 8 are spoilt. */
+template <int WIDTH>
+NH_DEVICE void nh_sum_and_store(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables, int slot,
+                                int subtile, const nh_scores &weights, const char *columns, float factor,
+                                bool (&spoilt)[2]) {
+    float sums[WIDTH / 8][4];
+    nh_clear(sums);
+    nh_add_all<WIDTH>(sums, weights, scene, tables, columns, subtile);
+    spoilt[0] |= nh_spoilt(sums, 0);
+    spoilt[1] |= nh_spoilt(sums, 1);
+    if (args.tensor[slot].data) nh_store_own(args, scene.item, slot, subtile, sums, make_float2(factor, factor));
+}
+
+/* Both gradients of the rows of which one is spoilt; those of keys are in memory but for that. */
+NH_DEVICE void nh_again(const nh_cuda_args &args, const nh_item &item, int subtile, const bool (&spoilt)[2]) {
+    if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
+    __syncwarp();
+    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
+        elem *d_key = (elem *)args.tensor[NH_D_K].data, *d_value = (elem *)args.tensor[NH_D_V].data;
+        if (d_key) d_key += nh_row_offset(item, NH_D_K, subtile, row);
+        if (d_value) d_value += nh_row_offset(item, NH_D_V, subtile, row);
+        nh_exact_gradient(
+            args, item, subtile, row, make_float2(0.f, 0.f), [=](int, int i, elem x) { if (d_key) d_key[i] = x; },
+            [=](int, int i, elem x) { if (d_value) d_value[i] = x; });
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    small_backward_key_turns(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(1024) char nh_shared_memory[];
+    nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    const nh_tables &tables = shared.tables;
+    const int warp = (int)(threadIdx.x / 32);
+    int turn = 0;
+    if (NH_PENALTY == 3) {
+        nh_kinds_fill(args, shared.kinds);
+    } else if (NH_PENALTY) {
+        nh_penalties_fill(shared.penalties);
+    }
+    nh_tables_start(args, shared.tables, shared.scene);
+    nh_wait_for_launches();
+    __syncthreads();
+    if (warp == 0) nh_item_locate(args, tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    __syncthreads();
+    nh_copy_halo<NH_DIM>(args, shared.scene[0].item, NH_Q, 0, shared.halo);
+    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+        nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
+        const nh_item &item = scene.item;
+        const bool exists = nh_subtile_exists(item, warp);
+        bool spoilt[2] = {false, false};
+        nh_scores weights, d_scores;
+        nh_own_rows<NH_DIM> keys;
+        nh_own_rows<NH_DIM_V> values;
+        nh_own_load(keys, args, item, NH_K, warp);
+        nh_copy_statistics(args, item, 0, shared.statistics);
+        nh_scene_fill(args, tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_copy_wait();
+        __syncthreads();
+        nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
+        if (exists) {
+            nh_note_subtile(args, item.number, warp);
+            nh_begin(weights, d_scores, args, shared, scene, warp);
+            nh_multiply_own(weights, keys, scene, tables, shared.halo, warp);
+        }
+        __syncthreads();
+        nh_copy_halo<NH_DIM_V>(args, item, NH_D_O, 0, shared.halo);
+        nh_own_load(values, args, item, NH_V, warp);
+        if (exists) nh_weigh(weights, scene, tables.scale, warp);
+        nh_copy_wait();
+        __syncthreads();
+        if (exists) {
+            nh_multiply_own(d_scores, values, scene, tables, shared.halo, warp);
+            nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_D_V, warp, weights, shared.halo, 1.f, spoilt);
+#pragma unroll
+            for (int i = 0; i < 4 * NH_BLOCKS; i++)
+                d_scores[i / 4][i % 4] *= weights[i / 4][i % 4];
+        }
+        __syncthreads();
+        nh_copy_halo<NH_DIM>(args, item, NH_Q, 0, shared.halo);
+        nh_copy_wait();
+        __syncthreads();
+        if (exists) {
+            nh_sum_and_store<NH_DIM>(args, scene, tables, NH_D_K, warp, d_scores, shared.halo, (float)args.scale,
+                                     spoilt);
+            nh_again(args, item, warp, spoilt);
+        }
+        __syncthreads();
+        if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM>(args, next.item, NH_Q, 0, shared.halo);
+    }
+}

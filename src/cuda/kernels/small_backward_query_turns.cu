@@ -1,0 +1,131 @@
+/* dQ of small windows in f32, whose rows of wide heads fill shared memory, and LSE and delta for the launch by keys: an
+ * item's values, then its keys. See small_turns.cuh and small_backward_query.cu. */
+#define NH_INVERSE 0
+#define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
+#include "overlap.cuh"
+#include "small_exact_gradient.cuh"
+#include "small_row_statistics.cuh"
+#include "small_turns.cuh"
+
+static_assert(NH_BIAS_COUNT == 0, "the bias's gradient is small_backward_query.cu's");
+
+struct nh_shared {
+    alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
+    nh_scene scene[2];
+    nh_tables tables;
+    nh_penalties penalties;
+};
+static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
+
+/* Of rows g and g + 8. */
+struct nh_row_terms {
+    float lse[2], delta[2]; /* -LSE in base 2 */
+};
+
+/* This lane's part of rowsum(dO * O). */
+NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows<NH_DIM_V> &a, const nh_own_rows<NH_DIM_V> &b) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        sum[half] = 0.f;
+#pragma unroll
+        for (int u = 0; u < NH_DIM_V / 16; u++) {
+            const uint4 x = a.unit[half][u], y = b.unit[half][u];
+            sum[half] = fmaf(__uint_as_float(x.x), __uint_as_float(y.x), sum[half]);
+            sum[half] = fmaf(__uint_as_float(x.y), __uint_as_float(y.y), sum[half]);
+            sum[half] = fmaf(__uint_as_float(x.z), __uint_as_float(y.z), sum[half]);
+            sum[half] = fmaf(__uint_as_float(x.w), __uint_as_float(y.w), sum[half]);
+        }
+    }
+}
+
+/* Scores become gradients of theirs. */
+NH_DEVICE void nh_score_gradients(nh_scores &scores, const nh_scores &d_weights, const nh_row_terms &terms,
+                                  const nh_scene &scene, float scale, int subtile) {
+    unsigned seen[2];
+    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
+#pragma unroll
+    for (int b = 0; b < NH_BLOCKS; b++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const bool visible = NH_PENALTY || seen[i / 2] >> (2 * b + i % 2) & 1;
+            const float weight = nh_exp2(fmaf(scores[b][i], scale, terms.lse[i / 2]));
+            scores[b][i] = visible ? weight * (d_weights[b][i] - terms.delta[i / 2]) : 0.f;
+        }
+}
+
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, int subtile, const nh_row_terms &terms,
+                         const float (&d_queries)[NH_SUMS][4]) {
+    if (!args.tensor[NH_D_Q].data) return;
+    const float scale = (float)args.scale;
+    nh_store_own(args, scene.item, NH_D_Q, subtile, d_queries, make_float2(scale, scale));
+    const bool spoilt[2] = {nh_spoilt(d_queries, 0), nh_spoilt(d_queries, 1)};
+    if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
+    __syncwarp();
+    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
+        const int holder = row % 8 * 4;
+        const float2 own = make_float2(__shfl_sync(~0u, row < 8 ? terms.lse[0] : terms.lse[1], holder),
+                                       __shfl_sync(~0u, row < 8 ? terms.delta[0] : terms.delta[1], holder));
+        elem *to = (elem *)args.tensor[NH_D_Q].data + nh_row_offset(scene.item, NH_D_Q, subtile, row);
+        nh_exact_gradient(
+            args, scene.item, subtile, row, own, [=](int, int i, elem x) { to[i] = x; }, [](int, int, elem) {});
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    small_backward_query_turns(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(1024) char nh_shared_memory[];
+    nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    const nh_tables &tables = shared.tables;
+    const int warp = (int)(threadIdx.x / 32);
+    int turn = 0;
+    nh_let_next_begin();
+    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    nh_tables_start(args, shared.tables, shared.scene);
+    __syncthreads();
+    if (warp == 0) nh_item_locate(args, tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    __syncthreads();
+    nh_copy_halo<NH_DIM_V>(args, shared.scene[0].item, NH_V, 0, shared.halo);
+    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+        nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
+        const bool exists = nh_subtile_exists(scene.item, warp);
+        nh_scores scores, d_weights;
+        nh_row_terms terms;
+        float d_queries[NH_SUMS][4];
+        nh_own_rows<NH_DIM_V> d_outputs, outputs;
+        nh_own_rows<NH_DIM> queries;
+        nh_own_load(d_outputs, args, scene.item, NH_D_O, warp);
+        nh_own_load(outputs, args, scene.item, NH_O, warp);
+        nh_dot_part(terms.delta, d_outputs, outputs);
+        nh_scene_fill(args, tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_copy_wait();
+        __syncthreads();
+        nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
+        if (exists) {
+            nh_note_subtile(args, scene.item.number, warp);
+            nh_clear(d_weights);
+            nh_multiply_own(d_weights, d_outputs, scene, tables, shared.halo, warp);
+        }
+        __syncthreads();
+        nh_copy_halo<NH_DIM>(args, scene.item, NH_K, 0, shared.halo);
+        if (exists) {
+            uint4 statistics[2];
+            nh_own_load(queries, args, scene.item, NH_Q, warp);
+            terms.delta[0] = nh_quad_sum(terms.delta[0]);
+            terms.delta[1] = nh_quad_sum(terms.delta[1]);
+            nh_row_statistics(args, scene, tables.shift, warp, terms.lse, terms.delta, statistics);
+            nh_clear(scores);
+            if (NH_PENALTY) nh_penalize_all(scores, scene, shared.penalties, warp);
+        }
+        nh_copy_wait();
+        __syncthreads();
+        if (exists) {
+            nh_multiply_own(scores, queries, scene, tables, shared.halo, warp);
+            nh_score_gradients(scores, d_weights, terms, scene, tables.scale, warp);
+            nh_clear(d_queries);
+            nh_add_all<NH_DIM>(d_queries, scores, scene, tables, shared.halo, warp);
+            nh_finish(args, scene, warp, terms, d_queries);
+        }
+        __syncthreads();
+        if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM_V>(args, next.item, NH_V, 0, shared.halo);
+    }
+}

@@ -1,0 +1,119 @@
+/* Forward of small windows in f32, whose rows of wide heads fill shared memory: an item's keys, then its values. See
+ * small_turns.cuh. */
+#define NH_INVERSE 0
+#include "small_exact.cuh"
+#include "small_state.cuh"
+#include "small_turns.cuh"
+
+struct nh_shared {
+    alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
+    nh_scene scene[2];
+    nh_tables tables;
+    nh_penalties penalties;
+};
+static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
+
+/* Scores times their scale and with their bias where there is one, minus infinity or less where a column is not seen;
+ * the largest of rows g and g + 8. */
+NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_cuda_args &args, const nh_scene &scene,
+                                const nh_tables &tables, int subtile) {
+    unsigned seen[2];
+    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
+    const float *table = scene.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
+    float bias[2][4];
+    top[0] = top[1] = NH_MINUS_INFINITY;
+#pragma unroll
+    for (int b = 0; b < NH_BLOCKS; b++) {
+        if (NH_BIAS_COUNT && b % 2 == 0) nh_bias_pair(bias, tables.columns, table, 8 * b);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float &score = scores[b][i];
+            if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[b % 2][i]);
+            if (!NH_PENALTY && !(seen[i / 2] >> (2 * b + i % 2) & 1)) score = NH_MINUS_INFINITY;
+            top[i / 2] = fmaxf(top[i / 2], score);
+        }
+    }
+    top[0] = nh_quad_max(top[0]);
+    top[1] = nh_quad_max(top[1]);
+}
+
+/* Scores become weights relative to the largest of their row. */
+NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_cuda_args &args, const nh_scene &scene,
+                        const nh_tables &tables, int subtile) {
+    const float scale = NH_BIAS_COUNT ? 1.f : tables.scale;
+    float top[2];
+    nh_finish_scores(scores, top, args, scene, tables, subtile);
+    state = {{top[0] * scale, top[1] * scale}, {0.f, 0.f}};
+#pragma unroll
+    for (int b = 0; b < NH_BLOCKS; b++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            scores[b][i] = nh_exp2(fmaf(scores[b][i], scale, -state.reference[i / 2]));
+            state.sum[i / 2] += scores[b][i];
+        }
+    state.sum[0] = nh_quad_sum(state.sum[0]);
+    state.sum[1] = nh_quad_sum(state.sum[1]);
+}
+
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, int subtile, const nh_state &state,
+                         const float (&output)[NH_SUMS_V][4]) {
+    float2 lse = nh_lse_of(state);
+    nh_store_own(args, scene.item, NH_O, subtile, output,
+                 make_float2(nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])));
+    if (__any_sync(~0u, nh_spoilt(output, 0) | nh_spoilt(output, 1))) {
+        __syncwarp();
+        const nh_item *item = &scene.item;
+        elem *to = (elem *)args.tensor[NH_O].data;
+        nh_exact_rows(args, scene, subtile, output, lse, [=](int row, int i, elem element) {
+            to[nh_row_offset(*item, NH_O, subtile, row) + i] = element;
+        });
+    }
+    nh_store_lse((float *)args.tensor[NH_LSE].data, scene.item, subtile, lse);
+}
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+    small_forward_turns(const __grid_constant__ nh_cuda_args args) {
+    extern __shared__ __align__(1024) char nh_shared_memory[];
+    nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    const nh_tables &tables = shared.tables;
+    const int warp = (int)(threadIdx.x / 32);
+    int turn = 0;
+    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    nh_tables_start(args, shared.tables, shared.scene);
+    __syncthreads();
+    if (warp == 0) nh_item_locate(args, tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    __syncthreads();
+    nh_copy_halo<NH_DIM>(args, shared.scene[0].item, NH_K, 0, shared.halo);
+    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+        nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
+        const bool exists = nh_subtile_exists(scene.item, warp);
+        nh_scores scores;
+        nh_state state;
+        float output[NH_SUMS_V][4];
+        nh_own_rows<NH_DIM> queries;
+        nh_own_load(queries, args, scene.item, NH_Q, warp);
+        nh_scene_fill(args, tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_copy_wait();
+        __syncthreads();
+        nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
+        if (exists) {
+            nh_note_subtile(args, scene.item.number, warp);
+            nh_clear(scores);
+            if (NH_PENALTY) nh_penalize_all(scores, scene, shared.penalties, warp);
+            nh_multiply_own(scores, queries, scene, tables, shared.halo, warp);
+        }
+        __syncthreads();
+        nh_copy_halo<NH_DIM_V>(args, scene.item, NH_V, 0, shared.halo);
+        if (exists) nh_weigh(scores, state, args, scene, tables, warp);
+        nh_copy_wait();
+        __syncthreads();
+        if (exists) {
+            nh_clear(output);
+            nh_add_all<NH_DIM_V>(output, scores, scene, tables, shared.halo, warp);
+            nh_finish(args, scene, warp, state, output);
+        }
+        __syncthreads();
+        if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM>(args, next.item, NH_K, 0, shared.halo);
+    }
+}
