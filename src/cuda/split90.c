@@ -16,7 +16,8 @@
 enum { QUERY_OWN = 0, QUERY_WALK = 3, KEY_OWN = 6, KEY_WALK = 9 };
 static const char *const knobs[] = {"qx", "qy", "qz", "kx", "ky", "kz", "ox",
                                     "oy", "oz", "wx", "wy", "wz", NULL};
-enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
+/* Void rows of keys cost more than they spare: see docs/kernels.md. */
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * WARPGROUPS };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
@@ -246,7 +247,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct both both[NH_BACKWARD90_KEPT * NH_BACKWARD90_KEPT];
     const size_t tile_bytes = 3 * sizeof(int32_t);
     int queries = nh_backward90_best(problem, device, false, 0, offer_queries, query),
-        keys = nh_backward90_best(problem, device, true, 0, offer_keys, key), count = 0;
+        keys = nh_backward90_best(problem, device, true, FULL_ROWS, offer_keys, key), count = 0;
     struct nh_backward90_spans extra = {0, 0};
     add_extra(problem, device->backend, &extra, NULL);
     for (int q = 0; q < queries; q++)
