@@ -92,11 +92,11 @@ static void tiled_destroy(struct nh_operation *operation) {
 /* Below this much work, waking threads costs more than it saves (tens of microseconds). */
 static const double alone_flops = 2e6;
 
-/* A round must keep every thread busy; beyond that, partial gradients should stay in the caches until they
+/* A round must keep every thread busy; beyond that, partial gradients should stay in the threads' caches until they
  * are added up. */
 static int64_t choose_round(const struct tiled *plan) {
     if (!plan->adds_up) return plan->units;
-    const int64_t room = INT64_C(1) << 20; /* bytes */
+    const int64_t room = (int64_t)plan->cpu->threads << 20; /* bytes */
     int64_t unit_bytes = plan->geometry.tiles * plan->partial_reals * (int64_t)plan->real_bytes;
     int64_t items = plan->cpu->threads == 1 ? 1 : 3 * plan->cpu->threads;
     int64_t busy = nh_ceil_div(items, plan->geometry.tiles);

@@ -104,10 +104,10 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
  * results must not depend on the number of threads. */
 enum { NOMINAL_THREADS = 4 };
 
-/* Vector operations per packed element. With three axes, queries along the slowest one lie planes apart, and rows
- * have to be gathered from as many places. */
-static double packing_operations(const struct nh_problem *problem, const struct nh_config *config) {
-    return problem->axis[0].length > 1 && config->value[NH_KNOB_LANE_AXIS] == 0 ? 0.42 : 0.32;
+/* Vector operations per packed element. Along another axis than the last, queries lie rows or planes apart, and have to be
+ * gathered from as many places. */
+static double packing_operations(const struct nh_config *config) {
+    return config->value[NH_KNOB_LANE_AXIS] < NH_AXES - 1 ? 0.42 : 0.32;
 }
 
 /* The threads' time over the tiles' when `items` are dealt out. Nobody knows the threads (see above): a geometric mean in which
@@ -152,8 +152,8 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
     double kept = shape.kept_keys * dims * real_bytes * (bwd ? 2 : 1);
     products *= 1 + 0.3 * shape.ragged_share;
-    products *= 1 + 0.1 * doublings(kept, 96);
-    packed *= packing_operations(problem, config) * (1 + 0.25 * doublings(kept, 40));
+    products *= 1 + 0.1 * doublings(kept, 96) + 0.5 * doublings(kept, 1024);
+    packed *= packing_operations(config) * (1 + 0.25 * doublings(kept, 40));
     double work = (products + 14 * scores + packed) / operations_per_ns;
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
 }

@@ -149,7 +149,9 @@ INLINE void ask_rows(const struct rows *rows, int32_t first, int32_t count) {
 /* Lane x: row(first + x) . in[x * width ..], whose rows are zero beyond their ends; 0 in lanes >= count. */
 INLINE vec dot_rows(const struct rows *rows, int32_t first, int32_t count, const real *in,
                     int64_t width) {
-    vec product[NH_LANES] = {{0}}, sum = {0};
+    vec product[NH_LANES], sum = {0};
+    for (int32_t x = count; x < VL; x++)
+        product[x] = (vec){0};
     for (int32_t x = 0; x < count; x++) {
         const char *row = row_at(rows, first + x);
         vec channels = {0};
