@@ -1,71 +1,39 @@
-/* cuda.fused90: the fused forward of sm_90 (kernels/fused90_forward.cu): what it takes, which tiles are worth trying,
- * and the boxes its copy engine moves. */
+/* cuda.fused90: the fused forward of sm_90 (kernels/fused90_forward.cu): what it takes, which tiles are worth trying, and
+ * how long it takes with them. */
 #include "abreast_count.h"
 #include "cuda_solvers.h"
 #include "fused90_cluster.h"
-#include "fused90_maps.h"
+#include "fused90_launch.h"
 #include "load.h"
-#include "spoilt.h"
 #include "walk_counts.h"
 
 #include <math.h>
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
-enum { MOST_DIM = 256 };
-enum { QX, QY, QZ, QH, KX, KY, KZ, ABREAST, WARPGROUPS, STACK, STAGES, ORDER, HOLD, AGAIN };
 static const char *const knobs[] = {"qx",     "qy",    "qz",      "qh",         "kx",
                                     "ky",     "kz",    "abreast", "warpgroups", "stack",
                                     "stages", "order", "hold",    "again",      NULL};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
-    return nh_fused90_refuse(
-        problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(EXTRA_K) | BIT(EXTRA_V), BIT(O), MOST_DIM);
+    return nh_fused90_refuse(problem, device,
+                             BIT(Q) | BIT(K) | BIT(V) | BIT(EXTRA_K) | BIT(EXTRA_V), BIT(O),
+                             NH_FUSED90_MOST_DIM);
 }
 
 /* ---- configs ---- */
-
-/* Of a key tile: of all boxes that it has abreast. */
-static int32_t keys_of(const int32_t *value) {
-    return value[KX] * value[KY] * value[KZ] * value[ABREAST];
-}
-
-static int64_t shared_bytes(const struct nh_problem *problem, const int32_t *value) {
-    int64_t keys = keys_of(value);
-    int64_t stage =
-        keys * (nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v));
-    if (problem->has_bias) stage += nh_fused90_bias_bytes(value + QX, value[QH], value + KX);
-    return 64 * value[WARPGROUPS] * nh_fused90_row_bytes(problem->dim) + value[STAGES] * stage +
-           1024 + 256;
-}
-
-/* Sums, scores, weights and held queries of one thread, of what setmaxnreg leaves it beside addresses and masks. */
-static bool registers_fit(const struct nh_problem *problem, const int32_t *value) {
-    int64_t keys = keys_of(value);
-    int64_t held = value[HOLD] ? problem->dim / 4 : 0;
-    return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
-}
 
 /* The tiles that blocks fetch, and those that warpgroups multiply. */
 struct walks {
     struct nh_tiling_count fetched, seen;
 };
 
-/* Of batch entries and heads that walk for themselves. */
-static double copies_of(const struct nh_problem *problem, const int32_t *value) {
-    return (double)(problem->batch * problem->heads / value[QH]);
-}
-
-static double extra_tiles(const struct nh_problem *problem, const int32_t *value) {
-    return (double)nh_ceil_div(problem->extra_tokens, keys_of(value));
-}
-
 /* What `tiles` of warpgroups, `fetched` tiles of blocks and `items` ask for. */
 static struct nh_cuda_load load_of(const struct nh_problem *problem,
                                    const struct nh_cuda_device *cuda, const int32_t *value,
                                    double tiles, double masked, double fetched, double items) {
-    double keys = keys_of(value);
+    double keys = nh_fused90_keys(value);
     double dims = (double)(problem->dim + problem->dim_v);
     return (struct nh_cuda_load){
         .tiles = tiles,
@@ -139,19 +107,6 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     };
 }
 
-/* Blocks that share an item. Boxes of a bias are laid down for whole walks, lines abreast walked as a whole. */
-static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t *value, const struct nh_tiling_count *fetched) {
-    int64_t keys = keys_of(value), rows = 64 * value[WARPGROUPS];
-    int64_t row = nh_fused90_row_bytes(problem->dim), row_v = nh_fused90_row_bytes(problem->dim_v);
-    if (problem->has_bias || value[ABREAST] > 1 ||
-        nh_fused90_sums_bytes(rows, problem->dim_v) >
-            rows * row + value[STAGES] * keys * (row + row_v))
-        return 1;
-    return nh_fused90_cluster(cuda->multiprocessors, copies_of(problem, value) * fetched->items,
-                              fetched->visited / fetched->items + extra_tiles(problem, value));
-}
-
 /* Blocks of a cluster share the tiles of an item, and are items of their own. Warpgroups multiply, masked, what they
  * would pass over on their own. */
 static struct walks walks_of_blocks(const struct walks *walks, double warpgroups, double cluster) {
@@ -169,7 +124,8 @@ static struct walks walks_of_blocks(const struct walks *walks, double warpgroups
 static double scale_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        const int32_t *value, double items) {
     const double waiting = 0.935;
-    double copies = copies_of(problem, value), rounds = copies * items / cuda->multiprocessors;
+    double copies = nh_fused90_copies(problem, value),
+           rounds = copies * items / cuda->multiprocessors;
     return copies * (1 + waiting * (ceil(rounds) / rounds - 1));
 }
 
@@ -217,16 +173,17 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     const struct walks of_items = walks_of(problem, value);
-    int32_t cluster = cluster_of(problem, cuda, value, &of_items.fetched);
+    int32_t cluster = nh_fused90_cluster_of(problem, cuda, value, &of_items.fetched);
     const struct walks walks = walks_of_blocks(&of_items, value[WARPGROUPS], cluster);
     const struct prices prices = prices_of(problem, cuda, value);
     double blocks = walks.seen.items, items = of_items.seen.items;
-    double extra = extra_tiles(problem, value);
+    double extra = nh_fused90_extra_tiles(problem, value);
     double memory_ns = nh_cuda_memory_ns(problem, cuda);
     double busy = scale_of(problem, cuda, value, blocks) *
                   busy_ns(problem, value, &prices, &walks, extra, cluster);
     if (count) {
-        double copies = copies_of(problem, value), tiles = value[WARPGROUPS] * extra * items;
+        double copies = nh_fused90_copies(problem, value),
+               tiles = value[WARPGROUPS] * extra * items;
         const struct nh_cuda_load load =
             load_of(problem, cuda, value, copies * (walks.seen.visited + tiles),
                     copies * walks.seen.partial, copies * (walks.fetched.visited + extra * items),
@@ -308,9 +265,9 @@ struct search {
 
 static int32_t stages_of(const struct search *search, int32_t *value) {
     const struct nh_cuda_device *cuda = search->device->backend;
-    if (!registers_fit(search->problem, value)) return 0;
+    if (!nh_fused90_registers_fit(search->problem, value)) return 0;
     for (value[STAGES] = MOST_STAGES; value[STAGES] > 1; value[STAGES]--)
-        if (shared_bytes(search->problem, value) <= cuda->shared_bytes_per_block)
+        if (nh_fused90_shared_bytes(search->problem, value) <= cuda->shared_bytes_per_block)
             return value[STAGES];
     return 0;
 }
@@ -338,7 +295,7 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
             key->stages[of][value[HOLD]] = stages_of(search, value);
     }
     key->shape = shape;
-    key->extra = extra_tiles(problem, value);
+    key->extra = nh_fused90_extra_tiles(problem, value);
     search->keys++;
 }
 
@@ -354,7 +311,7 @@ static void try_pair(struct search *search, const struct nh_config *tried,
     const struct nh_problem *problem = search->problem;
     const struct nh_cuda_device *cuda = search->device->backend;
     const int32_t *value = tried->value;
-    int32_t cluster = cluster_of(problem, cuda, value, &of_items->fetched);
+    int32_t cluster = nh_fused90_cluster_of(problem, cuda, value, &of_items->fetched);
     const struct walks walks = walks_of_blocks(of_items, value[WARPGROUPS], cluster);
     const struct prices prices =
         problem->has_bias ? prices_of(problem, cuda, value) : key->prices[value[WARPGROUPS] - 2];
@@ -442,64 +399,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t words) {
-    struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_spoilt_bind(&step, words);
-    return nh_spoilt_add_again(operation, problem, &step, "fused90_again.cu", MOST_DIM / 8);
-}
-
-static nhood_status add_forward(struct nh_cuda_operation *operation,
-                                const struct nh_problem *problem, const int32_t *value,
-                                size_t words) {
-    int64_t keys = keys_of(value);
-    struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
-    struct nh_cuda_step step;
-    nh_fused90_define(&spec, problem, value + QX, value + KX, value[ABREAST], value[WARPGROUPS],
-                      value[STAGES]);
-    int32_t slab[3];
-    nh_kernel_define(&spec, "NH_OWN_HEADS", value[QH]);
-    nh_kernel_define(&spec, "NH_STACK", value[STACK]);
-    nh_kernel_define(&spec, "NH_HOLD", value[HOLD]);
-    nh_kernel_define(&spec, "NH_AGAIN", value[AGAIN]);
-    nh_cuda_step_init(&step, problem);
-    if (value[AGAIN]) nh_spoilt_bind(&step, words);
-    nhood_status status =
-        nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.args.tiling);
-    if (status) return status;
-    step.args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
-    step.threads = 128 * (value[WARPGROUPS] + 1);
-    step.grid[0] = nh_min(step.args.tiling.items, operation->device->multiprocessors);
-    const struct nh_tiling_count fetched = nh_tiling_count(problem, value + QX, value + KX);
-    nh_fused90_share(&step, &spec, cluster_of(problem, operation->device, value, &fetched));
-    step.shared_bytes = shared_bytes(problem, value);
-    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
-    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_Q, slab, value[QH]);
-    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_K, value + KX, 1);
-    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_V, value + KX, 1);
-    if (problem->extra_tokens) {
-        step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, keys);
-        step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, keys);
-    }
-    nh_fused90_add_twins(&step, problem);
-    return nh_cuda_step_add(operation, &step, &spec);
-}
-
-static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              const struct nh_config *config) {
-    const int32_t *value = config->value;
-    if (!value[AGAIN]) return add_forward(operation, problem, value, 0);
-    size_t words = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
-    nhood_status status = nh_spoilt_add_clear(operation, problem, words);
-    if (!status) status = add_forward(operation, problem, value, words);
-    if (!status) status = add_again(operation, problem, words);
-    return status;
-}
-
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, add_steps, operation);
+    return nh_cuda_build(problem, device, config, nh_fused90_add_steps, operation);
 }
 
 const struct nh_solver nh_solver_cuda_fused90 = {"cuda.fused90", NHOOD_DEVICE_CUDA, knobs, refuse,
