@@ -205,13 +205,13 @@ static const struct threads_cost threads_costs16[] = {
 };
 static const struct threads_cost threads_costs32[] = {
     [NH_SMALL_FORWARD] = {5.45, 10.5, 5.3, 160, 5.4, 0.26},
-    [NH_SMALL_BACKWARD_QUERY] = {5.45, 10.5, 0, 160, 5.4, 0.4},
-    [NH_SMALL_BACKWARD_KEY] = {5.45, 10.5, 5.7, 160, 5.4, 0.4},
+    [NH_SMALL_BACKWARD_QUERY] = {5.45, 10.5, 0, 160, 5.4, 0.44},
+    [NH_SMALL_BACKWARD_KEY] = {5.45, 10.5, 5.7, 160, 5.4, 0.33},
 };
-/* Fitted to 51 timings of ten problems. */
+/* Fitted to 61 timings of eleven problems. */
 static const struct threads_cost turns_costs[] = {
     [NH_SMALL_FORWARD] = {6.39, 7.63, 5.3, 160, 5.03, 0.362},
-    [NH_SMALL_BACKWARD_QUERY] = {6.39, 7.63, 5.3, 160, 5.03, 0.45},
+    [NH_SMALL_BACKWARD_QUERY] = {6.39, 7.63, 5.3, 160, 5.03, 0.5},
     [NH_SMALL_BACKWARD_KEY] = {6.39, 7.63, 5.3, 160, 5.03, 0.22},
 };
 
@@ -222,20 +222,24 @@ static const struct threads_cost *threads_cost_of(const struct nh_problem *probl
     return (launch->turns ? turns_costs : of_type) + launch->kernel;
 }
 
-/* Warps that fill half of what can be filled; clocks of an item that has the multiprocessor to itself, by kernel, and of
- * an instruction then; what a scheduler with fewer of a block's warps than others waits for these, as a power of their
- * ratio. */
+/* Warps that fill half of what can be filled; the share of what is not scarce that blocks do not hide, at least and as far
+ * as a block is alone; clocks of an item that has the multiprocessor to itself, by kernel, and of an instruction then;
+ * what a scheduler with fewer of a block's warps than others waits for these, as a power of their ratio. */
 struct threads_model {
-    double filled_half, alone_item[3], alone_instruction, waits;
+    double filled_half, exposed_least, exposed_alone, alone_item[3], alone_instruction, waits;
 };
 
 static const struct threads_model *threads_model_of(const struct nh_problem *problem,
                                                     const struct nh_small_launch *launch) {
-    static const struct threads_model model16 = {2.8, {1640, 1640, 1640}, 12.9, 0},
-                                      model32 = {4.38, {1640, 1640, 1640}, 12.9, 0},
-                                      in_turns = {3.82, {2990, 4500, 6700}, 7.88, 0.39};
+    static const struct threads_model model16 = {2.8, 0.09, 0.47, {1640, 1640, 1640}, 12.9, 0},
+                                      forward32 = {4.38, 0.09, 0.47, {1640}, 12.9, 0},
+                                      backward32 = {4.38, 0.02,
+                                                    1.1,  {[NH_SMALL_BACKWARD_QUERY] = 3500, 5500},
+                                                    12.9, 0.5},
+                                      in_turns = {3.82, 0.09, 0.47, {2990, 7000, 10000}, 9, 0.39};
     if (launch->turns) return &in_turns;
-    return problem->dtype == NHOOD_DTYPE_F32 ? &model32 : &model16;
+    if (problem->dtype != NHOOD_DTYPE_F32) return &model16;
+    return launch->kernel == NH_SMALL_FORWARD ? &forward32 : &backward32;
 }
 
 static double subtile_instructions(const struct nh_problem *problem,
@@ -350,7 +354,6 @@ double nh_small_launch_overhead_ns(const struct nh_small_launch *launch) {
 static double threads_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                              double items, double residents, double share) {
     const double l2_bytes_per_clock = 30.4, absent = 0.57;
-    const double exposed_least = 0.09, exposed_alone = 0.47;
     const struct threads_cost *cost = threads_cost_of(problem, launch);
     const struct threads_model *model = threads_model_of(problem, launch);
     double subtile = subtile_instructions(problem, launch);
@@ -361,7 +364,7 @@ static double threads_clocks(const struct nh_problem *problem, const struct nh_s
     double uneven = (double)(nh_ceil_div(launch->warps, 4) * 4) / launch->warps;
     double issue = instructions / 4 / filled * pow(uneven, model->waits);
     double copy = bytes / l2_bytes_per_clock;
-    double exposed = exposed_least + exposed_alone / residents;
+    double exposed = model->exposed_least + model->exposed_alone / residents;
     double clocks = fmax(issue, copy) + exposed * fmin(issue, copy);
     double turns = share * (double)nh_ceil_div(launch->shape.item_rows / 16, launch->warps);
     double alone = ceil(items / residents) *
