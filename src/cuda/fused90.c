@@ -47,9 +47,10 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
 
 /* Nanoseconds of the device for a tile of a warpgroup, for its masks, for a tile that is fetched, for an item, and for a
  * block's part in adding up what a cluster has; and what holding queries in registers takes from a tile and adds to an
- * item. */
+ * item. Where masks are worked out by lines they are cheaper, and what a warpgroup passes over counts for itself: it waits
+ * for the others. */
 struct prices {
-    double tile, masks, line_masks, fetch, item, meeting, spared, holding;
+    double tile, masks, line_masks, passing, fetch, item, meeting, spared, holding;
 };
 
 /* Whether what rows see across the lines of a walk is worked out once for each (kernels/fused90_forward.cu). */
@@ -71,8 +72,8 @@ static double boxes_clocks(const int32_t *value) {
  * item and each of its axes. */
 static struct prices prices_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                const int32_t *value) {
-    const double tensor = 0.647, softmax = 0.949, bias = 1.82, masks = 7.15, line_masks = 3.2,
-                 l2 = 0.233;
+    const double tensor = 0.647, softmax = 0.949, bias = 1.82, masks = 7.15, line_masks = 2,
+                 passing = 10, l2 = 0.233;
     /* rows of several heads share no entries */
     const double apart = 1.3;
     const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73;
@@ -95,6 +96,7 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
         .tile = price,
         .masks = masks * tile.limit_ns[NHOOD_LIMIT_MASK],
         .line_masks = line_masks * tile.limit_ns[NHOOD_LIMIT_MASK],
+        .passing = passing * tile.limit_ns[NHOOD_LIMIT_MASK],
         .fetch = fetch,
         .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] +
                 (item + item_axis * problem->rank +
@@ -138,11 +140,13 @@ static double busy_ns(const struct nh_problem *problem, const int32_t *value,
     double tile = prices->tile - (value[HOLD] ? prices->spared : 0);
     double item =
         prices->item + (value[HOLD] ? prices->holding : 0) + (cluster > 1 ? prices->meeting : 0);
-    double masks =
-        masks_by_line(problem, value) && cluster == 1 ? prices->line_masks : prices->masks;
     double fetched = walks->fetched.visited + extra * items, each = fetched / blocks;
-    double tiles = (walks->seen.visited + value[WARPGROUPS] * extra * items) * tile +
-                   walks->seen.partial * masks + fetched * prices->fetch;
+    double multiplied = walks->seen.visited + value[WARPGROUPS] * extra * items;
+    double masks = walks->seen.partial * prices->masks;
+    if (cluster == 1 && masks_by_line(problem, value))
+        masks = walks->seen.partial * prices->line_masks +
+                (value[WARPGROUPS] * fetched - multiplied) * prices->passing;
+    double tiles = multiplied * tile + masks + fetched * prices->fetch;
     return tiles * (cluster > 1 ? ceil(each) / each : 1) + blocks * item;
 }
 
