@@ -71,34 +71,44 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 
 /* ---- time ---- */
 
-/* Instructions of a warp for 16 queries; more where it lacks registers. */
+/* Instructions of a warp for 16 queries. */
 static double strip_instructions(const struct nh_problem *problem,
-                                 const struct nh_short_shape *shape, const int32_t *value) {
-    const double strip = 284, piece = 11.8, masks = 20.3, step = 12.7, spilling = 0.725;
+                                 const struct nh_short_shape *shape) {
+    const double strip = 493, piece = 13.5, masks = 14.2, step = 8.49;
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double lacking = 1 - (double)registers_of(value) / (double)(wanted_registers(problem) + 16);
     double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
-    return (1 + spilling * fmax(0, lacking)) * (strip + shape->columns / 16 * of_piece);
+    return strip + shape->columns / 16 * of_piece;
 }
 
-/* Nanoseconds, fitted on an H200: a block's warps take its strips in rounds, or fill the issue slots; the thread that
- * fetches takes its time for each item. Memory and work go side by side once the first group has landed. */
+static double item_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape) {
+    int64_t row = 2 * nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v);
+    return (double)(shape->group_tokens * row);
+}
+
+/* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, or all of them fill the issue slots; the
+ * thread that fetches takes its time for each item, or the L2 does. From the second item on memory and work go side by
+ * side, if the ring holds more than one. Parts fetch the same keys. */
 static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 6070, latency = 2610, stage_bytes_per_clock = 500, fetching = 610;
-    const double waiting = 2.97, filled = 0.674, both = 0.6, bandwidth = 0.56, together = 0.0874;
+    const double launch_ns = 6020, latency = 2095, first_bytes_per_clock = 253, waiting = 3.17;
+    const double filled = 0.633, met = 0.533, fetching = 580, bytes_per_clock = 42.4;
+    const double bandwidth = 0.657, apart = 0.0535, apart_at_first = 0.937, apart_always = 0.676;
+    const double parting = 0.03;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
-    double items = (double)items_of(problem, shape, value);
+    double items = (double)items_of(problem, shape, value), bytes = item_bytes(problem, shape);
     double waves = items / cuda->multiprocessors, turns = ceil(waves);
     double strips = (double)(shape->rows / 16 / value[PARTS]);
-    double strip = strip_instructions(problem, shape, value);
+    double strip = strip_instructions(problem, shape);
     double rounds = waiting * strip * ceil(turns * strips / value[WARPS]);
     double issue = fmax(1, waves) * strips * strip / 4 / filled;
-    double work = fmax(fmax(rounds, issue), turns * fetching) + both * fmin(rounds, issue);
-    double first = latency + (double)stage_bytes(problem, shape) / stage_bytes_per_clock;
-    double busy = nh_cuda_clocks_ns(cuda, first + work);
+    double fetch = turns * fmax(fetching, bytes / bytes_per_clock);
+    double work = fmax(fmax(rounds, issue), fetch) + met * fmin(rounds, issue);
+    double busy = nh_cuda_clocks_ns(cuda, latency + bytes / first_bytes_per_clock + work);
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
-    return launch_ns + fmax(busy, memory) + together * fmin(busy, memory);
+    double share =
+        stages_of(problem, cuda, shape) == 1 ? apart_always : apart + apart_at_first / turns;
+    return (launch_ns + fmax(busy, memory) + share * fmin(busy, memory)) *
+           (1 + parting * log2(value[PARTS]));
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -121,8 +131,9 @@ static int by_time(const void *left, const void *right) {
     return (a->ns > b->ns) - (a->ns < b->ns);
 }
 
-enum { WARP_CHOICES = 5, PART_CHOICES = 4, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
-static const int32_t warps[WARP_CHOICES] = {8, 12, 16, 20, 24}, parts[PART_CHOICES] = {1, 2, 4, 8};
+/* More warps lack registers. */
+enum { WARP_CHOICES = 2, PART_CHOICES = 4, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
+static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2, 4, 8};
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
