@@ -132,8 +132,8 @@ static int by_time(const void *left, const void *right) {
 }
 
 /* More warps lack registers. */
-enum { WARP_CHOICES = 2, PART_CHOICES = 4, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
-static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2, 4, 8};
+enum { WARP_CHOICES = 2, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
+static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
