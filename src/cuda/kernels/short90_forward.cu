@@ -231,8 +231,7 @@ NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int war
         nh_barrier_wait(ring.free + 8 * stage, round & 1 ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, round & 1);
         nh_attend_strip(args, ring, stage, strip);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) nh_barrier_arrive(ring.free + 8 * stage);
+        nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
         own += NH_WARPS;
         turn += own / strips;
         own %= strips;
@@ -259,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
     if (threadIdx.x == 0) {
         for (int i = 0; i < ring.count; i++) {
             nh_barrier_init(ring.full + 8 * i, 1);
-            nh_barrier_init(ring.free + 8 * i, ring.rows / 16 / args.tiling.parts);
+            nh_barrier_init(ring.free + 8 * i, 32 * (ring.rows / 16 / args.tiling.parts));
         }
         nh_barrier_init_done();
     }
