@@ -231,7 +231,7 @@ struct threads_model {
 
 static const struct threads_model *threads_model_of(const struct nh_problem *problem,
                                                     const struct nh_small_launch *launch) {
-    static const struct threads_model model16 = {2.8, 0.09, 0.47, {1640, 1640, 1640}, 12.9, 0},
+    static const struct threads_model model16 = {2.8, 0.09, 0.47, {1640, 1640, 1640}, 12.9, 0.3},
                                       forward32 = {4.38, 0.09, 0.47, {1640}, 12.9, 0},
                                       backward32 = {4.38, 0.02,
                                                     1.1,  {[NH_SMALL_BACKWARD_QUERY] = 3500, 5500},
