@@ -83,11 +83,13 @@ struct walked {
 
 enum { WALKED = sizeof walk_shapes / sizeof *walk_shapes };
 
-static int find_walked(const struct nh_problem *problem, struct nh_walk_extents *extents,
+/* Of those that suit, or of all. */
+static int find_walked(const struct nh_problem *problem, bool all, struct nh_walk_extents *extents,
                        struct walked walked[WALKED]) {
     int count = 0;
     for (int i = 0; i < WALKED; i++)
-        if (fits(problem, walk_shapes[i]) && nh_walk_add(extents, walk_shapes[i]))
+        if (fits(problem, walk_shapes[i]) && (all || nh_fused90_suits(problem, walk_shapes[i])) &&
+            nh_walk_add(extents, walk_shapes[i]))
             walked[count++] = (struct walked){
                 .shape = walk_shapes[i], .columns = (double)nh_backward90_rows(walk_shapes[i])};
     return count;
@@ -101,12 +103,22 @@ static struct nh_walk_counts *counts_of(const struct nh_problem *problem, bool k
     return &last[keys];
 }
 
-int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
-                       int64_t least_rows, nh_backward90_offer *offer,
-                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
+/* No pair of these takes less: nothing is masked, and none waits for others. */
+static double least_ns(const struct nh_problem *problem, const struct walked *walk,
+                       const struct nh_walk_rows *rows, bool keys) {
+    double copies = (double)(problem->batch * (keys ? problem->kv_heads : problem->heads));
+    return (double)(problem->batch * problem->heads) * nh_walk_visits(rows, walk->place) *
+               walk->prices.tile +
+           copies * nh_walk_items(rows) * walk->prices.item;
+}
+
+static int best_of(const struct nh_problem *problem, const struct nh_device *device, bool keys,
+                   bool all, int64_t least_rows, nh_backward90_offer *offer,
+                   struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
     struct nh_walk_extents extents = {.count = {0}};
     struct walked walked[WALKED];
-    int count = 0, shapes = find_walked(problem, &extents, walked);
+    int count = 0, shapes = find_walked(problem, all, &extents, walked);
+    if (!shapes) return 0;
     struct nh_walk_counts *counts = counts_of(problem, keys, &extents);
     for (struct walked *walk = walked; walk < walked + shapes; walk++)
         nh_walk_columns_of(counts, walk->shape, &walk->place);
@@ -116,12 +128,15 @@ int nh_backward90_best(const struct nh_problem *problem, const struct nh_device 
         struct nh_walk_rows rows;
         int32_t slab[3];
         if (nh_backward90_rows(own) < least_rows || !fits(problem, own) ||
+            !(all || nh_fused90_suits(problem, own)) || !nh_fused90_sevens_fit(problem, own) ||
             !nh_fused90_first_slab(own, slab) || !nh_walk_rows_of(counts, own, own, &rows))
             continue;
         for (struct walked *walk = walked; walk < walked + shapes; walk++) {
             if (!known || problem->has_bias)
                 walk->offered = offer(problem, device, own, walk->shape, &walk->prices);
-            if (!walk->offered) continue;
+            if (!walk->offered || (count == NH_BACKWARD90_KEPT &&
+                                   best[count - 1].ns <= least_ns(problem, walk, &rows, keys)))
+                continue;
             const struct nh_tiling_count tiles = nh_walk_count(&rows, walk->place);
             const struct nh_backward90_walks walks = walks_of(problem, &tiles, walk->columns, keys);
             const struct nh_backward90_spans spans =
@@ -133,6 +148,13 @@ int nh_backward90_best(const struct nh_problem *problem, const struct nh_device 
         known = true;
     }
     return count;
+}
+
+int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
+                       int64_t least_rows, nh_backward90_offer *offer,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
+    int count = best_of(problem, device, keys, false, least_rows, offer, best);
+    return count ? count : best_of(problem, device, keys, true, least_rows, offer, best);
 }
 
 /* ---- time ---- */

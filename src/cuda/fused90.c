@@ -325,6 +325,18 @@ static void try_pair(struct search *search, const struct nh_config *tried,
                          search->cost, search->count, search->capacity);
 }
 
+/* No config of these tiles takes less: none waits for others, nothing is masked, no cluster meets. */
+static double least_ns(const struct search *search, const int32_t *value,
+                       const struct key_tile *key, const struct nh_walk_rows *whole,
+                       const struct nh_walk_rows *parts) {
+    const struct prices *prices = &key->prices[value[WARPGROUPS] - 2];
+    double boxes = nh_walk_visits(parts, key->columns) * (prices->tile - prices->spared) +
+                   nh_walk_visits(whole, key->columns) * prices->fetch;
+    double busy = boxes / value[ABREAST] + nh_walk_items(whole) * prices->item;
+    return launch_ns(search->problem, nh_fused90_copies(search->problem, value) * busy,
+                     search->memory_ns);
+}
+
 /* With every key tile, queries held or not. */
 static void try_rows(struct search *search, const struct nh_config *queries,
                      const struct nh_walk_rows *whole, const struct nh_walk_rows *parts) {
@@ -335,6 +347,9 @@ static void try_rows(struct search *search, const struct nh_config *queries,
         memcpy(value + KX, key->shape, 3 * sizeof *key->shape);
         value[ABREAST] = abreast_of(key->shape);
         if (value[ABREAST] > 1 && value[STACK] != 0) continue;
+        if (!biased && search->count == search->capacity &&
+            search->cost[search->count - 1] <= least_ns(search, value, key, whole, parts))
+            continue;
         const struct walks walks = value[ABREAST] > 1
                                        ? walks_of(search->problem, value)
                                        : (struct walks){nh_walk_count(whole, key->columns),
@@ -352,7 +367,8 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     const struct nh_cuda_device *cuda = search->device->backend;
     int32_t rows = q[0] * q[1] * q[2] * heads;
     bool full = rows == 128 || rows == 192, nearly = rows == 112 || rows == 168;
-    if ((!full && (!nearly || problem->has_bias)) || !nh_fused90_boxes_fit(problem, q)) return;
+    if (!full && (!nearly || problem->has_bias || !nh_fused90_sevens_fit(problem, q))) return;
+    if (!nh_fused90_boxes_fit(problem, q)) return;
     struct nh_config queries = {{q[0], q[1], q[2], heads}};
     int32_t slab[3];
     queries.value[WARPGROUPS] = (int32_t)nh_ceil_div(rows, 64);
@@ -368,6 +384,26 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     }
 }
 
+/* Of those that are worth it, or of all. */
+static void try_shapes(struct search *search,
+                       bool (*worth)(const struct nh_problem *problem, const int32_t shape[3])) {
+    const struct nh_problem *problem = search->problem;
+    int64_t sharing = problem->heads / problem->kv_heads;
+    search->keys = 0;
+    memset(&search->extents, 0, sizeof search->extents);
+    for (size_t i = 0; i < KEY_TILES; i++)
+        if (!worth || worth(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
+    if (!search->keys) return;
+    start_counts(search);
+    for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
+        if (!of_rank(q_shapes[i], problem->rank) || (worth && !worth(problem, q_shapes[i])))
+            continue;
+        for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)
+            if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
+                try_queries(search, q_shapes[i], heads);
+    }
+}
+
 /* Rows spoilt by NaN are made again by a launch of their own, with one before to say that there are none: a large kernel
  * compiles in three quarters of the time without that code. Where a call takes long the launches do not count. */
 enum { WORTH_LAUNCHES_NS = 300000 };
@@ -375,22 +411,13 @@ enum { WORTH_LAUNCHES_NS = 300000 };
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct search search;
-    int64_t sharing = problem->heads / problem->kv_heads;
     search.problem = problem;
     search.device = device;
     search.memory_ns = nh_cuda_memory_ns(problem, device->backend);
-    search.keys = search.count = 0;
+    search.count = 0;
     search.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
-    memset(&search.extents, 0, sizeof search.extents);
-    for (size_t i = 0; i < KEY_TILES; i++)
-        add_keys(&search, k_shapes[i]);
-    start_counts(&search);
-    for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
-        if (!of_rank(q_shapes[i], problem->rank)) continue;
-        for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)
-            if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
-                try_queries(&search, q_shapes[i], heads);
-    }
+    try_shapes(&search, nh_fused90_suits);
+    if (!search.count) try_shapes(&search, NULL);
     memcpy(config, search.best, (size_t)search.count * sizeof *config);
     for (int i = 0; i < search.count; i++)
         config[i].value[AGAIN] = search.cost[i] > WORTH_LAUNCHES_NS;

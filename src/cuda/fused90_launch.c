@@ -33,14 +33,15 @@ double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *v
 int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                               const int32_t *value, const struct nh_tiling_count *fetched) {
     int64_t keys = nh_fused90_keys(value), rows = 64 * value[WARPGROUPS];
+    double items = nh_fused90_copies(problem, value) * fetched->items;
+    if (2 * items > cuda->multiprocessors || problem->has_bias || value[ABREAST] > 1) return 1;
     int64_t row = nh_fused90_row_bytes(problem->dim), row_v = nh_fused90_row_bytes(problem->dim_v);
-    if (problem->has_bias || value[ABREAST] > 1 ||
-        nh_fused90_sums_bytes(rows, problem->dim_v) >
-            rows * row + value[STAGES] * keys * (row + row_v))
+    if (nh_fused90_sums_bytes(rows, problem->dim_v) >
+        rows * row + value[STAGES] * keys * (row + row_v))
         return 1;
-    return nh_fused90_cluster(
-        cuda->multiprocessors, nh_fused90_copies(problem, value) * fetched->items,
-        fetched->visited / fetched->items + nh_fused90_extra_tiles(problem, value));
+    return nh_fused90_cluster(cuda->multiprocessors, items,
+                              fetched->visited / fetched->items +
+                                  nh_fused90_extra_tiles(problem, value));
 }
 
 /* ---- launches ---- */

@@ -181,6 +181,25 @@ bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3
     return true;
 }
 
+bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (tile[a] > 1 && tile[a] / 2 >= nh_axis_group_length(axis->length, axis->dilation, 0))
+            return false;
+    }
+    return true;
+}
+
+bool nh_fused90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t length = nh_axis_group_length(axis->length, axis->dilation, 0);
+        if (tile[a] % 7 == 0 && nh_ceil_div(length, tile[a]) > nh_ceil_div(length, tile[a] / 7 * 8))
+            return false;
+    }
+    return true;
+}
+
 static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t stride_bytes,
                      int64_t tile, int64_t dilation) {
     map->extent[index] = (uint64_t)extent;

@@ -57,6 +57,12 @@ bool nh_fused90_first_slab(const int32_t tile[3], int32_t slab[3]);
 /* With its dilation, the tile must be a box that the copy engine can fetch. */
 bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
+/* Whether no axis is covered by half of the tile already: one of half the extent there has fewer places beyond the grid. */
+bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]);
+
+/* Whether extents of own tiles that are multiples of 7 take no more tiles than as many 8 would. */
+bool nh_fused90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]);
+
 struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
                                   const int32_t tile[3], int32_t heads);
 
