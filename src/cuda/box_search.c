@@ -36,12 +36,22 @@ void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
         box[a] *= 2;
 }
 
+/* No box is longer along the first two axes than the power of two that covers them. */
+static int32_t covering(const struct nh_problem *problem, int a, int32_t extent) {
+    int64_t longest = nh_axis_group_length(problem->axis[a].length, problem->axis[a].dilation, 0);
+    while (extent > 1 && extent / 2 >= longest)
+        extent /= 2;
+    return extent;
+}
+
 static void start(struct state *state, const struct nh_box_search *search) {
     state->search = search;
     struct nh_walk_extents extents = {.count = {0}};
     for (int power = 0; power < SIZES; power++) {
-        const int32_t extent = 1 << power, cube[NH_AXES] = {extent, extent, extent};
-        nh_walk_add(&extents, cube);
+        const int32_t extent = 1 << power;
+        const int32_t box[NH_AXES] = {covering(search->problem, 0, extent),
+                                      covering(search->problem, 1, extent), extent};
+        nh_walk_add(&extents, box);
         state->boxes[power].count = 0;
     }
     nh_walk_start(&state->counts, search->problem, search->inverse, false, &extents);
