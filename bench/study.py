@@ -12,8 +12,8 @@ without the softmax between them, so that what is said of it is a lower bound) a
 Results are appended to DIR/study.jsonl, one line each; a command that is repeated goes on where it was, and one that is
 interrupted loses at most what is under way. DIR/study.md and DIR/*.png are made of that file's lines of this device and
 commit; --report only makes them anew, of all its lines, and needs no device. Problems come in an order of their own (by
-CRC), so that any budget gives a fair sample. Times are medians: on a CPU, of nhood by `nhood bench`; on a GPU, of turns
-in which all contenders take part. torch and matplotlib are used where they are installed.
+CRC), so that any budget gives a fair sample. Times are medians: on a CPU, of nhood by `nhood bench`; on a GPU, of the
+fastest of the turns in which all contenders take part. torch and matplotlib are used where they are installed.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_a_small_study():
     for (text, name), result in found.items():
         assert ("median_ns" in result) != ("absent" in result)
         if "median_ns" in result:
-            assert sorted(result["turns_ns"])[1] == round(result["median_ns"])
+            assert min(result["turns_ns"]) == round(result["median_ns"])
         if not name.startswith("dense"):
             solver = result["solver"].removeprefix("cuda.")
             assert solver == name or name == "fused" and solver in study_cuda.FUSED
