@@ -215,8 +215,8 @@ __device__ __forceinline__ unsigned nh_ones(int n) {
 }
 
 /* Eight columns of a walked box that follow each other are a run: a part of a line along z or, where lines are 4 long,
- * two of them. Runs repeat from line to line or, with NH_RUN_AXIS 1, from plane to plane: what is said of lines holds of
- * planes then. */
+ * two of them. Runs repeat from line to line or, with NH_RUN_AXIS 1, from plane to plane: what is said of lines
+ * holds of planes then. */
 #ifndef NH_RUN_AXIS
 #define NH_RUN_AXIS (NH_WALK_Z == 4 ? 1 : 2)
 #endif

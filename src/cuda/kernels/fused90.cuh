@@ -266,9 +266,9 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
     }
 }
 
-/* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, clear_own (the
- * void rows of its owned tiles), produce (one thread of each of PRODUCERS warps), help (with HELPERS, the other warps
- * beside them) and consume (the warpgroups that multiply). */
+/* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, clear_own
+ * (the void rows of its owned tiles), produce (one thread of each of PRODUCERS warps), help (with HELPERS, the other
+ * warps beside them) and consume (the warpgroups that multiply). */
 template <class Layout, int PRODUCERS = 1, bool HELPERS = false, class Maps>
 __device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];

@@ -1,6 +1,6 @@
-/* Where a launch has fewer items than the device has multiprocessors, a cluster of blocks shares each: every block walks
- * its share of the tiles, and at the end each adds up what all have for its share of the rows, in the order of the blocks,
- * from their shared memory. Sums come in the same order every time, and nothing passes through memory. */
+/* Where a launch has fewer items than the device has multiprocessors, a cluster of blocks shares each: every block
+ * walks its share of the tiles, and at the end each adds up what all have for its share of the rows, in the order of
+ * the blocks, from their shared memory. Sums come in the same order every time, and nothing passes through memory. */
 #pragma once
 #include "fused90.cuh"
 
@@ -84,8 +84,8 @@ __device__ __forceinline__ void store_four(elem *to, const float4 &sum, float fa
     *(uint2 *)to = make_uint2(nh_pack(sum.x * factor, sum.y * factor), nh_pack(sum.z * factor, sum.w * factor));
 }
 
-/* Adds up what a thread of every block has of two rows, and stores it, if the tensor is wanted; zero, or NaN if a sum is not
- * finite. After the last of these the cluster meets once more: nobody may end whose sums are still read. */
+/* Adds up what a thread of every block has of two rows, and stores it, if the tensor is wanted; zero, or NaN if a sum
+ * is not finite. After the last of these the cluster meets once more: nobody may end whose sums are still read. */
 template <int DIM>
 __device__ __forceinline__ float finish_shared_rows(const nh_cuda_args &args, const nh_item &item, int slot,
                                                     unsigned sums, int row, const float *sum, bool counts,

@@ -154,8 +154,8 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     NH_WGMMA_COMMIT();
 }
 
-__device__ __forceinline__ void store_lse(const nh_cuda_args &args, const nh_item &item, const long long token[3], int head,
-                                          float shift, float sum) {
+__device__ __forceinline__ void store_lse(const nh_cuda_args &args, const nh_item &item, const long long token[3],
+                                          int head, float shift, float sum) {
     if (args.tensor[NH_LSE].data)
         *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * 0.6931471805599453f;
 }

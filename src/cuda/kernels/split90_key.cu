@@ -41,8 +41,8 @@ __device__ __forceinline__ void help(const nh_cuda_args &args, const biased_layo
 
 #if NH_CLUSTER > 1
 /* Stores an item's sums, which the cluster's blocks have in parts; zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_shared_keys(const nh_cuda_args &args, const nh_item &item, unsigned sums, int row,
-                                                    const key_rows &r, bool counts) {
+__device__ __forceinline__ float finish_shared_keys(const nh_cuda_args &args, const nh_item &item, unsigned sums,
+                                                    int row, const key_rows &r, bool counts) {
     float zero = 0;
     if (NH_SUM_D_K)
         zero += finish_shared_rows<NH_DIM>(args, item, NH_D_K, sums, row, r.d_k, counts, (float)args.scale);
