@@ -8,7 +8,8 @@ enum { PROBLEMS = 400, MOST_LENGTH = 90 };
 
 static struct nh_problem random_problem(uint64_t *state) {
     static const int64_t dims[] = {8, 40, 64};
-    struct nh_problem problem = {.op = NHOOD_OP_BWD, .batch = 1, .heads = 2, .kv_heads = 1};
+    struct nh_problem problem = {
+        .op = NHOOD_OP_BWD, .rank = NH_AXES, .batch = 1, .heads = 2, .kv_heads = 1};
     problem.dim = problem.dim_v = dims[test_between(state, 0, 2)];
     for (int a = 0; a < NH_AXES; a++) {
         const int64_t length = test_between(state, 1, a == 0 ? 6 : MOST_LENGTH);
