@@ -42,6 +42,17 @@ Words *lane_words(unsigned lanes);
 // ---- shared memory ----
 
 char *shared_memory(); // dynamic, of the running block
+
+// The dynamic part by the name that a kernel declares for it, of the block that runs when it is used.
+template <class T> struct DynamicShared {
+    operator T *() const {
+        return (T *)shared_memory();
+    }
+    template <class U> explicit operator U *() const {
+        return (U *)shared_memory();
+    }
+};
+
 unsigned shared_address(const void *pointer);
 // The bytes behind an address that an instruction is given; fails if they are misaligned or outside.
 void *shared(unsigned address, unsigned bytes, unsigned alignment);

@@ -75,6 +75,6 @@ std::string rewrite(const std::string &source) {
     static const std::regex fixed("(?:static\\s+)?__shared__");
     std::string text = without_asm(source);
     text = std::regex_replace(text, constraint, "(");
-    text = std::regex_replace(text, dynamic, "$1 *const $2 = ($1 *)emulator::shared_memory();");
+    text = std::regex_replace(text, dynamic, "const emulator::DynamicShared<$1> $2;");
     return std::regex_replace(text, fixed, "static");
 }
