@@ -1,6 +1,7 @@
 /* cuda.fused90: the fused forward of sm_90 (kernels/fused90_forward.cu): what it takes, which tiles are worth trying, and
  * how long it takes with them. */
 #include "abreast_count.h"
+#include "cheapest.h"
 #include "cuda_solvers.h"
 #include "fused90_cluster.h"
 #include "fused90_launch.h"
@@ -199,21 +200,6 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     return launch_ns(problem, busy, memory_ns);
 }
 
-/* Keeps the `capacity` cheapest, cheapest first. */
-static int keep(const struct nh_config *tried, double ns, struct nh_config *config, double *cost,
-                int count, int capacity) {
-    int at = count;
-    while (at > 0 && cost[at - 1] > ns)
-        at--;
-    if (at == capacity) return count;
-    if (count < capacity) count++;
-    memmove(&config[at + 1], &config[at], (size_t)(count - 1 - at) * sizeof *config);
-    memmove(&cost[at + 1], &cost[at], (size_t)(count - 1 - at) * sizeof *cost);
-    config[at] = *tried;
-    cost[at] = ns;
-    return count;
-}
-
 /* Boxes of fewer keys are walked several abreast, 64 keys together, along x: elsewhere masks take what that spares. */
 enum { LEAST_KEYS = 48, KEYS_ABREAST = 64 };
 
@@ -242,7 +228,7 @@ static bool of_rank(const int32_t shape[3], int rank) {
     return (rank >= 3 || shape[0] == 1) && (rank >= 2 || shape[1] == 1);
 }
 
-enum { MOST_KEPT = 20, MOST_STAGES = 4, KEY_TILES = sizeof k_shapes / sizeof *k_shapes };
+enum { MOST_STAGES = 4, KEY_TILES = sizeof k_shapes / sizeof *k_shapes };
 
 /* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so.
  * With a bias, of which each stage has boxes, prices and stages depend on the queries' tile, too, and are not kept. */
@@ -262,9 +248,7 @@ struct search {
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
     int keys;
-    struct nh_config best[MOST_KEPT + 1];
-    double cost[MOST_KEPT + 1];
-    int count, capacity;
+    struct nh_cheapest best;
 };
 
 static int32_t stages_of(const struct search *search, int32_t *value) {
@@ -321,8 +305,7 @@ static void try_pair(struct search *search, const struct nh_config *tried,
         problem->has_bias ? prices_of(problem, cuda, value) : key->prices[value[WARPGROUPS] - 2];
     double busy = scale_of(problem, cuda, value, walks.seen.items) *
                   busy_ns(problem, value, &prices, &walks, key->extra, cluster);
-    search->count = keep(tried, launch_ns(problem, busy, search->memory_ns), search->best,
-                         search->cost, search->count, search->capacity);
+    nh_cheapest_add(&search->best, tried, launch_ns(problem, busy, search->memory_ns));
 }
 
 /* No config of these tiles takes less: none waits for others, nothing is masked, no cluster meets. */
@@ -347,8 +330,8 @@ static void try_rows(struct search *search, const struct nh_config *queries,
         memcpy(value + KX, key->shape, 3 * sizeof *key->shape);
         value[ABREAST] = abreast_of(key->shape);
         if (value[ABREAST] > 1 && value[STACK] != 0) continue;
-        if (!biased && search->count == search->capacity &&
-            search->cost[search->count - 1] <= least_ns(search, value, key, whole, parts))
+        if (!biased &&
+            nh_cheapest_limit(&search->best) <= least_ns(search, value, key, whole, parts))
             continue;
         const struct walks walks = value[ABREAST] > 1
                                        ? walks_of(search->problem, value)
@@ -384,19 +367,19 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     }
 }
 
-/* Of those that are worth it, or of all. */
-static void try_shapes(struct search *search,
-                       bool (*worth)(const struct nh_problem *problem, const int32_t shape[3])) {
+/* Of those that suit, or of all. */
+static void try_shapes(struct search *search, bool all) {
     const struct nh_problem *problem = search->problem;
     int64_t sharing = problem->heads / problem->kv_heads;
     search->keys = 0;
     memset(&search->extents, 0, sizeof search->extents);
     for (size_t i = 0; i < KEY_TILES; i++)
-        if (!worth || worth(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
+        if (all || nh_fused90_suits(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
     if (!search->keys) return;
     start_counts(search);
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
-        if (!of_rank(q_shapes[i], problem->rank) || (worth && !worth(problem, q_shapes[i])))
+        if (!of_rank(q_shapes[i], problem->rank) ||
+            !(all || nh_fused90_suits(problem, q_shapes[i])))
             continue;
         for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)
             if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
@@ -414,18 +397,17 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     search.problem = problem;
     search.device = device;
     search.memory_ns = nh_cuda_memory_ns(problem, device->backend);
-    search.count = 0;
-    search.capacity = capacity < MOST_KEPT ? capacity : MOST_KEPT;
-    try_shapes(&search, nh_fused90_suits);
-    if (!search.count) try_shapes(&search, NULL);
-    memcpy(config, search.best, (size_t)search.count * sizeof *config);
-    for (int i = 0; i < search.count; i++)
-        config[i].value[AGAIN] = search.cost[i] > WORTH_LAUNCHES_NS;
-    if (!search.count || search.count == capacity) return search.count;
+    nh_cheapest_start(&search.best, config, capacity);
+    try_shapes(&search, false);
+    if (!search.best.count) try_shapes(&search, true);
+    int count = search.best.count;
+    for (int i = 0; i < count; i++)
+        config[i].value[AGAIN] = search.best.ns[i] > WORTH_LAUNCHES_NS;
+    if (!count || count == capacity) return count;
     /* The best the other way, for those who time or check candidates. */
-    config[search.count] = config[0];
-    config[search.count].value[AGAIN] ^= 1;
-    return search.count + 1;
+    config[count] = config[0];
+    config[count].value[AGAIN] ^= 1;
+    return count + 1;
 }
 
 /* ---- building ---- */

@@ -4,6 +4,7 @@
  * Needs memory for the weights of attention; cannot take extra tokens, f64 or heads wider than its registers. */
 #include "gemm.h"
 
+#include "cheapest.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "gemm_part.h"
@@ -236,26 +237,11 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     return NULL;
 }
 
-/* Adds a config to the best so far, in order; returns how many there are now. */
-static int add_candidate(const struct nh_config *next, double next_ns, struct nh_config *config,
-                         double *ns, int count, int capacity) {
-    if (count == capacity && ns[count - 1] <= next_ns) return count;
-    int at = count < capacity ? count++ : capacity - 1;
-    for (; at > 0 && ns[at - 1] > next_ns; at--) {
-        ns[at] = ns[at - 1];
-        config[at] = config[at - 1];
-    }
-    ns[at] = next_ns;
-    config[at] = *next;
-    return count;
-}
-
 /* The shapes expected within half again of the best, best first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    double ns[MOST_CANDIDATES];
-    int count = 0;
-    if (capacity > MOST_CANDIDATES) capacity = MOST_CANDIDATES;
+    struct nh_cheapest cheapest;
+    nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < 4 * MOST_SHAPES; i++) {
         bool parts = i % 4 > 1;
         int columns = parts ? 0 : i % 2 ? 32 : 64;
@@ -263,10 +249,10 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         if (complete(problem, device->backend,
                      (parts ? part_shapes : shapes)[problem->rank - 1][i / 4], columns,
                      parts && i % 2, &next))
-            count = add_candidate(&next, estimate(problem, device, &next, NULL), config, ns, count,
-                                  capacity);
+            nh_cheapest_add(&cheapest, &next, estimate(problem, device, &next, NULL));
     }
-    while (count > 1 && ns[count - 1] > 1.5 * ns[0])
+    int count = cheapest.count;
+    while (count > 1 && cheapest.ns[count - 1] > 1.5 * cheapest.ns[0])
         count--;
     return count;
 }

@@ -4,6 +4,7 @@
  * a walk. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16 queries at a time
  * with the rows that these see: see kernels/short.cuh. One launch. f32, f16 and bf16, head dims up to 128; no bias, no extra
  * tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
+#include "cheapest.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
@@ -12,7 +13,6 @@
 #include "short_shape.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { MOST_DIM = 128, FORWARD_ORIGINS = 5 };
 static const char *const knobs[] = {"rows", "warps", "parts", "split", "stages", NULL};
@@ -75,7 +75,7 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
     const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1, 1};
     int64_t parts = value[NH_SHORT_PARTS], split = value[NH_SHORT_SPLIT];
     int64_t rows = part_rows(shape, parts), least_rows = 16 * value[NH_SHORT_WARPS] / split;
-    int64_t blocks = shape->items * (problem->heads / problem->kv_heads) * parts;
+    int64_t blocks = nh_short_forward_items(problem, shape, parts);
     bool idle = blocks < 8 * (int64_t)cuda->multiprocessors;
     if (value[NH_SHORT_WARPS] % split || !fits(problem, cuda, shape, value)) return false;
     if (split > 1 && (rows > least_rows || blocks > 2 * (int64_t)cuda->multiprocessors))
@@ -148,8 +148,8 @@ static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_
     double instructions =
         fmax(1, rows / 16 * shape->rows_share) * (split * strip + handing_over * (split - 1)) +
         copy * bytes + per_warp * warps + per_item * stages;
-    double waves = (double)shape->items * value[NH_SHORT_PARTS] *
-                   (double)(problem->heads / problem->kv_heads) / cuda->multiprocessors;
+    double items = (double)nh_short_forward_items(problem, shape, value[NH_SHORT_PARTS]);
+    double waves = items / cuda->multiprocessors;
     double residents = (double)residents_of(problem, cuda, shape, value);
     double rounds = waves / residents, blocks = fmin(residents, fmax(1, waves));
     double filled = filled_most * blocks * warps / (blocks * warps + filled_half) * blocks *
@@ -184,52 +184,42 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- candidates ---- */
 
-struct ranked {
-    struct nh_config config;
-    double ns;
-};
-
-static int by_time(const void *left, const void *right) {
-    const struct ranked *a = left, *b = right;
-    return (a->ns > b->ns) - (a->ns < b->ns);
-}
-
 /* What each knob may be; of warps that share rows and of stages, these pairs. */
-enum { SIZES = 4, CHOICES = 6, PAIRS = 4, MOST_COMBINATIONS = SIZES * CHOICES * CHOICES * PAIRS };
+enum { SIZES = 4, CHOICES = 6, PAIRS = 4 };
 static const int32_t sizes[SIZES] = {16, 64, 128, 256}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
                      parts[CHOICES] = {1, 2, 4, 8, 16, 32},
                      pair[PAIRS][2] = {{1, 1}, {2, 1}, {4, 1}, {1, 2}};
 
-/* Up to `most` useful configs; every item size once: of sizes that hold as many groups, the first. */
-static int list(const struct nh_problem *problem, const struct nh_device *device, int most,
-                struct ranked *ranked) {
-    int count = 0;
+/* Whether there are useful configs; keeps the cheapest of all, or with NULL stops at the first. Every item size is tried
+ * once: of sizes that hold as many groups, the first. */
+static bool search(const struct nh_problem *problem, const struct nh_device *device,
+                   struct nh_cheapest *cheapest) {
     int64_t groups = 0;
     for (int s = 0; s < SIZES; s++) {
         struct nh_short_shape shape;
         if (!nh_short_shape_of(problem, sizes[s], &shape) || shape.groups == groups) continue;
         groups = shape.groups;
-        for (int i = 0; i < CHOICES * CHOICES * PAIRS && count < most; i++) {
+        for (int i = 0; i < CHOICES * CHOICES * PAIRS; i++) {
             const int32_t *last = pair[i / CHOICES / CHOICES];
             const struct nh_config config = {
                 {sizes[s], warps[i % CHOICES], parts[i / CHOICES % CHOICES], last[0], last[1]}};
             double ns = predict(problem, device, &shape, &config);
-            if (isfinite(ns)) ranked[count++] = (struct ranked){config, ns};
+            if (cheapest)
+                nh_cheapest_add(cheapest, &config, ns);
+            else if (isfinite(ns))
+                return true;
         }
     }
-    return count;
+    return cheapest && cheapest->count;
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     enum { MOST_CANDIDATES = 8 };
-    struct ranked ranked[MOST_COMBINATIONS];
-    int count = list(problem, device, MOST_COMBINATIONS, ranked);
-    qsort(ranked, (size_t)count, sizeof *ranked, by_time);
-    count = (int)nh_min(nh_min(count, capacity), MOST_CANDIDATES);
-    for (int i = 0; i < count; i++)
-        config[i] = ranked[i].config;
-    return count;
+    struct nh_cheapest cheapest;
+    nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    search(problem, device, &cheapest);
+    return cheapest.count;
 }
 
 /* ---- refusal ---- */
@@ -239,7 +229,6 @@ static bool dim_fits(int64_t dim) {
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    struct ranked any;
     if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
         return "only the forward and the backward pass";
     if (problem->dtype == NHOOD_DTYPE_F64)
@@ -253,7 +242,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (nh_short_group_tokens(problem) > NH_SHORT_MOST_ROWS)
         return "a dilation group has more than 1024 tokens";
     if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
-    if (!list(problem, device, 1, &any))
+    if (!search(problem, device, NULL))
         return "a dilation group exceeds shared memory, or there are more than 2^30";
     return NULL;
 }
@@ -282,14 +271,14 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     struct nh_kernel_spec spec = spec_of(problem, &shape, value);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    nhood_status status =
+        nh_short_forward_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    if (status) return status;
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape, value);
-    int64_t items = shape.items * value[NH_SHORT_PARTS] * (problem->heads / problem->kv_heads);
-    if (items > INT32_MAX / 2) return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 items");
-    step.args.tiling.items = (int)items;
-    step.grid[0] = nh_min(items, operation->device->multiprocessors *
-                                     residents_of(problem, operation->device, &shape, value));
+    step.grid[0] =
+        nh_min(step.args.tiling.items, operation->device->multiprocessors *
+                                           residents_of(problem, operation->device, &shape, value));
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

@@ -4,6 +4,7 @@
  * the next groups are on their way, so that copies, products and stores of different groups overlap throughout: see
  * kernels/short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; groups equally long, no axis
  * of them longer than a box. */
+#include "cheapest.h"
 #include "cuda_solvers.h"
 #include "fused90_maps.h"
 #include "launch.h"
@@ -11,7 +12,6 @@
 #include "short_shape.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { WARPS, PARTS };
@@ -42,11 +42,6 @@ static int64_t stages_of(const struct nh_problem *problem, const struct nh_cuda_
 /* One group per item. */
 static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
     return nh_short_shape_of(problem, 1, shape);
-}
-
-static int64_t items_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                        const int32_t *value) {
-    return shape->items * (problem->heads / problem->kv_heads) * value[PARTS];
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -95,7 +90,8 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     const double bandwidth = 0.657, apart = 0.0535, apart_at_first = 0.937, apart_always = 0.676;
     const double parting = 0.03;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
-    double items = (double)items_of(problem, shape, value), bytes = item_bytes(problem, shape);
+    double items = (double)nh_short_forward_items(problem, shape, value[PARTS]);
+    double bytes = item_bytes(problem, shape);
     double waves = items / cuda->multiprocessors, turns = ceil(waves);
     double strips = (double)(shape->rows / 16 / value[PARTS]);
     double strip = strip_instructions(problem, shape);
@@ -121,36 +117,21 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- candidates ---- */
 
-struct ranked {
-    struct nh_config config;
-    double ns;
-};
-
-static int by_time(const void *left, const void *right) {
-    const struct ranked *a = left, *b = right;
-    return (a->ns > b->ns) - (a->ns < b->ns);
-}
-
 /* More warps lack registers. */
 enum { WARP_CHOICES = 2, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
 static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
-    struct ranked ranked[MOST_COMBINATIONS];
+    struct nh_cheapest cheapest;
     struct nh_short_shape shape;
-    int count = 0;
     if (!shape_of(problem, &shape)) return 0;
+    nh_cheapest_start(&cheapest, config, capacity);
     for (int i = 0; i < MOST_COMBINATIONS; i++) {
         const struct nh_config one = {{warps[i % WARP_CHOICES], parts[i / WARP_CHOICES]}};
-        double ns = predict(problem, device->backend, &shape, one.value);
-        if (isfinite(ns)) ranked[count++] = (struct ranked){one, ns};
+        nh_cheapest_add(&cheapest, &one, predict(problem, device->backend, &shape, one.value));
     }
-    qsort(ranked, (size_t)count, sizeof *ranked, by_time);
-    count = (int)nh_min(count, capacity);
-    for (int i = 0; i < count; i++)
-        config[i] = ranked[i].config;
-    return count;
+    return cheapest.count;
 }
 
 /* ---- refusal ---- */
@@ -212,14 +193,12 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     struct nh_kernel_spec spec = spec_of(problem, &shape, value);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_short_tiling(problem, &shape, value[PARTS], &step.args.tiling);
+    nhood_status status = nh_short_forward_tiling(problem, &shape, value[PARTS], &step.args.tiling);
+    if (status) return status;
     step.threads = 32 * (value[WARPS] + 1);
     step.args.tiling.stages = (int)stages_of(problem, cuda, &shape);
     step.shared_bytes = shared_bytes(problem, &shape, step.args.tiling.stages);
-    int64_t items = items_of(problem, &shape, value);
-    if (items > INT32_MAX / 2) return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 items");
-    step.args.tiling.items = (int)items;
-    step.grid[0] = nh_min(items, cuda->multiprocessors);
+    step.grid[0] = nh_min(step.args.tiling.items, cuda->multiprocessors);
     add_maps(problem, &shape, &step);
     return nh_cuda_step_add(operation, &step, &spec);
 }

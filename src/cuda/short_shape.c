@@ -142,6 +142,21 @@ void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_sha
         tiling->tiles[a] = shape->extent[a];
 }
 
+int64_t nh_short_forward_items(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                               int64_t parts) {
+    return shape->items * (problem->heads / problem->kv_heads) * parts;
+}
+
+nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
+                                     const struct nh_short_shape *shape, int64_t parts,
+                                     struct nh_cuda_tiling *tiling) {
+    int64_t items = nh_short_forward_items(problem, shape, parts);
+    if (items > INT32_MAX / 2) return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 items");
+    nh_short_tiling(problem, shape, parts, tiling);
+    tiling->items = (int)items;
+    return NHOOD_OK;
+}
+
 int64_t nh_short_sums(const struct nh_problem *problem, int64_t width) {
     return problem->dtype == NHOOD_DTYPE_F32 ? 4 * nh_ceil_div(width, 32)
                                              : 2 * nh_ceil_div(width, 16);

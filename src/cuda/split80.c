@@ -6,12 +6,12 @@
 #include "split80.h"
 
 #include "box_search.h"
+#include "cheapest.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "load.h"
 #include "tile_count.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -182,35 +182,23 @@ static int best_sides(const struct nh_problem *problem, const struct nh_device *
     return count;
 }
 
-struct pair {
-    const struct side *query, *key;
-    double clocks;
-};
-
-static int by_clocks(const void *left, const void *right) {
-    const struct pair *a = left, *b = right;
-    return (a->clocks > b->clocks) - (a->clocks < b->clocks);
-}
-
 /* The launches of both sides overlap, so that what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct side query[MOST_SIDES], key[MOST_SIDES];
-    struct pair pair[MOST_SIDES * MOST_SIDES];
+    struct nh_cheapest cheapest;
     int queries = best_sides(problem, device, false, query);
-    int keys = best_sides(problem, device, true, key), count = 0;
+    int keys = best_sides(problem, device, true, key);
+    nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int q = 0; q < queries; q++)
-        for (int k = 0; k < keys; k++)
-            pair[count++] =
-                (struct pair){&query[q], &key[k],
-                              nh_split80_clocks(device->backend, &query[q].span, &key[k].span)};
-    qsort(pair, (size_t)count, sizeof *pair, by_clocks);
-    count = (int)nh_min(nh_min(count, capacity), MOST_CANDIDATES);
-    for (int i = 0; i < count; i++) {
-        memcpy(config[i].value, pair[i].query->value, sizeof pair[i].query->value);
-        memcpy(config[i].value + SPLIT80_SIDE, pair[i].key->value, sizeof pair[i].key->value);
-    }
-    return count;
+        for (int k = 0; k < keys; k++) {
+            struct nh_config tried = {{0}};
+            memcpy(tried.value, query[q].value, sizeof query[q].value);
+            memcpy(tried.value + SPLIT80_SIDE, key[k].value, sizeof key[k].value);
+            double clocks = nh_split80_clocks(device->backend, &query[q].span, &key[k].span);
+            nh_cheapest_add(&cheapest, &tried, nh_cuda_clocks_ns(device->backend, clocks));
+        }
+    return cheapest.count;
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,

@@ -4,11 +4,11 @@
 #include "split90.h"
 
 #include "backward_steps.h"
+#include "cheapest.h"
 #include "cuda_solvers.h"
 #include "fused90_cluster.h"
 #include "load.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -230,43 +230,30 @@ static bool offer_keys(const struct nh_problem *problem, const struct nh_device 
     return offer(problem, device, own, walk, true, prices);
 }
 
-struct both {
-    const struct nh_backward90_pair *query, *key;
-    double ns;
-};
-
-static int by_time(const void *left, const void *right) {
-    const struct both *a = left, *b = right;
-    return (a->ns > b->ns) - (a->ns < b->ns);
-}
-
 /* Launches for queries and keys overlap, so what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
-    struct both both[NH_BACKWARD90_KEPT * NH_BACKWARD90_KEPT];
+    struct nh_cheapest cheapest;
     const size_t tile_bytes = 3 * sizeof(int32_t);
     int queries = nh_backward90_best(problem, device, false, 0, offer_queries, query),
-        keys = nh_backward90_best(problem, device, true, FULL_ROWS, offer_keys, key), count = 0;
+        keys = nh_backward90_best(problem, device, true, FULL_ROWS, offer_keys, key);
     struct nh_backward90_spans extra = {0, 0};
     add_extra(problem, device->backend, &extra, NULL);
+    nh_cheapest_start(&cheapest, config, capacity);
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
             struct nh_backward90_spans spans = query[q].spans;
             nh_backward90_overlap(&key[k].spans, &spans);
             nh_backward90_overlap(&extra, &spans);
-            both[count++] = (struct both){&query[q], &key[k], nh_backward90_ns(&spans)};
+            struct nh_config tried = {{0}};
+            memcpy(tried.value + QUERY_OWN, query[q].own, tile_bytes);
+            memcpy(tried.value + QUERY_WALK, query[q].walk, tile_bytes);
+            memcpy(tried.value + KEY_OWN, key[k].own, tile_bytes);
+            memcpy(tried.value + KEY_WALK, key[k].walk, tile_bytes);
+            nh_cheapest_add(&cheapest, &tried, nh_backward90_ns(&spans));
         }
-    qsort(both, (size_t)count, sizeof *both, by_time);
-    count = count < capacity ? count : capacity;
-    for (int i = 0; i < count; i++) {
-        int32_t *value = config[i].value;
-        memcpy(value + QUERY_OWN, both[i].query->own, tile_bytes);
-        memcpy(value + QUERY_WALK, both[i].query->walk, tile_bytes);
-        memcpy(value + KEY_OWN, both[i].key->own, tile_bytes);
-        memcpy(value + KEY_WALK, both[i].key->walk, tile_bytes);
-    }
-    return count;
+    return cheapest.count;
 }
 
 /* ---- building ---- */
