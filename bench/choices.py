@@ -33,7 +33,18 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Optional
 
-from study import ROOT, Records, Tool, find_commit, find_where, read_lines, share_of, take_share, where_all
+from study import (
+    ROOT,
+    Records,
+    Tool,
+    find_commit,
+    find_where,
+    make_folder,
+    read_lines,
+    share_of,
+    take_share,
+    where_all,
+)
 from study_report import Result, Where
 
 # Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
@@ -363,7 +374,9 @@ def main() -> None:
         write_report(*choose_again(options), options.output)
         return
     tool = Tool(options.nhood, "cuda:0", None, 0, 0)
-    options.output.mkdir(parents=True, exist_ok=True)
+    if options.without and not options.without.exists():
+        parser.error(f"--without {options.without}: there is no such file")
+    make_folder(options.output)
     records = Records(options.output / "choices.jsonl", find_where(tool))
     with tempfile.TemporaryDirectory() as folder:
         measure_all(options, records, sample(tool, options), options.cache or folder)

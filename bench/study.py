@@ -22,6 +22,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -58,6 +59,13 @@ def where_all(lines: list[Result]) -> Where:
     return Where(*(", ".join(sorted({line[key] for line in lines})) for key in ("description", "driver", "commit")))
 
 
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--output {path}: {error.strerror}") from error
+
+
 class Records:
     """The file of results. Each line is whole: an interrupted one is passed over, and measured again."""
 
@@ -92,7 +100,13 @@ class Tool:
         return ["--device", self.device] + (["--threads", str(self.threads)] if self.threads else [])
 
     def text(self, *arguments: str) -> str:
-        return subprocess.run((self.path, *arguments), check=True, capture_output=True, text=True).stdout
+        try:
+            done = subprocess.run((self.path, *arguments), capture_output=True, text=True)
+        except OSError as error:
+            raise SystemExit(f"--nhood {self.path}: {error.strerror}") from error
+        if done.returncode:
+            raise SystemExit(done.stderr.strip())
+        return done.stdout
 
     def info(self) -> dict[str, Any]:
         return json.loads(self.text("info", "--json", *self.target))
@@ -205,9 +219,10 @@ def schedule(suites: list[list[str]], dtypes: list[str]) -> Iterator[tuple[str, 
 
 
 def share_of(text: str) -> tuple[int, int]:
-    number, count = map(int, text.split("/"))
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with 1 <= K <= N")
     return number, count
 
 
@@ -324,15 +339,21 @@ def main() -> None:
     options = parser.parse_args()
     if options.report:
         lines = list(read_lines(options.output / "study.jsonl"))
+        if not lines:
+            raise SystemExit(f"{options.output / 'study.jsonl'}: no results")
         write_report(lines, where_all(lines), options.output)
         return
     tool = Tool(options.nhood, options.device, options.threads, options.min_time, options.tune)
     suites = [tool.suite(rank, options.sample, options.most_gflop)[options.skip :] for rank in options.ranks]
     suites = keep_share(suites, options.share)
-    options.output.mkdir(parents=True, exist_ok=True)
+    make_folder(options.output)
     records = Records(options.output / "study.jsonl", find_where(tool))
     work = list(schedule(suites, options.dtypes))
     study = open_study(tool, options.turns, options.dense_gflop)
+    unknown = set(options.contenders or ()) - set(study.contenders)
+    if unknown:
+        study.close()
+        parser.error(f"--contenders: {', '.join(sorted(unknown))}: there are {', '.join(study.contenders)}")
     study.contenders = {
         name: [op for op in ops if not options.forward or op in FORWARD]
         for name, ops in study.contenders.items()

@@ -1,5 +1,6 @@
 """bench/study.py: what it makes of made-up results, and a run of it cut short on the CPU."""
 
+import argparse
 import json
 import re
 import subprocess
@@ -161,7 +162,7 @@ def test_shares_are_whole_groups_of_about_one_size():
     assert kept == [[[A, "b2h1d32:99:w9"], []], [[B], []], [[], [PLANE]]]
     assert study.keep_share(suites, study.share_of("1/1")) == suites
     for wrong in ("0/2", "3/2", "1"):
-        with pytest.raises(ValueError):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not K/N"):
             study.share_of(wrong)
 
 
@@ -196,3 +197,17 @@ def test_a_run_on_the_cpu_goes_on_where_it_was(tmp_path):
     assert run("60") == first
     table = rows((tmp_path / "study.md").read_text(), "Share")
     assert re.fullmatch(r"\d+\.0 % of 2", table["f32, forward, 2-D"]["fused over unfused"])
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--report"], "study.jsonl: no results"),
+        (["--nhood", "/missing/nhood"], "--nhood /missing/nhood: No such file"),
+        (["--share", "3/2"], "'3/2' is not K/N"),
+    ],
+)
+def test_wrong_arguments_end_it_with_the_reason(tmp_path, arguments, text):
+    command = [sys.executable, str(BENCH / "study.py"), "--output", str(tmp_path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode and text in done.stderr and "Traceback" not in done.stderr

@@ -153,3 +153,16 @@ def test_threads_tune_at_once():
 def test_errors(call, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: nhood.tune([PROBLEM]),
+        lambda: nhood.import_wisdom(None),
+        lambda: nhood.tune(PROBLEM, budget="1"),
+    ],
+)
+def test_wrong_types(call):
+    with pytest.raises((TypeError, ValueError), match="is not a"):
+        call()

@@ -65,7 +65,7 @@ def import_wisdom(text: str) -> int:
     """Adds exported text to what is known; returns the number of lines that were well formed."""
     accepted = ctypes.c_int64()
     c.check(
-        c.lib.nhood_wisdom_import(current_context().handle, text.encode(), ctypes.byref(accepted))
+        c.lib.nhood_wisdom_import(current_context().handle, _bytes("text", text), ctypes.byref(accepted))
     )
     clear_cache()
     return accepted.value
@@ -81,9 +81,15 @@ def forget_wisdom(problem: Optional[str] = None) -> int:
     return forgotten.value
 
 
+def _bytes(name: str, text: str) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} = {text!r} is not a str")
+    return text.encode()
+
+
 def _options(context: Context, budget: float) -> c.PlanOptions:
-    if not 0 <= budget < float("inf"):
-        raise ValueError(f"budget = {budget} is not a number of seconds")
+    if not isinstance(budget, (int, float)) or not 0 <= budget < float("inf"):
+        raise ValueError(f"budget = {budget!r} is not a number of seconds")
     return c.PlanOptions(
         ctypes.sizeof(c.PlanOptions), context.solver, c.EFFORT_MEASURE, budget_s=float(budget)
     )
@@ -98,7 +104,7 @@ def _device_number(context: Context, name: str) -> int:
 
 def _parse(text: str) -> c.Problem:
     problem = c.Problem()
-    c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(problem)))
+    c.check(c.lib.nhood_problem_parse(_bytes("problem", text), ctypes.byref(problem)))
     return problem
 
 
