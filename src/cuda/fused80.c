@@ -69,10 +69,11 @@ static int64_t registers_of(const struct nh_problem *problem, const int32_t *val
     return blocks * (widths_of(problem).dim_v + columns_of(value)) / 2 + 64;
 }
 
+enum { MOST_REGISTERS = 255 };
+
 /* Blocks that share a multiprocessor; 0: not even one fits. */
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const int32_t *value) {
-    enum { MOST_REGISTERS = 255 };
     int64_t registers = registers_of(problem, value);
     int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes_of(problem, value));
     if (!by_shared || registers > MOST_REGISTERS + 8) return 0;
@@ -87,8 +88,8 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
  * instructions of softmax, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *value) {
-    const double multiplying = 0.875, loading = 0.606, softening = 0.861, copying = 2.44,
-                 masking = 6.03;
+    const double multiplying = 0.886, loading = 0.535, softening = 0.869, copying = 2.02,
+                 masking = 6.3;
     struct widths w = widths_of(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
@@ -119,12 +120,23 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
+/* Clocks of a tile in those that it takes with registers to spare: blocks that share a multiprocessor spill what their
+ * share does not hold. */
+static double spilling(const struct nh_problem *problem, const int32_t *value, double residents) {
+    enum { SPARE = 16 };
+    const double cost = 0.333;
+    double share = floor(NH_CUDA_REGISTERS / (32 * value[WARPS] * residents) / 8) * 8;
+    share = fmin(share, MOST_REGISTERS);
+    double missing = (double)registers_of(problem, value) + SPARE - share;
+    return 1 + cost * fmax(0, missing) / share;
+}
+
 /* end_share: of a block alone, added to what a full device takes. */
-static const double block_clocks = 16300, tile_latency = 2120, launch_ns = 2640, end_share = 0.353;
+static const double block_clocks = 17200, tile_latency = 1600, launch_ns = 2920, end_share = 0.349;
 
 /* Of a block that has its multiprocessor to itself, as in split80_time.c. */
 static double alone_share(double warps) {
-    const double share = 0.213, by_warps = 3.03;
+    const double share = 0.254, by_warps = 3.09;
     return share + by_warps / warps;
 }
 
@@ -144,13 +156,16 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
                 copies * walk->partial, blocks);
     double residents = (double)residents_of(problem, cuda, value);
     if (residents <= 0) return INFINITY;
-    double tile = tile_clocks(problem, &load, value), waves = blocks / cuda->multiprocessors;
+    double tile = tile_clocks(problem, &load, value) * spilling(problem, value, residents);
+    double waves = blocks / cuda->multiprocessors;
     /* a multiprocessor that has several blocks hides the latencies of one behind the others */
     double alone = tile_latency + alone_share(value[WARPS]) * tile;
     double round = visits * alone + block_clocks;
     double latency =
         fmax(ceil(waves / residents) * round, (walk->longest + extra) * alone + block_clocks);
-    double throughput = waves * (visits * tile + block_clocks / residents) + end_share * round;
+    /* of the last blocks, many multiprocessors have none */
+    double busiest = (waves + ceil(waves)) / 2;
+    double throughput = busiest * (visits * tile + block_clocks / residents) + end_share * round;
     double first = nh_cuda_first_clocks(problem, &load, value[WARPS]);
     double busy = nh_cuda_clocks_ns(cuda, first + fmax(latency, throughput));
     if (count) {
@@ -189,7 +204,7 @@ static double cost(const struct nh_box_search *search, const struct nh_box_varia
     return predict(search->problem, search->device->backend, config.value, count, NULL);
 }
 
-/* With as many residents as boxes of such sizes may have, and without extra tokens. */
+/* With as many residents as boxes of such sizes may have, which long ones have fewest of, and without extra tokens. */
 static struct nh_box_bound bound(const struct nh_box_search *search,
                                  const struct nh_box_variant *variant) {
     const struct nh_problem *problem = search->problem;
@@ -200,14 +215,20 @@ static struct nh_box_bound bound(const struct nh_box_search *search,
     const struct nh_config config = config_of(variant, q, k);
     const struct nh_cuda_load plain = load_of(problem, cuda, config.value, 1, 0, 1);
     const struct nh_cuda_load masked = load_of(problem, cuda, config.value, 1, 1, 1);
-    double tile = tile_clocks(problem, &plain, config.value), alone = alone_share(variant->warps);
+    const struct nh_config longest =
+        config_of(variant, (int32_t[]){1, 1, variant->rows}, (int32_t[]){1, 1, variant->columns});
+    double fewest = (double)residents_of(problem, cuda, longest.value);
+    double spilt = spilling(problem, config.value, fmax(fewest, 1));
+    double tile = spilt * tile_clocks(problem, &plain, config.value);
+    double alone = alone_share(variant->warps);
     double first = nh_cuda_first_clocks(problem, &plain, variant->warps);
     double copies = (double)(problem->batch * problem->heads);
     return (struct nh_box_bound){.least = memory_ns(problem, cuda) + launch_ns,
                                  .fixed = launch_ns + nh_cuda_clocks_ns(cuda, first),
                                  .per_clock = nh_cuda_clocks_ns(cuda, 1),
                                  .tile = tile,
-                                 .masks = tile_clocks(problem, &masked, config.value) - tile,
+                                 .masks =
+                                     spilt * tile_clocks(problem, &masked, config.value) - tile,
                                  .latency = tile_latency,
                                  .alone = alone,
                                  .longest = tile_latency + alone * tile,

@@ -77,7 +77,8 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
                  passing = 10, l2 = 0.233;
     /* rows of several heads share no entries */
     const double apart = 1.3;
-    const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73;
+    /* an item ends and begins slowly where three warpgroups share the registers */
+    const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73, sharing_width = 6.5;
     /* an item's first keys are waited for */
     const double item_keys = 0.0119, holding = 0.977, spared = 0.0101;
     struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
@@ -86,6 +87,7 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     nh_cuda_count_load(cuda, &of_tile, &tile);
     nh_cuda_count_load(cuda, &of_item, &own);
     double clock = nh_cuda_clocks_ns(cuda, 1.0 / cuda->multiprocessors);
+    double sharing = value[WARPGROUPS] == 3 ? sharing_width : 0;
     double exponential = softmax, fetch = l2 * tile.limit_ns[NHOOD_LIMIT_L2];
     if (problem->has_bias) exponential += value[QH] > 1 ? apart * bias : bias;
     const double price = tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR] +
@@ -101,7 +103,7 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
         .fetch = fetch,
         .item = l2 * own.limit_ns[NHOOD_LIMIT_L2] +
                 (item + item_axis * problem->rank +
-                 (item_width * value[WARPGROUPS] + item_keys * of_tile.scores / 64) *
+                 (item_width * value[WARPGROUPS] + sharing + item_keys * of_tile.scores / 64) *
                      (double)(problem->dim + problem->dim_v)) *
                     clock,
         .meeting = nh_fused90_meeting_clocks(64 * value[WARPGROUPS], problem->dim_v) * clock,

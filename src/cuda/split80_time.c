@@ -23,8 +23,8 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
 static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
                           const int32_t *side, bool inverse) {
     const double biasing = 0.425;
-    const double multiplying = 0.543, loading = 0.464, copying = 6.26, weighing = 0.946,
-                 masking = 12.8;
+    const double multiplying = 0.527, loading = 0.464, copying = 6.26, weighing = 0.946,
+                 masking = 13.5;
     double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.95 : 1;
     struct nh_split80_widths w = nh_split80_widths(problem);
     double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
@@ -92,6 +92,13 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
     };
 }
 
+/* Clocks of a tile in those that it takes where a multiprocessor's four schedulers have as many warps each: the block
+ * waits for those that share one with more. */
+static double crowding(double warps) {
+    const double schedulers = 4, waiting = 0.559;
+    return 1 + waiting * (ceil(warps / schedulers) * schedulers / warps - 1);
+}
+
 static const double block_clocks = 12100, tile_latency = 1660;
 
 /* Of a block that has its multiprocessor to itself, clocks of a tile beside tile_latency, in those that it would
@@ -102,7 +109,7 @@ static double alone_share(double warps) {
 }
 
 /* What is added to what a full device takes, of a block alone. */
-static const double end_share = 0.737;
+static const double end_share = 0.677;
 
 /* What they ask for is added to `work`, if there is one. `round` is INFINITY where blocks do not fit. */
 static struct nh_split80_span span_of(const struct nh_problem *problem,
@@ -113,7 +120,8 @@ static struct nh_split80_span span_of(const struct nh_problem *problem,
     double residents = (double)nh_split80_residents(problem, device, side, inverse);
     if (residents <= 0) return (struct nh_split80_span){.rounds = 1, .round = INFINITY};
     if (work) nh_cuda_count_load(device, &load, work);
-    double tile = tile_clocks(problem, &load, side, inverse);
+    double tile =
+        tile_clocks(problem, &load, side, inverse) * crowding(residents * side[SPLIT80_WARPS]);
     double visits = walks->tiles / walks->blocks, waves = walks->blocks / device->multiprocessors;
     double alone = tile_latency + alone_share(side[SPLIT80_WARPS]) * tile;
     return (struct nh_split80_span){.first =
@@ -167,6 +175,16 @@ struct nh_split80_span nh_split80_span_of(const struct nh_problem *problem,
     return span;
 }
 
+/* A lower bound of all boxes of such sizes, which have at most so many residents, and long ones the fewest. */
+static double least_crowding(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                             const int32_t *side, bool inverse, double most) {
+    int32_t rows = (int32_t)nh_split80_volume(side + SPLIT80_ROW);
+    int32_t columns = (int32_t)nh_split80_volume(side + SPLIT80_COLUMN);
+    const int32_t longest[SPLIT80_SIDE] = {1, 1, rows, 1, 1, columns, side[SPLIT80_WARPS]};
+    bool alike = (double)nh_split80_residents(problem, device, longest, inverse) == most;
+    return alike ? crowding(most * side[SPLIT80_WARPS]) : 1;
+}
+
 /* With as many residents as boxes of such sizes may have, and without extra tokens. */
 struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device, const int32_t *side,
@@ -175,18 +193,20 @@ struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
     const struct nh_cuda_load plain_load = load_of(problem, device, side, inverse, &plain);
     const struct nh_cuda_load masked_load = load_of(problem, device, side, inverse, &masked);
     double warps = side[SPLIT80_WARPS], alone = alone_share(warps);
-    double tile = tile_clocks(problem, &plain_load, side, inverse);
+    double residents = (double)nh_split80_residents(problem, device, side, inverse);
+    double crowded = least_crowding(problem, device, side, inverse, residents);
+    double tile = crowded * tile_clocks(problem, &plain_load, side, inverse);
     double passes = (double)(problem->batch * launches_of(problem, inverse));
     double sharing = inverse ? (double)(problem->heads / problem->kv_heads) : 1;
     return (struct nh_box_bound){
         .fixed = nh_cuda_first_clocks(problem, &plain_load, warps),
         .per_clock = 1,
         .tile = tile,
-        .masks = tile_clocks(problem, &masked_load, side, inverse) - tile,
+        .masks = crowded * tile_clocks(problem, &masked_load, side, inverse) - tile,
         .latency = tile_latency,
         .alone = alone,
         .block = block_clocks,
-        .residents = (double)nh_split80_residents(problem, device, side, inverse),
+        .residents = residents,
         .longest = (tile_latency + alone * tile) * sharing,
         .ending = end_share,
         .blocks = passes * (double)(inverse ? problem->kv_heads : problem->heads),
@@ -197,7 +217,7 @@ struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
 /* Nanoseconds. */
 double nh_split80_estimate(const struct nh_problem *problem, const struct nh_device *device,
                            const struct nh_config *config, struct nh_count *count) {
-    const double alone_ns = 4490, overlapping_ns = 2440, moving = 1.31;
+    const double alone_ns = 4490, overlapping_ns = 2440, moving = 1.24;
     const struct nh_cuda_device *cuda = device->backend;
     double launch_ns = cuda->overlaps ? overlapping_ns : alone_ns;
     int launches =
