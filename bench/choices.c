@@ -69,11 +69,10 @@ static void list(struct contest *contest, double cut) {
 
 /* What a plan would be after MEASURE; taken into the contest where the cut left it out. */
 static int measure(struct contest *contest, double budget_s) {
-    struct nh_ranking ranking;
+    struct nh_choice best;
     int i = 0;
-    if (nh_measure(&contest->request, budget_s) || nh_planner_rank(&contest->request, &ranking))
+    if (nh_measure(&contest->request, budget_s) || nh_planner_choose(&contest->request, &best))
         return -1;
-    struct nh_choice best = ranking.choice[0];
     while (i < contest->count &&
            (contest->candidate[i].build.choice.solver != best.solver ||
             memcmp(&contest->candidate[i].build.choice.config, &best.config, sizeof best.config)))

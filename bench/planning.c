@@ -1,11 +1,11 @@
-/* What choosing a plan costs: microseconds in which the planner ranks problems that it meets for the first time, in a
+/* What choosing a plan costs: microseconds in which the planner chooses for problems that it meets for the first time, in a
  * process that has planned others.
  *
- *     nhood suite paper-3d --sample 300 | build/planning h200 [--list | --wisdom]
+ *     nhood suite paper-3d --sample 300 | build/planning h200 [--wisdom | --choices | --list]
  *
- * GPU: one that `nhood simulate --gpu` knows. The context's memory of rankings takes no part, nor does wisdom but with
- * --wisdom, which has the estimate for its time of every candidate that MEASURE would time. --list prints all candidates
- * with their estimates, to compare versions of the search. */
+ * GPU: one that `nhood simulate --gpu` knows. The context's memory of choices takes no part, nor does wisdom but with
+ * --wisdom, which has the estimate for its time of every candidate that MEASURE would time. --choices prints the
+ * candidate of the least estimate, --list all with their estimates, to compare versions of the search. */
 #include "cuda.h"
 #include "measure.h"
 #include "planner.h"
@@ -36,24 +36,26 @@ static nhood_status parse(char *line, struct nh_problem *problem) {
     return status ? status : nh_problem_canonical(&given, problem);
 }
 
+static void print(const struct nh_request *request, const struct nh_choice *choice) {
+    char text[LINE_BYTES], config[NH_CONFIG_BYTES];
+    nh_problem_text(request->problem, text, sizeof text);
+    nh_config_text(choice->solver, &choice->config, config, sizeof config);
+    printf("%s %s %s %.6g\n", text, choice->solver->name, config, choice->estimate_ns);
+}
+
 static void list(const struct nh_request *request) {
     static struct nh_choice choice[MOST_LISTED];
     int count = nh_planner_list(request, choice, MOST_LISTED);
-    char text[LINE_BYTES];
-    nh_problem_text(request->problem, text, sizeof text);
-    for (int i = 0; i < count; i++) {
-        char config[NH_CONFIG_BYTES];
-        nh_config_text(choice[i].solver, &choice[i].config, config, sizeof config);
-        printf("%s %s %s %.6g\n", text, choice[i].solver->name, config, choice[i].estimate_ns);
-    }
+    for (int i = 0; i < count; i++)
+        print(request, &choice[i]);
 }
 
-static double rank_us(const struct nh_request *request) {
-    struct nh_ranking ranking;
+static double choose_us(const struct nh_request *request, struct nh_choice *choice) {
     double start = now_us();
-    nhood_status status = nh_planner_rank(request, &ranking);
+    nhood_status status = nh_planner_choose(request, choice);
     double us = now_us() - start;
     if (status) fprintf(stderr, "planning: %s\n", nhood_last_error());
+    if (status) choice->solver = NULL;
     return us;
 }
 
@@ -85,6 +87,17 @@ static void summarise(double *us, size_t count) {
            count, sum / (double)count, us[count / 2], us[count * 9 / 10], us[count - 1]);
 }
 
+/* What to do with each problem: time the choice, maybe by wisdom; print it; or print all candidates. */
+enum mode { TIME, WISDOM, CHOICES, LIST };
+
+static bool mode_of(int argc, char **argv, enum mode *mode) {
+    static const char *const option[] = {NULL, "--wisdom", "--choices", "--list"};
+    *mode = TIME;
+    for (enum mode m = WISDOM; argc == 3 && m <= LIST; m++)
+        if (!strcmp(argv[2], option[m])) *mode = m;
+    return argc == 2 || (argc == 3 && *mode != TIME);
+}
+
 int main(int argc, char **argv) {
     static struct nh_problem problem[MOST_PROBLEMS];
     static double us[MOST_PROBLEMS];
@@ -92,11 +105,10 @@ int main(int argc, char **argv) {
     struct nh_device device;
     struct nh_wisdom *wisdom;
     char line[LINE_BYTES];
-    bool listing = argc == 3 && !strcmp(argv[2], "--list");
-    bool wise = argc == 3 && !strcmp(argv[2], "--wisdom");
+    enum mode mode;
     size_t count = 0;
-    if (argc != 2 + (listing || wise)) {
-        fprintf(stderr, "usage: planning GPU [--list | --wisdom] < problems\n");
+    if (!mode_of(argc, argv, &mode)) {
+        fprintf(stderr, "usage: planning GPU [--wisdom | --choices | --list] < problems\n");
         return EXIT_FAILURE;
     }
     if (nh_cuda_describe(argv[1], &host, &device) || nh_wisdom_create(&host, &wisdom)) {
@@ -108,16 +120,18 @@ int main(int argc, char **argv) {
             fprintf(stderr, "planning: %s: %s\n", line, nhood_last_error());
             return EXIT_FAILURE;
         }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; mode == WISDOM && i < count; i++) {
         const struct nh_request request = {nh_registry_solvers, &device, &problem[i], NULL, wisdom};
-        if (wise) learn(&request);
+        learn(&request);
     }
     for (size_t i = 0; i < count; i++) {
         const struct nh_request request = {nh_registry_solvers, &device, &problem[i], NULL, wisdom};
-        us[i] = rank_us(&request);
-        if (listing) list(&request);
+        struct nh_choice choice;
+        us[i] = choose_us(&request, &choice);
+        if (mode == CHOICES && choice.solver) print(&request, &choice);
+        if (mode == LIST) list(&request);
     }
-    if (!listing && count) summarise(us, count);
+    if (mode <= WISDOM && count) summarise(us, count);
     nh_wisdom_destroy(wisdom);
     return EXIT_SUCCESS;
 }

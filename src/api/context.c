@@ -105,7 +105,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     pthread_mutex_init(&created->measuring, NULL);
     created->cache = nh_copy_text(&created->host, cache);
     status = created->cache ? load_wisdom(created) : NHOOD_ERR_MEMORY;
-    if (!status) status = nh_ranking_cache_create(&created->host, &created->rankings);
+    if (!status) status = nh_choice_cache_create(&created->host, &created->choices);
     if (!status) status = nh_registry_open(&effective, &created->host, &created->devices);
     if (status) {
         nh_context_drop(created);
@@ -122,7 +122,7 @@ void nh_context_retain(nhood_context *context) {
 void nh_context_drop(nhood_context *context) {
     if (atomic_fetch_sub(&context->references, 1) != 1) return;
     nh_registry_close(&context->devices);
-    nh_ranking_cache_destroy(context->rankings);
+    nh_choice_cache_destroy(context->choices);
     nh_wisdom_destroy(context->wisdom);
     pthread_mutex_destroy(&context->measuring);
     struct nh_host host = context->host;

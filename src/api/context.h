@@ -2,7 +2,7 @@
 #ifndef NH_CONTEXT_H
 #define NH_CONTEXT_H
 
-#include "ranking_cache.h"
+#include "choice_cache.h"
 #include "registry.h"
 #include "wisdom.h"
 
@@ -13,7 +13,7 @@ struct nhood_context {
     struct nh_host host;
     struct nh_devices devices;
     struct nh_wisdom *wisdom;
-    struct nh_ranking_cache *rankings;
+    struct nh_choice_cache *choices;
     char *cache;               /* a folder; "" for none */
     pthread_mutex_t measuring; /* timings at the same time would disturb each other */
     atomic_int references;

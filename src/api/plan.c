@@ -53,30 +53,30 @@ nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nh
                                 void *user) {
     struct nh_problem problem;
     struct nh_request request;
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     nhood_status status = read_request(context, device, given, options, &problem, &request);
     if (status) return status;
-    status = nh_planner_rank(&request, &ranking);
-    if (report) nh_planner_explain(&request, &ranking, report, user);
+    status = nh_planner_choose(&request, &choice);
+    if (report) nh_planner_explain(&request, status ? NULL : &choice, report, user);
     return status;
 }
 
-/* Ranks by wisdom and estimates; measures first where that is asked for and wisdom knows nothing. */
+/* By wisdom and estimates; measures first where that is asked for and wisdom knows nothing. */
 static nhood_status choose(nhood_context *context, const struct nh_request *request,
-                           const nhood_plan_options *options, struct nh_ranking *ranking) {
-    nhood_status status = nh_ranking_cache_rank(context->rankings, request, ranking);
-    if (status || !options || ranking->choice[0].samples) return status;
+                           const nhood_plan_options *options, struct nh_choice *choice) {
+    nhood_status status = nh_choice_cache_choose(context->choices, request, choice);
+    if (status || !options || choice->samples) return status;
     if (options->effort == NHOOD_EFFORT_WISDOM_ONLY)
         return nh_error(NHOOD_ERR_CACHE_MISS, "wisdom knows nothing of this problem on %s (%s)",
                         request->device->info.name, request->device->info.description);
     if (options->effort != NHOOD_EFFORT_MEASURE) return NHOOD_OK;
     pthread_mutex_lock(&context->measuring);
-    status = nh_ranking_cache_rank(context->rankings, request, ranking);
+    status = nh_choice_cache_choose(context->choices, request, choice);
     /* Another thread may have measured it while this one waited. */
-    if (!status && !ranking->choice[0].samples) {
+    if (!status && !choice->samples) {
         if (nh_measure(request, options->budget_s))
             nh_log(&context->host, NHOOD_LOG_WARNING, "not measured: %s", nhood_last_error());
-        status = nh_ranking_cache_rank(context->rankings, request, ranking);
+        status = nh_choice_cache_choose(context->choices, request, choice);
     }
     pthread_mutex_unlock(&context->measuring);
     return status;
@@ -111,10 +111,10 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     *plan = NULL;
     struct nh_problem problem;
     struct nh_request request;
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     nhood_status status = read_request(context, device, given, options, &problem, &request);
     if (!status) status = nh_context_present(request.device);
-    if (!status) status = choose(context, &request, options, &ranking);
+    if (!status) status = choose(context, &request, options, &choice);
     if (status) return status;
     nhood_plan *created = nh_allocate(&context->host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
@@ -123,7 +123,7 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     created->context = context;
     nh_context_retain(context);
     struct nh_built built = {.operation = NULL};
-    status = nh_planner_build(&request, &ranking, &built);
+    status = nh_planner_build(&request, &choice, &built);
     created->operation = built.operation;
     if (status) {
         nhood_plan_release(created);

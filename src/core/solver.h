@@ -69,10 +69,11 @@ struct nh_solver {
     const char *const *knob; /* NULL-terminated names of config values; NULL: no knobs */
     /* NULL, or one fixed sentence saying why not. */
     const char *(*refuse)(const struct nh_problem *problem, const struct nh_device *device);
-    /* Writes up to capacity configs worth trying, the one of the least estimate first; returns how many (>= 1). Values
-     * beyond the solver's knobs are left as they are given: 0. */
+    /* Writes up to capacity configs worth trying, the one of the least estimate first; returns how many. Those estimated
+     * at below_ns or more may be left out, even all; with INFINITY there is at least one. Values beyond the solver's
+     * knobs are left as they are given: 0. */
     int (*candidates)(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity);
+                      double below_ns, struct nh_config *config, int capacity);
     nh_estimate_fn *estimate;
     nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation);
@@ -80,7 +81,7 @@ struct nh_solver {
 
 /* `refuse` and `candidates` of a solver that takes everything and has no knobs. */
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device);
-int nh_one_config(const struct nh_problem *problem, const struct nh_device *device,
+int nh_one_config(const struct nh_problem *problem, const struct nh_device *device, double below_ns,
                   struct nh_config *config, int capacity);
 
 /* Moves the config of the least estimate, of equals the first, to the front. */

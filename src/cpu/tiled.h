@@ -12,7 +12,7 @@ extern const char *const nh_tiled_knobs[];
 
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device);
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        struct nh_config *config, int capacity);
+                        double below_ns, struct nh_config *config, int capacity);
 double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
                          const struct nh_config *config, struct nh_count *count);
 nhood_status nh_tiled_build(const struct nh_problem *problem, const struct nh_device *device,

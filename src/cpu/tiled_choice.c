@@ -200,7 +200,8 @@ static int all_configs(const struct nh_problem *problem, struct nh_config config
 }
 
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        struct nh_config *config, int capacity) {
+                        double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
     int count = all_configs(problem, all);
     nh_least_first(nh_tiled_estimate, problem, device, all, count);

@@ -27,7 +27,7 @@ struct state {
 struct ranking {
     struct nh_box_choice *choice;
     int count, capacity;
-    double behind; /* of the search */
+    double behind, below; /* of the search */
 };
 
 void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
@@ -128,8 +128,8 @@ static double smaller(double a, double b) {
 
 /* What a choice must stay below to be kept. */
 static double limit_of(const struct ranking *ranking) {
-    if (!ranking->count) return INFINITY;
-    double most = ranking->behind * ranking->choice[0].cost;
+    if (!ranking->count) return ranking->below;
+    double most = smaller(ranking->below, ranking->behind * ranking->choice[0].cost);
     if (ranking->count < ranking->capacity) return most;
     return smaller(most, ranking->choice[ranking->count - 1].cost);
 }
@@ -179,7 +179,7 @@ static void rank_pairs(struct state *state, const struct nh_box_variant *variant
     if (!rows || !columns) return;
     struct nh_box_choice found[MOST_OF_VARIANT];
     struct ranking of_variant = {found, 0, (int)nh_min(kept->capacity, MOST_OF_VARIANT),
-                                 kept->behind};
+                                 kept->behind, kept->below};
     for (int i = 0; i < rows->count; i++) {
         if (bound.least >= smaller(limit_of(kept), limit_of(&of_variant))) break;
         const struct nh_walk_rows *walked = rows_of(state, rows, i);
@@ -194,7 +194,7 @@ static void rank_pairs(struct state *state, const struct nh_box_variant *variant
 
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity) {
     struct state state;
-    struct ranking kept = {best, 0, capacity, search->behind};
+    struct ranking kept = {best, 0, capacity, search->behind, search->below};
     start(&state, search);
     for (int i = 0; i < search->variants; i++)
         rank_pairs(&state, &search->variant[i], &kept);

@@ -42,8 +42,8 @@ struct nh_box_search {
                    const int32_t row[NH_AXES], const int32_t column[NH_AXES],
                    const struct nh_tiling_count *count);
     const struct nh_device *device; /* for the two of them */
-    /* those that cost so many times the least are left out; INFINITY: none */
-    double behind;
+    /* those that cost so many times the least are left out, and those that cost as much as `below`; INFINITY: none */
+    double behind, below;
 };
 
 /* The cheapest, cheapest first; at most two of a variant: more would leave no place to others, whose estimates err in

@@ -241,14 +241,15 @@ static struct nh_box_bound bound(const struct nh_box_search *search,
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
     const struct nh_box_search search = {.problem = problem,
                                          .variant = variants,
                                          .variants = sizeof variants / sizeof *variants,
                                          .bound = bound,
                                          .cost = cost,
                                          .device = device,
-                                         .behind = INFINITY};
+                                         .behind = INFINITY,
+                                         .below = below_ns};
     struct nh_box_choice best[MOST_CANDIDATES];
     int count = nh_box_search(&search, best, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count; i++)

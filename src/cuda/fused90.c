@@ -394,7 +394,8 @@ static void try_shapes(struct search *search, bool all) {
 enum { WORTH_LAUNCHES_NS = 300000 };
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct search search;
     search.problem = problem;
     search.device = device;

@@ -239,7 +239,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* The shapes expected within half again of the best, best first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct nh_cheapest cheapest;
     nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < 4 * MOST_SHAPES; i++) {

@@ -98,7 +98,8 @@ static bool offer(const struct nh_problem *problem, const struct nh_device *devi
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
     int count = nh_backward90_best(problem, device, true, FULL_ROWS, offer, best);
     if (count > capacity) count = capacity;

@@ -220,7 +220,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct nh_config both[2] = {{{0}}};
     int count = 1 + nh_naive_tile_choose(problem, device->backend, both[0].value);
     nh_least_first(estimate, problem, device, both, count);

@@ -214,7 +214,8 @@ static bool search(const struct nh_problem *problem, const struct nh_device *dev
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     enum { MOST_CANDIDATES = 8 };
     struct nh_cheapest cheapest;
     nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));

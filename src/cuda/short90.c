@@ -122,7 +122,8 @@ enum { WARP_CHOICES = 2, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PA
 static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct nh_cheapest cheapest;
     struct nh_short_shape shape;
     if (!shape_of(problem, &shape)) return 0;

@@ -98,7 +98,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "a stride is no multiple of 16 bytes";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
-    if (!nh_small_candidates(problem, device, &config, 1))
+    if (!nh_small_candidates(problem, device, INFINITY, &config, 1))
         return "16 queries have more than 1024 keys, or a halo exceeds shared memory";
     return NULL;
 }

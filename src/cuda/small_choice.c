@@ -267,7 +267,8 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
 
 /* The solver is asked whether it refuses, then for its candidates: what a thread has found last is remembered. */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        struct nh_config *config, int capacity) {
+                        double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     static _Thread_local struct {
         nhood_device_info device;
         struct nh_problem problem;

@@ -26,6 +26,6 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
 
 /* As a solver's `candidates`; none if nothing fits. */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        struct nh_config *config, int capacity);
+                        double below_ns, struct nh_config *config, int capacity);
 
 #endif

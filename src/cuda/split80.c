@@ -12,6 +12,7 @@
 #include "load.h"
 #include "tile_count.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -169,7 +170,8 @@ static int best_sides(const struct nh_problem *problem, const struct nh_device *
                                          .bound = bound,
                                          .cost = cost,
                                          .device = device,
-                                         .behind = 1.15};
+                                         .behind = 1.15,
+                                         .below = INFINITY};
     struct nh_box_choice choice[MOST_SIDES];
     int count = nh_box_search(&search, choice, MOST_SIDES);
     for (int i = 0; i < count; i++) {
@@ -184,7 +186,8 @@ static int best_sides(const struct nh_problem *problem, const struct nh_device *
 
 /* The launches of both sides overlap, so that what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct side query[MOST_SIDES], key[MOST_SIDES];
     struct nh_cheapest cheapest;
     int queries = best_sides(problem, device, false, query);

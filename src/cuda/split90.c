@@ -232,7 +232,8 @@ static bool offer_keys(const struct nh_problem *problem, const struct nh_device 
 
 /* Launches for queries and keys overlap, so what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     struct nh_cheapest cheapest;
     const size_t tile_bytes = 3 * sizeof(int32_t);

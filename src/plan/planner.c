@@ -1,8 +1,9 @@
-/* Ranking, explaining and building candidates. The least estimate wins unless wisdom knows better. */
+/* Choosing, explaining and building candidates. The least estimate wins unless wisdom knows better. */
 #include "planner.h"
 
 #include "wise_choice.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,9 +22,9 @@ static void join(char *text, size_t capacity, const char *name, const char *reas
 
 /* What a solver has no knobs for is 0, so that configs can be compared as a whole. */
 static int candidates_of(const struct nh_request *request, const struct nh_solver *solver,
-                         struct nh_config *config, int capacity) {
+                         double below_ns, struct nh_config *config, int capacity) {
     memset(config, 0, (size_t)capacity * sizeof *config);
-    return solver->candidates(request->problem, request->device, config, capacity);
+    return solver->candidates(request->problem, request->device, below_ns, config, capacity);
 }
 
 /* ---- the best of each solver ---- */
@@ -31,8 +32,8 @@ static int candidates_of(const struct nh_request *request, const struct nh_solve
 /* What solvers have answered, by rows of the table. */
 struct survey {
     uint32_t asked;
-    const char *refusal[NH_MOST_SOLVERS]; /* NULL: it takes the problem */
-    struct nh_choice best[NH_MOST_SOLVERS];
+    const char *refusal[NH_MOST_SOLVERS];   /* NULL: it takes the problem */
+    struct nh_choice best[NH_MOST_SOLVERS]; /* no solver: none below what it was asked for */
 };
 
 static bool is_row(const struct nh_request *request, int row) {
@@ -40,17 +41,18 @@ static bool is_row(const struct nh_request *request, int row) {
 }
 
 /* wanted: NULL, or a config; true if the solver still proposes it. */
-static bool ask(const struct nh_request *request, int row, const struct nh_config *wanted,
-                struct survey *survey) {
+static bool ask(const struct nh_request *request, int row, double below_ns,
+                const struct nh_config *wanted, struct survey *survey) {
     const struct nh_solver *solver = request->table[row];
     struct nh_choice *best = &survey->best[row];
     struct nh_config config[MOST_CANDIDATES];
     bool proposed = false;
+    best->solver = NULL;
     survey->asked |= UINT32_C(1) << row;
     survey->refusal[row] = solver->refuse(request->problem, request->device);
     if (survey->refusal[row]) return false;
-    int count = candidates_of(request, solver, config, wanted ? MOST_CANDIDATES : 1);
-    if (count < 1) survey->refusal[row] = "no config fits";
+    int count = candidates_of(request, solver, below_ns, config, wanted ? MOST_CANDIDATES : 1);
+    if (count < 1 && isinf(below_ns)) survey->refusal[row] = "no config fits";
     if (count < 1) return false;
     for (int i = 0; wanted && i < count; i++)
         proposed |= !memcmp(&config[i], wanted, sizeof *wanted);
@@ -59,14 +61,13 @@ static bool ask(const struct nh_request *request, int row, const struct nh_confi
     return proposed;
 }
 
-/* Whether the solver takes the problem; no solver is asked twice. */
-static bool takes(const struct nh_request *request, int row, struct survey *survey) {
+/* Whether the solver has a config; no solver is asked twice. */
+static bool offers(const struct nh_request *request, int row, double below_ns,
+                   struct survey *survey) {
     if (!nh_asked(request, request->table[row])) return false;
-    if (!(survey->asked >> row & 1)) ask(request, row, NULL, survey);
-    return !survey->refusal[row];
+    if (!(survey->asked >> row & 1)) ask(request, row, below_ns, NULL, survey);
+    return survey->best[row].solver;
 }
-
-/* ---- what wisdom knows ---- */
 
 /* Ties go to the earlier row. */
 static bool precedes(const struct survey *survey, int row, int other) {
@@ -74,19 +75,32 @@ static bool precedes(const struct survey *survey, int row, int other) {
     return ns < other_ns || (ns == other_ns && row < other);
 }
 
+/* Of the rows that `rows` names by their bits, the one of the least estimate; -1: none takes the problem. A solver is
+ * asked for what would be less than all before it, so that most need not search. */
+static int least_of(const struct nh_request *request, uint32_t rows, struct survey *survey) {
+    int least = -1;
+    for (int row = 0; is_row(request, row); row++) {
+        double below_ns = least < 0 ? INFINITY : survey->best[least].estimate_ns;
+        if (rows >> row & 1 && offers(request, row, below_ns, survey) &&
+            (least < 0 || precedes(survey, row, least)))
+            least = row;
+    }
+    return least;
+}
+
+/* ---- what wisdom knows ---- */
+
 /* Whether the solver of the least estimate is one of `rows`. Of these, more are asked only if those that were do not
  * say. */
 static bool prefers(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     uint32_t asked = survey->asked & rows;
-    int other = -1;
-    for (int row = 0; is_row(request, row); row++)
-        if (!(rows >> row & 1) && takes(request, row, survey) &&
-            (other < 0 || precedes(survey, row, other)))
-            other = row;
+    int other = least_of(request, ~rows, survey);
     if (other < 0) return true;
+    double above_ns = nextafter(survey->best[other].estimate_ns, INFINITY);
     for (int again = 0; again < 2; again++, asked = rows)
         for (int row = 0; is_row(request, row); row++)
-            if (asked >> row & 1 && takes(request, row, survey) && precedes(survey, row, other))
+            if (asked >> row & 1 && offers(request, row, above_ns, survey) &&
+                precedes(survey, row, other))
                 return true;
     return false;
 }
@@ -94,8 +108,8 @@ static bool prefers(const struct nh_request *request, uint32_t rows, struct surv
 /* The fastest candidate that wisdom knows, if its solver would still propose it: wisdom may be older than the solver.
  * Records without any of the solver that the estimate prefers say nothing against it: they are of a contest held to one
  * solver, or older than it. */
-static bool rank_by_wisdom(const struct nh_request *request, struct survey *survey,
-                           struct nh_ranking *ranking) {
+static bool choose_by_wisdom(const struct nh_request *request, struct survey *survey,
+                             struct nh_choice *choice) {
     struct nh_wisdom_key key;
     struct nh_wise_choice wise = {.row = 0};
     if (!nh_wisdom_has_any(request->wisdom)) return false;
@@ -103,49 +117,36 @@ static bool rank_by_wisdom(const struct nh_request *request, struct survey *surv
     do {
         nh_wise_next(request, &key, &wise);
         if (!wise.choice.solver) return false;
-    } while (!ask(request, wise.row, &wise.choice.config, survey));
+    } while (!ask(request, wise.row, INFINITY, &wise.choice.config, survey));
     if (!prefers(request, nh_wise_rows(request, &key), survey)) return false;
-    ranking->choice[0] = wise.choice;
-    ranking->count = 1;
+    *choice = wise.choice;
     return true;
 }
 
-/* ---- ranking ---- */
+/* ---- choosing ---- */
 
-/* Behind all that are no slower. */
-static void insert(struct nh_ranking *ranking, const struct nh_choice *choice) {
-    int at = ranking->count++;
-    for (; at > 0 && ranking->choice[at - 1].estimate_ns > choice->estimate_ns; at--)
-        ranking->choice[at] = ranking->choice[at - 1];
-    ranking->choice[at] = *choice;
-}
-
-static nhood_status rank_by_estimate(const struct nh_request *request, struct survey *survey,
-                                     struct nh_ranking *ranking) {
+static nhood_status choose_by_estimate(const struct nh_request *request, struct survey *survey,
+                                       struct nh_choice *choice) {
     char refusals[3072] = "";
-    int count = 0;
-    ranking->count = 0;
-    for (int row = 0; is_row(request, row); row++) {
-        if (!nh_asked(request, request->table[row])) continue;
-        count++;
-        if (takes(request, row, survey)) {
-            insert(ranking, &survey->best[row]);
-        } else {
-            join(refusals, sizeof refusals, request->table[row]->name, survey->refusal[row]);
-        }
+    int least = least_of(request, UINT32_MAX, survey);
+    if (least >= 0) {
+        *choice = survey->best[least];
+        return NHOOD_OK;
     }
-    if (!count)
+    if (!survey->asked)
         return nh_error(NHOOD_ERR_ARGUMENT, "options.solver = '%s': no such solver runs on %s",
                         request->only ? request->only : "", request->device->info.name);
-    if (!ranking->count) return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", refusals);
-    return NHOOD_OK;
+    for (int row = 0; is_row(request, row); row++)
+        if (survey->asked >> row & 1)
+            join(refusals, sizeof refusals, request->table[row]->name, survey->refusal[row]);
+    return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", refusals);
 }
 
-nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking) {
+nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choice *choice) {
     struct survey survey;
     survey.asked = 0;
-    if (rank_by_wisdom(request, &survey, ranking)) return NHOOD_OK;
-    return rank_by_estimate(request, &survey, ranking);
+    if (choose_by_wisdom(request, &survey, choice)) return NHOOD_OK;
+    return choose_by_estimate(request, &survey, choice);
 }
 
 int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity) {
@@ -155,7 +156,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         if (!nh_asked(request, solver) || solver->refuse(request->problem, request->device))
             continue;
         struct nh_config config[MOST_CANDIDATES];
-        int configs = candidates_of(request, solver, config, MOST_CANDIDATES);
+        int configs = candidates_of(request, solver, INFINITY, config, MOST_CANDIDATES);
         for (int c = 0; c < configs; c++) {
             double ns = solver->estimate(request->problem, request->device, &config[c], NULL);
             int at = count;
@@ -194,7 +195,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     struct nh_wisdom_key key;
     struct nh_config config[MOST_CANDIDATES];
     bool reported = false; /* two candidates may have the same config */
-    int count = candidates_of(request, solver, config, MOST_CANDIDATES);
+    int count = candidates_of(request, solver, INFINITY, config, MOST_CANDIDATES);
     nh_wisdom_key(request->device, request->problem, &key);
     for (int i = 0; i < count; i++) {
         char text[NH_CONFIG_BYTES];
@@ -212,13 +213,12 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     }
 }
 
-void nh_planner_explain(const struct nh_request *request, const struct nh_ranking *ranking,
+void nh_planner_explain(const struct nh_request *request, const struct nh_choice *chosen,
                         nhood_candidate_fn report, void *user) {
     static const struct nh_choice none = {.solver = NULL};
     for (int i = 0; request->table[i]; i++)
         if (nh_asked(request, request->table[i]))
-            explain_solver(request, request->table[i], ranking->count ? &ranking->choice[0] : &none,
-                           report, user);
+            explain_solver(request, request->table[i], chosen ? chosen : &none, report, user);
 }
 
 /* ---- building ---- */
@@ -234,49 +234,47 @@ static bool gives_way(nhood_status status) {
     return status == NHOOD_ERR_COMPILE || status == NHOOD_ERR_DEVICE;
 }
 
-/* What the last choice said if none can be built. */
-static nhood_status build_one_of(const struct nh_request *request, const struct nh_ranking *ranking,
-                                 struct failures *failures, struct nh_built *built) {
-    nhood_status status = NHOOD_OK;
-    for (int i = 0; i < ranking->count; i++) {
-        const struct nh_choice *choice = &ranking->choice[i];
-        const char *name = choice->solver->name;
-        if (failures->last)
-            nh_log(request->device->host, NHOOD_LOG_WARNING, "%s gives way to %s: %s",
-                   failures->last, name, nhood_last_error());
-        status = choice->solver->build(request->problem, request->device, &choice->config,
-                                       &built->operation);
-        built->choice = *choice;
-        if (!gives_way(status)) return status;
-        if (!failures->first) failures->first = status;
-        failures->last = name;
-        join(failures->text, sizeof failures->text, name, nhood_last_error());
-        join(built->failures, sizeof built->failures, name, nhood_last_error());
-    }
+static nhood_status build_one(const struct nh_request *request, const struct nh_choice *choice,
+                              struct failures *failures, struct nh_built *built) {
+    const char *name = choice->solver->name;
+    if (failures->last)
+        nh_log(request->device->host, NHOOD_LOG_WARNING, "%s gives way to %s: %s", failures->last,
+               name, nhood_last_error());
+    nhood_status status = choice->solver->build(request->problem, request->device, &choice->config,
+                                                &built->operation);
+    built->choice = *choice;
+    if (!gives_way(status)) return status;
+    if (!failures->first) failures->first = status;
+    failures->last = name;
+    join(failures->text, sizeof failures->text, name, nhood_last_error());
+    join(built->failures, sizeof built->failures, name, nhood_last_error());
     return status;
 }
 
-/* All but the one that wisdom has chosen. */
-static nhood_status rank_others(const struct nh_request *request, const struct nh_solver *solver,
-                                struct nh_ranking *others) {
+/* The best candidate of each solver but `solver`, least estimate first; returns how many. */
+static int rank_others(const struct nh_request *request, const struct nh_solver *solver,
+                       struct nh_choice *choice) {
     struct survey survey;
+    int count = 0;
     survey.asked = 0;
-    for (int row = 0; is_row(request, row); row++)
-        if (request->table[row] == solver) {
-            survey.asked |= UINT32_C(1) << row;
-            survey.refusal[row] = "cannot be built";
-        }
-    return rank_by_estimate(request, &survey, others);
+    for (int row = 0; is_row(request, row); row++) {
+        if (request->table[row] == solver || !offers(request, row, INFINITY, &survey)) continue;
+        int at = count++;
+        for (; at > 0 && choice[at - 1].estimate_ns > survey.best[row].estimate_ns; at--)
+            choice[at] = choice[at - 1];
+        choice[at] = survey.best[row];
+    }
+    return count;
 }
 
-nhood_status nh_planner_build(const struct nh_request *request, const struct nh_ranking *ranking,
+nhood_status nh_planner_build(const struct nh_request *request, const struct nh_choice *choice,
                               struct nh_built *built) {
     struct failures failures = {.first = NHOOD_OK};
-    struct nh_ranking others;
+    struct nh_choice other[NH_MOST_SOLVERS];
     built->failures[0] = '\0';
-    nhood_status status = build_one_of(request, ranking, &failures, built);
-    bool wise = ranking->choice[0].samples > 0;
-    if (gives_way(status) && wise && !rank_others(request, ranking->choice[0].solver, &others))
-        status = build_one_of(request, &others, &failures, built);
+    nhood_status status = build_one(request, choice, &failures, built);
+    int others = gives_way(status) ? rank_others(request, choice->solver, other) : 0;
+    for (int i = 0; i < others && gives_way(status); i++)
+        status = build_one(request, &other[i], &failures, built);
     return gives_way(status) ? nh_error(failures.first, "%s", failures.text) : status;
 }

@@ -25,34 +25,28 @@ struct nh_choice {
     int64_t measured_ns, samples;
 };
 
-/* What wisdom chose, alone; or the best candidate of each solver, at most, least estimate first. */
-enum { NH_MOST_SOLVERS = 32 };
-struct nh_ranking {
-    struct nh_choice choice[NH_MOST_SOLVERS];
-    int count;
-};
-
 /* By wisdom, if it knows, or by estimate. Asks only as many solvers of the table as that takes. Ties go to the
  * earlier row. UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
-nhood_status nh_planner_rank(const struct nh_request *request, struct nh_ranking *ranking);
+enum { NH_MOST_SOLVERS = 32 };
+nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choice *choice);
 
-/* Hands every solver's refusal, or each of its candidates, to report. */
-void nh_planner_explain(const struct nh_request *request, const struct nh_ranking *ranking,
+/* Hands every solver's refusal, or each of its candidates, to report. chosen: NULL, or one of them. */
+void nh_planner_explain(const struct nh_request *request, const struct nh_choice *chosen,
                         nhood_candidate_fn report, void *user);
 
 /* Every candidate of every solver that takes the problem, least estimate first; returns how many of them there
  * are room for. */
 int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity);
 
-/* Builds the first choice that can be built: one that the compiler or the device refuses (COMPILE, DEVICE) gives way
- * to the next, what wisdom chose to the others by estimate, and `failures` tells. If all fail, the status is the
- * first one's and the text joins all. */
+/* Builds the choice. One that the compiler or the device refuses (COMPILE, DEVICE) gives way to the best candidates of
+ * the other solvers, least estimate first, and `failures` tells. If all fail, the status is the first one's and the text
+ * joins all. */
 struct nh_built {
     struct nh_operation *operation;
     struct nh_choice choice;
     char failures[512]; /* "" if the first choice was built */
 };
-nhood_status nh_planner_build(const struct nh_request *request, const struct nh_ranking *ranking,
+nhood_status nh_planner_build(const struct nh_request *request, const struct nh_choice *choice,
                               struct nh_built *built);
 
 #endif

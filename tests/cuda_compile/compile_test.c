@@ -12,6 +12,7 @@
 #include "registry.h"
 #include "test.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -51,7 +52,7 @@ static void build_all(const char *line, const struct nh_device *device, int most
         const struct nh_solver *solver = nh_registry_solvers[i];
         if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(&problem, device)) continue;
         struct nh_config config[MOST_CONFIGS];
-        int count = solver->candidates(&problem, device, config, most);
+        int count = solver->candidates(&problem, device, INFINITY, config, most);
         CHECK(count >= 1, "%s: %s proposes nothing", line, solver->name);
         for (int c = 0; c < count; c++) {
             char text[256];

@@ -11,6 +11,7 @@
 #include "test.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -95,7 +96,7 @@ static inline nhood_status build_first(const struct nh_solver *solver,
                                        struct nh_operation **operation) {
     struct nh_config config;
     *operation = NULL;
-    if (solver->candidates(problem, device, &config, 1) < 1)
+    if (solver->candidates(problem, device, INFINITY, &config, 1) < 1)
         return nh_error(NHOOD_ERR_INTERNAL, "%s proposes nothing", solver->name);
     return solver->build(problem, device, &config, operation);
 }

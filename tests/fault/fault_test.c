@@ -23,7 +23,7 @@ static void counted_release(void *user, void *memory) {
 }
 
 /* Everything a plan allocates, with allocation number n failing, for every n; all is given back. Where only measuring
- * or remembering the ranking fails, there is a plan all the same. */
+ * or remembering the choice fails, there is a plan all the same. */
 static void failing_allocations(const char *text, const char *solver, int32_t effort) {
     nhood_context_options options = {.struct_size = sizeof options,
                                      .threads = 3,

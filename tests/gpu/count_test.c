@@ -11,6 +11,7 @@
 #include "test.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <string.h>
 
 enum { SKIPPED = 77, NOTED_TILES = 512, MOST_CONFIGS = 64 };
@@ -123,7 +124,7 @@ static int check_problem(const char *text, const struct nh_device *device, int m
         if (solver->device_kind != NHOOD_DEVICE_CUDA || !by_tiles(solver) ||
             solver->refuse(&problem, device))
             continue;
-        int count = solver->candidates(&problem, device, config, most);
+        int count = solver->candidates(&problem, device, INFINITY, config, most);
         for (int c = 0; c < count; c++)
             check_config(text, &problem, device, solver, &config[c]);
         solvers++;

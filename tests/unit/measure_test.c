@@ -175,15 +175,13 @@ static nhood_status measured(double budget_s, const char *only, struct counts *c
                              struct nh_choice *winner) {
     struct nh_wisdom *wisdom = NULL;
     struct nh_wisdom_key key;
-    struct nh_ranking ranking;
     nh_wisdom_create(&host, &wisdom);
     struct nh_request request = {table, &device, &problem, only, wisdom};
     nhood_status status = nh_measure(&request, budget_s);
     *counts = (struct counts){0, INT64_MAX, 0};
     nh_wisdom_key(&device, &problem, &key);
     nh_wisdom_visit(wisdom, &key, count_record, counts);
-    nh_planner_rank(&request, &ranking);
-    *winner = ranking.choice[0];
+    nh_planner_choose(&request, winner);
     nh_wisdom_destroy(wisdom);
     CHECK(strided_builds == 0, "%d operations on tensors that are not packed", (int)strided_builds);
     CHECK(fake_live == 0 && memory_live == 0 && clocks_live == 0,

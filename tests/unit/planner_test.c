@@ -1,9 +1,11 @@
 /* The planner with solvers made for the purpose. */
-#include "ranking_cache.h"
+#include "choice_cache.h"
 
 #include "test.h"
 
 #include "fake_solvers.h"
+
+#include <math.h>
 
 static double middle_is_best(const struct nh_problem *problem, const struct nh_device *device,
                              const struct nh_config *config, struct nh_count *count) {
@@ -99,17 +101,15 @@ static void dirty_the_stack(int byte) {
 
 static void estimates(struct nh_wisdom *wisdom) {
     struct nh_request request = {table, &device, &problem, NULL, wisdom};
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     struct rows rows = {0};
     dirty_the_stack(0x5a);
-    CHECK(!nh_planner_rank(&request, &ranking) && ranking.count == 3, "%s", nhood_last_error());
-    CHECK(ranking.choice[0].solver == &first && ranking.choice[0].config.value[0] == 1 &&
-              ranking.choice[0].estimate_ns == 10 && ranking.choice[0].samples == 0,
+    CHECK(!nh_planner_choose(&request, &choice), "%s", nhood_last_error());
+    CHECK(choice.solver == &first && choice.config.value[0] == 1 && choice.estimate_ns == 10 &&
+              choice.samples == 0,
           "ties go to the first");
-    CHECK(ranking.choice[1].solver == &second && ranking.choice[2].solver == &last,
-          "one choice per solver, by estimate");
     dirty_the_stack(0xa5);
-    nh_planner_explain(&request, &ranking, count_rows, &rows);
+    nh_planner_explain(&request, &choice, count_rows, &rows);
     CHECK(rows.all == 10 && rows.chosen == 1 && rows.refused == 1 && rows.measured == 0 &&
               !strcmp(rows.solver, "first") && !strcmp(rows.config, "size=1"),
           "%d rows, %d chosen, %d refused, %s %s", rows.all, rows.chosen, rows.refused, rows.solver,
@@ -122,15 +122,13 @@ static void estimates(struct nh_wisdom *wisdom) {
               list[2].config.value[0] == 0 && list[3].config.value[0] == 2,
           "the four least estimates");
     request.only = "second";
-    CHECK(!nh_planner_rank(&request, &ranking) && ranking.count == 1 &&
-              ranking.choice[0].solver == &second,
-          "by name");
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &second, "by name");
     request.only = "elsewhere";
-    CHECK(nh_planner_rank(&request, &ranking) == NHOOD_ERR_ARGUMENT, "a solver of another device");
+    CHECK(nh_planner_choose(&request, &choice) == NHOOD_ERR_ARGUMENT, "a solver of another device");
     const struct nh_solver *const none[] = {&refusing, NULL};
     request.only = NULL;
     request.table = none;
-    CHECK(nh_planner_rank(&request, &ranking) == NHOOD_ERR_UNSUPPORTED &&
+    CHECK(nh_planner_choose(&request, &choice) == NHOOD_ERR_UNSUPPORTED &&
               strstr(nhood_last_error(), "refusing: it never does"),
           "%s", nhood_last_error());
 }
@@ -145,19 +143,18 @@ static void learn(struct nh_wisdom *wisdom, const char *solver, const char *conf
 
 static void wisdom_decides(struct nh_wisdom *wisdom) {
     struct nh_request request = {table, &device, &problem, NULL, wisdom};
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     learn(wisdom, "last", "size=2", 9);
-    nh_planner_rank(&request, &ranking);
-    CHECK(ranking.choice[0].solver == &first && !ranking.choice[0].samples,
+    nh_planner_choose(&request, &choice);
+    CHECK(choice.solver == &first && !choice.samples,
           "records that lack the expected solver do not count");
     learn(wisdom, "first", "size=1", 40);
-    nh_planner_rank(&request, &ranking);
-    CHECK(ranking.choice[0].solver == &last && ranking.choice[0].config.value[0] == 2 &&
-              ranking.choice[0].measured_ns == 9 && ranking.choice[0].samples == 7 &&
-              ranking.count == 1,
+    nh_planner_choose(&request, &choice);
+    CHECK(choice.solver == &last && choice.config.value[0] == 2 && choice.measured_ns == 9 &&
+              choice.samples == 7,
           "the measured one");
     struct rows rows = {0};
-    nh_planner_explain(&request, &ranking, count_rows, &rows);
+    nh_planner_explain(&request, &choice, count_rows, &rows);
     CHECK(rows.measured == 2 && !strcmp(rows.solver, "last") && !strcmp(rows.config, "size=2"),
           "%d measured, %s %s", rows.measured, rows.solver, rows.config);
     /* None of these can be built today, however fast they were. */
@@ -167,43 +164,83 @@ static void wisdom_decides(struct nh_wisdom *wisdom) {
     learn(wisdom, "first", "size=3", 1);
     learn(wisdom, "first", "size=1,more=2", 1);
     learn(wisdom, "first", "", 1);
-    nh_planner_rank(&request, &ranking);
-    CHECK(ranking.choice[0].solver == &last, "unusable records");
+    nh_planner_choose(&request, &choice);
+    CHECK(choice.solver == &last, "unusable records");
     learn(wisdom, "second", "size=0", 9);
     learn(wisdom, "last", "size=1", 9);
-    nh_planner_rank(&request, &ranking);
-    CHECK(ranking.choice[0].solver == &last && ranking.choice[0].config.value[0] == 1,
+    nh_planner_choose(&request, &choice);
+    CHECK(choice.solver == &last && choice.config.value[0] == 1,
           "equal times: by name, whatever the order");
     request.only = "first";
-    nh_planner_rank(&request, &ranking);
-    CHECK(ranking.count == 1 && ranking.choice[0].measured_ns == 40, "wisdom of one solver");
+    nh_planner_choose(&request, &choice);
+    CHECK(choice.measured_ns == 40, "wisdom of one solver");
+}
+
+static double asked_below;
+
+/* Of a solver whose best is estimated at 100. */
+static int picky_candidates(const struct nh_problem *given, const struct nh_device *on,
+                            double below_ns, struct nh_config *config, int capacity) {
+    asked_below = below_ns;
+    return below_ns > 100 ? fake_candidates(given, on, below_ns, config, capacity) : 0;
+}
+
+/* Solvers are asked for what is less than the best before them; if that cannot be built, for anything. */
+static void passing_over(struct nh_wisdom *wisdom) {
+    struct nh_solver picky = last, slowest = second;
+    picky.candidates = picky_candidates;
+    picky.build = build_second;
+    slowest.name = "slowest";
+    slowest.estimate = slow;
+    const struct nh_solver *const ahead[] = {&picky, &first, NULL};
+    const struct nh_solver *const behind[] = {&slowest, &first, &picky, NULL};
+    struct nh_request request = {ahead, &device, &problem, NULL, wisdom};
+    struct nh_choice choice;
+    struct nh_built built = {.operation = NULL};
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &first && isinf(asked_below),
+          "below %g", asked_below);
+    request.table = behind;
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &first && asked_below == 10,
+          "below %g", asked_below);
+    first_answer = NHOOD_ERR_COMPILE;
+    CHECK(!nh_planner_build(&request, &choice, &built) && built.choice.solver == &slowest &&
+              isinf(asked_below) && !strcmp(built.failures, "first: line 1: no such thing"),
+          "the first of two equal ones, below %g: %s", asked_below, built.failures);
+    built.operation->destroy(built.operation);
+    slowest.build = build_first;
+    CHECK(
+        !nh_planner_build(&request, &choice, &built) && built.choice.solver == &picky &&
+            !strcmp(built.failures, "first: line 1: no such thing; slowest: line 1: no such thing"),
+        "%s", built.failures);
+    built.operation->destroy(built.operation);
+    first_answer = NHOOD_OK;
 }
 
 static void building(struct nh_wisdom *wisdom) {
     const struct nh_solver *const both[] = {&first, &second, NULL};
     struct nh_request request = {both, &device, &problem, NULL, wisdom};
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     struct nh_built built = {.operation = NULL};
-    nh_planner_rank(&request, &ranking);
-    CHECK(!nh_planner_build(&request, &ranking, &built) && built.choice.solver == &first &&
+    nh_planner_choose(&request, &choice);
+    CHECK(!nh_planner_build(&request, &choice, &built) && built.choice.solver == &first &&
               !*built.failures,
           "%s", built.failures);
     built.operation->destroy(built.operation);
     const nhood_status gives_way[] = {NHOOD_ERR_COMPILE, NHOOD_ERR_DEVICE};
     for (int i = 0; i < 2; i++) {
         first_answer = gives_way[i];
-        CHECK(!nh_planner_build(&request, &ranking, &built) && built.choice.solver == &second &&
+        CHECK(!nh_planner_build(&request, &choice, &built) && built.choice.solver == &second &&
                   !strcmp(built.failures, "first: line 1: no such thing"),
               "%s", built.failures);
         built.operation->destroy(built.operation);
     }
     second_answer = NHOOD_ERR_COMPILE;
-    CHECK(nh_planner_build(&request, &ranking, &built) == NHOOD_ERR_DEVICE &&
+    CHECK(nh_planner_build(&request, &choice, &built) == NHOOD_ERR_DEVICE &&
               !strcmp(nhood_last_error(), "first: line 1: no such thing; second: out of registers"),
           "%s", nhood_last_error());
     second_answer = NHOOD_OK;
     first_answer = NHOOD_ERR_MEMORY;
-    CHECK(nh_planner_build(&request, &ranking, &built) == NHOOD_ERR_MEMORY,
+    CHECK(nh_planner_build(&request, &choice, &built) == NHOOD_ERR_MEMORY,
           "a lack of memory is nobody's fault");
     CHECK(fake_live == 0, "%d operations kept", (int)fake_live);
 }
@@ -223,24 +260,20 @@ static void release_some(void *user, void *memory) {
 static int asked_for_candidates;
 
 static int counted_candidates(const struct nh_problem *given, const struct nh_device *on,
-                              struct nh_config *config, int capacity) {
+                              double below_ns, struct nh_config *config, int capacity) {
     asked_for_candidates++;
-    return fake_candidates(given, on, config, capacity);
+    return fake_candidates(given, on, below_ns, config, capacity);
 }
 
-/* Was the solver asked, and did the ranking come out as without a cache? */
-static bool asks(struct nh_ranking_cache *cache, const struct nh_request *request) {
-    struct nh_ranking expected = {.count = 0}, ranking = {.count = 0};
-    CHECK(!nh_planner_rank(request, &expected), "%s", nhood_last_error());
+/* Was the solver asked, and did the choice come out as without a cache? */
+static bool asks(struct nh_choice_cache *cache, const struct nh_request *request) {
+    struct nh_choice expected, choice;
+    CHECK(!nh_planner_choose(request, &expected), "%s", nhood_last_error());
     asked_for_candidates = 0;
-    CHECK(!nh_ranking_cache_rank(cache, request, &ranking) && ranking.count == expected.count,
-          "%d choices", ranking.count);
-    for (int i = 0; i < expected.count; i++)
-        CHECK(ranking.choice[i].solver == expected.choice[i].solver &&
-                  ranking.choice[i].measured_ns == expected.choice[i].measured_ns &&
-                  !memcmp(&ranking.choice[i].config, &expected.choice[i].config,
-                          sizeof ranking.choice[i].config),
-              "choice %d", i);
+    CHECK(!nh_choice_cache_choose(cache, request, &choice) && choice.solver == expected.solver &&
+              choice.measured_ns == expected.measured_ns &&
+              !memcmp(&choice.config, &expected.config, sizeof choice.config),
+          "another choice");
     return asked_for_candidates > 0;
 }
 
@@ -250,15 +283,15 @@ static void remembering(struct nh_wisdom *wisdom) {
     const struct nh_solver *const counting[] = {&refusing, &counted, &second, NULL};
     const struct nh_host some = {.allocate = allocate_some, .release = release_some};
     struct nh_request request = {counting, &device, &problem, NULL, wisdom};
-    struct nh_ranking_cache *cache = NULL;
-    struct nh_ranking ranking;
-    CHECK(!nh_ranking_cache_create(&some, &cache), "%s", nhood_last_error());
+    struct nh_choice_cache *cache = NULL;
+    struct nh_choice choice;
+    CHECK(!nh_choice_cache_create(&some, &cache), "%s", nhood_last_error());
     no_memory = true;
     CHECK(asks(cache, &request) && asks(cache, &request), "without memory nothing is remembered");
     no_memory = false;
     CHECK(asks(cache, &request) && !asks(cache, &request), "remembered");
     request.only = "first";
-    CHECK(asks(cache, &request) && !asks(cache, &request), "another solver, another ranking");
+    CHECK(asks(cache, &request) && !asks(cache, &request), "another solver, another choice");
     struct nh_problem other = problem;
     other.strides[NHOOD_Q].batch += 8;
     request.problem = &other;
@@ -271,8 +304,8 @@ static void remembering(struct nh_wisdom *wisdom) {
     nh_wisdom_forget(wisdom, NULL, NULL);
     CHECK(asks(cache, &request), "and what is forgotten");
     request.only = "refusing";
-    CHECK(nh_ranking_cache_rank(cache, &request, &ranking) == NHOOD_ERR_UNSUPPORTED &&
-              nh_ranking_cache_rank(cache, &request, &ranking) == NHOOD_ERR_UNSUPPORTED,
+    CHECK(nh_choice_cache_choose(cache, &request, &choice) == NHOOD_ERR_UNSUPPORTED &&
+              nh_choice_cache_choose(cache, &request, &choice) == NHOOD_ERR_UNSUPPORTED,
           "refusals come every time");
     for (int64_t batch = 1; batch <= 1000; batch++) {
         other.batch = batch;
@@ -281,8 +314,8 @@ static void remembering(struct nh_wisdom *wisdom) {
         asks(cache, &request);
         CHECK(!asks(cache, &request), "the latest is always remembered");
     }
-    nh_ranking_cache_destroy(cache);
-    nh_ranking_cache_destroy(NULL);
+    nh_choice_cache_destroy(cache);
+    nh_choice_cache_destroy(NULL);
 }
 
 /* However many of its records there are, in whatever order: listing candidates is what planning takes its time for. */
@@ -291,19 +324,19 @@ static void asked_once(struct nh_wisdom *wisdom) {
     counted.candidates = counted_candidates;
     const struct nh_solver *const counting[] = {&counted, &second, NULL};
     struct nh_request request = {counting, &device, &problem, NULL, wisdom};
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     learn(wisdom, "first", "size=1", 20);
     learn(wisdom, "first", "size=2", 10);
     learn(wisdom, "second", "size=0", 15);
     learn(wisdom, "first", "size=0", 30);
     asked_for_candidates = 0;
-    CHECK(!nh_planner_rank(&request, &ranking) && ranking.choice[0].config.value[0] == 2 &&
-              ranking.choice[0].measured_ns == 10,
+    CHECK(!nh_planner_choose(&request, &choice) && choice.config.value[0] == 2 &&
+              choice.measured_ns == 10,
           "%s", nhood_last_error());
     CHECK(asked_for_candidates == 1, "asked %d times", asked_for_candidates);
     learn(wisdom, "second", "size=2", 5);
     asked_for_candidates = 0;
-    CHECK(!nh_planner_rank(&request, &ranking) && ranking.choice[0].solver == &second &&
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &second &&
               asked_for_candidates == 0,
           "asked %d times, though all that take the problem have been timed", asked_for_candidates);
 }
@@ -311,21 +344,19 @@ static void asked_once(struct nh_wisdom *wisdom) {
 /* A slower one that wisdom knows nothing of does not change what it chooses, one that is preferred does. */
 static void unknown_solvers(struct nh_wisdom *wisdom) {
     struct nh_request request = {table, &device, &problem, NULL, wisdom};
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     learn(wisdom, "second", "size=0", 50);
-    CHECK(!nh_planner_rank(&request, &ranking) && !ranking.choice[0].samples &&
-              ranking.choice[0].solver == &first && ranking.count == 3 &&
-              ranking.choice[2].solver == &last,
+    CHECK(!nh_planner_choose(&request, &choice) && !choice.samples && choice.solver == &first,
           "the first of two equal estimates is not among the records");
     const struct nh_solver *const other_way[] = {&second, &first, &last, NULL};
     request.table = other_way;
-    CHECK(!nh_planner_rank(&request, &ranking) && ranking.choice[0].solver == &second &&
-              ranking.choice[0].measured_ns == 50,
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &second &&
+              choice.measured_ns == 50,
           "it is");
     /* The fastest record is of a solver whose estimate is worse than one that was not timed; another's is better. */
     learn(wisdom, "last", "size=0", 30);
-    CHECK(!nh_planner_rank(&request, &ranking) && ranking.choice[0].solver == &last &&
-              ranking.choice[0].measured_ns == 30,
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &last &&
+              choice.measured_ns == 30,
           "the preferred one has been timed, and was slower");
 }
 
@@ -333,25 +364,24 @@ static void unknown_solvers(struct nh_wisdom *wisdom) {
 static void building_by_wisdom(struct nh_wisdom *wisdom) {
     const struct nh_solver *const both[] = {&second, &first, NULL};
     struct nh_request request = {both, &device, &problem, NULL, wisdom};
-    struct nh_ranking ranking;
+    struct nh_choice choice;
     struct nh_built built = {.operation = NULL};
     learn(wisdom, "first", "size=2", 10);
     learn(wisdom, "second", "size=0", 30);
     first_answer = NHOOD_ERR_COMPILE;
     second_answer = NHOOD_OK;
-    CHECK(!nh_planner_rank(&request, &ranking) && ranking.choice[0].samples, "%s",
-          nhood_last_error());
-    CHECK(!nh_planner_build(&request, &ranking, &built) && built.choice.solver == &second &&
+    CHECK(!nh_planner_choose(&request, &choice) && choice.samples, "%s", nhood_last_error());
+    CHECK(!nh_planner_build(&request, &choice, &built) && built.choice.solver == &second &&
               built.choice.config.value[0] == 1 && !built.choice.samples &&
               !strcmp(built.failures, "first: line 1: no such thing"),
           "%s", built.failures);
     built.operation->destroy(built.operation);
     second_answer = NHOOD_ERR_DEVICE;
-    CHECK(nh_planner_build(&request, &ranking, &built) == NHOOD_ERR_COMPILE &&
+    CHECK(nh_planner_build(&request, &choice, &built) == NHOOD_ERR_COMPILE &&
               !strcmp(nhood_last_error(), "first: line 1: no such thing; second: out of registers"),
           "%s", nhood_last_error());
     request.only = "first";
-    CHECK(nh_planner_build(&request, &ranking, &built) == NHOOD_ERR_COMPILE &&
+    CHECK(nh_planner_build(&request, &choice, &built) == NHOOD_ERR_COMPILE &&
               !strcmp(nhood_last_error(), "first: line 1: no such thing"),
           "%s", nhood_last_error());
     first_answer = second_answer = NHOOD_OK;
@@ -365,6 +395,7 @@ int main(void) {
               !nh_problem_canonical(&text, &problem) && !nh_wisdom_create(&host, &wisdom),
           "%s", nhood_last_error());
     estimates(wisdom);
+    passing_over(wisdom);
     building(wisdom);
     wisdom_decides(wisdom);
     nh_wisdom_forget(wisdom, NULL, NULL);

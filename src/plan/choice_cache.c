@@ -1,4 +1,4 @@
-#include "ranking_cache.h"
+#include "choice_cache.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -10,17 +10,16 @@ struct entry {
     char only[NH_WISDOM_SOLVER_BYTES]; /* "" for any solver */
     uint64_t wisdom_version;
     struct nh_problem problem;
-    int count;
-    struct nh_choice choice[];
+    struct nh_choice choice;
 };
 
-struct nh_ranking_cache {
+struct nh_choice_cache {
     const struct nh_host *host;
     pthread_mutex_t lock;
     struct entry *slot[SLOTS];
 };
 
-nhood_status nh_ranking_cache_create(const struct nh_host *host, struct nh_ranking_cache **cache) {
+nhood_status nh_choice_cache_create(const struct nh_host *host, struct nh_choice_cache **cache) {
     *cache = nh_allocate(host, sizeof **cache);
     if (!*cache) return NHOOD_ERR_MEMORY;
     (*cache)->host = host;
@@ -28,7 +27,7 @@ nhood_status nh_ranking_cache_create(const struct nh_host *host, struct nh_ranki
     return NHOOD_OK;
 }
 
-void nh_ranking_cache_destroy(struct nh_ranking_cache *cache) {
+void nh_choice_cache_destroy(struct nh_choice_cache *cache) {
     if (!cache) return;
     for (int i = 0; i < SLOTS; i++)
         nh_release(cache->host, cache->slot[i]);
@@ -57,37 +56,32 @@ static bool fits(const struct entry *entry, const struct nh_request *request, co
 /* Without memory, nothing is remembered. */
 static struct entry *make_entry(const struct nh_host *host, const struct nh_request *request,
                                 const char *only, uint64_t wisdom_version,
-                                const struct nh_ranking *ranking) {
-    size_t choice_bytes = (size_t)ranking->count * sizeof *ranking->choice;
-    struct entry *entry = nh_allocate(host, sizeof *entry + choice_bytes);
+                                const struct nh_choice *choice) {
+    struct entry *entry = nh_allocate(host, sizeof *entry);
     if (!entry) return NULL;
     entry->device = request->device;
     memcpy(entry->only, only, strlen(only) + 1);
     entry->wisdom_version = wisdom_version;
     memcpy(&entry->problem, request->problem, sizeof entry->problem);
-    entry->count = ranking->count;
-    memcpy(entry->choice, ranking->choice, choice_bytes);
+    entry->choice = *choice;
     return entry;
 }
 
-nhood_status nh_ranking_cache_rank(struct nh_ranking_cache *cache, const struct nh_request *request,
-                                   struct nh_ranking *ranking) {
+nhood_status nh_choice_cache_choose(struct nh_choice_cache *cache, const struct nh_request *request,
+                                    struct nh_choice *choice) {
     const char *only = request->only ? request->only : "";
-    /* Before ranking: what changes meanwhile makes the entry old, not wrong. */
+    /* Before choosing: what changes meanwhile makes the entry old, not wrong. */
     uint64_t wisdom_version = nh_wisdom_version(request->wisdom);
     size_t slot = slot_of(request);
     pthread_mutex_lock(&cache->lock);
     const struct entry *known = cache->slot[slot];
     bool found = fits(known, request, only, wisdom_version);
-    if (found) {
-        ranking->count = known->count;
-        memcpy(ranking->choice, known->choice, (size_t)known->count * sizeof *known->choice);
-    }
+    if (found) *choice = known->choice;
     pthread_mutex_unlock(&cache->lock);
     if (found) return NHOOD_OK;
-    nhood_status status = nh_planner_rank(request, ranking);
+    nhood_status status = nh_planner_choose(request, choice);
     if (status) return status; /* so `only` names a solver, and has room in an entry */
-    struct entry *made = make_entry(cache->host, request, only, wisdom_version, ranking);
+    struct entry *made = make_entry(cache->host, request, only, wisdom_version, choice);
     if (!made) return NHOOD_OK;
     pthread_mutex_lock(&cache->lock);
     struct entry *old = cache->slot[slot];
