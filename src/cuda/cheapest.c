@@ -2,14 +2,17 @@
 
 #include <math.h>
 
-void nh_cheapest_start(struct nh_cheapest *cheapest, struct nh_config *config, int capacity) {
+void nh_cheapest_start(struct nh_cheapest *cheapest, double below_ns, struct nh_config *config,
+                       int capacity) {
+    cheapest->below_ns = below_ns;
     cheapest->config = config;
     cheapest->count = 0;
     cheapest->capacity = capacity < NH_MOST_CHEAPEST ? capacity : NH_MOST_CHEAPEST;
 }
 
 double nh_cheapest_limit(const struct nh_cheapest *cheapest) {
-    return cheapest->count < cheapest->capacity ? INFINITY : cheapest->ns[cheapest->count - 1];
+    return cheapest->count < cheapest->capacity ? cheapest->below_ns
+                                                : cheapest->ns[cheapest->count - 1];
 }
 
 void nh_cheapest_add(struct nh_cheapest *cheapest, const struct nh_config *config, double ns) {

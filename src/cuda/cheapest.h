@@ -8,14 +8,16 @@ enum { NH_MOST_CHEAPEST = 20 };
 
 struct nh_cheapest {
     struct nh_config *config; /* cheapest first; of equals, the one that was tried first */
-    double ns[NH_MOST_CHEAPEST];
+    double ns[NH_MOST_CHEAPEST], below_ns;
     int count, capacity;
 };
 
-/* With none so far; `config` has room for `capacity`, of which at most NH_MOST_CHEAPEST are used. */
-void nh_cheapest_start(struct nh_cheapest *cheapest, struct nh_config *config, int capacity);
+/* With none so far; `config` has room for `capacity`, of which at most NH_MOST_CHEAPEST are used. None are kept but those
+ * below `below_ns`, which may be INFINITY. */
+void nh_cheapest_start(struct nh_cheapest *cheapest, double below_ns, struct nh_config *config,
+                       int capacity);
 
-/* What a config must stay below to be kept; INFINITY while there is room. */
+/* What a config must stay below to be kept. */
 double nh_cheapest_limit(const struct nh_cheapest *cheapest);
 
 /* Keeps a config that stays below the limit: INFINITY is no estimate of a config that runs. */

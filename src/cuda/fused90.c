@@ -250,6 +250,7 @@ struct search {
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
     int keys;
+    bool any; /* of what was tried runs, cheap or not */
     struct nh_cheapest best;
 };
 
@@ -307,6 +308,7 @@ static void try_pair(struct search *search, const struct nh_config *tried,
         problem->has_bias ? prices_of(problem, cuda, value) : key->prices[value[WARPGROUPS] - 2];
     double busy = scale_of(problem, cuda, value, walks.seen.items) *
                   busy_ns(problem, value, &prices, &walks, key->extra, cluster);
+    search->any = true;
     nh_cheapest_add(&search->best, tried, launch_ns(problem, busy, search->memory_ns));
 }
 
@@ -332,6 +334,8 @@ static void try_rows(struct search *search, const struct nh_config *queries,
         memcpy(value + KX, key->shape, 3 * sizeof *key->shape);
         value[ABREAST] = abreast_of(key->shape);
         if (value[ABREAST] > 1 && value[STACK] != 0) continue;
+        const int32_t *stages = key->stages[value[WARPGROUPS] - 2];
+        search->any |= !biased && (stages[0] || stages[1]);
         if (!biased &&
             nh_cheapest_limit(&search->best) <= least_ns(search, value, key, whole, parts))
             continue;
@@ -340,8 +344,7 @@ static void try_rows(struct search *search, const struct nh_config *queries,
                                        : (struct walks){nh_walk_count(whole, key->columns),
                                                         nh_walk_count(parts, key->columns)};
         for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++) {
-            value[STAGES] =
-                biased ? stages_of(search, value) : key->stages[value[WARPGROUPS] - 2][value[HOLD]];
+            value[STAGES] = biased ? stages_of(search, value) : stages[value[HOLD]];
             if (value[STAGES]) try_pair(search, &tried, key, &walks);
         }
     }
@@ -395,14 +398,14 @@ enum { WORTH_LAUNCHES_NS = 300000 };
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
     struct search search;
     search.problem = problem;
     search.device = device;
     search.memory_ns = nh_cuda_memory_ns(problem, device->backend);
-    nh_cheapest_start(&search.best, config, capacity);
+    nh_cheapest_start(&search.best, below_ns, config, capacity);
+    search.any = false;
     try_shapes(&search, false);
-    if (!search.best.count) try_shapes(&search, true);
+    if (!search.any) try_shapes(&search, true);
     int count = search.best.count;
     for (int i = 0; i < count; i++)
         config[i].value[AGAIN] = search.best.ns[i] > WORTH_LAUNCHES_NS;

@@ -240,9 +240,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 /* The shapes expected within half again of the best, best first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
     struct nh_cheapest cheapest;
-    nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    nh_cheapest_start(&cheapest, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < 4 * MOST_SHAPES; i++) {
         bool parts = i % 4 > 1;
         int columns = parts ? 0 : i % 2 ? 32 : 64;

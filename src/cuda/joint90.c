@@ -63,13 +63,21 @@ static struct nh_backward90_load load_of(const struct nh_problem *problem) {
 }
 
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    const double launches_ns = 16500, sums = 2.68;
-    const struct nh_cuda_device *cuda = device->backend;
+static double sums_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
     double rows = (double)(problem->batch * problem->tokens * problem->heads);
     double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
-    double sums_ns = 1e9 * rows * bytes / cuda->memory_bytes_per_s;
+    return 1e9 * rows * bytes / cuda->memory_bytes_per_s;
+}
+
+/* Of launches, and those that wait for memory. */
+static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
+    const double launches_ns = 16500, sums = 2.68;
+    return sums * sums_ns(problem, cuda) + launches_ns;
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    const struct nh_cuda_device *cuda = device->backend;
     const int32_t *walk = config->value + WALK;
     const struct nh_backward90_load load = load_of(problem);
     const struct nh_backward90_walks walks =
@@ -79,10 +87,11 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     if (count) {
         *count = (struct nh_count){.tiles = 0};
         nh_backward90_count(problem, cuda, &walks, &load, count);
-        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda) + sums_ns;
+        count->limit_ns[NHOOD_LIMIT_MEMORY] =
+            nh_cuda_memory_ns(problem, cuda) + sums_ns(problem, cuda);
     }
     const struct nh_backward90_spans spans = nh_backward90_spans_of(problem, cuda, &walks, &prices);
-    return nh_backward90_ns(&spans) + sums * sums_ns + launches_ns;
+    return nh_backward90_ns(&spans) + beside_ns(problem, cuda);
 }
 
 static bool offer(const struct nh_problem *problem, const struct nh_device *device,

@@ -215,10 +215,9 @@ static bool search(const struct nh_problem *problem, const struct nh_device *dev
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
     enum { MOST_CANDIDATES = 8 };
     struct nh_cheapest cheapest;
-    nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    nh_cheapest_start(&cheapest, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     search(problem, device, &cheapest);
     return cheapest.count;
 }

@@ -123,11 +123,10 @@ static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2,
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
     struct nh_cheapest cheapest;
     struct nh_short_shape shape;
     if (!shape_of(problem, &shape)) return 0;
-    nh_cheapest_start(&cheapest, config, capacity);
+    nh_cheapest_start(&cheapest, below_ns, config, capacity);
     for (int i = 0; i < MOST_COMBINATIONS; i++) {
         const struct nh_config one = {{warps[i % WARP_CHOICES], parts[i / WARP_CHOICES]}};
         nh_cheapest_add(&cheapest, &one, predict(problem, device->backend, &shape, one.value));

@@ -187,12 +187,12 @@ static int best_sides(const struct nh_problem *problem, const struct nh_device *
 /* The launches of both sides overlap, so that what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
     struct side query[MOST_SIDES], key[MOST_SIDES];
     struct nh_cheapest cheapest;
     int queries = best_sides(problem, device, false, query);
     int keys = best_sides(problem, device, true, key);
-    nh_cheapest_start(&cheapest, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    nh_cheapest_start(&cheapest, below_ns - nh_split80_beside_ns(problem, device->backend), config,
+                      (int)nh_min(capacity, MOST_CANDIDATES));
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
             struct nh_config tried = {{0}};

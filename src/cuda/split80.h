@@ -61,6 +61,9 @@ double nh_split80_side_clocks(const struct nh_split80_span *span);
 double nh_split80_clocks(const struct nh_cuda_device *device, const struct nh_split80_span *query,
                          const struct nh_split80_span *key);
 
+/* What is added to the clocks of both: launches, and what waits for memory. */
+double nh_split80_beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *device);
+
 /* What no tiles of such sizes stay below, on their side. */
 struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device, const int32_t *side,

@@ -214,18 +214,21 @@ struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
         .multiprocessors = device->multiprocessors};
 }
 
+double nh_split80_beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
+    const double alone_ns = 4490, overlapping_ns = 2440, moving = 1.24;
+    double launch_ns = device->overlaps ? overlapping_ns : alone_ns;
+    int launches =
+        2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
+    return moving * nh_cuda_memory_ns(problem, device) + launches * launch_ns;
+}
+
 /* Nanoseconds. */
 double nh_split80_estimate(const struct nh_problem *problem, const struct nh_device *device,
                            const struct nh_config *config, struct nh_count *count) {
-    const double alone_ns = 4490, overlapping_ns = 2440, moving = 1.24;
     const struct nh_cuda_device *cuda = device->backend;
-    double launch_ns = cuda->overlaps ? overlapping_ns : alone_ns;
-    int launches =
-        2 + launches_of(problem, true) * (problem->extra_tokens ? 2 : 1) + (problem->has_bias != 0);
-    double memory = nh_cuda_memory_ns(problem, cuda);
     if (count) {
         *count = (struct nh_count){.tiles = 0};
-        count->limit_ns[NHOOD_LIMIT_MEMORY] = memory;
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
     }
     struct nh_split80_span span[2];
     for (int inverse = 0; inverse < 2; inverse++) {
@@ -235,5 +238,5 @@ double nh_split80_estimate(const struct nh_problem *problem, const struct nh_dev
         span[inverse] = nh_split80_span_of(problem, cuda, side, inverse, &walk, count);
     }
     double clocks = nh_split80_clocks(cuda, &span[0], &span[1]);
-    return nh_cuda_clocks_ns(cuda, clocks) + moving * memory + launches * launch_ns;
+    return nh_cuda_clocks_ns(cuda, clocks) + nh_split80_beside_ns(problem, cuda);
 }

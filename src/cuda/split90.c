@@ -183,14 +183,18 @@ static void add_extra(const struct nh_problem *problem, const struct nh_cuda_dev
     add_passes(problem, cuda, &walks, 0, 0, true, spans, work);
 }
 
-/* Only the launch for the stats waits for memory. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
+/* What launches cost, and the one for the stats, which alone waits for memory. */
+static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
     const double launches_ns = 14700, stats = 4.31;
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
     double stats_bytes =
         2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
+    return stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *value = config->value;
     struct nh_backward90_spans spans = {0, 0};
     if (count) {
         *count = (struct nh_count){.tiles = 0};
@@ -199,8 +203,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
     add_side(problem, cuda, value + QUERY_OWN, value + QUERY_WALK, false, &spans, count);
     add_side(problem, cuda, value + KEY_OWN, value + KEY_WALK, true, &spans, count);
     add_extra(problem, cuda, &spans, count);
-    return nh_backward90_ns(&spans) + stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s +
-           launches_ns;
+    return nh_backward90_ns(&spans) + beside_ns(problem, cuda);
 }
 
 /* ---- configs ---- */
@@ -233,7 +236,6 @@ static bool offer_keys(const struct nh_problem *problem, const struct nh_device 
 /* Launches for queries and keys overlap, so what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     struct nh_cheapest cheapest;
     const size_t tile_bytes = 3 * sizeof(int32_t);
@@ -241,7 +243,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         keys = nh_backward90_best(problem, device, true, FULL_ROWS, offer_keys, key);
     struct nh_backward90_spans extra = {0, 0};
     add_extra(problem, device->backend, &extra, NULL);
-    nh_cheapest_start(&cheapest, config, capacity);
+    nh_cheapest_start(&cheapest, below_ns - beside_ns(problem, device->backend), config, capacity);
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
             struct nh_backward90_spans spans = query[q].spans;
