@@ -23,6 +23,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         if (nh_lane() != 0) continue;
         float lse = *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head);
         *(float4 *)nh_scalar(to, query.batch, query.at, query.head) =
-            make_float4(lse * 1.4426950408889634f, delta, 0, 0);
+            make_float4(lse * (float)NH_LOG2E, delta, 0, 0);
     }
 }

@@ -157,7 +157,7 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
 __device__ __forceinline__ void store_lse(const nh_cuda_args &args, const nh_item &item, const long long token[3],
                                           int head, float shift, float sum) {
     if (args.tensor[NH_LSE].data)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * 0.6931471805599453f;
+        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * (float)NH_LN2;
 }
 
 __device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_item &item, int row,
@@ -240,7 +240,7 @@ __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_item 
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
+    float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E);
     bias_places bias_place = bias_places_of(row);
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);

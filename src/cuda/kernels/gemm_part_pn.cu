@@ -11,8 +11,6 @@
 #define NH_HELD ((NH_SLOTS + NH_GROUP - 1) / NH_GROUP)
 #define AT_ONCE (32 / NH_GROUP)
 #define ROUNDS (NH_OWN_ROWS / AT_ONCE)
-#define LOG2_E 1.4426950408889634f
-#define LN_2 0.6931471805599453f
 /* Less than any score, and no infinity: differences of two are 0. */
 #define LEAST -3.402823466e38f
 
@@ -68,7 +66,7 @@ NH_DEVICE const elem *queries_of(const nh_cuda_args &args, int head) {
  * Queries that do not exist get what is never used. stage: from its first key on, of the part's column `first`. */
 NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda_args &args,
                          int row, float *stage, int first, int head, int part, bool here) {
-    float scale = (float)args.scale * LOG2_E;
+    float scale = (float)args.scale * (float)NH_LOG2E;
 #if NH_BIASED
     const nh_query &query = queries[row];
     int extent1 = 2 * (int)args.axis[1].window - 1, extent2 = 2 * (int)args.axis[2].window - 1;
@@ -103,7 +101,7 @@ NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda
     for (int i = 0; i < NH_HELD; i++) {
         score[i] *= scale;
 #if NH_BIASED
-        score[i] = fmaf(LOG2_E, nh_load(table[slots.entry[i]]), score[i]);
+        score[i] = fmaf((float)NH_LOG2E, nh_load(table[slots.entry[i]]), score[i]);
 #endif
         if (slot_number(i) >= NH_SLOTS || (NH_PLANES && !here)) score[i] = NH_MINUS_INFINITY;
     }
@@ -145,7 +143,7 @@ NH_DEVICE float gather(row_sums *sums, int round, const nh_cuda_args &args, int 
     sums->sum[round] = nh_reciprocal(sum);
     if (threadIdx.x % NH_GROUP == 0 && lse != NH_NONE)
         ((float *)args.tensor[NH_LSE].data)[lse + head * args.tensor[NH_LSE].head] =
-            LN_2 * (most + nh_log2(sum));
+            (float)NH_LN2 * (most + nh_log2(sum));
     return own * sums->sum[round];
 }
 

@@ -15,7 +15,6 @@
 
 #define STRIDE NH_SCORE_STRIDE
 #define STAGE_STRIDE (NH_COLUMNS + 8)
-#define LOG2_E 1.4426950408889634f
 
 #if NH_WEIGHT_F32
 typedef float weight;
@@ -77,7 +76,7 @@ NH_DEVICE float score_of(const nh_cuda_args &args, const nh_query &query, int n,
     int entry = query.bias + first + nh_renumber(query, args, n, digits, extent[1], extent[2]);
     score += nh_load(table[exists ? entry : 0]);
 #endif
-    return NH_RESULT == NH_PROBABILITY ? nh_exp2((score - query.shift) * LOG2_E) : score;
+    return NH_RESULT == NH_PROBABILITY ? nh_exp2((score - query.shift) * (float)NH_LOG2E) : score;
 }
 
 /* Slots of causal windows that no key fills. */

@@ -7,7 +7,6 @@
 #include "prelude.cuh"
 
 #define NH_THREADS 128
-#define LOG2_E 1.4426950408889634f
 /* Rows of one warp end at different lanes. */
 #define OWN_LANES nh_lanes_mask<NH_GROUP>()
 
@@ -26,7 +25,7 @@ NH_DEVICE void write_lse(const nh_cuda_args &args, long long row, float lse) {
 
 /* e^(s - most) */
 NH_DEVICE float power(float s, float most) {
-    return nh_exp2((s - most) * LOG2_E);
+    return nh_exp2((s - most) * (float)NH_LOG2E);
 }
 
 #if NH_HELD

@@ -237,7 +237,7 @@ __device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
-    float scale = (float)(args.scale * 1.4426950408889634);
+    float scale = (float)(args.scale * NH_LOG2E);
     unsigned long long k_across = keys_across(s, warpgroup);
     unsigned n = 0;
     nh_item item;

@@ -10,6 +10,9 @@
 #define NH_BF16 4
 #define NH_ZERO_FILL 8
 
+#define NH_LOG2E 1.4426950408889634
+#define NH_LN2 0.6931471805599453
+
 #if NH_DTYPE == NH_F64
 typedef double elem;
 typedef double real;

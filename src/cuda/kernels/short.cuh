@@ -32,9 +32,6 @@
 
 #include "mma.cuh"
 
-#define NH_LOG2E 1.4426950408889634
-#define NH_LN2 0.6931471805599453
-
 enum {
     NH_THREADS = 32 * NH_WARPS,
     NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */

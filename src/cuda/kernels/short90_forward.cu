@@ -114,7 +114,7 @@ NH_DEVICE void nh_weigh_values(const nh_cuda_args &args, const nh_ring &ring, in
             nh_add_values(ring, operand, values + (row + 16 * pair) * nh_line_bytes(NH_DIM_V), output);
         }
     });
-    nh_add_columns_sums(state);
+    nh_finish_sums(state);
 }
 
 /* Outputs to the places of the strip's queries; returns LSE of rows g and g + 8. */
@@ -134,7 +134,7 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_strip &strip
         }
         nh_store_matrices_at(nh_step_at<NH_DIM_V>(ring, first, s), word);
     }
-    return make_float2(nh_lse(state, 0), nh_lse(state, 1));
+    return nh_lse_of(state);
 }
 
 /* A thread's rows g and g + 8: their LSE, and whether they are not finite although weights are relative to the largest

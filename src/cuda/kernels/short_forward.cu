@@ -256,7 +256,7 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
     float output[NH_SUMS_V][4];
     nh_refer_to_largest(work, strip, state);
     nh_weigh_values(work, strip, 1, state, output);
-    nh_add_columns_sums(state);
+    nh_finish_sums(state);
     float2 lse = nh_finish(work, strip, state, output);
     const int g = (int)(threadIdx.x % 32) / 4;
     __syncwarp();
@@ -281,7 +281,7 @@ NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse
 /* Outputs and LSE of the strip to memory. */
 NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
-    nh_add_columns_sums(state);
+    nh_finish_sums(state);
     const bool held = nh_held(state, output, 0) && nh_held(state, output, 1);
     const float2 lse = __all_sync(~0u, held) ? nh_finish(work, strip, state, output)
                                              : nh_attend_again(work.args, work.turn, strip.row);

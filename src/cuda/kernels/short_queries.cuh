@@ -2,8 +2,9 @@
  * mma.cuh: a thread has to do with rows g and g + 8. Knob: NH_CONTIGUOUS (what a query sees has no gaps as rows). */
 #pragma once
 
-#include "lanes.cuh"
 #include "short.cuh"
+
+#include "row_state.cuh"
 
 /* What rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
 struct nh_queries {
@@ -27,11 +28,6 @@ NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_cuda_args &args, 
     queries.common_begin = NH_CONTIGUOUS ? __reduce_max_sync(~0u, own.first_row) : 0;
     queries.common_end = NH_CONTIGUOUS ? __reduce_min_sync(~0u, own.last_row) + 1 : 0;
 }
-
-/* Rows g and g + 8: scores relative to what are weights, and the weights' sums; in base 2. */
-struct nh_state {
-    float reference[2], sum[2];
-};
 
 /* Products with 32 rows from `row` on, or 16 unless `both`, become scores: times the scale, less the reference; minus
  * infinity for rows not seen. */
@@ -69,21 +65,9 @@ NH_DEVICE void nh_raise_tops(float (&top)[2], const float (&scores)[4][4], bool 
         top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
 }
 
-/* What the four threads of a row have summed up. */
-NH_DEVICE void nh_add_columns_sums(nh_state &state) {
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        state.sum[half] = nh_quad_sum(state.sum[half]);
-}
-
-/* Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0. */
+/* Whether a row's weights, relative to 1, and its output are what can be held. */
 template <int SUMS> NH_DEVICE bool nh_held(const nh_state &state, const float (&output)[SUMS][4], int half) {
-    const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
-    return state.sum[half] > least && state.sum[half] < most && !nh_spoilt(output, half);
-}
-
-NH_DEVICE float nh_lse(const nh_state &state, int half) {
-    return (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
+    return state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM && !nh_spoilt(output, half);
 }
 
 /* The LSE of row lane % 16, of those of each thread's rows g and g + 8. */

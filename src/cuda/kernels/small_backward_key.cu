@@ -110,15 +110,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
             const int column = chunk * NH_CHUNK + 16 * p + (int)(threadIdx.x % 16);
             nh_statistics_load(query, statistics + tables.columns.statistics[wrap][column]);
             const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * (chunk * NH_PAIRS + p)] : uint2{0u, 0u};
-#pragma unroll
-            for (int block = 0; block < 2; block++) {
-                if (NH_PENALTY == 3) {
-                    nh_add_shifts_and_penalties(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
-                } else {
-                    nh_add_shifts(weights[block], query[block]);
-                }
-                nh_add_deltas(d_scores[block], query[block]);
-            }
+            nh_add_statistics(weights, d_scores, query, own_places, hiding);
             if (NH_PENALTY && NH_PENALTY != 3) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
             nh_multiply_columns(weights, sums.keys, queries, row[p], true);
             nh_multiply_columns(d_scores, sums.values, d_outputs, row[p], true);
@@ -166,11 +158,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads;
     if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
-    if (NH_PENALTY == 3) {
-        nh_kinds_fill(args, shared.kinds);
-    } else if (NH_PENALTY) {
-        nh_penalties_fill(shared.penalties);
-    }
+    nh_masks_fill(args, shared.penalties, shared.kinds);
     nh_tables_start(args, shared.tables, shared.ring.scene);
     nh_wait_for_launches();
     __syncthreads();
@@ -221,11 +209,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_rows &rows = shared.rows[0];
     const int share = (int)(args.heads / args.kv_heads);
     int turn = 0;
-    if (NH_PENALTY == 3) {
-        nh_kinds_fill(args, shared.kinds);
-    } else if (NH_PENALTY) {
-        nh_penalties_fill(shared.penalties);
-    }
+    nh_masks_fill(args, shared.penalties, shared.kinds);
     nh_tables_start(args, shared.tables, shared.scene);
     nh_wait_for_launches();
     __syncthreads();

@@ -115,9 +115,7 @@ NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float
         nh_pack_weights(weights, scores, both);
         nh_add_columns(output, weights, values, rows, both);
     });
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        state.sum[half] = nh_quad_sum(state.sum[half]);
+    nh_finish_sums(state);
 }
 
 /* Outputs into shared memory; returns LSE of rows g and g + 8. */
@@ -181,20 +179,19 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
 /* Sums of a subtile. taken() is called when the queries' places may be written over, but for this subtile's where
  * threads copy.
  *
- * Weights relative to 1 are within what the storage type and the sums can hold, unless scores are far from 0: false
- * then, or where some sum is not finite. */
+ * False where weights relative to 1 are not within what can be held, or some sum is not finite. */
 template <typename Taken>
 NH_DEVICE bool nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
                          const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows, int number,
                          nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken) {
-    const float least = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f, most = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
     nh_queries queries;
     nh_load_rows<NH_WIDEST>(queries, rows.queries, number);
     taken();
     const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
     state.reference[0] = state.reference[1] = 0.f;
     nh_weigh_values(subtile, state, output);
-    const bool held = state.sum[0] > least && state.sum[0] < most && state.sum[1] > least && state.sum[1] < most;
+    const bool held = state.sum[0] > NH_LEAST_SUM && state.sum[0] < NH_MOST_SUM && state.sum[1] > NH_LEAST_SUM &&
+                      state.sum[1] < NH_MOST_SUM;
     return __all_sync(~0u, held && !nh_spoilt(output, 0) && !nh_spoilt(output, 1));
 }
 

@@ -107,6 +107,15 @@ NH_DEVICE void nh_kinds_fill(const nh_cuda_args &args, nh_kinds &kinds) {
     }
 }
 
+/* The tables of the kernel's kind of masks. By all threads; a barrier must follow. */
+NH_DEVICE void nh_masks_fill(const nh_cuda_args &args, nh_penalties &penalties, nh_kinds &kinds) {
+    if (NH_PENALTY == 3) {
+        nh_kinds_fill(args, kinds);
+    } else if (NH_PENALTY) {
+        nh_penalties_fill(penalties);
+    }
+}
+
 /* The lane's second operands of a subtile's pairs, 16 from pair to pair. kind: by coordinate of an item's rows. */
 NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int subtile) {
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;

@@ -14,9 +14,6 @@
 #include "gemm_fragment.cuh"
 #include "tile_note.cuh"
 
-#define NH_LOG2E 1.4426950408889634
-#define NH_LN2 0.6931471805599453
-
 #ifndef NH_HEAD_SLOWEST
 #define NH_HEAD_SLOWEST 0
 #endif

@@ -1,17 +1,9 @@
 /* The softmax of a subtile's rows, and their LSE. */
 #pragma once
 
-#include "small_items.cuh"
+#include "small_products.cuh"
 
-/* Rows g and g + 8: scores relative to what are weights, and their sums, both in base 2. */
-struct nh_state {
-    float reference[2], sum[2];
-};
-
-NH_DEVICE float2 nh_lse_of(const nh_state &state) {
-    return make_float2((state.reference[0] + nh_log2(state.sum[0])) * (float)NH_LN2,
-                       (state.reference[1] + nh_log2(state.sum[1])) * (float)NH_LN2);
-}
+#include "row_state.cuh"
 
 /* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
 NH_DEVICE void nh_store_lse(float *to, const nh_item &item, int subtile, float2 lse) {

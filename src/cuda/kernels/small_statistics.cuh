@@ -70,3 +70,17 @@ NH_DEVICE void nh_add_deltas(float (&d_weights)[4], unsigned columns) {
     const unsigned ones[2] = {0x3f800000, 0x3f800000};
     nh_mma_bf16_shallow(d_weights, ones, columns);
 }
+
+/* Shifts and -deltas of the 16 columns of a pair, and with NH_PENALTY 3 their penalties. */
+NH_DEVICE void nh_add_statistics(float (*scores)[4], float (*d_weights)[4], const unsigned (&columns)[2], uint2 places,
+                                 uint2 penalties) {
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        if (NH_PENALTY == 3) {
+            nh_add_shifts_and_penalties(scores[block], columns[block], places, block ? penalties.y : penalties.x);
+        } else {
+            nh_add_shifts(scores[block], columns[block]);
+        }
+        nh_add_deltas(d_weights[block], columns[block]);
+    }
+}

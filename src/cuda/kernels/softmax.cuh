@@ -9,9 +9,6 @@
 #include "lanes.cuh"
 #include "tile_product.cuh"
 
-#define NH_LOG2E 1.4426950408889634
-#define NH_LN2 0.6931471805599453
-
 /* Per thread, rows g and g + 8 of each block: index 2 * block + half. The sum is this thread's columns only. */
 struct nh_softmax {
     float top[2 * NH_BLOCKS], sum[2 * NH_BLOCKS];

@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_share(const nh_cuda_args &args, const extr
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const extra_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    float scale = (float)(args.scale * 1.4426950408889634);
+    float scale = (float)(args.scale * NH_LOG2E);
     unsigned n = 0, items = 0;
     key_rows r;
     key_rows_set(r, s, warpgroup);

@@ -55,7 +55,7 @@ __device__ __forceinline__ float finish_shared_keys(const nh_cuda_args &args, co
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
-    float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634), zero = 0;
+    float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E), zero = 0;
     bias_places bias_place = bias_places_of(row);
     unsigned n = 0, items = 0;
     nh_item item;

@@ -135,7 +135,7 @@ __device__ __forceinline__ void d_q_again(const nh_cuda_args &args, const nh_que
 
 __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    float scale = (float)((NH_BIASED ? 1 : args.scale) * 1.4426950408889634);
+    float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E);
     bias_places bias_place = bias_places_of(row);
     unsigned long long q = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned long long d_o = nh_descriptor(s.d_o + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
