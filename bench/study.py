@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import re
 import shlex
@@ -32,6 +33,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Optional
 
@@ -302,6 +304,8 @@ def find_where(tool: Tool) -> Where:
 
 def open_study(tool: Tool, turns: int, dense_gflop: Optional[float]) -> Any:
     if tool.device != "cpu":
+        multiprocessing.set_forkserver_preload(["torch"])
+        forkserver.ensure_running()  # imports torch, which takes seconds, while this process does
         from study_cuda import Workers
 
         processes = tool.threads or max(1, (os.cpu_count() or 1) - 2)

@@ -233,7 +233,7 @@ class Workers:
 
     def __init__(self, count: int, device: str, *options: Any) -> None:
         """options: of CudaStudy, but for the lock"""
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self.pool = ProcessPoolExecutor(count, context, _begin, (device, *options, context.Lock()))
         for _ in range(count):
             self.pool.submit(int)  # they begin, which takes seconds, while the device is measured
