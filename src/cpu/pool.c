@@ -1,5 +1,6 @@
-/* Threads sleep on a condition variable; an execute publishes a job and takes part in it. Indices are handed
- * out by an atomic counter, so a slow core simply takes fewer. */
+/* An execute publishes a job and takes part in it. Indices are handed out by an atomic counter, so a slow core simply takes
+ * fewer. Who has nothing to do looks out for a while before it sleeps on a condition variable: a backward pass publishes
+ * two jobs a round, and waking a thread takes as long as a short one. */
 #include "pool.h"
 
 #include <pthread.h>
@@ -9,11 +10,11 @@
 struct nh_pool {
     const struct nh_host *host;
     pthread_mutex_t owner; /* held by the thread whose job runs */
-    pthread_mutex_t lock;  /* guards the fields below */
+    pthread_mutex_t lock;  /* held to sleep, and to change what others may be sleeping on */
     pthread_cond_t start, done;
-    uint64_t job; /* number of the current job */
-    int32_t busy; /* workers that have not finished it */
-    bool stop;
+    atomic_uint_fast64_t job; /* number of the current job; its fields below stand before it does */
+    atomic_int busy;          /* workers that have not finished it */
+    atomic_bool stop;
     int64_t count;
     nhood_parallel_body body;
     void *arg;
@@ -35,23 +36,54 @@ static void take_part(struct nh_pool *pool, int32_t worker) {
     }
 }
 
+/* Some 20 to 50 us, about what it takes to wake a thread. */
+enum { LOOKS = 1000 };
+
+static void pause_core(void) {
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#endif
+}
+
+static bool has_news(struct nh_pool *pool, uint64_t seen) {
+    return atomic_load(&pool->job) != seen || atomic_load(&pool->stop);
+}
+
+static void await_job(struct nh_pool *pool, uint64_t seen) {
+    for (int look = 0; look < LOOKS; look++) {
+        if (has_news(pool, seen)) return;
+        pause_core();
+    }
+    pthread_mutex_lock(&pool->lock);
+    while (!has_news(pool, seen))
+        pthread_cond_wait(&pool->start, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void await_workers(struct nh_pool *pool) {
+    for (int look = 0; look < LOOKS; look++) {
+        if (!atomic_load(&pool->busy)) return;
+        pause_core();
+    }
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->busy))
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 static void *worker_main(void *argument) {
     struct worker *self = argument;
     struct nh_pool *pool = self->pool;
-    uint64_t seen = 0;
-    pthread_mutex_lock(&pool->lock);
-    for (;;) {
-        while (pool->job == seen && !pool->stop)
-            pthread_cond_wait(&pool->start, &pool->lock);
-        if (pool->stop) break;
-        seen = pool->job;
-        pthread_mutex_unlock(&pool->lock);
+    for (uint64_t seen = 0;;) {
+        await_job(pool, seen);
+        if (atomic_load(&pool->stop)) return NULL;
+        seen = atomic_load(&pool->job);
         take_part(pool, self->index);
-        pthread_mutex_lock(&pool->lock);
-        if (--pool->busy == 0) pthread_cond_signal(&pool->done);
+        if (atomic_fetch_sub(&pool->busy, 1) > 1) continue;
+        pthread_mutex_lock(&pool->lock); /* the caller is before its look at busy, or asleep */
+        pthread_cond_signal(&pool->done);
+        pthread_mutex_unlock(&pool->lock);
     }
-    pthread_mutex_unlock(&pool->lock);
-    return NULL;
 }
 
 nhood_status nh_pool_create(const struct nh_host *host, int32_t threads, struct nh_pool **created) {
@@ -84,7 +116,7 @@ void nh_pool_destroy(struct nh_pool *pool) {
     if (!pool) return;
     if (getpid() == pool->process) {
         pthread_mutex_lock(&pool->lock);
-        pool->stop = true;
+        atomic_store(&pool->stop, true);
         pthread_cond_broadcast(&pool->start);
         pthread_mutex_unlock(&pool->lock);
         for (int32_t i = 0; i < pool->workers; i++)
@@ -108,19 +140,16 @@ void nh_pool_run(struct nh_pool *pool, int64_t count, nhood_parallel_body body, 
         run_alone(count, body, arg);
         return;
     }
-    pthread_mutex_lock(&pool->lock);
     pool->count = count;
     pool->body = body;
     pool->arg = arg;
     atomic_store(&pool->next, 0);
-    pool->busy = pool->workers;
-    pool->job++;
+    atomic_store(&pool->busy, pool->workers);
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->job, 1);
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->lock);
     take_part(pool, 0);
-    pthread_mutex_lock(&pool->lock);
-    while (pool->busy)
-        pthread_cond_wait(&pool->done, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
+    await_workers(pool);
     pthread_mutex_unlock(&pool->owner);
 }
