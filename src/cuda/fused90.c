@@ -6,6 +6,7 @@
 #include "fused90_cluster.h"
 #include "fused90_launch.h"
 #include "load.h"
+#include "turned_axes.h"
 #include "walk_counts.h"
 
 #include <math.h>
@@ -175,8 +176,10 @@ static struct walks walks_of(const struct nh_problem *problem, const int32_t *va
         .seen = {.items = count.items, .visited = count.multiplied, .partial = count.masked}};
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+static double estimate(const struct nh_problem *given, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     const struct walks of_items = walks_of(problem, value);
@@ -396,8 +399,10 @@ static void try_shapes(struct search *search, bool all) {
  * compiles in three quarters of the time without that code. Where a call takes long the launches do not count. */
 enum { WORTH_LAUNCHES_NS = 300000 };
 
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+static int candidates(const struct nh_problem *given, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     struct search search;
     search.problem = problem;
     search.device = device;
@@ -418,8 +423,10 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+static nhood_status build(const struct nh_problem *given, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     return nh_cuda_build(problem, device, config, nh_fused90_add_steps, operation);
 }
 

@@ -6,6 +6,7 @@
 #include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "load.h"
+#include "turned_axes.h"
 #include "spoilt.h"
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -75,8 +76,10 @@ static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_d
     return sums * sums_ns(problem, cuda) + launches_ns;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+static double estimate(const struct nh_problem *given, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *walk = config->value + WALK;
     const struct nh_backward90_load load = load_of(problem);
@@ -106,8 +109,10 @@ static bool offer(const struct nh_problem *problem, const struct nh_device *devi
     return true;
 }
 
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+static int candidates(const struct nh_problem *given, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     (void)below_ns;
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
     int count = nh_backward90_best(problem, device, true, FULL_ROWS, offer, best);
@@ -231,8 +236,10 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return status;
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+static nhood_status build(const struct nh_problem *given, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
