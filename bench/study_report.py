@@ -267,7 +267,7 @@ def plot_roofline(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: s
     for line in lines:
         points[line["contender"]].append((line["flops_per_s"] / line["bytes_per_s"], line["flops_per_s"]))
     for name, found in points.items():
-        axes.plot(*zip(*found), ".", color=COLORS[name], label=name)
+        axes.plot(*zip(*found), ".", color=COLORS[name], label=name, markersize=3)
     ceilings = "peak_flops_per_s", "copy_bytes_per_s"
     peak, copy = (max((line[key] or 0 for line in lines), default=0) for key in ceilings)
     if peak and copy:
@@ -277,17 +277,21 @@ def plot_roofline(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: s
 
 
 def plot_windows(axes: Any, times: Times, lines: list[dict[str, Any]], dtype: str) -> None:
+    """Medians of windows up to 4, 8, 16 .. keys, and what lies between the tenths at either end."""
     for name, color in COLORS.items():
-        points = []
+        bins = defaultdict(list)
         for text in times.problems:
             ms = times.ms(text, name, ("fwd",))
             if ms and text.startswith(f"{dtype}:"):
                 problem = Problem.parse(f"fwd:{text}")
                 elements = problem.batch * problem.heads * problem.tokens * problem.dim
-                points.append((math.prod(problem.window), ms * 1e6 / elements))
-        if points:
-            axes.plot(*zip(*points), ".", color=color, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="keys in a window", ylabel="ns per element of out, forward")
+                bins[math.ceil(math.log2(math.prod(problem.window)))].append(ms * 1e6 / elements)
+        if bins:
+            keys, ns = [2**power for power in sorted(bins)], [sorted(bins[power]) for power in sorted(bins)]
+            axes.plot(keys, [statistics.median(each) for each in ns], "o-", color=color, label=name, markersize=4)
+            low, high = ([each[round(part * (len(each) - 1))] for each in ns] for part in (0.1, 0.9))
+            axes.fill_between(keys, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.set(xscale="log", yscale="log", xlabel="keys in a window, up to", ylabel="ns per element of out, forward")
 
 
 PLOTS = {"speedups": plot_speedups, "roofline": plot_roofline, "windows": plot_windows}
