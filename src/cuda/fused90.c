@@ -79,9 +79,9 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
     /* rows of several heads share no entries */
     const double apart = 1.3;
     /* an item ends and begins slowly where three warpgroups share the registers */
-    const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73, sharing_width = 6.5;
-    /* an item's first keys are waited for */
-    const double item_keys = 0.0119, holding = 0.977, spared = 0.0101;
+    const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73, sharing_width = 7;
+    /* an item's first keys are waited for; places along one axis leave registers for queries */
+    const double item_keys = 0.0119, holding = 1.4, spared = 0.02;
     struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
     const struct nh_cuda_load of_tile = load_of(problem, cuda, value, 1, 1, 1, 0),
                               of_item = load_of(problem, cuda, value, 0, 0, 0, 1);
@@ -109,7 +109,7 @@ static struct prices prices_of(const struct nh_problem *problem, const struct nh
                     clock,
         .meeting = nh_fused90_meeting_clocks(64 * value[WARPGROUPS], problem->dim_v) * clock,
         .spared = spared * tile.limit_ns[NHOOD_LIMIT_TENSOR],
-        .holding = holding * (double)problem->dim * clock,
+        .holding = holding * (problem->rank - 1) * (double)problem->dim * clock,
     };
 }
 
