@@ -9,54 +9,37 @@
 #include "launch.h"
 #include "load.h"
 #include "tile_count.h"
+#include "tiled80.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29, MOST_CANDIDATES = 6 };
+enum { MOST_CANDIDATES = 6 };
 enum { Q0, Q1, Q2, K0, K1, K2, WARPS, STAGES, KNOBS };
 static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "warps", "stages", NULL};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     (void)device;
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
-    if (problem->dtype == NHOOD_DTYPE_F64) return "f64 has no tensor core products";
-    if (problem->dim > MOST_DIM || problem->dim_v > MOST_DIM)
-        return "a head dim or value dim is larger than 256";
-    for (int a = 0; a < NH_AXES; a++)
-        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^29 tokens";
-    if (problem->extra_tokens > MOST_LENGTH) return "more than 2^29 extra tokens";
-    return NULL;
+    return nh_tiled80_refuse(problem);
 }
 
 /* ---- what a config needs ---- */
 
-/* Head dims as they lie in shared memory: multiples of one tensor core step, 32 bytes. */
-struct widths {
-    int64_t element_bytes, dim, dim_v;
-};
-
-static struct widths widths_of(const struct nh_problem *problem) {
-    int64_t bytes = (int64_t)nh_dtype_bytes(problem->dtype), step = 32 / bytes;
-    return (struct widths){bytes, nh_ceil_div(problem->dim, step) * step,
-                           nh_ceil_div(problem->dim_v, step) * step};
-}
-
 static int64_t rows_of(const int32_t *value) {
-    return (int64_t)value[Q0] * value[Q1] * value[Q2];
+    return nh_tiled80_volume(value + Q0);
 }
 
 static int64_t columns_of(const int32_t *value) {
-    return (int64_t)value[K0] * value[K1] * value[K2];
+    return nh_tiled80_volume(value + K0);
 }
 
 /* struct nh_shared of the kernel, which asserts that this is its size. */
 static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *value) {
-    struct widths w = widths_of(problem);
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     int64_t key = w.dim * w.element_bytes + 16, v = w.dim_v * w.element_bytes + 16;
     int64_t walk = columns_of(value) * 16 + 64, bias = columns_of(value) * 8;
-    int64_t masks = ((int64_t)value[K0] + value[K1] + value[K2] + 3) * 16 +
-                    ((int64_t)value[Q0] + value[Q1] + value[Q2]) * 8;
+    int64_t masks = nh_tiled80_mask_bytes(value + Q0, value + K0);
     int64_t dense = (int64_t)value[WARPS] * 24;
     int64_t bytes = rows_of(value) * nh_max(key, v) +
                     value[STAGES] * columns_of(value) * (key + v) + walk + bias + masks + dense;
@@ -66,20 +49,15 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *
 /* Accumulators and scores of a thread, and as many again as addresses, operands and the softmax take. */
 static int64_t registers_of(const struct nh_problem *problem, const int32_t *value) {
     int64_t blocks = rows_of(value) / value[WARPS] / 16;
-    return blocks * (widths_of(problem).dim_v + columns_of(value)) / 2 + 64;
+    return blocks * (nh_tiled80_widths(problem).dim_v + columns_of(value)) / 2 + 64;
 }
-
-enum { MOST_REGISTERS = 255 };
 
 /* Blocks that share a multiprocessor; 0: not even one fits. */
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const int32_t *value) {
     int64_t registers = registers_of(problem, value);
-    int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes_of(problem, value));
-    if (!by_shared || registers > MOST_REGISTERS + 8) return 0;
-    int64_t by_registers =
-        NH_CUDA_REGISTERS / (32 * value[WARPS] * nh_ceil_div(nh_min(registers, 256), 8) * 8);
-    return nh_max(1, nh_min(by_shared, by_registers));
+    if (registers > NH_TILED80_MOST_REGISTERS + 8) return 0;
+    return nh_tiled80_residents(device, shared_bytes_of(problem, value), value[WARPS], registers);
 }
 
 /* ---- time ---- */
@@ -90,7 +68,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
                           const int32_t *value) {
     const double multiplying = 0.886, loading = 0.535, softening = 0.869, copying = 2.02,
                  masking = 6.3;
-    struct widths w = widths_of(problem);
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
     double products = load->products / load->products_per_clock;
@@ -106,7 +84,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
 static struct nh_cuda_load load_of(const struct nh_problem *problem,
                                    const struct nh_cuda_device *device, const int32_t *value,
                                    double tiles, double masked, double blocks) {
-    struct widths w = widths_of(problem);
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
     return (struct nh_cuda_load){
@@ -126,7 +104,7 @@ static double spilling(const struct nh_problem *problem, const int32_t *value, d
     enum { SPARE = 16 };
     const double cost = 0.333;
     double share = floor(NH_CUDA_REGISTERS / (32 * value[WARPS] * residents) / 8) * 8;
-    share = fmin(share, MOST_REGISTERS);
+    share = fmin(share, NH_TILED80_MOST_REGISTERS);
     double missing = (double)registers_of(problem, value) + SPARE - share;
     return 1 + cost * fmax(0, missing) / share;
 }

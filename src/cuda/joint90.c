@@ -160,12 +160,17 @@ static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *proble
     t->batch = stride * problem->heads;
 }
 
+static void init_with_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
+                            size_t stats, const struct sums *sums) {
+    nh_cuda_step_init(step, problem);
+    nh_backward90_bind_stats(step, problem, stats);
+    bind_sums(step, problem, sums);
+}
+
 static nhood_status add_stats(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               size_t stats, const struct sums *sums) {
     struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_backward90_bind_stats(&step, problem, stats);
-    bind_sums(&step, problem, sums);
+    init_with_stats(&step, problem, stats, sums);
     return nh_cuda_add_stats(operation, &step, problem, sums->columns);
 }
 
@@ -216,9 +221,7 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
 static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               size_t stats, const struct sums *sums) {
     struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_backward90_bind_stats(&step, problem, stats);
-    bind_sums(&step, problem, sums);
+    init_with_stats(&step, problem, stats, sums);
     return nh_spoilt_add_again(operation, problem, &step, "joint90_again.cu", MOST_DIM / 8);
 }
 

@@ -15,23 +15,11 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    MOST_DIM = 256,
-    MOST_DIMS_AT_ONCE = 384,
-    MOST_LENGTH = 1 << 29,
-    MOST_SIDES = 3,
-    MOST_CANDIDATES = 6
-};
+enum { MOST_DIMS_AT_ONCE = 384, MOST_SIDES = 3, MOST_CANDIDATES = 6 };
 static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "qw", "r0",
                                     "r1", "r2", "c0", "c1", "c2", "rw", NULL};
 
 /* ---- what one launch needs ---- */
-
-struct nh_split80_widths nh_split80_widths(const struct nh_problem *problem) {
-    int64_t bytes = (int64_t)nh_dtype_bytes(problem->dtype), step = 32 / bytes;
-    return (struct nh_split80_widths){bytes, nh_ceil_div(problem->dim, step) * step,
-                                      nh_ceil_div(problem->dim_v, step) * step};
-}
 
 bool nh_split80_apart(const struct nh_problem *problem) {
     return problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE;
@@ -41,13 +29,12 @@ bool nh_split80_apart(const struct nh_problem *problem) {
 int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t *side,
                                 bool inverse) {
     const int32_t *row = side + SPLIT80_ROW, *column = side + SPLIT80_COLUMN;
-    struct nh_split80_widths w = nh_split80_widths(problem);
-    int64_t rows = nh_split80_volume(row), columns = nh_split80_volume(column);
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
+    int64_t rows = nh_tiled80_volume(row), columns = nh_tiled80_volume(column);
     int64_t pair = (w.dim + w.dim_v) * w.element_bytes + 32;
     int64_t tensors = inverse ? 3 : 2, walk = tensors * (columns + 4) * 8, bias = columns * 8;
     int64_t stats = SPLIT80_STAGES * columns * 8, dense = (int64_t)side[SPLIT80_WARPS] * 24;
-    int64_t masks = ((int64_t)column[0] + column[1] + column[2] + 3) * 16 +
-                    ((int64_t)row[0] + row[1] + row[2]) * 8;
+    int64_t masks = nh_tiled80_mask_bytes(row, column);
     int64_t bias_tile = problem->has_bias && !inverse ? rows * (columns + 8) * 4 : 8;
     int64_t bytes =
         (rows + SPLIT80_STAGES * columns) * pair + walk + bias + stats + masks + dense + bias_tile;
@@ -56,24 +43,21 @@ int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t 
 
 /* Gradients, scores and their gradients of a thread, and what addresses and operands take. */
 static int64_t registers_of(const struct nh_problem *problem, const int32_t *side, bool inverse) {
-    struct nh_split80_widths w = nh_split80_widths(problem);
-    int64_t blocks = nh_split80_volume(side + SPLIT80_ROW) / side[SPLIT80_WARPS] / 16;
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
+    int64_t blocks = nh_tiled80_volume(side + SPLIT80_ROW) / side[SPLIT80_WARPS] / 16;
     int64_t sums = !inverse                    ? w.dim
                    : nh_split80_apart(problem) ? nh_max(w.dim, w.dim_v)
                                                : w.dim + w.dim_v;
-    return blocks * (sums / 2 + nh_split80_volume(side + SPLIT80_COLUMN)) + 64;
+    return blocks * (sums / 2 + nh_tiled80_volume(side + SPLIT80_COLUMN)) + 64;
 }
 
 int64_t nh_split80_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                              const int32_t *side, bool inverse) {
-    enum { MOST_REGISTERS = 255, SPILLED = 32 };
+    enum { SPILLED = 32 };
     int64_t registers = registers_of(problem, side, inverse);
-    int64_t by_shared =
-        nh_cuda_residents_by_shared(device, nh_split80_shared_bytes(problem, side, inverse));
-    if (!by_shared || registers > MOST_REGISTERS + SPILLED) return 0;
-    int64_t by_registers = NH_CUDA_REGISTERS / (32 * (int64_t)side[SPLIT80_WARPS] *
-                                                nh_ceil_div(nh_min(registers, 256), 8) * 8);
-    return nh_max(1, nh_min(by_shared, by_registers));
+    if (registers > NH_TILED80_MOST_REGISTERS + SPILLED) return 0;
+    return nh_tiled80_residents(device, nh_split80_shared_bytes(problem, side, inverse),
+                                side[SPLIT80_WARPS], registers);
 }
 
 int64_t nh_split80_head_tiles(const struct nh_problem *problem, const int32_t *side) {
@@ -99,7 +83,7 @@ void nh_split80_extra_side(const struct nh_problem *problem, const int32_t *keys
                            int32_t side[SPLIT80_SIDE]) {
     for (int i = 0; i < SPLIT80_SIDE; i++)
         side[i] = keys[i];
-    int32_t rows = (int32_t)nh_split80_volume(keys + SPLIT80_ROW);
+    int32_t rows = (int32_t)nh_tiled80_volume(keys + SPLIT80_ROW);
     for (; side[SPLIT80_WARPS] % 2 == 0 && rows / 2 >= problem->extra_tokens; rows /= 2)
         side[SPLIT80_WARPS] /= 2;
     side[SPLIT80_ROW] = side[SPLIT80_ROW + 1] = 1;
@@ -109,12 +93,8 @@ void nh_split80_extra_side(const struct nh_problem *problem, const int32_t *keys
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     static const int32_t smallest[SPLIT80_SIDE] = {1, 1, 32, 1, 1, 16, 2};
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    if (problem->dtype == NHOOD_DTYPE_F64) return "f64 has no tensor core products";
-    if (problem->dim > MOST_DIM || problem->dim_v > MOST_DIM)
-        return "a head dim or value dim is larger than 256";
-    for (int a = 0; a < NH_AXES; a++)
-        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^29 tokens";
-    if (problem->extra_tokens > MOST_LENGTH) return "more than 2^29 extra tokens";
+    const char *reason = nh_tiled80_refuse(problem);
+    if (reason) return reason;
     for (int inverse = 0; inverse < 2; inverse++)
         if (!nh_split80_residents(problem, device->backend, smallest, inverse))
             return "not even small tiles of such head dims fit into shared memory";

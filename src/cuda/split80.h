@@ -5,21 +5,12 @@
 
 #include "box_search.h"
 #include "launch.h"
+#include "tiled80.h"
 
 /* A config's values are two of these: rows that are queries, then rows that are keys. */
 enum { SPLIT80_ROW, SPLIT80_COLUMN = 3, SPLIT80_WARPS = 6, SPLIT80_SIDE = 7 };
 
 enum { SPLIT80_STAGES = 2 };
-
-/* Head dims as they lie in shared memory: multiples of one tensor core step, 32 bytes. */
-struct nh_split80_widths {
-    int64_t element_bytes, dim, dim_v;
-};
-struct nh_split80_widths nh_split80_widths(const struct nh_problem *problem);
-
-static inline int64_t nh_split80_volume(const int32_t box[NH_AXES]) {
-    return (int64_t)box[0] * box[1] * box[2];
-}
 
 /* Whether dK and dV are made by launches of their own, since registers do not hold both. */
 bool nh_split80_apart(const struct nh_problem *problem);

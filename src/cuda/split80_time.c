@@ -12,7 +12,7 @@ static int launches_of(const struct nh_problem *problem, bool inverse) {
 /* Elements that the products of one pair of rows run over, per launch: scores, their gradients, and what is summed
  * up. */
 static double product_dims(const struct nh_problem *problem, bool inverse) {
-    struct nh_split80_widths w = nh_split80_widths(problem);
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     double dim = (double)w.dim, dim_v = (double)w.dim_v;
     if (!inverse) return 2 * dim + dim_v;
     return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
@@ -26,9 +26,9 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     const double multiplying = 0.527, loading = 0.464, copying = 6.26, weighing = 0.946,
                  masking = 13.5;
     double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.95 : 1;
-    struct nh_split80_widths w = nh_split80_widths(problem);
-    double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
-    double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
+    double columns = (double)nh_tiled80_volume(side + SPLIT80_COLUMN);
+    double rows = (double)nh_tiled80_volume(side + SPLIT80_ROW);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
     double products = load->products / load->products_per_clock;
     double by_warps = side[SPLIT80_WARPS] * columns * product_dims(problem, inverse);
@@ -55,14 +55,14 @@ static struct walks walks_of(const struct nh_problem *problem, const int32_t *si
     double extra = 0, shared = inverse ? (double)(problem->heads / problem->kv_heads) : 1;
     if (!inverse)
         extra =
-            (double)nh_ceil_div(problem->extra_tokens, nh_split80_volume(side + SPLIT80_COLUMN));
+            (double)nh_ceil_div(problem->extra_tokens, nh_tiled80_volume(side + SPLIT80_COLUMN));
     return (struct walks){blocks, each * count->visited + blocks * extra, each * count->partial,
                           shared * count->longest + extra};
 }
 
 /* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
 static struct walks extra_walks(const struct nh_problem *problem, const int32_t *side) {
-    int64_t rows = nh_split80_volume(side + SPLIT80_ROW);
+    int64_t rows = nh_tiled80_volume(side + SPLIT80_ROW);
     double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
                              launches_of(problem, true));
     double tiles = (double)problem->heads * groups, dense = tiles;
@@ -77,9 +77,9 @@ static struct walks extra_walks(const struct nh_problem *problem, const int32_t 
 static struct nh_cuda_load load_of(const struct nh_problem *problem,
                                    const struct nh_cuda_device *device, const int32_t *side,
                                    bool inverse, const struct walks *walks) {
-    struct nh_split80_widths w = nh_split80_widths(problem);
-    double rows = (double)nh_split80_volume(side + SPLIT80_ROW);
-    double columns = (double)nh_split80_volume(side + SPLIT80_COLUMN);
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
+    double rows = (double)nh_tiled80_volume(side + SPLIT80_ROW);
+    double columns = (double)nh_tiled80_volume(side + SPLIT80_COLUMN);
     double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
     return (struct nh_cuda_load){
         .tiles = walks->tiles,
@@ -178,8 +178,8 @@ struct nh_split80_span nh_split80_span_of(const struct nh_problem *problem,
 /* A lower bound of all boxes of such sizes, which have at most so many residents, and long ones the fewest. */
 static double least_crowding(const struct nh_problem *problem, const struct nh_cuda_device *device,
                              const int32_t *side, bool inverse, double most) {
-    int32_t rows = (int32_t)nh_split80_volume(side + SPLIT80_ROW);
-    int32_t columns = (int32_t)nh_split80_volume(side + SPLIT80_COLUMN);
+    int32_t rows = (int32_t)nh_tiled80_volume(side + SPLIT80_ROW);
+    int32_t columns = (int32_t)nh_tiled80_volume(side + SPLIT80_COLUMN);
     const int32_t longest[SPLIT80_SIDE] = {1, 1, rows, 1, 1, columns, side[SPLIT80_WARPS]};
     bool alike = (double)nh_split80_residents(problem, device, longest, inverse) == most;
     return alike ? crowding(most * side[SPLIT80_WARPS]) : 1;

@@ -3,12 +3,11 @@
  *
  * usage: capture_test [solver..]; without, all of them. */
 #include "cuda_api.h"
-#include "nhood.h"
 #include "test.h"
 
 #include <pthread.h>
 
-enum { CUDA_DEVICE = 1, THREADS = 4, ROUNDS = 25, TURNS = 3 };
+enum { THREADS = 4, ROUNDS = 25, TURNS = 3 };
 
 /* The last is for a solver that refuses "det", and fits one of its tiles: there is one order to add that up. */
 static const char *const problems[] = {
@@ -213,16 +212,8 @@ static int is_wanted(const char *solver, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    nhood_context *context;
+    nhood_context *context = open_context();
     int32_t kind;
-    if (!cuda_api_open()) {
-        printf("skipped: no CUDA device\n");
-        return SKIPPED;
-    }
-    if (nhood_context_create(NULL, &context) || nhood_device_count(context) <= CUDA_DEVICE) {
-        printf("%s\n", nhood_context_notes(context));
-        return EXIT_FAILURE;
-    }
     const char *solver;
     for (int32_t i = 0; (solver = nhood_solver_name(i, &kind)); i++) {
         if (kind != NHOOD_DEVICE_CUDA || !is_wanted(solver, argc, argv)) continue;

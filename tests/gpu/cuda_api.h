@@ -1,6 +1,9 @@
-/* The CUDA driver for test programs: loaded at run time, one device, and helpers that end the program on errors. */
+/* The CUDA driver and the library for test programs: the driver loaded at run time, one device, and helpers that end the
+ * program on errors. */
 #ifndef CUDA_API_H
 #define CUDA_API_H
+
+#include "nhood.h"
 
 #include <dlfcn.h>
 #include <stdint.h>
@@ -8,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SKIPPED = 77, CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1 };
+enum { SKIPPED = 77, CUDA_DEVICE = 1, CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1 };
 
 typedef unsigned long long device_address;
 
@@ -71,6 +74,21 @@ static inline int cuda_api_open(void) {
     MUST(retain(&cuda.context, device));
     MUST(set_current(cuda.context));
     return 1;
+}
+
+/* A context that knows the device as CUDA_DEVICE. Ends the program, as skipped, where there is none. */
+static inline nhood_context *open_context(void) {
+    nhood_context *context;
+    if (!cuda_api_open()) {
+        printf("skipped: no CUDA device\n");
+        exit(SKIPPED);
+    }
+    nhood_status status = nhood_context_create(NULL, &context);
+    if (status || nhood_device_count(context) <= CUDA_DEVICE) {
+        printf("%s\n", status ? nhood_last_error() : nhood_context_notes(context));
+        exit(EXIT_FAILURE);
+    }
+    return context;
 }
 
 static inline void *device_allocate(size_t bytes) {

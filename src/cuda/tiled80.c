@@ -1,0 +1,36 @@
+#include "tiled80.h"
+
+#include "dtype.h"
+#include "load.h"
+
+enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29 };
+
+const char *nh_tiled80_refuse(const struct nh_problem *problem) {
+    if (problem->dtype == NHOOD_DTYPE_F64) return "f64 has no tensor core products";
+    if (problem->dim > MOST_DIM || problem->dim_v > MOST_DIM)
+        return "a head dim or value dim is larger than 256";
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^29 tokens";
+    if (problem->extra_tokens > MOST_LENGTH) return "more than 2^29 extra tokens";
+    return NULL;
+}
+
+struct nh_tiled80_widths nh_tiled80_widths(const struct nh_problem *problem) {
+    int64_t bytes = (int64_t)nh_dtype_bytes(problem->dtype), step = 32 / bytes;
+    return (struct nh_tiled80_widths){bytes, nh_ceil_div(problem->dim, step) * step,
+                                      nh_ceil_div(problem->dim_v, step) * step};
+}
+
+int64_t nh_tiled80_mask_bytes(const int32_t row[NH_AXES], const int32_t column[NH_AXES]) {
+    return ((int64_t)column[0] + column[1] + column[2] + 3) * 16 +
+           ((int64_t)row[0] + row[1] + row[2]) * 8;
+}
+
+int64_t nh_tiled80_residents(const struct nh_cuda_device *device, int64_t shared_bytes,
+                             int64_t warps, int64_t registers) {
+    enum { GRANTED = 8, MOST_GRANTED = 256 }; /* to a thread at a time, and at most */
+    int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes);
+    if (!by_shared) return 0;
+    int64_t granted = nh_ceil_div(nh_min(registers, MOST_GRANTED), GRANTED) * GRANTED;
+    return nh_max(1, nh_min(by_shared, NH_CUDA_REGISTERS / (32 * warps * granted)));
+}
