@@ -4,6 +4,7 @@
 #include "pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -36,14 +37,8 @@ static void take_part(struct nh_pool *pool, int32_t worker) {
     }
 }
 
-/* Some 20 to 50 us, about what it takes to wake a thread. */
-enum { LOOKS = 1000 };
-
-static void pause_core(void) {
-#if defined __x86_64__ || defined __i386__
-    __builtin_ia32_pause();
-#endif
-}
+/* Some 20 to 50 us, about what it takes to wake a thread. Whoever else wants the core gets it meanwhile. */
+enum { LOOKS = 100 };
 
 static bool has_news(struct nh_pool *pool, uint64_t seen) {
     return atomic_load(&pool->job) != seen || atomic_load(&pool->stop);
@@ -52,7 +47,7 @@ static bool has_news(struct nh_pool *pool, uint64_t seen) {
 static void await_job(struct nh_pool *pool, uint64_t seen) {
     for (int look = 0; look < LOOKS; look++) {
         if (has_news(pool, seen)) return;
-        pause_core();
+        sched_yield();
     }
     pthread_mutex_lock(&pool->lock);
     while (!has_news(pool, seen))
@@ -63,7 +58,7 @@ static void await_job(struct nh_pool *pool, uint64_t seen) {
 static void await_workers(struct nh_pool *pool) {
     for (int look = 0; look < LOOKS; look++) {
         if (!atomic_load(&pool->busy)) return;
-        pause_core();
+        sched_yield();
     }
     pthread_mutex_lock(&pool->lock);
     while (atomic_load(&pool->busy))
