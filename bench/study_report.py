@@ -129,13 +129,15 @@ def is_of_kind(problem: str, dtype: str, rank: int) -> bool:
     return own == dtype and rank in (0, lengths.count("x") + 1)
 
 
-def improvement(times: Times, *which: Any) -> str:
+def improvement_of(speedups: list[float]) -> str:
     """As the paper counts it: twice as fast is an improvement of 100 %."""
-    speedups = times.speedups(*which)
-    if not speedups:
-        return "–"
     average, least, most = ((f(speedups) - 1) * 100 for f in (statistics.mean, min, max))
     return f"{average:.0f} ({least:.0f} … {most:.0f})"
+
+
+def improvement(times: Times, *which: Any) -> str:
+    speedups = times.speedups(*which)
+    return improvement_of(speedups) if speedups else "–"
 
 
 def share(times: Times, *which: Any) -> str:
@@ -157,6 +159,31 @@ def table(times: Times, cell: Any) -> list[str]:
             if set(cells) - {"–"}:
                 lines.append(f"| {dtype}, {pass_name}, {RANKS[rank]} | " + " | ".join(cells) + " |")
     return lines
+
+
+# The shortest and the longest side of a window, inclusive.
+WINDOWS = {"from 7 on": (7, math.inf), "7 to 63": (7, 63), "up to 6": (1, 6)}
+
+
+def by_window(times: Times, pair: tuple[str, str]) -> list[str]:
+    """Improvement, and the share that is at least as fast."""
+
+    def cell(speedups: list[float]) -> str:
+        if not speedups:
+            return "–"
+        ahead = 100 * sum(ratio >= 1 for ratio in speedups) / len(speedups)
+        return f"{improvement_of(speedups)}; {ahead:.1f} % of {len(speedups)}"
+
+    rows = []
+    for pass_name, ops in PASSES.items():
+        ratios = [(text, ratio, Problem.parse(f"fwd:{text}").window) for text, ratio, *_ in times.ratios(pair, ops)]
+        for dtype in DTYPES:
+            for name, (least, most) in WINDOWS.items():
+                kept = [(text, ratio) for text, ratio, window in ratios if least <= min(window) and max(window) <= most]
+                cells = [cell([ratio for text, ratio in kept if is_of_kind(text, dtype, rank)]) for rank in RANKS]
+                if set(cells) - {"–"}:
+                    rows.append(f"| {dtype}, {pass_name}, windows {name} | {' | '.join(cells)} |")
+    return markdown_table(("", *RANKS.values()), rows)
 
 
 @dataclass(frozen=True)
@@ -237,6 +264,9 @@ def report(lines: list[dict[str, Any]], where: Where) -> str:
         origin,
         ["By bound: dense attention was left out; its operations at the measured peak stand for its time."],
         table(times, share),
+        ["## GEMM over naive, by the sides of windows: improvement, %; share at least as fast"],
+        origin,
+        by_window(times, ("gemm", "naive")),
         ["## Exceptions"],
         origin,
         exceptions(found),

@@ -58,6 +58,15 @@ def test_improvement_and_share_by_hand():
     assert shares["fused over dense flash"] == "0.0 % of 1"
 
 
+def test_gemm_over_naive_by_the_sides_of_windows():
+    table = rows(study_report.report(GPU, WHERE), "GEMM over naive")
+    both = "25 (-50 … 100); 50.0 % of 2"
+    assert table["f16, forward, windows 7 to 63"]["1-D"] == both
+    assert table["f16, forward, windows from 7 on"]["all ranks"] == both
+    assert table["f16, forward, windows from 7 on"]["2-D"] == "–"
+    assert not any("up to 6" in name for name in table)
+
+
 def test_dense_attention_left_out_is_bounded_by_the_peak():
     # A takes 4 * 64 * 64 * 32 operations, B four times as many for each of two entries: 5.2 and 42 ns at 1e14 a second
     lines = [line(f"fwd:f16:{problem}", "fused", 1e-5) for problem in (A, B, f"{A}:d2")]  # 10 ns
@@ -98,8 +107,8 @@ def test_exceptions_absences_and_origin():
     counts = rows(markdown, "Solvers of exceptions")["f16"]
     assert list(counts.values()) == ["forward", "dense flash", "fused", "1", "0.50"]
     assert "- naive: 1 × no memory" in markdown
-    assert markdown.count("made-up GPU; driver 1.2; commit abc123") == 4
-    assert markdown.count("`the command`") == 4
+    assert markdown.count("made-up GPU; driver 1.2; commit abc123") == 5
+    assert markdown.count("`the command`") == 5
 
 
 def test_unfused_is_the_sum_of_its_operators():
