@@ -26,15 +26,6 @@ struct nh_right {
     unsigned high[2][2], low[2][2];
 };
 
-/* Bits of low that TF32 does not have are not read. Beside an infinity low is NaN, and so are all scores and sums that
- * it goes into: those are made again. */
-NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
-    *high = nh_to_tf32(value);
-#if !NH_TF32
-    *low = __float_as_uint(value - __uint_as_float(*high));
-#endif
-}
-
 /* From a lane's words as they lie. */
 NH_DEVICE void nh_left_set(struct nh_left *left, const unsigned word[4]) {
     for (int i = 0; i < 4; i++)

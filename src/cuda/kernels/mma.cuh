@@ -145,6 +145,15 @@ NH_DEVICE unsigned nh_to_tf32(float value) {
     return bits;
 }
 
+/* value as high + low to 2^-21 of it. Bits of low that TF32 does not have are not read: it is cut, not rounded. Beside
+ * an infinity low is NaN, and so are all scores and sums that it goes into: those are made again. */
+NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
+    *high = nh_to_tf32(value);
+#if !NH_TF32
+    *low = __float_as_uint(value - __uint_as_float(*high));
+#endif
+}
+
 /* 2^x, within 2 units in the last place; exact at 0, 0 at -infinity. */
 NH_DEVICE float nh_exp2(float x) {
     float y;

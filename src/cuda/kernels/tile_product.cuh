@@ -16,23 +16,19 @@ typedef float nh_scores[NH_BLOCKS][NH_COLUMNS / 8][4];
 typedef float nh_output[NH_BLOCKS][NH_DIM_V_PADDED / 8][4];
 
 #if NH_DTYPE == NH_F32
-/* f32 as NH_TF32 products: of one term if the problem allows, else of three, as x = high + low to 2^-22. */
+/* f32 as NH_TF32 products: of one term if the problem allows, else of three. */
 NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) {
     unsigned a_high[4], a_low[4], b_high[2], b_low[2];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        a_high[i] = nh_to_tf32(__uint_as_float(a[i]));
-        a_low[i] = nh_to_tf32(__uint_as_float(a[i]) - __uint_as_float(a_high[i]));
-    }
+    for (int i = 0; i < 4; i++)
+        nh_split_tf32(__uint_as_float(a[i]), &a_high[i], &a_low[i]);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        b_high[i] = nh_to_tf32(__uint_as_float(b[i]));
-        b_low[i] = nh_to_tf32(__uint_as_float(b[i]) - __uint_as_float(b_high[i]));
-    }
-    if (!NH_TF32) {
-        nh_mma_tf32(c, a_low, b_high);
-        nh_mma_tf32(c, a_high, b_low);
-    }
+    for (int i = 0; i < 2; i++)
+        nh_split_tf32(__uint_as_float(b[i]), &b_high[i], &b_low[i]);
+#if !NH_TF32
+    nh_mma_tf32(c, a_low, b_high);
+    nh_mma_tf32(c, a_high, b_low);
+#endif
     nh_mma_tf32(c, a_high, b_high);
 }
 #else
