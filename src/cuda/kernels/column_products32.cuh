@@ -3,8 +3,8 @@
 
 /* Where columns are in products that run over them: no matrix load transposes 32-bit elements. Lane t takes columns
  * 2t and 2t + 1 of each 8, as it holds their weights, and of each of them elements 4g .. 4g + 3 of 32, an element of
- * four accumulators each: which element an accumulator's column stands for is free. */
-template <int WIDTH> struct nh_across {
+ * four accumulators each: which element an accumulator's column stands for is free. WIDTH elements of rows of ROW. */
+template <int WIDTH, int ROW = WIDTH> struct nh_across {
     unsigned start[2];
 };
 
@@ -28,16 +28,16 @@ NH_DEVICE void nh_pack_weights(nh_weights &operand, const float (*c)[4], bool bo
 }
 
 /* sum += weights times the 16 columns' elements; of the first eight columns only unless `both`. */
-template <int WIDTH, int SUMS>
+template <int WIDTH, int ROW, int SUMS>
 NH_DEVICE void nh_add_columns(float (&sum)[SUMS][4], const nh_weights &weights,
-                              const nh_across<WIDTH> &across, const nh_pair_rows &rows, bool both) {
+                              const nh_across<WIDTH, ROW> &across, const nh_pair_rows &rows, bool both) {
 #pragma unroll
     for (int i = 0; i < (both ? 2 : 1); i++)
 #pragma unroll
         for (int d = 0; d < nh_units(WIDTH) / 8; d++) {
             unsigned even[4], odd[4];
-            nh_load_words_at(even, across.start[0] + rows.at[2 * i] * nh_row_bytes(WIDTH) + 128 * d);
-            nh_load_words_at(odd, across.start[1] + rows.at[2 * i + 1] * nh_row_bytes(WIDTH) + 128 * d);
+            nh_load_words_at(even, across.start[0] + rows.at[2 * i] * nh_row_bytes(ROW) + 128 * d);
+            nh_load_words_at(odd, across.start[1] + rows.at[2 * i + 1] * nh_row_bytes(ROW) + 128 * d);
 #pragma unroll
             for (int n = 0; n < 4; n += 2) {
                 const unsigned word[4] = {even[n], odd[n], even[n + 1], odd[n + 1]};

@@ -17,28 +17,32 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-/* What scores and gradients of weights begin with: shifts by LSE, penalties and biases; -deltas. */
-NH_DEVICE void nh_begin(nh_scores &scores, nh_scores &d_weights, const nh_cuda_args &args, const nh_shared &shared,
-                        const nh_scene &scene, int subtile) {
-    const nh_tables &tables = shared.tables;
-    const unsigned statistics = nh_shared_address(shared.statistics + nh_box_statistics(scene.sight, subtile));
+/* Of the two blocks of a pair, as operands. */
+NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_shared &shared, const nh_scene &scene, int subtile,
+                                  int pair) {
+    const unsigned first = nh_shared_address(shared.statistics + nh_box_statistics(scene.sight, subtile));
+    nh_statistics_load(query, first + shared.tables.columns.statistics[0][16 * pair + (int)(threadIdx.x % 16)]);
+}
+
+/* What scores begin with: shifts by LSE, penalties and biases. */
+NH_DEVICE void nh_begin(nh_scores &scores, const nh_cuda_args &args, const nh_shared &shared, const nh_scene &scene,
+                        int subtile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
     const float *table = scene.bias;
     if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
     nh_clear(scores);
-    nh_clear(d_weights);
 #pragma unroll
     for (int p = 0; p < NH_PAIRS; p++) {
         unsigned query[2];
         if (NH_BIAS_COUNT) {
             float bias[2][4];
-            nh_bias_pair(bias, tables.columns, table, 16 * p);
+            nh_bias_pair(bias, shared.tables.columns, table, 16 * p);
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 scores[2 * p + i / 4][i % 4] = bias[i / 4][i % 4];
         }
-        nh_statistics_load(query, statistics + tables.columns.statistics[0][16 * p + (int)(threadIdx.x % 16)]);
+        nh_pair_statistics(query, shared, scene, subtile, p);
         const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * p] : uint2{0u, 0u};
 #pragma unroll
         for (int block = 0; block < 2; block++) {
@@ -48,7 +52,6 @@ NH_DEVICE void nh_begin(nh_scores &scores, nh_scores &d_weights, const nh_cuda_a
             } else {
                 nh_add_shifts(scores[2 * p + block], query[block]);
             }
-            nh_add_deltas(d_weights[2 * p + block], query[block]);
         }
     }
     if (NH_PENALTY && NH_PENALTY != 3) nh_penalize_all(scores, scene, shared.penalties, subtile);
@@ -66,18 +69,26 @@ NH_DEVICE void nh_weigh(nh_scores &scores, const nh_scene &scene, float scale, i
         }
 }
 
-/* Sums of the columns that lie in shared memory, times a factor, to memory if they are asked for; notes which of rows
- * g and g + 8 are spoilt. */
-template <int WIDTH>
-NH_DEVICE void nh_sum_and_store(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables, int slot,
-                                int subtile, const nh_scores &weights, const char *columns, float factor,
-                                bool (&spoilt)[2]) {
-    float sums[WIDTH / 8][4];
-    nh_clear(sums);
-    nh_add_all<WIDTH>(sums, weights, scene, tables, columns, subtile);
-    spoilt[0] |= nh_spoilt(sums, 0);
-    spoilt[1] |= nh_spoilt(sums, 1);
-    if (args.tensor[slot].data) nh_store_own(args, scene.item, slot, subtile, sums, make_float2(factor, factor));
+/* Weights become gradients of scores, by parts: the gradients of outputs lie in shared memory. */
+NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_cuda_args &args, const nh_scene &scene,
+                                  const nh_shared &shared, int subtile) {
+    const nh_own_rows values = nh_own_rows_of(args, scene.item, NH_V, subtile);
+#pragma unroll
+    for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
+        float d_weights[NH_PART][4];
+        nh_clear(d_weights);
+#pragma unroll
+        for (int p = 0; p < NH_PART / 2 && first / 2 + p < NH_PAIRS; p++) {
+            unsigned query[2];
+            nh_pair_statistics(query, shared, scene, subtile, first / 2 + p);
+            nh_add_deltas(d_weights[2 * p], query[0]);
+            nh_add_deltas(d_weights[2 * p + 1], query[1]);
+        }
+        nh_multiply_own<NH_DIM_V>(d_weights, first, NH_PART, values, scene, shared.tables, shared.halo, subtile);
+#pragma unroll
+        for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++)
+            weights[first + i / 4][i % 4] *= d_weights[i / 4][i % 4];
+    }
 }
 
 /* Both gradients of the rows of which one is spoilt; those of keys are in memory but for that. */
@@ -117,10 +128,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const nh_item &item = scene.item;
         const bool exists = nh_subtile_exists(item, warp);
         bool spoilt[2] = {false, false};
-        nh_scores weights, d_scores;
-        nh_own_rows<NH_DIM> keys;
-        nh_own_rows<NH_DIM_V> values;
-        nh_own_load(keys, args, item, NH_K, warp);
+        nh_scores weights; /* then gradients of scores */
         nh_copy_statistics(args, item, 0, shared.statistics);
         nh_scene_fill(args, tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
@@ -128,29 +136,28 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
         if (exists) {
             nh_note_subtile(args, item.number, warp);
-            nh_begin(weights, d_scores, args, shared, scene, warp);
-            nh_multiply_own(weights, keys, scene, tables, shared.halo, warp);
+            nh_begin(weights, args, shared, scene, warp);
+            nh_multiply_own<NH_DIM>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, item, NH_K, warp), scene, tables,
+                                    shared.halo, warp);
         }
         __syncthreads();
         nh_copy_halo<NH_DIM_V>(args, item, NH_D_O, 0, shared.halo);
-        nh_own_load(values, args, item, NH_V, warp);
         if (exists) nh_weigh(weights, scene, tables.scale, warp);
         nh_copy_wait();
         __syncthreads();
         if (exists) {
-            nh_multiply_own(d_scores, values, scene, tables, shared.halo, warp);
-            nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_D_V, warp, weights, shared.halo, 1.f, spoilt);
-#pragma unroll
-            for (int i = 0; i < 4 * NH_BLOCKS; i++)
-                d_scores[i / 4][i % 4] *= weights[i / 4][i % 4];
+            nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_D_V, warp, weights, shared.halo, make_float2(1.f, 1.f),
+                                       spoilt);
+            nh_score_gradients(weights, args, scene, shared, warp);
         }
         __syncthreads();
         nh_copy_halo<NH_DIM>(args, item, NH_Q, 0, shared.halo);
         nh_copy_wait();
         __syncthreads();
         if (exists) {
-            nh_sum_and_store<NH_DIM>(args, scene, tables, NH_D_K, warp, d_scores, shared.halo, (float)args.scale,
-                                     spoilt);
+            const float scale = (float)args.scale;
+            nh_sum_and_store<NH_DIM>(args, scene, tables, NH_D_K, warp, weights, shared.halo,
+                                     make_float2(scale, scale), spoilt);
             nh_again(args, item, warp, spoilt);
         }
         __syncthreads();

@@ -23,42 +23,50 @@ struct nh_row_terms {
 };
 
 /* This lane's part of rowsum(dO * O). */
-NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows<NH_DIM_V> &a, const nh_own_rows<NH_DIM_V> &b) {
+NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows &a, const nh_own_rows &b) {
+    sum[0] = sum[1] = 0.f;
+#pragma unroll 4
+    for (int u = 0; u < NH_DIM_V / 16; u++)
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        sum[half] = 0.f;
-#pragma unroll
-        for (int u = 0; u < NH_DIM_V / 16; u++) {
-            const uint4 x = a.unit[half][u], y = b.unit[half][u];
+        for (int half = 0; half < 2; half++) {
+            const uint4 x = nh_own_unit(a, half, u), y = nh_own_unit(b, half, u);
             sum[half] = fmaf(__uint_as_float(x.x), __uint_as_float(y.x), sum[half]);
             sum[half] = fmaf(__uint_as_float(x.y), __uint_as_float(y.y), sum[half]);
             sum[half] = fmaf(__uint_as_float(x.z), __uint_as_float(y.z), sum[half]);
             sum[half] = fmaf(__uint_as_float(x.w), __uint_as_float(y.w), sum[half]);
         }
+}
+
+/* Gradients of weights become those of scores, by parts: the subtile's keys lie in shared memory. */
+NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_cuda_args &args, const nh_scene &scene,
+                                  const nh_shared &shared, const nh_row_terms &terms, int subtile) {
+    const nh_own_rows queries = nh_own_rows_of(args, scene.item, NH_Q, subtile);
+    unsigned seen[2], places[NH_STEPS_PLACES][4];
+    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
+    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
+#pragma unroll
+    for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
+        float scores[NH_PART][4];
+        nh_clear(scores);
+        if (NH_PENALTY) nh_penalize_part(scores, places, shared.penalties, first);
+        nh_multiply_own<NH_DIM>(scores, first, NH_PART, queries, scene, shared.tables, shared.halo, subtile);
+#pragma unroll
+        for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++) {
+            const int b = first + i / 4, half = i / 2 % 2;
+            const bool visible = NH_PENALTY || seen[half] >> (2 * b + i % 2) & 1;
+            const float weight = nh_exp2(fmaf(scores[i / 4][i % 4], shared.tables.scale, terms.lse[half]));
+            gradients[b][i % 4] = visible ? weight * (gradients[b][i % 4] - terms.delta[half]) : 0.f;
+        }
     }
 }
 
-/* Scores become gradients of theirs. */
-NH_DEVICE void nh_score_gradients(nh_scores &scores, const nh_scores &d_weights, const nh_row_terms &terms,
-                                  const nh_scene &scene, float scale, int subtile) {
-    unsigned seen[2];
-    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
-#pragma unroll
-    for (int b = 0; b < NH_BLOCKS; b++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const bool visible = NH_PENALTY || seen[i / 2] >> (2 * b + i % 2) & 1;
-            const float weight = nh_exp2(fmaf(scores[b][i], scale, terms.lse[i / 2]));
-            scores[b][i] = visible ? weight * (d_weights[b][i] - terms.delta[i / 2]) : 0.f;
-        }
-}
-
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, int subtile, const nh_row_terms &terms,
-                         const float (&d_queries)[NH_SUMS][4]) {
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_shared &shared, int subtile,
+                         const nh_row_terms &terms, const nh_scores &gradients) {
     if (!args.tensor[NH_D_Q].data) return;
     const float scale = (float)args.scale;
-    nh_store_own(args, scene.item, NH_D_Q, subtile, d_queries, make_float2(scale, scale));
-    const bool spoilt[2] = {nh_spoilt(d_queries, 0), nh_spoilt(d_queries, 1)};
+    bool spoilt[2] = {false, false};
+    nh_sum_and_store<NH_DIM>(args, scene, shared.tables, NH_D_Q, subtile, gradients, shared.halo,
+                             make_float2(scale, scale), spoilt);
     if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
     __syncwarp();
     nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
@@ -88,42 +96,33 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
         const bool exists = nh_subtile_exists(scene.item, warp);
-        nh_scores scores, d_weights;
+        nh_scores gradients; /* of weights, then of scores */
         nh_row_terms terms;
-        float d_queries[NH_SUMS][4];
-        nh_own_rows<NH_DIM_V> d_outputs, outputs;
-        nh_own_rows<NH_DIM> queries;
-        nh_own_load(d_outputs, args, scene.item, NH_D_O, warp);
-        nh_own_load(outputs, args, scene.item, NH_O, warp);
-        nh_dot_part(terms.delta, d_outputs, outputs);
+        nh_dot_part(terms.delta, nh_own_rows_of(args, scene.item, NH_D_O, warp),
+                    nh_own_rows_of(args, scene.item, NH_O, warp));
         nh_scene_fill(args, tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
         nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
         if (exists) {
             nh_note_subtile(args, scene.item.number, warp);
-            nh_clear(d_weights);
-            nh_multiply_own(d_weights, d_outputs, scene, tables, shared.halo, warp);
+            nh_clear(gradients);
+            nh_multiply_own<NH_DIM_V>(gradients, 0, NH_BLOCKS, nh_own_rows_of(args, scene.item, NH_D_O, warp), scene,
+                                      tables, shared.halo, warp);
         }
         __syncthreads();
         nh_copy_halo<NH_DIM>(args, scene.item, NH_K, 0, shared.halo);
         if (exists) {
             uint4 statistics[2];
-            nh_own_load(queries, args, scene.item, NH_Q, warp);
             terms.delta[0] = nh_quad_sum(terms.delta[0]);
             terms.delta[1] = nh_quad_sum(terms.delta[1]);
             nh_row_statistics(args, scene, tables.shift, warp, terms.lse, terms.delta, statistics);
-            nh_clear(scores);
-            if (NH_PENALTY) nh_penalize_all(scores, scene, shared.penalties, warp);
         }
         nh_copy_wait();
         __syncthreads();
         if (exists) {
-            nh_multiply_own(scores, queries, scene, tables, shared.halo, warp);
-            nh_score_gradients(scores, d_weights, terms, scene, tables.scale, warp);
-            nh_clear(d_queries);
-            nh_add_all<NH_DIM>(d_queries, scores, scene, tables, shared.halo, warp);
-            nh_finish(args, scene, warp, terms, d_queries);
+            nh_score_gradients(gradients, args, scene, shared, terms, warp);
+            nh_finish(args, scene, shared, warp, terms, gradients);
         }
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM_V>(args, next.item, NH_V, 0, shared.halo);

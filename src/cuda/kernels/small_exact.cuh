@@ -40,13 +40,13 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
     return nh_exact_finish(state, [&](int i, elem element) { write(row, i, element); });
 }
 
-/* Does the rows of a subtile again whose sums are not finite. lse: of rows g and g + 8. Calls write(row, i, element)
- * for elements of their outputs. */
+/* Does the rows of a subtile again whose sums are not finite. spoilt, lse: of rows g and g + 8. Calls
+ * write(row, i, element) for elements of their outputs. */
 template <typename Write>
-NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, int subtile,
-                             const float (&sum)[NH_SUMS_V][4], float2 &lse, Write write) {
+NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, int subtile, const bool (&spoilt)[2],
+                             float2 &lse, Write write) {
     const int g = (int)(threadIdx.x % 32) / 4;
-    nh_for_spoilt_rows(nh_spoilt(sum, 0), nh_spoilt(sum, 1), [&](int row) {
+    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
         const float exact = nh_exact_row(args, scene, subtile, row, write);
         if (row == g) lse.x = exact;
         if (row == g + 8) lse.y = exact;

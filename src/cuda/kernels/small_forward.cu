@@ -170,7 +170,8 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
     float output[NH_SUMS_V][4];
     nh_weigh_values(subtile, state, output);
     float2 lse = nh_finish(number, results, state, output);
-    nh_exact_rows(args, scene, number, output, lse, [=](int row, int i, elem element) {
+    const bool spoilt[2] = {nh_spoilt(output, 0), nh_spoilt(output, 1)};
+    nh_exact_rows(args, scene, number, spoilt, lse, [=](int row, int i, elem element) {
         nh_result_element<NH_WIDEST>(results, number, row, i) = element;
     });
     return lse;

@@ -56,16 +56,18 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_cuda_args &
     state.sum[1] = nh_quad_sum(state.sum[1]);
 }
 
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, int subtile, const nh_state &state,
-                         const float (&output)[NH_SUMS_V][4]) {
+/* Outputs, those that are not finite key by key; LSE. */
+NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables, int subtile,
+                         const nh_state &state, const nh_scores &weights, const char *values) {
     float2 lse = nh_lse_of(state);
-    nh_store_own(args, scene.item, NH_O, subtile, output,
-                 make_float2(nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])));
-    if (__any_sync(~0u, nh_spoilt(output, 0) | nh_spoilt(output, 1))) {
+    bool spoilt[2] = {false, false};
+    nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_O, subtile, weights, values,
+                               make_float2(nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])), spoilt);
+    if (__any_sync(~0u, spoilt[0] | spoilt[1])) {
         __syncwarp();
         const nh_item *item = &scene.item;
         elem *to = (elem *)args.tensor[NH_O].data;
-        nh_exact_rows(args, scene, subtile, output, lse, [=](int row, int i, elem element) {
+        nh_exact_rows(args, scene, subtile, spoilt, lse, [=](int row, int i, elem element) {
             to[nh_row_offset(*item, NH_O, subtile, row) + i] = element;
         });
     }
@@ -90,9 +92,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         const bool exists = nh_subtile_exists(scene.item, warp);
         nh_scores scores;
         nh_state state;
-        float output[NH_SUMS_V][4];
-        nh_own_rows<NH_DIM> queries;
-        nh_own_load(queries, args, scene.item, NH_Q, warp);
         nh_scene_fill(args, tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
@@ -101,18 +100,15 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_note_subtile(args, scene.item.number, warp);
             nh_clear(scores);
             if (NH_PENALTY) nh_penalize_all(scores, scene, shared.penalties, warp);
-            nh_multiply_own(scores, queries, scene, tables, shared.halo, warp);
+            nh_multiply_own<NH_DIM>(scores, 0, NH_BLOCKS, nh_own_rows_of(args, scene.item, NH_Q, warp), scene, tables,
+                                    shared.halo, warp);
         }
         __syncthreads();
         nh_copy_halo<NH_DIM_V>(args, scene.item, NH_V, 0, shared.halo);
         if (exists) nh_weigh(scores, state, args, scene, tables, warp);
         nh_copy_wait();
         __syncthreads();
-        if (exists) {
-            nh_clear(output);
-            nh_add_all<NH_DIM_V>(output, scores, scene, tables, shared.halo, warp);
-            nh_finish(args, scene, warp, state, output);
-        }
+        if (exists) nh_finish(args, scene, tables, warp, state, scores, shared.halo);
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM>(args, next.item, NH_K, 0, shared.halo);
     }

@@ -17,12 +17,13 @@ NH_DEVICE void nh_pace(int pair) {
 }
 
 /* unit: of each 8, the lane's. */
-template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, const char *halo, int first, int unit) {
+template <int WIDTH, int ROW>
+NH_DEVICE void nh_across_start(nh_across<WIDTH, ROW> &across, const char *halo, int first, int unit) {
     const int t = (int)(nh_thread_again() % 4);
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        across.start[i] = nh_shared_address(halo) + first * nh_row_bytes(WIDTH) +
-                          ((unit ^ nh_swizzle(WIDTH, first + 2 * t + i)) << 4);
+        across.start[i] = nh_shared_address(halo) + first * nh_row_bytes(ROW) +
+                          ((unit ^ nh_swizzle(ROW, first + 2 * t + i)) << 4);
 }
 template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, const char *halo, int first) {
     nh_across_start(across, halo, first, (int)(nh_thread_again() % 32) / 4);

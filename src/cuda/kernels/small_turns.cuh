@@ -1,6 +1,7 @@
 /* Small windows in f32 whose tensors of columns take turns in one place of shared memory, so that several blocks share
  * a multiprocessor: products of a warp's one subtile, whose rows come from memory into registers, with what lies there.
- * Scores of all its columns stay in registers from turn to turn. */
+ * Scores of all its columns stay in registers from turn to turn; all else comes in parts, 32 elements of rows at a
+ * time, by loops that are not unrolled: unrolled, boxes of a hundred columns outgrow the cache of instructions. */
 #pragma once
 
 #include "small_sight.cuh"
@@ -11,72 +12,82 @@ static_assert(NH_SUBTILES == NH_WARPS, "one subtile of an item per warp");
 /* By block of 8 columns, rounded up to pairs. */
 typedef float nh_scores[2 * NH_PAIRS][4];
 
-/* Rows g and g + 8: lane t has units 2t and 2t + 1 of each 8. */
-template <int WIDTH> struct nh_own_rows {
-    uint4 unit[2][WIDTH / 16];
+/* Blocks of 8 columns whose scores are worked out at a time where others are there already: all of them would take as
+ * many registers again. */
+enum { NH_PART = 4 };
+
+/* Rows g and g + 8 in memory, from the lane's first unit on; null for those that do not exist. */
+struct nh_own_rows {
+    const elem *row[2];
 };
 
-/* Zeros for rows that do not exist. */
-template <int WIDTH>
-NH_DEVICE void nh_own_load(nh_own_rows<WIDTH> &own, const nh_cuda_args &args, const nh_item &item, int slot,
-                           int subtile) {
-    const int lane = (int)(threadIdx.x % 32);
+NH_DEVICE nh_own_rows nh_own_rows_of(const nh_cuda_args &args, const nh_item &item, int slot, int subtile) {
+    const int lane = (int)(nh_thread_again() % 32);
+    nh_own_rows own;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const bool exists = nh_row_exists(item, subtile, row);
         const elem *from = (const elem *)args.tensor[slot].data + nh_row_offset(item, slot, subtile, row);
-#pragma unroll
-        for (int u = 0; u < WIDTH / 16; u++) {
-            own.unit[half][u] = make_uint4(0, 0, 0, 0);
-            if (exists) own.unit[half][u] = *(const uint4 *)(from + 32 * (u / 2) + 4 * (lane % 4 * 2 + u % 2));
-        }
+        own.row[half] = nh_row_exists(item, subtile, row) ? from + 8 * (lane % 4) : nullptr;
     }
+    return own;
 }
 
-/* scores += rows times the columns that lie in shared memory. A lane takes the same units of a column, g, as of its own
- * rows: loads of neighboring columns, whose rows differ in parity, then fall into different banks. Which elements of
- * both a step of a product runs over is free. */
+/* Unit 2t + u % 2 of the u / 2-th eight, zeros for a row that does not exist. */
+NH_DEVICE uint4 nh_own_unit(const nh_own_rows &own, int half, int u) {
+    return own.row[half] ? *(const uint4 *)(own.row[half] + 32 * (u / 2) + 4 * (u % 2)) : make_uint4(0, 0, 0, 0);
+}
+
+/* scores += rows times blocks of columns from the `first` on that lie in shared memory. A lane takes the same units of
+ * a column, g, as of its own rows, 2t and 2t + 1 of each 8: loads of neighboring columns, whose rows differ in parity,
+ * then fall into different banks. Which elements of both a step of a product runs over is free. */
 template <int WIDTH>
-NH_DEVICE void nh_multiply_own(nh_scores &scores, const nh_own_rows<WIDTH> &own, const nh_scene &scene,
-                               const nh_tables &tables, const char *columns, int subtile) {
+NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const nh_own_rows &own,
+                               const nh_scene &scene, const nh_tables &tables, const char *columns, int subtile) {
     const int g = (int)(nh_thread_again() % 32) / 4, t = (int)(nh_thread_again() % 4);
-    const int first = nh_box_row(scene.sight, subtile), swizzle = nh_swizzle(WIDTH, first + g);
+    const int box = nh_box_row(scene.sight, subtile), swizzle = nh_swizzle(WIDTH, box + g);
     unsigned start[2];
     int row[2][4 * NH_GATHERS];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         nh_gather_rows(row[i], tables.columns, 0, 0, g + 8 * i);
-        start[i] = nh_shared_address(columns) + first * nh_row_bytes(WIDTH) + (((2 * t + i) ^ swizzle) << 4);
+        start[i] = nh_shared_address(columns) + box * nh_row_bytes(WIDTH) + (((2 * t + i) ^ swizzle) << 4);
     }
+#pragma unroll 1
+    for (int d = 0; d < WIDTH / 32; d++)
 #pragma unroll
-    for (int u = 0; u < WIDTH / 16; u++) {
-        const uint4 upper = own.unit[0][u], lower = own.unit[1][u];
-        const unsigned step[2][4] = {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
-        nh_left rows[2];
-#pragma unroll
-        for (int s = 0; s < 2; s++)
-            nh_left_set(&rows[s], step[s]);
-#pragma unroll
-        for (int b = 0; b < NH_BLOCKS; b++) {
-            unsigned word[4];
-            nh_right both;
-            nh_load_words_at(word, start[u % 2] + row[b % 2][b / 2] * nh_row_bytes(WIDTH) + 128 * (u / 2));
-            nh_right_set(&both, word);
+        for (int i = 0; i < 2; i++) {
+            const uint4 upper = nh_own_unit(own, 0, 2 * d + i), lower = nh_own_unit(own, 1, 2 * d + i);
+            const unsigned step[2][4] = {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
+            nh_left rows[2];
 #pragma unroll
             for (int s = 0; s < 2; s++)
-                nh_multiply_half(scores[b], &rows[s], &both, s);
+                nh_left_set(&rows[s], step[s]);
+#pragma unroll
+            for (int b = first; b < first + blocks && b < NH_BLOCKS; b++) {
+                unsigned word[4];
+                nh_right both;
+                nh_load_words_at(word, start[i] + row[b % 2][b / 2] * nh_row_bytes(WIDTH) + 128 * d);
+                nh_right_set(&both, word);
+#pragma unroll
+                for (int s = 0; s < 2; s++)
+                    nh_multiply_half(scores[b - first], &rows[s], &both, s);
+            }
         }
-    }
 }
 
-/* Adds penalties of columns that are not seen. */
+/* Adds penalties of columns that are not seen, to blocks from the `first` on. */
+template <int COUNT>
+NH_DEVICE void nh_penalize_part(float (&scores)[COUNT][4], const unsigned (&places)[NH_STEPS_PLACES][4],
+                                const nh_penalties &penalties, int first) {
+#pragma unroll
+    for (int b = first; b < first + COUNT && b < NH_BLOCKS; b += 2)
+        nh_penalize(scores + (b - first), places, penalties, b / 2, b + 1 < NH_BLOCKS);
+}
 NH_DEVICE void nh_penalize_all(nh_scores &scores, const nh_scene &scene, const nh_penalties &penalties, int subtile) {
     unsigned places[NH_STEPS_PLACES][4];
     nh_sight_penalty_rows(places, scene.sight, subtile);
-#pragma unroll
-    for (int p = 0; p < NH_PAIRS; p++)
-        nh_penalize(scores + 2 * p, places, penalties, p, 2 * p + 1 < NH_BLOCKS);
+    nh_penalize_part(scores, places, penalties, 0);
 }
 
 /* Lane g of those that load columns for products that run over them takes this one of each 8 units: lane t then has
@@ -86,40 +97,46 @@ NH_DEVICE int nh_unit_of(int g) {
     return g % 2 ? 4 + (g / 2 ^ 1) : g / 2;
 }
 
-/* sums += weights times the columns that lie in shared memory. */
-template <int WIDTH, int SUMS>
-NH_DEVICE void nh_add_all(float (&sums)[SUMS][4], const nh_scores &weights, const nh_scene &scene,
-                          const nh_tables &tables, const char *columns, int subtile) {
-    nh_across<WIDTH> start;
-    nh_across_rows rows;
-    nh_across_start(start, columns, nh_box_row(scene.sight, subtile), nh_unit_of((int)(nh_thread_again() % 32) / 4));
-#pragma unroll
-    for (int p = 0; p < NH_PAIRS; p++) {
-        const bool both = 2 * p + 1 < NH_BLOCKS;
-        nh_weights operand;
-        nh_gather_across(rows, tables.columns, 0, 0, p);
-        nh_pack_weights(operand, weights + 2 * p, both);
-        nh_add_columns(sums, operand, start, nh_rows_of_pair(rows, p), both);
-    }
-}
-
-/* Rows of sums times factors of rows g and g + 8 to memory. */
-template <int SUMS>
-NH_DEVICE void nh_store_own(const nh_cuda_args &args, const nh_item &item, int slot, int subtile,
-                            const float (&sums)[SUMS][4], float2 factors) {
+/* Weights times the columns that lie in shared memory, times factors of rows g and g + 8, to memory if they are asked
+ * for, 32 elements at a time; notes which of the two rows is spoilt. */
+template <int WIDTH>
+NH_DEVICE void nh_sum_and_store(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables, int slot,
+                                int subtile, const nh_scores &weights, const char *columns, float2 factors,
+                                bool (&spoilt)[2]) {
     const int lane = (int)(nh_thread_again() % 32);
+    nh_across<32, WIDTH> start;
+    nh_across_start(start, columns, nh_box_row(scene.sight, subtile), nh_unit_of(lane / 4));
+    elem *to[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const float factor = half ? factors.y : factors.x;
-        elem *to = (elem *)args.tensor[slot].data + nh_row_offset(item, slot, subtile, row);
-        if (!nh_row_exists(item, subtile, row)) continue;
+        const bool stored = args.tensor[slot].data && nh_row_exists(scene.item, subtile, row);
+        to[half] = (elem *)args.tensor[slot].data + nh_row_offset(scene.item, slot, subtile, row);
+        if (!stored) to[half] = nullptr;
+    }
+#pragma unroll 1
+    for (int d = 0; d < WIDTH / 32; d++) {
+        float sums[4][4];
+        nh_across_rows rows;
+        nh_clear(sums);
 #pragma unroll
-        for (int i = 0; i < 2 * (SUMS / 4); i++) {
-            const int d = i / 2, sum = 2 * half + i % 2;
-            *(float4 *)(to + 32 * d + 4 * nh_unit_of(lane % 4 * 2 + i % 2)) =
-                make_float4(sums[4 * d][sum] * factor, sums[4 * d + 1][sum] * factor, sums[4 * d + 2][sum] * factor,
-                            sums[4 * d + 3][sum] * factor);
+        for (int p = 0; p < NH_PAIRS; p++) {
+            const bool both = 2 * p + 1 < NH_BLOCKS;
+            nh_weights operand;
+            nh_gather_across(rows, tables.columns, 0, 0, p);
+            nh_pack_weights(operand, weights + 2 * p, both);
+            nh_add_columns(sums, operand, start, nh_rows_of_pair(rows, p), both);
         }
+        spoilt[0] |= nh_spoilt(sums, 0);
+        spoilt[1] |= nh_spoilt(sums, 1);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float factor = i / 2 ? factors.y : factors.x;
+            if (to[i / 2])
+                *(float4 *)(to[i / 2] + 32 * d + 4 * nh_unit_of(lane % 4 * 2 + i % 2)) =
+                    make_float4(sums[0][i] * factor, sums[1][i] * factor, sums[2][i] * factor, sums[3][i] * factor);
+        }
+        start.start[0] += 128;
+        start.start[1] += 128;
     }
 }
