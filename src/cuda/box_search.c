@@ -9,12 +9,24 @@
 enum { MOST_OF_VARIANT = 2, SIZES = 8 };
 
 /* All of a size, with their counts as columns, and as rows where these have been asked for; the one nearest to a cube
- * comes first, since what a good one costs keeps others out. */
+ * comes first. */
 struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];
     struct nh_walk_columns columns[NH_MOST_BOXES];
-    struct nh_walk_rows rows[NH_MOST_BOXES];
+    /* of those that there is room to count as rows: what walks over single columns visit */
+    int rows;
+    struct nh_walk_rows row[NH_MOST_BOXES];
+    double visits[NH_MOST_BOXES];
+    struct fewest {
+        double items, visits;
+    } fewest;
+};
+
+/* Of equal costs the first in the order of variants and boxes is the cheaper one. */
+struct ranked {
+    struct nh_box_choice choice;
+    int order;
 };
 
 struct state {
@@ -22,13 +34,18 @@ struct state {
     struct nh_walk_counts counts;
     struct nh_walk_columns single;
     struct boxes boxes[SIZES]; /* by powers of two; count 0: not asked for yet */
+    struct nh_box_bound bound[NH_MOST_BOX_VARIANTS];
+    struct ranked kept[NH_MOST_BOX_CHOICES]; /* cheapest first */
+    int count, capacity;
 };
 
-struct ranking {
-    struct nh_box_choice *choice;
-    int count, capacity;
-    double behind, below; /* of the search */
-};
+static double smaller(double a, double b) {
+    return a < b ? a : b;
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
 
 void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
     box[0] = box[1] = box[2] = 1;
@@ -36,26 +53,23 @@ void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
         box[a] *= 2;
 }
 
-/* No box is longer along the first two axes than the power of two that covers them. */
-static int32_t covering(const struct nh_problem *problem, int a, int32_t extent) {
-    int64_t longest = nh_axis_group_length(problem->axis[a].length, problem->axis[a].dilation, 0);
-    while (extent > 1 && extent / 2 >= longest)
-        extent /= 2;
-    return extent;
-}
+/* ---- boxes of a size ---- */
 
-static void start(struct state *state, const struct nh_box_search *search) {
-    state->search = search;
+static void start(struct state *state, const struct nh_box_search *search, int capacity) {
+    const struct nh_problem *problem = search->problem;
     struct nh_walk_extents extents = {.count = {0}};
     for (int power = 0; power < SIZES; power++) {
         const int32_t extent = 1 << power;
-        const int32_t box[NH_AXES] = {covering(search->problem, 0, extent),
-                                      covering(search->problem, 1, extent), extent};
+        const int32_t box[NH_AXES] = {nh_tile_cover(&problem->axis[0], extent),
+                                      nh_tile_cover(&problem->axis[1], extent), extent};
         nh_walk_add(&extents, box);
         state->boxes[power].count = 0;
     }
-    nh_walk_start(&state->counts, search->problem, search->inverse, false, &extents);
+    nh_walk_start(&state->counts, problem, search->inverse, false, &extents);
     nh_walk_columns_of(&state->counts, (const int32_t[NH_AXES]){1, 1, 1}, &state->single);
+    state->search = search;
+    state->count = 0;
+    state->capacity = capacity < NH_MOST_BOX_CHOICES ? capacity : NH_MOST_BOX_CHOICES;
 }
 
 static void begin_with_balanced(int32_t size, int32_t (*box)[NH_AXES], int count) {
@@ -80,31 +94,44 @@ static struct boxes *boxes_of(struct state *state, int32_t size) {
     begin_with_balanced(size, boxes->extent, found);
     for (int i = 0; i < found; i++) {
         if (!nh_walk_columns_of(&state->counts, boxes->extent[i], &boxes->columns[i])) break;
-        boxes->rows[i].of[0] = NULL;
         boxes->count++;
     }
+    boxes->rows = 0;
     return boxes;
 }
 
-/* NULL: there is no room to count them. */
-static const struct nh_walk_rows *rows_of(struct state *state, struct boxes *boxes, int i) {
-    const int32_t *box = boxes->extent[i];
-    bool known = boxes->rows[i].of[0] || nh_walk_rows_of(&state->counts, box, box, &boxes->rows[i]);
-    return known ? &boxes->rows[i] : NULL;
+static void count_rows(struct state *state, struct boxes *boxes) {
+    struct fewest fewest = {INFINITY, INFINITY};
+    for (int i = boxes->rows; i < boxes->count; i++) {
+        const int32_t *box = boxes->extent[i];
+        struct nh_walk_rows *row = &boxes->row[i];
+        if (!nh_walk_rows_of(&state->counts, box, box, row)) break;
+        boxes->visits[i] = nh_walk_visits(row, state->single);
+        fewest.items = smaller(fewest.items, nh_walk_items(row));
+        fewest.visits = smaller(fewest.visits, boxes->visits[i]);
+        boxes->rows++;
+    }
+    boxes->fewest = fewest;
 }
 
 /* ---- bounds ---- */
 
-/* Of a row box with any columns: cost beside the bound's own, and what tiles and, more, those with masks add. */
+/* Of what latency sets or throughput does, beside the bound's own: what tiles and, more, those with masks add. */
 struct floor {
     double fixed, per_tile, per_masked;
 };
 
-/* Of the two bounds, that latency and that throughput set, the one that is higher for `tiles` without masks. */
-static struct floor floor_of(const struct nh_box_bound *bound, const struct nh_walk_rows *rows,
-                             double tiles) {
-    double blocks = bound->blocks * nh_walk_items(rows);
-    double waves = blocks / bound->multiprocessors, rounds = ceil(waves / bound->residents);
+struct floors {
+    struct floor latency, throughput;
+};
+
+static double at(const struct floor *floor, double tiles) {
+    return floor->fixed + floor->per_tile * tiles;
+}
+
+static struct floors floors_of(const struct nh_box_bound *bound, double items) {
+    double waves = bound->blocks * items / bound->multiprocessors,
+           rounds = ceil(waves / bound->residents);
     double busy = bound->per_clock * bound->walks / bound->multiprocessors,
            turns = busy * rounds / waves;
     const struct floor latency = {bound->per_clock * rounds * bound->block,
@@ -115,90 +142,196 @@ static struct floor floor_of(const struct nh_box_bound *bound, const struct nh_w
                                          end * latency.fixed,
                                      busy * bound->tile + end * latency.per_tile,
                                      busy * bound->masks + end * latency.per_masked};
-    bool waits =
-        latency.fixed + latency.per_tile * tiles > throughput.fixed + throughput.per_tile * tiles;
-    return waits ? latency : throughput;
+    return (struct floors){latency, throughput};
+}
+
+/* INFINITY: more than there is to spare. */
+static double least_of(const struct state *state, const struct nh_box_bound *bound,
+                       const struct floors *floors, double tiles) {
+    double latency = bound->fixed + at(&floors->latency, tiles);
+    double throughput = bound->fixed + at(&floors->throughput, tiles);
+    if (throughput >= state->search->spare) return INFINITY;
+    return larger(larger(latency, throughput), bound->least);
+}
+
+/* Of all row boxes that have no fewer items, and tiles. */
+static double least_of_all(const struct state *state, const struct nh_box_bound *bound,
+                           double items, double tiles) {
+    double waves = bound->blocks * items / bound->multiprocessors;
+    double busy = bound->per_clock * bound->walks / bound->multiprocessors;
+    double alone = bound->latency + bound->alone * bound->tile;
+    const struct floors floors = {
+        {bound->per_clock * ceil(waves / bound->residents) * bound->block,
+         busy / bound->residents * alone, 0},
+        {bound->per_clock * (waves / bound->residents + bound->ending) * bound->block,
+         busy * bound->tile, 0}};
+    return least_of(state, bound, &floors, tiles);
+}
+
+/* ---- the cheapest so far ---- */
+
+static bool precedes(const struct ranked *a, const struct ranked *b) {
+    return a->choice.cost < b->choice.cost ||
+           (a->choice.cost == b->choice.cost && a->order < b->order);
+}
+
+/* The last of a variant that has all that are kept of one; -1: it has not. */
+static int last_of(const struct state *state, const struct nh_box_variant *variant) {
+    int last = -1, count = 0;
+    for (int i = 0; i < state->count; i++) {
+        if (state->kept[i].choice.variant != variant) continue;
+        count++;
+        last = i;
+    }
+    return count == MOST_OF_VARIANT ? last : -1;
+}
+
+/* What costs more is not kept, with room for rounding; variant: NULL, or what it is of. */
+static double limit_of(const struct state *state, const struct nh_box_variant *variant) {
+    const double rounding = 1 + 1e-9;
+    double limit = state->search->below;
+    int last = variant ? last_of(state, variant) : -1;
+    if (state->count) limit = smaller(limit, state->search->behind * state->kept[0].choice.cost);
+    if (last < 0 && state->count == state->capacity) last = state->count - 1;
+    return rounding * (last < 0 ? limit : smaller(limit, state->kept[last].choice.cost));
+}
+
+static void keep(struct state *state, const struct ranked *ranked) {
+    int place = last_of(state, ranked->choice.variant);
+    if (!(ranked->choice.cost < state->search->below)) return;
+    if (place < 0 && state->count < state->capacity) {
+        place = state->count++;
+    } else {
+        if (place < 0) place = state->count - 1;
+        if (!precedes(ranked, &state->kept[place])) return;
+    }
+    for (; place > 0 && precedes(ranked, &state->kept[place - 1]); place--)
+        state->kept[place] = state->kept[place - 1];
+    state->kept[place] = *ranked;
 }
 
 /* ---- the search ---- */
 
-static double smaller(double a, double b) {
-    return a < b ? a : b;
+static int lowest(const double *least, int count) {
+    int lowest = 0;
+    for (int i = 1; i < count; i++)
+        if (least[i] < least[lowest]) lowest = i;
+    return lowest;
 }
 
-/* What a choice must stay below to be kept. */
-static double limit_of(const struct ranking *ranking) {
-    if (!ranking->count) return ranking->below;
-    double most = smaller(ranking->below, ranking->behind * ranking->choice[0].cost);
-    if (ranking->count < ranking->capacity) return most;
-    return smaller(most, ranking->choice[ranking->count - 1].cost);
-}
-
-/* Behind those that cost no more. */
-static void insert(struct ranking *ranking, const struct nh_box_choice *choice) {
-    if (choice->cost >= limit_of(ranking)) return;
-    if (ranking->count < ranking->capacity) ranking->count++;
-    int place = ranking->count - 1;
-    for (; place > 0 && choice->cost < ranking->choice[place - 1].cost; place--)
-        ranking->choice[place] = ranking->choice[place - 1];
-    ranking->choice[place] = *choice;
-}
-
-/* Adds to `found` the pairs of a row box that may be cheaper than the limit. */
-static void rank_columns(const struct state *state, const struct nh_box_bound *bound,
-                         const struct nh_box_choice *of_row, const struct nh_walk_rows *rows,
-                         const struct boxes *columns, double most, struct ranking *found) {
-    const double rounding = 1 + 1e-9;
-    const struct nh_box_search *search = state->search;
-    /* walks by single columns visit what any tiles must hold */
-    double least = nh_walk_visits(rows, state->single) / of_row->variant->columns;
-    const struct floor floor = floor_of(bound, rows, least);
-    double limit = rounding * smaller(most, limit_of(found)) - bound->fixed;
-    if (floor.fixed + floor.per_tile * least >= limit) return;
+/* Of the pairs of a row box with each column box; INFINITY where it is clear that they are not kept. */
+static void find_least_of_pairs(const struct nh_box_bound *bound, const struct floors *floors,
+                                const struct nh_walk_rows *row, const struct boxes *columns,
+                                double limit, double *least) {
+    const struct floor latency = floors->latency, throughput = floors->throughput;
     for (int j = 0; j < columns->count; j++) {
-        double cost = floor.fixed + floor.per_tile * nh_walk_visits(rows, columns->columns[j]);
-        if (cost >= limit) continue;
-        const struct nh_tiling_count count = nh_walk_count(rows, columns->columns[j]);
-        double longest = bound->per_clock * (count.longest * bound->longest + bound->block);
-        if (cost + floor.per_masked * count.partial >= limit || longest >= limit) continue;
-        struct nh_box_choice choice = *of_row;
-        memcpy(choice.column, columns->extent[j], sizeof choice.column);
-        choice.cost = search->cost(search, choice.variant, choice.row, choice.column, &count);
-        insert(found, &choice);
-        limit = rounding * smaller(most, limit_of(found)) - bound->fixed;
+        double tiles = nh_walk_visits(row, columns->columns[j]);
+        double waits = bound->fixed + at(&latency, tiles),
+               works = bound->fixed + at(&throughput, tiles);
+        least[j] = INFINITY;
+        if (waits >= limit || works >= limit) continue;
+        const struct nh_tiling_count count = nh_walk_count(row, columns->columns[j]);
+        least[j] = larger(larger(waits + latency.per_masked * count.partial,
+                                 works + throughput.per_masked * count.partial),
+                          bound->fixed +
+                              bound->per_clock * (count.longest * bound->longest + bound->block));
     }
 }
 
-/* No pair that the bound keeps out could have entered `kept`. */
-static void rank_pairs(struct state *state, const struct nh_box_variant *variant,
-                       struct ranking *kept) {
-    const struct nh_box_bound bound = state->search->bound(state->search, variant);
-    if (bound.residents <= 0) return;
+/* Keeps those of the pairs of row box i that are cheap. */
+static void try_row(struct state *state, int v, const struct boxes *rows, int i,
+                    const struct boxes *columns, const struct floors *floors) {
+    const struct nh_box_search *search = state->search;
+    const struct nh_box_variant *variant = &search->variant[v];
+    double least[NH_MOST_BOXES];
+    find_least_of_pairs(&state->bound[v], floors, &rows->row[i], columns, limit_of(state, variant),
+                        least);
+    for (;;) {
+        int j = lowest(least, columns->count);
+        if (!(least[j] < limit_of(state, variant))) return;
+        const struct nh_tiling_count count = nh_walk_count(&rows->row[i], columns->columns[j]);
+        struct ranked ranked = {.choice.variant = variant,
+                                .order = (v * NH_MOST_BOXES + i) * NH_MOST_BOXES + j};
+        struct nh_box_choice *choice = &ranked.choice;
+        memcpy(choice->row, rows->extent[i], sizeof choice->row);
+        memcpy(choice->column, columns->extent[j], sizeof choice->column);
+        choice->count = count;
+        choice->cost = search->cost(search, choice);
+        keep(state, &ranked);
+        least[j] = INFINITY;
+    }
+}
+
+static void try_variant(struct state *state, int v) {
+    const struct nh_box_variant *variant = &state->search->variant[v];
+    const struct boxes *rows = boxes_of(state, variant->rows),
+                       *columns = boxes_of(state, variant->columns);
+    struct floors floors[NH_MOST_BOXES];
+    double least[NH_MOST_BOXES];
+    for (int i = 0; i < rows->rows; i++) {
+        floors[i] = floors_of(&state->bound[v], nh_walk_items(&rows->row[i]));
+        least[i] =
+            least_of(state, &state->bound[v], &floors[i], rows->visits[i] / variant->columns);
+    }
+    for (;;) {
+        int i = lowest(least, rows->rows);
+        if (!(least[i] < limit_of(state, variant))) return;
+        try_row(state, v, rows, i, columns, &floors[i]);
+        least[i] = INFINITY;
+    }
+}
+
+/* Tokens, and what they see. */
+struct volume {
+    double rows, pairs;
+};
+
+static struct volume volume_of(const struct nh_problem *problem) {
+    struct volume volume = {1, 1};
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        double length = (double)axis->length, sure = (double)(axis->window - axis->stride + 1);
+        /* at the beginning of a group causal windows are cut */
+        double cut = axis->causal ? (double)axis->dilation * sure * (sure - 1) / 2 : 0;
+        volume.rows *= length;
+        volume.pairs *= axis->causal ? length * sure - cut : length * (double)axis->window;
+    }
+    return volume;
+}
+
+/* What no boxes of the variant stay below: first by what tiles must hold at least, without counting any. */
+static double least_of_variant(struct state *state, int v, const struct volume *volume) {
+    const struct nh_box_variant *variant = &state->search->variant[v];
+    struct nh_box_bound *bound = &state->bound[v];
+    double size = (double)variant->rows * variant->columns;
+    *bound = state->search->bound(state->search, variant);
+    if (bound->residents <= 0 || least_of_all(state, bound, volume->rows / variant->rows,
+                                              volume->pairs / size) >= state->search->below)
+        return INFINITY;
     struct boxes *rows = boxes_of(state, variant->rows),
                  *columns = boxes_of(state, variant->columns);
-    if (!rows || !columns) return;
-    struct nh_box_choice found[MOST_OF_VARIANT];
-    struct ranking of_variant = {found, 0, (int)nh_min(kept->capacity, MOST_OF_VARIANT),
-                                 kept->behind, kept->below};
-    for (int i = 0; i < rows->count; i++) {
-        if (bound.least >= smaller(limit_of(kept), limit_of(&of_variant))) break;
-        const struct nh_walk_rows *walked = rows_of(state, rows, i);
-        if (!walked) continue;
-        struct nh_box_choice choice = {.variant = variant};
-        memcpy(choice.row, rows->extent[i], sizeof choice.row);
-        rank_columns(state, &bound, &choice, walked, columns, limit_of(kept), &of_variant);
-    }
-    for (int i = 0; i < of_variant.count; i++)
-        insert(kept, &found[i]);
+    if (!rows || !columns || !columns->count) return INFINITY;
+    if (!rows->rows) count_rows(state, rows);
+    return least_of_all(state, bound, rows->fewest.items, rows->fewest.visits / variant->columns);
 }
 
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity) {
     struct state state;
-    struct ranking kept = {best, 0, capacity, search->behind, search->below};
-    start(&state, search);
-    for (int i = 0; i < search->variants; i++)
-        rank_pairs(&state, &search->variant[i], &kept);
-    while (kept.count && best[kept.count - 1].cost > search->behind * best[0].cost)
-        kept.count--;
-    return kept.count;
+    double least[NH_MOST_BOX_VARIANTS];
+    const struct volume volume = volume_of(search->problem);
+    start(&state, search, capacity);
+    for (int v = 0; v < search->variants; v++)
+        least[v] = least_of_variant(&state, v, &volume);
+    for (;;) {
+        int v = lowest(least, search->variants);
+        if (!(least[v] < limit_of(&state, NULL))) break;
+        try_variant(&state, v);
+        least[v] = INFINITY;
+    }
+    while (state.count &&
+           state.kept[state.count - 1].choice.cost > search->behind * state.kept[0].choice.cost)
+        state.count--;
+    for (int i = 0; i < state.count; i++)
+        best[i] = state.kept[i].choice;
+    return state.count;
 }

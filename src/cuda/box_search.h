@@ -27,8 +27,12 @@ struct nh_box_bound {
 struct nh_box_choice {
     int32_t row[NH_AXES], column[NH_AXES];
     const struct nh_box_variant *variant;
+    /* row tiles beyond a dilation group's last row left out */
+    struct nh_tiling_count count;
     double cost;
 };
+
+enum { NH_MOST_BOX_VARIANTS = 12, NH_MOST_BOX_CHOICES = 8 };
 
 struct nh_box_search {
     const struct nh_problem *problem;
@@ -37,13 +41,13 @@ struct nh_box_search {
     int variants;
     struct nh_box_bound (*bound)(const struct nh_box_search *search,
                                  const struct nh_box_variant *variant);
-    /* INFINITY: the boxes do not fit. count: of theirs, row tiles beyond a dilation group's last row left out */
-    double (*cost)(const struct nh_box_search *search, const struct nh_box_variant *variant,
-                   const int32_t row[NH_AXES], const int32_t column[NH_AXES],
-                   const struct nh_tiling_count *count);
+    /* of a choice but for its own; INFINITY: the boxes do not fit */
+    double (*cost)(const struct nh_box_search *search, const struct nh_box_choice *choice);
     const struct nh_device *device; /* for the two of them */
     /* those that cost so many times the least are left out, and those that cost as much as `below`; INFINITY: none */
     double behind, below;
+    /* what throughput alone must stay below, where others that run at the same time need some of it, too; INFINITY: any */
+    double spare;
 };
 
 /* The cheapest, cheapest first; at most two of a variant: more would leave no place to others, whose estimates err in

@@ -175,11 +175,9 @@ static struct nh_config config_of(const struct nh_box_variant *variant, const in
         {q[0], q[1], q[2], k[0], k[1], k[2], variant->warps, variant->stages}};
 }
 
-static double cost(const struct nh_box_search *search, const struct nh_box_variant *variant,
-                   const int32_t row[NH_AXES], const int32_t column[NH_AXES],
-                   const struct nh_tiling_count *count) {
-    const struct nh_config config = config_of(variant, row, column);
-    return predict(search->problem, search->device->backend, config.value, count, NULL);
+static double cost(const struct nh_box_search *search, const struct nh_box_choice *choice) {
+    const struct nh_config config = config_of(choice->variant, choice->row, choice->column);
+    return predict(search->problem, search->device->backend, config.value, &choice->count, NULL);
 }
 
 /* With as many residents as boxes of such sizes may have, which long ones have fewest of, and without extra tokens. */
@@ -227,7 +225,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                                          .cost = cost,
                                          .device = device,
                                          .behind = INFINITY,
-                                         .below = below_ns};
+                                         .below = below_ns,
+                                         .spare = INFINITY};
     struct nh_box_choice best[MOST_CANDIDATES];
     int count = nh_box_search(&search, best, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count; i++)

@@ -116,13 +116,16 @@ static void set_side(const struct nh_box_variant *variant, const int32_t row[NH_
     side[SPLIT80_WARPS] = variant->warps;
 }
 
-static double cost(const struct nh_box_search *search, const struct nh_box_variant *variant,
-                   const int32_t row[NH_AXES], const int32_t column[NH_AXES],
-                   const struct nh_tiling_count *count) {
+static struct nh_split80_span span_of(const struct nh_box_search *search,
+                                      const struct nh_box_choice *choice) {
     int32_t side[SPLIT80_SIDE];
-    set_side(variant, row, column, side);
-    const struct nh_split80_span span = nh_split80_span_of(search->problem, search->device->backend,
-                                                           side, search->inverse, count, NULL);
+    set_side(choice->variant, choice->row, choice->column, side);
+    return nh_split80_span_of(search->problem, search->device->backend, side, search->inverse,
+                              &choice->count, NULL);
+}
+
+static double cost(const struct nh_box_search *search, const struct nh_box_choice *choice) {
+    const struct nh_split80_span span = span_of(search, choice);
     return nh_split80_side_clocks(&span);
 }
 
@@ -141,8 +144,9 @@ struct side {
     struct nh_split80_span span;
 };
 
+/* below, spare: as for the search. */
 static int best_sides(const struct nh_problem *problem, const struct nh_device *device,
-                      bool inverse, struct side best[MOST_SIDES]) {
+                      bool inverse, double below, double spare, struct side best[MOST_SIDES]) {
     const struct nh_box_search search = {.problem = problem,
                                          .inverse = inverse,
                                          .variant = variants,
@@ -151,35 +155,38 @@ static int best_sides(const struct nh_problem *problem, const struct nh_device *
                                          .cost = cost,
                                          .device = device,
                                          .behind = 1.15,
-                                         .below = INFINITY};
+                                         .below = below,
+                                         .spare = spare};
     struct nh_box_choice choice[MOST_SIDES];
     int count = nh_box_search(&search, choice, MOST_SIDES);
     for (int i = 0; i < count; i++) {
-        const struct nh_tiling_count walk =
-            nh_tiling_grid_count(problem, choice[i].row, choice[i].column, inverse);
         set_side(choice[i].variant, choice[i].row, choice[i].column, best[i].value);
-        best[i].span =
-            nh_split80_span_of(problem, device->backend, best[i].value, inverse, &walk, NULL);
+        best[i].span = span_of(&search, &choice[i]);
     }
     return count;
 }
 
-/* The launches of both sides overlap, so that what is best for each need not be the best together. */
+/* The launches of both sides overlap, so that what is best for each need not be the best together. Together they take no
+ * less than what the queries' take alone, nor less than the throughput of both. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
+    const struct nh_cuda_device *cuda = device->backend;
     struct side query[MOST_SIDES], key[MOST_SIDES];
     struct nh_cheapest cheapest;
-    int queries = best_sides(problem, device, false, query);
-    int keys = best_sides(problem, device, true, key);
-    nh_cheapest_start(&cheapest, below_ns - nh_split80_beside_ns(problem, device->backend), config,
-                      (int)nh_min(capacity, MOST_CANDIDATES));
+    double within_ns = below_ns - nh_split80_beside_ns(problem, cuda);
+    double below = within_ns / nh_cuda_clocks_ns(cuda, 1), busy = INFINITY;
+    int keys = best_sides(problem, device, true, INFINITY, below, key);
+    for (int k = 0; k < keys; k++)
+        busy = fmin(busy, key[k].span.busy);
+    int queries = keys ? best_sides(problem, device, false, below, below - busy, query) : 0;
+    nh_cheapest_start(&cheapest, within_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
             struct nh_config tried = {{0}};
             memcpy(tried.value, query[q].value, sizeof query[q].value);
             memcpy(tried.value + SPLIT80_SIDE, key[k].value, sizeof key[k].value);
-            double clocks = nh_split80_clocks(device->backend, &query[q].span, &key[k].span);
-            nh_cheapest_add(&cheapest, &tried, nh_cuda_clocks_ns(device->backend, clocks));
+            double clocks = nh_split80_clocks(cuda, &query[q].span, &key[k].span);
+            nh_cheapest_add(&cheapest, &tried, nh_cuda_clocks_ns(cuda, clocks));
         }
     return cheapest.count;
 }

@@ -71,10 +71,32 @@ static void add_part(struct line *line, struct nh_range first, struct nh_range l
     }
 }
 
+/* Adds a tile that is all of one part: its walk begins with what its first row sees. */
+static void add_whole(struct line *line, struct nh_range first, struct nh_range last,
+                      double weight) {
+    const double first_end = (double)(first.end - first.begin);
+    const double last_begin = (double)(last.begin - first.begin),
+                 last_end = (double)(last.end - first.begin);
+    for (int i = 0; i < line->extents; i++) {
+        double reciprocal = line->reciprocal[i], last_column = line->columns[i] - 1;
+        double end = quotient(last_end + last_column, reciprocal);
+        double from = quotient(last_begin + last_column, reciprocal);
+        double to = quotient(first_end, reciprocal);
+        line->visits[i] += weight * end;
+        line->dense[i] += weight * larger(to - from, 0);
+    }
+}
+
 static void add_tile(const struct cut *cut, int64_t tile, double weight, struct line *line) {
     int64_t row = tile * cut->rows, end = row + cut->rows;
     struct nh_range first = seen_by(cut, row);
     int64_t walk = first.begin;
+    if (cut->part == cut->rows) {
+        struct nh_range last = seen_by(cut, end - 1);
+        add_whole(line, first, last, weight);
+        line->halo = nh_max(line->halo, last.end - walk);
+        return;
+    }
     for (;;) {
         struct nh_range last = seen_by(cut, row + cut->part - 1);
         first.begin -= walk, first.end -= walk, last.begin -= walk, last.end -= walk;
@@ -201,15 +223,19 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
     return nh_tile_part_count(axis, rows, rows, columns, inverse);
 }
 
+int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most) {
+    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int32_t cover = 1;
+    while (cover < longest && cover < most)
+        cover *= 2;
+    return cover;
+}
+
 int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH_MOST_BOXES][3]) {
     int64_t cover[NH_AXES];
     int count = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        int64_t longest =
-            nh_axis_group_length(problem->axis[a].length, problem->axis[a].dilation, 0);
-        for (cover[a] = 1; cover[a] < longest && cover[a] < size;)
-            cover[a] *= 2;
-    }
+    for (int a = 0; a < NH_AXES; a++)
+        cover[a] = nh_tile_cover(&problem->axis[a], size);
     while (cover[0] * cover[1] * cover[2] < size)
         cover[2] *= 2;
     for (int32_t x = 1; x <= cover[0]; x *= 2)

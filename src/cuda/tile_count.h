@@ -36,6 +36,9 @@ enum { NH_MOST_EXTENTS = 18 };
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     const int32_t *columns, int count, struct nh_tile_count *counts);
 
+/* The least power of two that covers an axis' longest dilation group, `most` if that is less. */
+int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most);
+
 /* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless
  * nothing else is left. Returns how many. */
 enum { NH_MOST_BOXES = 36 };
