@@ -1,5 +1,6 @@
 /* Which boxes of rows and columns, their extents powers of two, make a tiled kernel fastest. There are thousands of
- * pairs; most are passed over by a bound that takes nothing but how many tiles they visit. */
+ * pairs: variants, their row boxes, and pairs are tried in the order of what they cost at least, until that is more than
+ * what the best cost. */
 #ifndef NH_BOX_SEARCH_H
 #define NH_BOX_SEARCH_H
 

@@ -168,6 +168,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 static const struct nh_box_variant variants[] = {{32, 32, 2, 1},   {64, 64, 2, 2}, {64, 32, 4, 1},
                                                  {128, 64, 4, 2},  {64, 64, 4, 1}, {128, 64, 4, 1},
                                                  {128, 128, 4, 2}, {64, 64, 4, 2}, {128, 64, 8, 1}};
+_Static_assert(sizeof variants / sizeof *variants <= NH_MOST_BOX_VARIANTS, "no room for more");
 
 static struct nh_config config_of(const struct nh_box_variant *variant, const int32_t q[3],
                                   const int32_t k[3]) {

@@ -108,6 +108,7 @@ static const struct nh_box_variant variants[] = {{32, 16, 2, 0},  {64, 32, 2, 0}
                                                  {64, 64, 4, 0},  {64, 128, 4, 0}, {64, 16, 4, 0},
                                                  {64, 32, 4, 0},  {128, 32, 4, 0}, {128, 64, 4, 0},
                                                  {128, 32, 8, 0}, {128, 64, 8, 0}};
+_Static_assert(sizeof variants / sizeof *variants <= NH_MOST_BOX_VARIANTS, "no room for more");
 
 static void set_side(const struct nh_box_variant *variant, const int32_t row[NH_AXES],
                      const int32_t column[NH_AXES], int32_t side[SPLIT80_SIDE]) {
