@@ -50,25 +50,21 @@ static void count_launch(const struct nh_problem *problem, const struct nh_cuda_
 /* Nanoseconds. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    /* fitted on an H200; both launches of the backward pass read their inputs */
-    const double bandwidth[] = {0.89, 0.66};
     const struct nh_cuda_device *cuda = device->backend;
     bool forward = problem->op == NHOOD_OP_FWD;
-    double busy = 0, overhead_ns = 0;
+    double ns = 0;
     struct nh_count work = {.tiles = 0};
     for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
          k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
         struct nh_small_launch launch;
         if (!nh_small_launch_of(problem, (enum nh_small_kernel)k, config->value, &launch))
             return 1e18;
-        busy += nh_small_launch_ns(problem, cuda, &launch);
-        overhead_ns += nh_small_launch_overhead_ns(&launch);
+        ns += nh_small_launch_ns(problem, cuda, &launch);
         count_launch(problem, cuda, &launch, &work);
     }
     work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    double memory = work.limit_ns[NHOOD_LIMIT_MEMORY] / bandwidth[!forward];
     if (count) *count = work;
-    return sqrt(busy * busy + memory * memory) + overhead_ns;
+    return ns;
 }
 
 /* ---- refusal ---- */

@@ -140,9 +140,9 @@ static void consider(const struct nh_problem *problem, const struct nh_device *d
                      const struct nh_small_launch *launch, const struct box *box,
                      struct choice *choice, struct tries *tries) {
     if (launch->stages && !warps_fit(problem, launch)) return;
-    const struct option option = {
-        box, launch->warps, launch->turns ? NH_SMALL_IN_TURNS : launch->stages,
-        nh_small_launch_ns(problem, device->backend, launch) + nh_small_launch_overhead_ns(launch)};
+    const struct option option = {box, launch->warps,
+                                  launch->turns ? NH_SMALL_IN_TURNS : launch->stages,
+                                  nh_small_launch_ns(problem, device->backend, launch)};
     tries->made++;
     if (!isfinite(option.ns)) return;
     tries->fitting++;

@@ -178,7 +178,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 
 /* ---- time ---- */
 
-/* All constants of this section are fitted to some 2,000 timings on an H200, what f32 has of its own to 300. */
+/* All constants of this section are fitted to some 3,500 timings on an H200, what f32 has of its own to 600. */
 
 /* Subtiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
 static double subtiles_of_item(const struct nh_small_launch *launch, double absent) {
@@ -186,9 +186,14 @@ static double subtiles_of_item(const struct nh_small_launch *launch, double abse
     return there + absent * ((double)(launch->shape.item_rows / 16) - there);
 }
 
-/* The share of the issue slots that warps fill, which have something to run while others wait. */
-static double filled_by(double warps, double most, double half) {
-    return most * warps / (warps + half);
+/* The share of what can be filled of the issue slots that warps fill, which have something to run while others wait. */
+static double filled_by(double warps, double half) {
+    return warps / (warps + half);
+}
+
+/* How many more of a block's warps its fullest scheduler has than the mean, in shares of these. */
+static double unevenness(const struct nh_small_launch *launch) {
+    return (double)(nh_ceil_div(launch->warps, 4) * 4) / launch->warps - 1;
 }
 
 /* Of a kernel where threads copy: instructions of a warp for each step of a block's products with their loads, for
@@ -199,20 +204,19 @@ struct threads_cost {
 };
 
 static const struct threads_cost threads_costs16[] = {
-    [NH_SMALL_FORWARD] = {2, 0, 5.3, 160, 5.4, 0.225},
-    [NH_SMALL_BACKWARD_QUERY] = {2, 0, 0, 160, 5.4, 0.143},
-    [NH_SMALL_BACKWARD_KEY] = {2, 0, 5.7, 160, 5.4, 0.233},
+    [NH_SMALL_FORWARD] = {2.18, 0, 7.54, 95.2, 4.74, 0.257},
+    [NH_SMALL_BACKWARD_QUERY] = {1.4, 0, 0, 135, 12.4, 0.127},
+    [NH_SMALL_BACKWARD_KEY] = {1.54, 0, 9.24, 261, 6.47, 0.39},
 };
 static const struct threads_cost threads_costs32[] = {
-    [NH_SMALL_FORWARD] = {5.45, 10.5, 5.3, 160, 5.4, 0.26},
-    [NH_SMALL_BACKWARD_QUERY] = {5.45, 10.5, 0, 160, 5.4, 0.44},
-    [NH_SMALL_BACKWARD_KEY] = {5.45, 10.5, 5.7, 160, 5.4, 0.33},
+    [NH_SMALL_FORWARD] = {3.35, 6.48, 2.46, 48.2, 4.28, 0.15},
+    [NH_SMALL_BACKWARD_QUERY] = {7.85, 12.1, 0, 137, 4.95, 0.462},
+    [NH_SMALL_BACKWARD_KEY] = {2.69, 50.9, 4.47, 131, 5.39, 0.243},
 };
-/* Fitted to 61 timings of eleven problems. */
 static const struct threads_cost turns_costs[] = {
-    [NH_SMALL_FORWARD] = {6.39, 7.63, 5.3, 160, 5.03, 0.362},
-    [NH_SMALL_BACKWARD_QUERY] = {6.39, 7.63, 5.3, 160, 5.03, 0.5},
-    [NH_SMALL_BACKWARD_KEY] = {6.39, 7.63, 5.3, 160, 5.03, 0.22},
+    [NH_SMALL_FORWARD] = {5.87, 3.74, 18.5, 167, 1.31, 0.304},
+    [NH_SMALL_BACKWARD_QUERY] = {12.6, 6.07, 5.4, 154, 4.58, 0.556},
+    [NH_SMALL_BACKWARD_KEY] = {22.1, 4.81, 5.26, 126, 3.1, 0.556},
 };
 
 static const struct threads_cost *threads_cost_of(const struct nh_problem *problem,
@@ -224,19 +228,20 @@ static const struct threads_cost *threads_cost_of(const struct nh_problem *probl
 
 /* Warps that fill half of what can be filled; the share of what is not scarce that blocks do not hide, at least and as far
  * as a block is alone; clocks of an item that has the multiprocessor to itself, by kernel, and of an instruction then;
- * what a scheduler with fewer of a block's warps than others waits for these, as a power of their ratio. */
+ * what of their unevenness schedulers with fewer of a block's warps than others wait for these. */
 struct threads_model {
     double filled_half, exposed_least, exposed_alone, alone_item[3], alone_instruction, waits;
 };
 
 static const struct threads_model *threads_model_of(const struct nh_problem *problem,
                                                     const struct nh_small_launch *launch) {
-    static const struct threads_model model16 = {2.8, 0.09, 0.47, {1640, 1640, 1640}, 12.9, 0.3},
-                                      forward32 = {4.38, 0.09, 0.47, {1640}, 12.9, 0},
-                                      backward32 = {4.38, 0.02,
-                                                    1.1,  {[NH_SMALL_BACKWARD_QUERY] = 3500, 5500},
-                                                    12.9, 0.5},
-                                      in_turns = {3.82, 0.09, 0.47, {2990, 7000, 10000}, 9, 0.39};
+    static const struct threads_model model16 = {0.994, 0.09, 0.669, {2320, 1780, 2080},
+                                                 7.22,  0.491};
+    static const struct threads_model forward32 = {1.07, 0.09, 0.26, {799}, 12.9, 0.2};
+    static const struct threads_model backward32 = {
+        4.77, 0.0196, 0.659, {[NH_SMALL_BACKWARD_QUERY] = 3500, 18900}, 12.9, 0.785};
+    static const struct threads_model in_turns = {0.92, 0.0534, 1.25, {2030, 9750, 5010},
+                                                  3.22, 0.79};
     if (launch->turns) return &in_turns;
     if (problem->dtype != NHOOD_DTYPE_F32) return &model16;
     return launch->kernel == NH_SMALL_FORWARD ? &forward32 : &backward32;
@@ -284,7 +289,7 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
     return (double)problem->batch * heads * launch->shape.items * item_bytes(problem, launch);
 }
 
-/* Of a kernel where the copy engine fetches: instructions of a warp for a block of columns, for each step of its
+/* Of a kernel where the copy engine fetches: issue slots of a warp, with those it leaves empty, for a block of columns, for each step of its
  * products, for its biases, for a subtile, and for each 64 bytes of a row more that it stores itself since its rows
  * have gaps. Bytes that reach a multiprocessor in a clock, and the share of an item's way that few items do not
  * hide. */
@@ -293,14 +298,14 @@ struct boxes_cost {
 };
 
 static const struct boxes_cost boxes_costs16[] = {
-    [NH_SMALL_FORWARD] = {20.4, 8.11, 27, 204, 67, 36.6, 0.39},
-    [NH_SMALL_BACKWARD_QUERY] = {5, 17.4, 5, 437, 122, 26.1, 0.83},
-    [NH_SMALL_BACKWARD_KEY] = {30.7, 13.1, 16, 320, 124, 25.4, 0.39},
+    [NH_SMALL_FORWARD] = {26.9, 12.4, 45, 300, 71.4, 63.2, 0.259},
+    [NH_SMALL_BACKWARD_QUERY] = {9.33, 34.6, 8.3, 922, 96.1, 101, 1.03},
+    [NH_SMALL_BACKWARD_KEY] = {31.8, 15.7, 27, 248, 138, 38.4, 0.362},
 };
 static const struct boxes_cost boxes_costs32[] = {
-    [NH_SMALL_FORWARD] = {20.4, 26.2, 27, 200, 67, 37.4, 0.39},
-    [NH_SMALL_BACKWARD_QUERY] = {5, 44.2, 16, 508, 122, 26.3, 0.89},
-    [NH_SMALL_BACKWARD_KEY] = {30.7, 54.1, 16, 355, 124, 26.2, 0.40},
+    [NH_SMALL_FORWARD] = {28.8, 51, 45, 237, 104, 77.6, 0.212},
+    [NH_SMALL_BACKWARD_QUERY] = {6.67, 77, 27, 1480, 183, 82.6, 2.34},
+    [NH_SMALL_BACKWARD_KEY] = {42.5, 107, 27, 572, 211, 67, 0.598},
 };
 
 static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
@@ -310,76 +315,84 @@ static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
 
 static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
+    const double bits = 12.7, dense = 6.32, kinds = 8.44, bias_gradient = 2;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double block = cost->block + cost->step * (double)nh_small_steps(problem, problem->dim);
     if (launch->kernel == NH_SMALL_FORWARD)
-        block += masks_by_bits(problem, launch) ? 12.1 : launch->shape.dense ? -3.8 : 0;
-    if (nh_small_penalty(problem, launch) == KINDS) block -= 5.8;
+        block += masks_by_bits(problem, launch) ? bits : launch->shape.dense ? -dense : 0;
+    if (nh_small_penalty(problem, launch) == KINDS) block -= kinds;
     if (problem->has_bias) block += cost->bias;
     double subtile = cost->subtile + (double)launch->shape.blocks * block;
     if (nh_problem_dilated(problem))
         subtile += cost->gaps * (double)nh_small_row_bytes(problem, problem->dim) / 64;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
-        subtile += 1.2 * (double)problem->bias_count;
+        subtile += bias_gradient * (double)problem->bias_count;
     return subtile;
 }
 
 /* Clocks of so many items on a multiprocessor where the copy engine fetches. Of an item: what is scarcest of issue
- * slots, which copies contend with and a few warps fill badly, bytes from the L2, and stages, which are taken from
- * when an item is asked for until its last subtile is done; and a share of the first one's way through them. share:
- * of the heads that an item is fetched for. */
+ * slots, which copies contend with and a few warps, or those of an uneven number, fill badly; bytes from the L2; warps
+ * that fetch, which have one item under way each; and stages, which are taken from when an item is asked for until it
+ * has landed and its last subtile is done; and a share of the first one's way through them. share: of the heads that an
+ * item is fetched for. */
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
-    const double contention = 0.17, absent = 0.78, filled_most = 0.6;
-    const double filled_half = problem->dtype == NHOOD_DTYPE_F32 ? 2.24 : 2.52;
+    const double contention = 0.163, absent = 0.93, waits = 0.395, landing = 1420, fetching = 4040;
+    const double filled_half[] = {4.15, 0.626};
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double warps = residents * launch->warps;
-    double slots =
-        boxes_instructions(problem, launch) / 4 / filled_by(warps, filled_most, filled_half);
+    double slots = boxes_instructions(problem, launch) / 4 / filled_by(warps, filled_half[f32]) *
+                   (1 + waits * unevenness(launch));
     double copy = item_bytes(problem, launch) / share / cost->bytes_per_clock;
     double rounds = ceil((double)(launch->shape.item_rows / 16) / launch->warps);
-    double held = copy + rounds * slots * warps;
+    double held = landing + copy + rounds * slots * warps;
     double busy = subtiles_of_item(launch, absent) * slots + contention * copy;
-    double item = fmax(fmax(busy, copy), held / launch->held / residents);
+    double fetch = (fetching + copy) / nh_small_fetchers(launch) / residents;
+    double item = fmax(fmax(busy, copy), fmax(held / launch->held / residents, fetch));
     return share * (ceil(items / residents) * residents * item + cost->started * held);
 }
 
-double nh_small_launch_overhead_ns(const struct nh_small_launch *launch) {
-    static const double threads_copy[] = {10200, 9400, 9000}, boxes[] = {10800, 8200, 8700};
-    return (launch->stages ? boxes : threads_copy)[launch->kernel];
-}
-
 /* The same where threads copy: of issue slots and bytes from the L2 what is scarcer, and what few blocks do not hide
- * of the other; or the way of items that have the multiprocessor to themselves. */
+ * of the other; beside the way of items that have the multiprocessor to themselves. */
 static double threads_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                              double items, double residents, double share) {
-    const double l2_bytes_per_clock = 30.4, absent = 0.57;
+    const double l2_bytes_per_clock = 39.8, absent = 0.518;
     const struct threads_cost *cost = threads_cost_of(problem, launch);
     const struct threads_model *model = threads_model_of(problem, launch);
     double subtile = subtile_instructions(problem, launch);
     double bytes = items * item_bytes(problem, launch);
     double subtiles = share * items * subtiles_of_item(launch, absent);
     double instructions = subtiles * subtile + bytes / (16 * 32) * cost->copy;
-    double filled = filled_by(residents * launch->warps, cost->filled_most, model->filled_half);
-    double uneven = (double)(nh_ceil_div(launch->warps, 4) * 4) / launch->warps;
-    double issue = instructions / 4 / filled * pow(uneven, model->waits);
+    double filled = cost->filled_most * filled_by(residents * launch->warps, model->filled_half);
+    double issue = instructions / 4 / filled * (1 + model->waits * unevenness(launch));
     double copy = bytes / l2_bytes_per_clock;
     double exposed = model->exposed_least + model->exposed_alone / residents;
     double clocks = fmax(issue, copy) + exposed * fmin(issue, copy);
     double turns = share * (double)nh_ceil_div(launch->shape.item_rows / 16, launch->warps);
     double alone = ceil(items / residents) *
                    (model->alone_item[launch->kernel] + turns * subtile * model->alone_instruction);
-    return fmax(clocks, alone);
+    return sqrt(clocks * clocks + alone * alone);
 }
 
+/* Work hides most of the time for memory, but not while the first items are on their way, as many as all blocks ask for
+ * at once. Both launches of the backward pass read their inputs. */
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
+    static const double threads_copy_ns[] = {8480, 11100, 6520}, boxes_ns[] = {9930, 4300, 5820};
+    const double bandwidth[] = {0.93, 0.521}, apart[] = {0.34, 0.156},
+                 apart_at_first[] = {0.892, 0.336};
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    bool backward = launch->kernel != NH_SMALL_FORWARD;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double items = copies * launch->shape.items / share;
     double residents = (double)nh_small_residents(problem, device, launch);
     if (residents <= 0) return INFINITY;
-    return nh_cuda_clocks_ns(device, (launch->stages ? boxes_clocks : threads_clocks)(
-                                         problem, launch, items, residents, share));
+    double busy = nh_cuda_clocks_ns(device, (launch->stages ? boxes_clocks : threads_clocks)(
+                                                problem, launch, items, residents, share));
+    double memory = nh_cuda_memory_ns(problem, device) / bandwidth[backward] / (backward ? 2 : 1);
+    double first = fmin(1, residents * fmax(launch->held, 1) / items);
+    return (launch->stages ? boxes_ns : threads_copy_ns)[launch->kernel] + fmax(busy, memory) +
+           (apart[backward] + apart_at_first[backward] * first) * fmin(busy, memory);
 }

@@ -39,8 +39,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 double nh_small_launch_bytes(const struct nh_problem *problem,
                              const struct nh_small_launch *launch);
 
-/* Of a launch however little it does, and what its work takes beside that. */
-double nh_small_launch_overhead_ns(const struct nh_small_launch *launch);
+/* Of a launch, when no other is under way. */
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch);
 
