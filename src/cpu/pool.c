@@ -1,6 +1,6 @@
-/* An execute publishes a job and takes part in it. Indices are handed out by an atomic counter, so a slow core simply takes
- * fewer. Who has nothing to do looks out for a while before it sleeps on a condition variable: a backward pass publishes
- * two jobs a round, and waking a thread takes as long as a short one. */
+/* An execute publishes a job and takes part in it. Indices are handed out by an atomic counter, in runs that become shorter,
+ * so a slow core simply takes fewer. Who has nothing to do looks out for a while before it sleeps on a condition variable: a
+ * backward pass publishes two jobs a round, and waking a thread takes as long as a short one. */
 #include "pool.h"
 
 #include <pthread.h>
@@ -29,12 +29,21 @@ struct nh_pool {
     } worker[];
 };
 
+/* Neighbours read the same memory, and tiles ask ahead for the next one's: a thread takes a run of indices, a quarter of its
+ * share of those left. Returns the first; count or more if there is none. */
+static int64_t take_run(struct nh_pool *pool, int64_t *end) {
+    long long first = atomic_load(&pool->next);
+    do
+        *end = first + nh_max((pool->count - first) / (4 * (pool->workers + 1)), 1);
+    while (first < pool->count && !atomic_compare_exchange_weak(&pool->next, &first, *end));
+    return first;
+}
+
 static void take_part(struct nh_pool *pool, int32_t worker) {
-    for (;;) {
-        int64_t index = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-        if (index >= pool->count) return;
-        pool->body(pool->arg, index, worker);
-    }
+    int64_t end;
+    for (int64_t index; (index = take_run(pool, &end)) < pool->count;)
+        for (; index < end; index++)
+            pool->body(pool->arg, index, worker);
 }
 
 /* Some 20 to 50 us, about what it takes to wake a thread. Whoever else wants the core gets it meanwhile. */
