@@ -110,7 +110,11 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
             const int column = chunk * NH_CHUNK + 16 * p + (int)(threadIdx.x % 16);
             nh_statistics_load(query, statistics + tables.columns.statistics[wrap][column]);
             const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * (chunk * NH_PAIRS + p)] : uint2{0u, 0u};
-            nh_add_statistics(weights, d_scores, query, own_places, hiding);
+#pragma unroll
+            for (int block = 0; block < 2; block++) {
+                nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
+                nh_add_deltas(d_scores[block], query[block]);
+            }
             if (NH_PENALTY && NH_PENALTY != 3) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
             nh_multiply_columns(weights, sums.keys, queries, row[p], true);
             nh_multiply_columns(d_scores, sums.values, d_outputs, row[p], true);

@@ -7,25 +7,21 @@
 #include "small_exact_gradient.cuh"
 #include "small_turns.cuh"
 
-struct nh_shared {
-    alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
-    uint4 statistics[NH_STATISTICS];
-    nh_scene scene[2];
-    nh_tables tables;
-    nh_penalties penalties;
+struct nh_key_shared : nh_shared {
     nh_kinds kinds;
+    uint4 statistics[NH_STATISTICS];
 };
-static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
+static_assert(sizeof(nh_key_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
 /* Of the two blocks of a pair, as operands. */
-NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_shared &shared, const nh_scene &scene, int subtile,
+NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &shared, const nh_scene &scene, int subtile,
                                   int pair) {
     const unsigned first = nh_shared_address(shared.statistics + nh_box_statistics(scene.sight, subtile));
     nh_statistics_load(query, first + shared.tables.columns.statistics[0][16 * pair + (int)(threadIdx.x % 16)]);
 }
 
 /* What scores begin with: shifts by LSE, penalties and biases. */
-NH_DEVICE void nh_begin(nh_scores &scores, const nh_cuda_args &args, const nh_shared &shared, const nh_scene &scene,
+NH_DEVICE void nh_begin(nh_scores &scores, const nh_cuda_args &args, const nh_key_shared &shared, const nh_scene &scene,
                         int subtile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
@@ -45,14 +41,8 @@ NH_DEVICE void nh_begin(nh_scores &scores, const nh_cuda_args &args, const nh_sh
         nh_pair_statistics(query, shared, scene, subtile, p);
         const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * p] : uint2{0u, 0u};
 #pragma unroll
-        for (int block = 0; block < 2; block++) {
-            if (NH_PENALTY == 3) {
-                nh_add_shifts_and_penalties(scores[2 * p + block], query[block], own_places,
-                                            block ? hiding.y : hiding.x);
-            } else {
-                nh_add_shifts(scores[2 * p + block], query[block]);
-            }
-        }
+        for (int block = 0; block < 2; block++)
+            nh_add_shifts(scores[2 * p + block], query[block], own_places, block ? hiding.y : hiding.x);
     }
     if (NH_PENALTY && NH_PENALTY != 3) nh_penalize_all(scores, scene, shared.penalties, subtile);
 }
@@ -71,7 +61,7 @@ NH_DEVICE void nh_weigh(nh_scores &scores, const nh_scene &scene, float scale, i
 
 /* Weights become gradients of scores, by parts: the gradients of outputs lie in shared memory. */
 NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_cuda_args &args, const nh_scene &scene,
-                                  const nh_shared &shared, int subtile) {
+                                  const nh_key_shared &shared, int subtile) {
     const nh_own_rows values = nh_own_rows_of(args, scene.item, NH_V, subtile);
 #pragma unroll
     for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
@@ -108,21 +98,14 @@ NH_DEVICE void nh_again(const nh_cuda_args &args, const nh_item &item, int subti
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_key_turns(const __grid_constant__ nh_cuda_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
-    nh_shared &shared = *(nh_shared *)nh_shared_memory;
+    nh_key_shared &shared = *(nh_key_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
     int turn = 0;
-    if (NH_PENALTY == 3) {
-        nh_kinds_fill(args, shared.kinds);
-    } else if (NH_PENALTY) {
-        nh_penalties_fill(shared.penalties);
-    }
+    nh_masks_fill(args, shared.penalties, shared.kinds);
     nh_tables_start(args, shared.tables, shared.scene);
     nh_wait_for_launches();
-    __syncthreads();
-    if (warp == 0) nh_item_locate(args, tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
-    __syncthreads();
-    nh_copy_halo<NH_DIM>(args, shared.scene[0].item, NH_Q, 0, shared.halo);
+    nh_start<NH_DIM>(args, shared, NH_Q, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
         const nh_item &item = scene.item;

@@ -9,14 +9,6 @@
 
 static_assert(NH_BIAS_COUNT == 0, "the bias's gradient is small_backward_query.cu's");
 
-struct nh_shared {
-    alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
-    nh_scene scene[2];
-    nh_tables tables;
-    nh_penalties penalties;
-};
-static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
-
 /* Of rows g and g + 8. */
 struct nh_row_terms {
     float lse[2], delta[2]; /* -LSE in base 2 */
@@ -89,10 +81,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_let_next_begin();
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables, shared.scene);
-    __syncthreads();
-    if (warp == 0) nh_item_locate(args, tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
-    __syncthreads();
-    nh_copy_halo<NH_DIM_V>(args, shared.scene[0].item, NH_V, 0, shared.halo);
+    nh_start<NH_DIM_V>(args, shared, NH_V, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
         const bool exists = nh_subtile_exists(scene.item, warp);

@@ -5,14 +5,6 @@
 #include "small_state.cuh"
 #include "small_turns.cuh"
 
-struct nh_shared {
-    alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
-    nh_scene scene[2];
-    nh_tables tables;
-    nh_penalties penalties;
-};
-static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
-
 /* Scores times their scale and with their bias where there is one, minus infinity or less where a column is not seen;
  * the largest of rows g and g + 8. */
 NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_cuda_args &args, const nh_scene &scene,
@@ -83,10 +75,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     int turn = 0;
     if (NH_PENALTY) nh_penalties_fill(shared.penalties);
     nh_tables_start(args, shared.tables, shared.scene);
-    __syncthreads();
-    if (warp == 0) nh_item_locate(args, tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
-    __syncthreads();
-    nh_copy_halo<NH_DIM>(args, shared.scene[0].item, NH_K, 0, shared.halo);
+    nh_start<NH_DIM>(args, shared, NH_K, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
         nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
         const bool exists = nh_subtile_exists(scene.item, warp);

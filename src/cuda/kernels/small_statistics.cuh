@@ -56,31 +56,19 @@ NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2])
     nh_mma_bf16_shallow(d_weights, part, ones);
 }
 
-/* Adds the shifts of a block's columns to its scores, or -deltas to gradients of its weights. */
-NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns) {
-    const unsigned ones[2] = {0x3f80, 0x3f80}; /* a bf16 one in even places */
-    nh_mma_bf16_shallow(scores, ones, columns);
+/* Adds the shifts of a block's columns to its scores, and with NH_PENALTY 3 penalties of up to 8 places in the same
+ * product. */
+NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns, uint2 places, unsigned penalties) {
+    if (NH_PENALTY == 3) {
+        const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {penalties, columns};
+        nh_mma_bf16(scores, rows, both);
+    } else {
+        const unsigned ones[2] = {0x3f80, 0x3f80}; /* a bf16 one in even places */
+        nh_mma_bf16_shallow(scores, ones, columns);
+    }
 }
-/* The shifts and penalties of up to 8 places in one product. */
-NH_DEVICE void nh_add_shifts_and_penalties(float (&scores)[4], unsigned columns, uint2 places, unsigned penalties) {
-    const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {penalties, columns};
-    nh_mma_bf16(scores, rows, both);
-}
+/* Adds -deltas of a block's columns to gradients of its weights. */
 NH_DEVICE void nh_add_deltas(float (&d_weights)[4], unsigned columns) {
     const unsigned ones[2] = {0x3f800000, 0x3f800000};
     nh_mma_bf16_shallow(d_weights, ones, columns);
-}
-
-/* Shifts and -deltas of the 16 columns of a pair, and with NH_PENALTY 3 their penalties. */
-NH_DEVICE void nh_add_statistics(float (*scores)[4], float (*d_weights)[4], const unsigned (&columns)[2], uint2 places,
-                                 uint2 penalties) {
-#pragma unroll
-    for (int block = 0; block < 2; block++) {
-        if (NH_PENALTY == 3) {
-            nh_add_shifts_and_penalties(scores[block], columns[block], places, block ? penalties.y : penalties.x);
-        } else {
-            nh_add_shifts(scores[block], columns[block]);
-        }
-        nh_add_deltas(d_weights[block], columns[block]);
-    }
 }

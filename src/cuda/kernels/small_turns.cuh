@@ -9,6 +9,23 @@
 static_assert(NH_DTYPE == NH_F32 && NH_STAGES == 0 && NH_CHUNKS == 1, "threads copy, scores fit registers");
 static_assert(NH_SUBTILES == NH_WARPS, "one subtile of an item per warp");
 
+struct nh_shared {
+    alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
+    nh_scene scene[2];
+    nh_tables tables;
+    nh_penalties penalties;
+};
+static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
+
+/* Where the block's first item is, and the first of its tensors on its way. By all threads, which have started the
+ * tables. */
+template <int WIDTH> NH_DEVICE void nh_start(const nh_cuda_args &args, nh_shared &shared, int slot, int warp) {
+    __syncthreads();
+    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    __syncthreads();
+    nh_copy_halo<WIDTH>(args, shared.scene[0].item, slot, 0, shared.halo);
+}
+
 /* By block of 8 columns, rounded up to pairs. */
 typedef float nh_scores[2 * NH_PAIRS][4];
 
