@@ -204,19 +204,19 @@ struct threads_cost {
 };
 
 static const struct threads_cost threads_costs16[] = {
-    [NH_SMALL_FORWARD] = {2.18, 0, 7.54, 95.2, 4.74, 0.257},
-    [NH_SMALL_BACKWARD_QUERY] = {1.4, 0, 0, 135, 12.4, 0.127},
-    [NH_SMALL_BACKWARD_KEY] = {1.54, 0, 9.24, 261, 6.47, 0.39},
+    [NH_SMALL_FORWARD] = {2.19, 0, 7.6, 88.6, 4.56, 0.249},
+    [NH_SMALL_BACKWARD_QUERY] = {1.49, 0, 0, 120, 14.7, 0.133},
+    [NH_SMALL_BACKWARD_KEY] = {1.43, 0, 13.5, 307, 6.98, 0.465},
 };
 static const struct threads_cost threads_costs32[] = {
-    [NH_SMALL_FORWARD] = {3.35, 6.48, 2.46, 48.2, 4.28, 0.15},
-    [NH_SMALL_BACKWARD_QUERY] = {7.85, 12.1, 0, 137, 4.95, 0.462},
-    [NH_SMALL_BACKWARD_KEY] = {2.69, 50.9, 4.47, 131, 5.39, 0.243},
+    [NH_SMALL_FORWARD] = {4.73, 7.8, 1.86, 35.2, 4.74, 0.179},
+    [NH_SMALL_BACKWARD_QUERY] = {4.83, 27.7, 0, 148, 5.21, 0.454},
+    [NH_SMALL_BACKWARD_KEY] = {2.68, 26.5, 5.12, 168, 5.99, 0.192},
 };
 static const struct threads_cost turns_costs[] = {
-    [NH_SMALL_FORWARD] = {5.87, 3.74, 18.5, 167, 1.31, 0.304},
-    [NH_SMALL_BACKWARD_QUERY] = {12.6, 6.07, 5.4, 154, 4.58, 0.556},
-    [NH_SMALL_BACKWARD_KEY] = {22.1, 4.81, 5.26, 126, 3.1, 0.556},
+    [NH_SMALL_FORWARD] = {7.98, 2.96, 20.7, 120, 0.728, 0.319},
+    [NH_SMALL_BACKWARD_QUERY] = {21.3, 4.91, 5.31, 126, 4.45, 0.581},
+    [NH_SMALL_BACKWARD_KEY] = {35.4, 4.03, 5.21, 112, 2.76, 0.762},
 };
 
 static const struct threads_cost *threads_cost_of(const struct nh_problem *problem,
@@ -235,13 +235,13 @@ struct threads_model {
 
 static const struct threads_model *threads_model_of(const struct nh_problem *problem,
                                                     const struct nh_small_launch *launch) {
-    static const struct threads_model model16 = {0.994, 0.09, 0.669, {2320, 1780, 2080},
-                                                 7.22,  0.491};
-    static const struct threads_model forward32 = {1.07, 0.09, 0.26, {799}, 12.9, 0.2};
-    static const struct threads_model backward32 = {
-        4.77, 0.0196, 0.659, {[NH_SMALL_BACKWARD_QUERY] = 3500, 18900}, 12.9, 0.785};
-    static const struct threads_model in_turns = {0.92, 0.0534, 1.25, {2030, 9750, 5010},
-                                                  3.22, 0.79};
+    static const struct threads_model model16 = {0.873, 0.0893, 0.693, {2480, 1890, 2310},
+                                                 6.12,  0.489};
+    static const struct threads_model forward32 = {1.01, 0.0959, 0.234, {1340, 0, 0}, 7.37, 0.246};
+    static const struct threads_model backward32 = {1.62, 0.0482, 0.51, {0, 3720, 6590},
+                                                    8.65, 1.91};
+    static const struct threads_model in_turns = {0.441, 0.0363, 0.951, {1670, 5810, 3670},
+                                                  2.16,  0.767};
     if (launch->turns) return &in_turns;
     if (problem->dtype != NHOOD_DTYPE_F32) return &model16;
     return launch->kernel == NH_SMALL_FORWARD ? &forward32 : &backward32;
@@ -298,14 +298,14 @@ struct boxes_cost {
 };
 
 static const struct boxes_cost boxes_costs16[] = {
-    [NH_SMALL_FORWARD] = {26.9, 12.4, 45, 300, 71.4, 63.2, 0.259},
-    [NH_SMALL_BACKWARD_QUERY] = {9.33, 34.6, 8.3, 922, 96.1, 101, 1.03},
-    [NH_SMALL_BACKWARD_KEY] = {31.8, 15.7, 27, 248, 138, 38.4, 0.362},
+    [NH_SMALL_FORWARD] = {25.1, 12.1, 45, 311, 66.1, 64.9, 0.308},
+    [NH_SMALL_BACKWARD_QUERY] = {11.2, 38.5, 8.3, 940, 79.1, 116, 1.22},
+    [NH_SMALL_BACKWARD_KEY] = {34.8, 16.4, 27, 227, 135, 39, 0.364},
 };
 static const struct boxes_cost boxes_costs32[] = {
-    [NH_SMALL_FORWARD] = {28.8, 51, 45, 237, 104, 77.6, 0.212},
-    [NH_SMALL_BACKWARD_QUERY] = {6.67, 77, 27, 1480, 183, 82.6, 2.34},
-    [NH_SMALL_BACKWARD_KEY] = {42.5, 107, 27, 572, 211, 67, 0.598},
+    [NH_SMALL_FORWARD] = {29.3, 55.4, 45, 192, 96, 94.9, 0.181},
+    [NH_SMALL_BACKWARD_QUERY] = {6.57, 48, 27, 2390, 301, 155, 1.89},
+    [NH_SMALL_BACKWARD_KEY] = {43.6, 139, 27, 503, 187, 176, 0.127},
 };
 
 static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
@@ -315,7 +315,7 @@ static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
 
 static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
-    const double bits = 12.7, dense = 6.32, kinds = 8.44, bias_gradient = 2;
+    const double bits = 10.6, dense = 6.32, kinds = 8.5, bias_gradient = 2;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double block = cost->block + cost->step * (double)nh_small_steps(problem, problem->dim);
     if (launch->kernel == NH_SMALL_FORWARD)
@@ -330,15 +330,15 @@ static double boxes_instructions(const struct nh_problem *problem,
     return subtile;
 }
 
-/* Clocks of so many items on a multiprocessor where the copy engine fetches. Of an item: what is scarcest of issue
+/* Clocks of so many items on the fullest multiprocessor where the copy engine fetches. Of an item: what is scarcest of issue
  * slots, which copies contend with and a few warps, or those of an uneven number, fill badly; bytes from the L2; warps
  * that fetch, which have one item under way each; and stages, which are taken from when an item is asked for until it
  * has landed and its last subtile is done; and a share of the first one's way through them. share: of the heads that an
  * item is fetched for. */
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
-    const double contention = 0.163, absent = 0.93, waits = 0.395, landing = 1420, fetching = 4040;
-    const double filled_half[] = {4.15, 0.626};
+    const double contention = 0.142, absent = 0.941, waits = 0.424, landing = 1470, fetching = 4060;
+    const double filled_half[] = {3.4, 0.772};
     bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double warps = residents * launch->warps;
@@ -350,14 +350,14 @@ static double boxes_clocks(const struct nh_problem *problem, const struct nh_sma
     double busy = subtiles_of_item(launch, absent) * slots + contention * copy;
     double fetch = (fetching + copy) / nh_small_fetchers(launch) / residents;
     double item = fmax(fmax(busy, copy), fmax(held / launch->held / residents, fetch));
-    return share * (ceil(items / residents) * residents * item + cost->started * held);
+    return share * (items * item + cost->started * held);
 }
 
 /* The same where threads copy: of issue slots and bytes from the L2 what is scarcer, and what few blocks do not hide
  * of the other; beside the way of items that have the multiprocessor to themselves. */
 static double threads_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                              double items, double residents, double share) {
-    const double l2_bytes_per_clock = 39.8, absent = 0.518;
+    const double l2_bytes_per_clock = 39.2, absent = 0.524;
     const struct threads_cost *cost = threads_cost_of(problem, launch);
     const struct threads_model *model = threads_model_of(problem, launch);
     double subtile = subtile_instructions(problem, launch);
@@ -379,14 +379,14 @@ static double threads_clocks(const struct nh_problem *problem, const struct nh_s
  * at once. Both launches of the backward pass read their inputs. */
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
-    static const double threads_copy_ns[] = {8480, 11100, 6520}, boxes_ns[] = {9930, 4300, 5820};
-    const double bandwidth[] = {0.93, 0.521}, apart[] = {0.34, 0.156},
-                 apart_at_first[] = {0.892, 0.336};
+    static const double threads_copy_ns[] = {8310, 9920, 5950}, boxes_ns[] = {9890, 4100, 5570};
+    const double bandwidth[] = {0.93, 0.521}, apart[] = {0.34, 0.139},
+                 apart_at_first[] = {0.86, 0.326};
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     bool backward = launch->kernel != NH_SMALL_FORWARD;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    double items = copies * launch->shape.items / share;
+    double items = ceil(copies * launch->shape.items / share);
     double residents = (double)nh_small_residents(problem, device, launch);
     if (residents <= 0) return INFINITY;
     double busy = nh_cuda_clocks_ns(device, (launch->stages ? boxes_clocks : threads_clocks)(
