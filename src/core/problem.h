@@ -61,6 +61,11 @@ nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_i
 /* The problem text of a canonical problem; returns the length without the terminating zero, as snprintf. */
 size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity);
 
+/* Tokens of an axis' longest dilation groups, of which the first is one. */
+static inline int64_t nh_longest_group(const struct nh_axis *axis) {
+    return nh_axis_group_length(axis->length, axis->dilation, 0);
+}
+
 /* Range of keys of token `index` on an axis, in tokens of its dilation group. */
 static inline struct nh_range nh_axis_window(const struct nh_axis *axis, int64_t index) {
     int64_t group = index % axis->dilation;

@@ -1,5 +1,7 @@
 #include "abreast_count.h"
 
+#include "tile_count.h"
+
 /* How row tiles of an axis meet its boxes: so many of a walk, of which [begin, end) are seen whole; how many do. */
 struct way {
     int64_t boxes, begin, end, count;
@@ -43,8 +45,7 @@ static void add_group(const struct nh_axis *axis, int64_t length, int64_t tiles,
 }
 
 static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, struct ways *ways) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0),
-            tiles = nh_ceil_div(longest, rows);
+    int64_t longest = nh_longest_group(axis), tiles = nh_ceil_div(longest, rows);
     int64_t shorter = longest * axis->dilation - axis->length;
     ways->count = 0;
     add_group(axis, longest, tiles, rows, box, axis->dilation - shorter, ways);
@@ -80,8 +81,7 @@ static void add_line(const struct nh_axis *axis, int64_t length, int64_t tiles, 
 }
 
 static struct line line_of(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t box) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0),
-            tiles = nh_ceil_div(longest, rows);
+    int64_t longest = nh_longest_group(axis), tiles = nh_ceil_div(longest, rows);
     int64_t shorter = longest * axis->dilation - axis->length;
     struct line line = {0, 0, 0};
     add_line(axis, longest, tiles, rows, part, box, axis->dilation - shorter, &line);
@@ -119,10 +119,7 @@ struct nh_abreast_count nh_abreast_count(const struct nh_problem *problem, const
     struct line line = line_of(&problem->axis[stack], own[stack], part, box[stack]);
     double items = 1;
     for (int a = 0; a < NH_AXES; a++)
-        items *= (double)(problem->axis[a].dilation *
-                          nh_ceil_div(nh_axis_group_length(problem->axis[a].length,
-                                                           problem->axis[a].dilation, 0),
-                                      own[a]));
+        items *= (double)nh_row_tiles(&problem->axis[a], own[a]);
     double multiplied = (double)line.multiplied * (double)tiles;
     return (struct nh_abreast_count){items, (double)line.fetched * (double)tiles, multiplied,
                                      multiplied - (double)line.whole * (double)whole};

@@ -184,8 +184,7 @@ bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3
 bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (tile[a] > 1 && tile[a] / 2 >= nh_axis_group_length(axis->length, axis->dilation, 0))
-            return false;
+        if (tile[a] > 1 && tile[a] / 2 >= nh_longest_group(axis)) return false;
     }
     return true;
 }
@@ -193,7 +192,7 @@ bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
 bool nh_fused90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t length = nh_axis_group_length(axis->length, axis->dilation, 0);
+        int64_t length = nh_longest_group(axis);
         if (tile[a] % 7 == 0 && nh_ceil_div(length, tile[a]) > nh_ceil_div(length, tile[a] / 7 * 8))
             return false;
     }

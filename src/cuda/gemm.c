@@ -32,14 +32,10 @@ static const int part_shapes[3][MOST_SHAPES][NH_AXES] = {
     {{8, 4, 4}, {4, 4, 4}, {2, 4, 4}, {1, 4, 4}, {8, 2, 4}, {4, 2, 4}},
 };
 
-static int64_t group_length(const struct nh_axis *axis) {
-    return nh_axis_group_length(axis->length, axis->dilation, 0);
-}
-
 int64_t nh_gemm_tiles(const struct nh_problem *problem, const struct nh_config *config) {
     int64_t tiles = 1;
     for (int a = 0; a < NH_AXES; a++)
-        tiles *= nh_ceil_div(group_length(&problem->axis[a]), config->value[GEMM_TILE + a]) *
+        tiles *= nh_ceil_div(nh_longest_group(&problem->axis[a]), config->value[GEMM_TILE + a]) *
                  nh_min(problem->axis[a].dilation, problem->axis[a].length);
     return tiles;
 }
@@ -111,9 +107,9 @@ static struct chunks chunks_of(const struct nh_problem *problem, const struct nh
         const struct nh_axis *axis = &problem->axis[a];
         int64_t more = axis->window + axis->stride - 2;
         int extent = (int)nh_min(config->value[GEMM_TILE + a], rows);
-        double own = (double)nh_min(group_length(axis), extent + more);
+        double own = (double)nh_min(nh_longest_group(axis), extent + more);
         reach += (a == NH_AXES - 1 ? own : own - 1) * box;
-        box *= (double)nh_min(group_length(axis), config->value[GEMM_TILE + a] + more);
+        box *= (double)nh_min(nh_longest_group(axis), config->value[GEMM_TILE + a] + more);
         rows /= extent;
     }
     double columns = config->value[GEMM_COLUMNS];

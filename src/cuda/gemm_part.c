@@ -47,8 +47,7 @@ struct bounds {
 };
 
 static int64_t most_reach(const struct nh_axis *axis, int64_t extent) {
-    return nh_min(nh_axis_group_length(axis->length, axis->dilation, 0),
-                  extent + axis->window + axis->stride - 2);
+    return nh_min(nh_longest_group(axis), extent + axis->window + axis->stride - 2);
 }
 
 static struct bounds bounds_of(const struct nh_problem *problem, const struct nh_config *config) {

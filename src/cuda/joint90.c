@@ -138,7 +138,7 @@ static struct sums sums_of(const struct nh_problem *problem) {
     int64_t rows = problem->batch * problem->heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        sums.extent[a] = axis->dilation * nh_ceil_div(axis->length, axis->dilation);
+        sums.extent[a] = axis->dilation * nh_longest_group(axis);
         rows *= sums.extent[a];
     }
     sums.bytes = (size_t)(rows * sums.columns) * sizeof(float);

@@ -8,8 +8,7 @@ int64_t nh_short_group_tokens(const struct nh_problem *problem) {
     int64_t tokens = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        tokens *=
-            nh_min(nh_axis_group_length(axis->length, axis->dilation, 0), NH_SHORT_MOST_ROWS + 1);
+        tokens *= nh_min(nh_longest_group(axis), NH_SHORT_MOST_ROWS + 1);
     }
     return tokens;
 }
@@ -97,7 +96,7 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
         const struct nh_axis *axis = &problem->axis[a];
         fits = fits && nh_multiply(total, axis->dilation, &total);
         residues *= fits ? axis->dilation : 1;
-        shape->extent[a] = (int32_t)nh_axis_group_length(axis->length, axis->dilation, 0);
+        shape->extent[a] = (int32_t)nh_longest_group(axis);
     }
     if (!fits || total > MOST_GROUPS || shape->group_tokens > NH_SHORT_MOST_ROWS) return false;
     shape->groups = nh_max(1, nh_min(rows / shape->group_tokens, total));

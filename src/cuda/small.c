@@ -170,8 +170,7 @@ static nhood_status set_items(const struct nh_problem *problem, const struct nh_
     *tiling = (struct nh_cuda_tiling){.items = 0};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        tiling->tiles[a] =
-            (int)nh_ceil_div(nh_axis_group_length(axis->length, axis->dilation, 0), shape->rows[a]);
+        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_group(axis), shape->rows[a]);
         fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
                nh_multiply(items, axis->dilation, &items);
     }

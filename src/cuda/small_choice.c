@@ -213,7 +213,7 @@ static int rank_of(const struct box *box) {
 static bool sticks_out(const struct nh_problem *problem, const struct box *box) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+        int64_t longest = nh_longest_group(axis);
         if (box->item[a] >= longest + box->subtile[a]) return true;
     }
     return false;

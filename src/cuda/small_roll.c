@@ -81,7 +81,7 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
     int64_t slot_rows = item * lines * shape->halo[2];
-    int64_t group = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t group = nh_longest_group(axis);
     int64_t length = nh_small_representative_length(axis, group, item);
     const struct chain chain = {.axis = axis,
                                 .rows = rows,

@@ -26,7 +26,7 @@ static int64_t extent_of(const struct nh_axis *axis, enum nh_small_rows rows, in
 
 /* Whether every row sees so many columns, more than which none sees. The first ones, at a border, mostly do not. */
 static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t columns) {
-    int64_t length = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t length = nh_longest_group(axis);
     struct nh_range first = nh_small_columns_of(axis, rows, length, 0);
     return first.end - first.begin == columns &&
            nh_tile_count(axis, 1, 1, rows == NH_SMALL_KEYS).visits ==
@@ -34,7 +34,7 @@ static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t
 }
 
 static double tiles_of(const struct nh_axis *axis, int64_t tile) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
     return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest, tile) +
            (double)shorter * (double)nh_ceil_div(longest - 1, tile);

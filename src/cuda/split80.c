@@ -63,9 +63,7 @@ int64_t nh_split80_residents(const struct nh_problem *problem, const struct nh_c
 int64_t nh_split80_head_tiles(const struct nh_problem *problem, const int32_t *side) {
     int64_t tiles = problem->batch;
     for (int a = 0; a < NH_AXES; a++)
-        tiles *=
-            nh_tile_count(&problem->axis[a], side[SPLIT80_ROW + a], side[SPLIT80_COLUMN + a], false)
-                .tiles;
+        tiles *= nh_row_tiles(&problem->axis[a], side[SPLIT80_ROW + a]);
     return tiles;
 }
 

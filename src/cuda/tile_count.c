@@ -170,7 +170,7 @@ static void add_beyond(const struct cut *cut, int64_t groups, int64_t columns,
 
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     const int32_t *columns, int count, struct nh_tile_count *counts) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
     struct cut cut = {axis, longest, rows, part, inverse};
     struct line line;
@@ -185,7 +185,7 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
     cut.length--;
     if (shorter) add_group(&cut, shorter, &line);
     for (int i = 0; i < count; i++) {
-        counts[i] = (struct nh_tile_count){.tiles = axis->dilation * nh_ceil_div(longest, rows),
+        counts[i] = (struct nh_tile_count){.tiles = nh_row_tiles(axis, rows),
                                            .halo = line.halo,
                                            .visits = line.visits[i],
                                            .dense = line.dense[i]};
@@ -224,7 +224,7 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
 }
 
 int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t longest = nh_longest_group(axis);
     int32_t cover = 1;
     while (cover < longest && cover < most)
         cover *= 2;

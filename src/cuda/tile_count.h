@@ -6,7 +6,7 @@
 #include "problem.h"
 
 struct nh_tile_count {
-    /* row tiles, all dilation groups as long as the first */
+    /* as nh_row_tiles says: all dilation groups as long as the first */
     int64_t tiles;
     /* columns of the longest halo */
     int64_t halo;
@@ -16,6 +16,11 @@ struct nh_tile_count {
      * pass over them: each walks the columns that its group's last row sees */
     double visits_beyond, dense_beyond;
 };
+
+/* Row tiles of an axis, of so many rows each. */
+static inline int64_t nh_row_tiles(const struct nh_axis *axis, int32_t rows) {
+    return axis->dilation * nh_ceil_div(nh_longest_group(axis), rows);
+}
 
 /* Whether counts of one are those of the other. */
 bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);

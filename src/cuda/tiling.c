@@ -46,10 +46,6 @@ struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, co
     return count_tiles(problem, row, row, column, inverse, false);
 }
 
-static int64_t longest_group(const struct nh_axis *axis) {
-    return nh_ceil_div(axis->length, axis->dilation);
-}
-
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks) {
     int32_t best = 0;
     double least = 0;
@@ -58,7 +54,7 @@ int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], in
         double keys = 1;
         for (int i = 0; i < NH_AXES; i++) {
             const struct nh_axis *axis = &problem->axis[orders[o][i]];
-            int64_t length = longest_group(axis), tile = q[orders[o][i]];
+            int64_t length = nh_longest_group(axis), tile = q[orders[o][i]];
             int64_t tiles = nh_min(nh_ceil_div(length, tile), left);
             left = nh_max(1, left / tiles);
             keys *= (double)nh_min(length, axis->window + tiles * tile - 1);
@@ -72,7 +68,7 @@ int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], in
 
 /* The share of an axis that the walk of a row covers. */
 static double cover(const struct nh_axis *axis) {
-    int64_t length = longest_group(axis), walk = axis->window + axis->stride - 1;
+    int64_t length = nh_longest_group(axis), walk = axis->window + axis->stride - 1;
     return (double)nh_min(walk, length) / (double)length;
 }
 
@@ -97,7 +93,7 @@ nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3],
     *tiling = (struct nh_cuda_tiling){.items = 0};
     for (int a = 0, next = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        tiling->tiles[a] = (int)nh_ceil_div(longest_group(axis), q[a]);
+        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_group(axis), q[a]);
         fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
                nh_multiply(items, axis->dilation, &items);
         /* The kernel knows only the problem's own axes. */

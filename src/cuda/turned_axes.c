@@ -6,14 +6,10 @@ static int64_t in_lines(int64_t tokens) {
     return nh_ceil_div(tokens, LINE) * LINE;
 }
 
-static int64_t group_of(const struct nh_axis *axis) {
-    return nh_axis_group_length(axis->length, axis->dilation, 0);
-}
-
 /* Tokens that lines along an axis have for one that is needed: of the keys that 8 queries in a row see, over a window, and
  * of the queries. */
 static double line_tokens(const struct nh_axis *axis) {
-    int64_t group = group_of(axis), window = nh_min(axis->window, group);
+    int64_t group = nh_longest_group(axis), window = nh_min(axis->window, group);
     int64_t seen = nh_min(group, window + LINE - 1);
     return (double)in_lines(seen) / (double)window * (double)in_lines(group) / (double)group;
 }
@@ -25,7 +21,8 @@ static int best_axis(const struct nh_problem *problem) {
     int best = NH_AXES - 1;
     for (int a = best - 1; a >= 0 && problem->rank == 3; a--) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (group_of(axis) >= LINE && line_tokens(axis) < worth * line_tokens(&problem->axis[best]))
+        if (nh_longest_group(axis) >= LINE &&
+            line_tokens(axis) < worth * line_tokens(&problem->axis[best]))
             best = a;
     }
     return best;
