@@ -14,12 +14,12 @@ struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];
     struct nh_walk_columns columns[NH_MOST_BOXES];
-    /* of those that there is room to count as rows: what walks over single columns visit */
+    /* of those that there is room to count as rows: columns that tiles must hold */
     int rows;
     struct nh_walk_rows row[NH_MOST_BOXES];
-    double visits[NH_MOST_BOXES];
+    double needed[NH_MOST_BOXES];
     struct fewest {
-        double items, visits;
+        double items, needed;
     } fewest;
 };
 
@@ -32,7 +32,6 @@ struct ranked {
 struct state {
     const struct nh_box_search *search;
     struct nh_walk_counts counts;
-    struct nh_walk_columns single;
     struct boxes boxes[SIZES]; /* by powers of two; count 0: not asked for yet */
     struct nh_box_bound bound[NH_MOST_BOX_VARIANTS];
     struct ranked kept[NH_MOST_BOX_CHOICES]; /* cheapest first */
@@ -66,7 +65,6 @@ static void start(struct state *state, const struct nh_box_search *search, int c
         state->boxes[power].count = 0;
     }
     nh_walk_start(&state->counts, problem, search->inverse, false, &extents);
-    nh_walk_columns_of(&state->counts, (const int32_t[NH_AXES]){1, 1, 1}, &state->single);
     state->search = search;
     state->count = 0;
     state->capacity = capacity < NH_MOST_BOX_CHOICES ? capacity : NH_MOST_BOX_CHOICES;
@@ -106,9 +104,9 @@ static void count_rows(struct state *state, struct boxes *boxes) {
         const int32_t *box = boxes->extent[i];
         struct nh_walk_rows *row = &boxes->row[i];
         if (!nh_walk_rows_of(&state->counts, box, box, row)) break;
-        boxes->visits[i] = nh_walk_visits(row, state->single);
+        boxes->needed[i] = nh_walk_needed(row);
         fewest.items = smaller(fewest.items, nh_walk_items(row));
-        fewest.visits = smaller(fewest.visits, boxes->visits[i]);
+        fewest.needed = smaller(fewest.needed, boxes->needed[i]);
         boxes->rows++;
     }
     boxes->fewest = fewest;
@@ -271,7 +269,7 @@ static void try_variant(struct state *state, int v) {
     for (int i = 0; i < rows->rows; i++) {
         floors[i] = floors_of(&state->bound[v], nh_walk_items(&rows->row[i]));
         least[i] =
-            least_of(state, &state->bound[v], &floors[i], rows->visits[i] / variant->columns);
+            least_of(state, &state->bound[v], &floors[i], rows->needed[i] / variant->columns);
     }
     for (;;) {
         int i = lowest(least, rows->rows);
@@ -312,7 +310,7 @@ static double least_of_variant(struct state *state, int v, const struct volume *
                  *columns = boxes_of(state, variant->columns);
     if (!rows || !columns || !columns->count) return INFINITY;
     if (!rows->rows) count_rows(state, rows);
-    return least_of_all(state, bound, rows->fewest.items, rows->fewest.visits / variant->columns);
+    return least_of_all(state, bound, rows->fewest.items, rows->fewest.needed / variant->columns);
 }
 
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity) {

@@ -127,11 +127,9 @@ static struct walks walks_of_blocks(const struct walks *walks, double warpgroups
 
 /* Of all copies, whose items are nearly alike, with the end of the launch: of the last round of items, all but a few of
  * the multiprocessors may have none. */
-static double scale_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       const int32_t *value, double items) {
+static double scale_of(const struct nh_cuda_device *cuda, double copies, double items) {
     const double waiting = 0.935;
-    double copies = nh_fused90_copies(problem, value),
-           rounds = copies * items / cuda->multiprocessors;
+    double rounds = copies * items / cuda->multiprocessors;
     return copies * (1 + waiting * (ceil(rounds) / rounds - 1));
 }
 
@@ -189,7 +187,7 @@ static double estimate(const struct nh_problem *given, const struct nh_device *d
     double blocks = walks.seen.items, items = of_items.seen.items;
     double extra = nh_fused90_extra_tiles(problem, value);
     double memory_ns = nh_cuda_memory_ns(problem, cuda);
-    double busy = scale_of(problem, cuda, value, blocks) *
+    double busy = scale_of(cuda, nh_fused90_copies(problem, value), blocks) *
                   busy_ns(problem, value, &prices, &walks, extra, cluster);
     if (count) {
         double copies = nh_fused90_copies(problem, value),
@@ -233,7 +231,12 @@ static bool of_rank(const int32_t shape[3], int rank) {
     return (rank >= 3 || shape[0] == 1) && (rank >= 2 || shape[1] == 1);
 }
 
-enum { MOST_STAGES = 4, KEY_TILES = sizeof k_shapes / sizeof *k_shapes };
+enum {
+    MOST_STAGES = 4,
+    MOST_HEADS = 16,
+    KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
+    QUERY_TILES = 5 * sizeof q_shapes / sizeof *q_shapes /* of 1 to MOST_HEADS heads */
+};
 
 /* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so.
  * With a bias, of which each stage has boxes, prices and stages depend on the queries' tile, too, and are not kept. */
@@ -245,6 +248,16 @@ struct key_tile {
     double extra;
 };
 
+/* Positions of so many heads, their tiles as a whole, and the least that they cost with any key tile. Few items may be
+ * shared by clusters; scales are those of items that are not, and of all. */
+struct query_tile {
+    const int32_t *shape;
+    int32_t heads, warpgroups;
+    struct nh_walk_rows whole;
+    bool shares;
+    double scale, least_scale, least_ns;
+};
+
 struct search {
     const struct nh_problem *problem;
     const struct nh_device *device;
@@ -252,8 +265,12 @@ struct search {
     struct nh_walk_extents extents;
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
-    int keys;
-    bool any; /* of what was tried runs, cheap or not */
+    struct query_tile query[QUERY_TILES];
+    int keys, queries;
+    struct least {
+        double column, item;
+    } least[2]; /* of two and three warpgroups */
+    bool any;   /* of what was tried runs, cheap or not */
     struct nh_cheapest best;
 };
 
@@ -270,6 +287,8 @@ static int32_t abreast_of(const int32_t box[3]) {
     int32_t keys = box[0] * box[1] * box[2];
     return keys < LEAST_KEYS ? KEYS_ABREAST / keys : 1;
 }
+
+/* ---- tiles of keys ---- */
 
 static void add_keys(struct search *search, const int32_t shape[3]) {
     const struct nh_problem *problem = search->problem;
@@ -299,100 +318,178 @@ static void start_counts(struct search *search) {
         nh_walk_columns_of(&search->counts, key->shape, &key->columns);
 }
 
-/* With a key tile and the stages of `value`. */
-static void try_pair(struct search *search, const struct nh_config *tried,
-                     const struct key_tile *key, const struct walks *of_items) {
+/* ---- tiles of queries ---- */
+
+/* What a column of keys costs at least, and an item; INFINITY: no key tile runs. */
+static void find_least(struct search *search) {
+    for (int of = 0; of < 2; of++) {
+        struct least *least = &search->least[of];
+        *least = (struct least){INFINITY, INFINITY};
+        for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
+            const struct prices *prices = &key->prices[of];
+            double keys = key->shape[0] * key->shape[1] * key->shape[2] * abreast_of(key->shape);
+            double column = (prices->tile - prices->spared + prices->fetch) / keys;
+            if (!key->stages[of][0] && !key->stages[of][1]) continue;
+            if (column < least->column) least->column = column;
+            if (prices->item < least->item) least->item = prices->item;
+        }
+    }
+}
+
+/* No tile holds columns that no row sees, none waits for others, nothing is masked. */
+static double least_of_queries(const struct search *search, const struct query_tile *query) {
+    const struct least *least = &search->least[query->warpgroups - 2];
+    double busy =
+        nh_walk_needed(&query->whole) * least->column + nh_walk_items(&query->whole) * least->item;
+    return launch_ns(search->problem, query->least_scale * busy, search->memory_ns);
+}
+
+static void add_queries(struct search *search, const int32_t shape[3], int32_t heads) {
+    const struct nh_problem *problem = search->problem;
+    const struct nh_cuda_device *cuda = search->device->backend;
+    struct query_tile *query = &search->query[search->queries];
+    int32_t rows = shape[0] * shape[1] * shape[2] * heads;
+    bool full = rows == 128 || rows == 192, nearly = rows == 112 || rows == 168;
+    if ((!full && (!nearly || problem->has_bias || !nh_fused90_sevens_fit(problem, shape))) ||
+        !nh_fused90_boxes_fit(problem, shape) ||
+        !nh_walk_rows_of(&search->counts, shape, shape, &query->whole))
+        return;
+    query->shape = shape;
+    query->heads = heads;
+    query->warpgroups = (int32_t)nh_ceil_div(rows, 64);
+    double copies = (double)(problem->batch * problem->heads / heads);
+    double items = nh_walk_items(&query->whole);
+    query->shares = 2 * copies * items <= cuda->multiprocessors && !problem->has_bias;
+    query->scale = scale_of(cuda, copies, items);
+    query->least_scale = query->shares ? copies : query->scale;
+    query->least_ns = problem->has_bias ? 0 : least_of_queries(search, query);
+    search->any |= query->least_ns > 0 && isfinite(query->least_ns);
+    search->queries++;
+}
+
+/* ---- pairs ---- */
+
+/* With the stages of `value`. */
+static void try_pair(struct search *search, const struct query_tile *query,
+                     const struct nh_config *tried, const struct key_tile *key,
+                     const struct walks *of_items) {
     const struct nh_problem *problem = search->problem;
     const struct nh_cuda_device *cuda = search->device->backend;
     const int32_t *value = tried->value;
-    int32_t cluster = nh_fused90_cluster_of(problem, cuda, value, &of_items->fetched);
-    const struct walks walks = walks_of_blocks(of_items, value[WARPGROUPS], cluster);
-    const struct prices prices =
-        problem->has_bias ? prices_of(problem, cuda, value) : key->prices[value[WARPGROUPS] - 2];
-    double busy = scale_of(problem, cuda, value, walks.seen.items) *
-                  busy_ns(problem, value, &prices, &walks, key->extra, cluster);
+    const struct prices *prices = &key->prices[query->warpgroups - 2];
+    const struct walks *walks = of_items;
+    struct prices of_boxes;
+    struct walks of_blocks;
+    double cluster = 1, scale = query->scale;
+    if (problem->has_bias) {
+        of_boxes = prices_of(problem, cuda, value);
+        prices = &of_boxes;
+    }
+    if (query->shares) cluster = nh_fused90_cluster_of(problem, cuda, value, &of_items->fetched);
+    if (cluster > 1) {
+        of_blocks = walks_of_blocks(of_items, value[WARPGROUPS], cluster);
+        walks = &of_blocks;
+        scale = scale_of(cuda, nh_fused90_copies(problem, value), walks->seen.items);
+    }
+    double busy = scale * busy_ns(problem, value, prices, walks, key->extra, cluster);
     search->any = true;
     nh_cheapest_add(&search->best, tried, launch_ns(problem, busy, search->memory_ns));
 }
 
 /* No config of these tiles takes less: none waits for others, nothing is masked, no cluster meets. */
-static double least_ns(const struct search *search, const int32_t *value,
-                       const struct key_tile *key, const struct nh_walk_rows *whole,
-                       const struct nh_walk_rows *parts) {
-    const struct prices *prices = &key->prices[value[WARPGROUPS] - 2];
-    double boxes = nh_walk_visits(parts, key->columns) * (prices->tile - prices->spared) +
-                   nh_walk_visits(whole, key->columns) * prices->fetch;
-    double busy = boxes / value[ABREAST] + nh_walk_items(whole) * prices->item;
-    return launch_ns(search->problem, nh_fused90_copies(search->problem, value) * busy,
-                     search->memory_ns);
+static double least_of_pair(const struct search *search, const struct query_tile *query,
+                            const struct key_tile *key, const struct nh_walk_rows *parts) {
+    const struct prices *prices = &key->prices[query->warpgroups - 2];
+    double tiles = nh_walk_visits(parts, key->columns) * (prices->tile - prices->spared) +
+                   nh_walk_visits(&query->whole, key->columns) * prices->fetch;
+    double busy = tiles / abreast_of(key->shape) + nh_walk_items(&query->whole) * prices->item;
+    return launch_ns(search->problem, query->least_scale * busy, search->memory_ns);
 }
 
 /* With every key tile, queries held or not. */
-static void try_rows(struct search *search, const struct nh_config *queries,
-                     const struct nh_walk_rows *whole, const struct nh_walk_rows *parts) {
+static void try_parts(struct search *search, const struct query_tile *query,
+                      const struct nh_config *queries, const struct nh_walk_rows *parts) {
     struct nh_config tried = *queries;
     int32_t *value = tried.value;
     bool biased = search->problem->has_bias;
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
+        const int32_t *stages = key->stages[query->warpgroups - 2];
         memcpy(value + KX, key->shape, 3 * sizeof *key->shape);
         value[ABREAST] = abreast_of(key->shape);
-        if (value[ABREAST] > 1 && value[STACK] != 0) continue;
-        const int32_t *stages = key->stages[value[WARPGROUPS] - 2];
-        search->any |= !biased && (stages[0] || stages[1]);
-        if (!biased &&
-            nh_cheapest_limit(&search->best) <= least_ns(search, value, key, whole, parts))
+        if ((value[ABREAST] > 1 && value[STACK] != 0) || !(biased || stages[0] || stages[1]))
+            continue;
+        if (!biased && least_of_pair(search, query, key, parts) >= nh_cheapest_limit(&search->best))
             continue;
         const struct walks walks = value[ABREAST] > 1
                                        ? walks_of(search->problem, value)
-                                       : (struct walks){nh_walk_count(whole, key->columns),
+                                       : (struct walks){nh_walk_count(&query->whole, key->columns),
                                                         nh_walk_count(parts, key->columns)};
         for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++) {
             value[STAGES] = biased ? stages_of(search, value) : stages[value[HOLD]];
-            if (value[STAGES]) try_pair(search, &tried, key, &walks);
+            if (value[STAGES]) try_pair(search, query, &tried, key, &walks);
         }
     }
 }
 
-static void try_queries(struct search *search, const int32_t q[3], int32_t heads) {
-    const struct nh_problem *problem = search->problem;
-    const struct nh_cuda_device *cuda = search->device->backend;
-    int32_t rows = q[0] * q[1] * q[2] * heads;
-    bool full = rows == 128 || rows == 192, nearly = rows == 112 || rows == 168;
-    if (!full && (!nearly || problem->has_bias || !nh_fused90_sevens_fit(problem, q))) return;
-    if (!nh_fused90_boxes_fit(problem, q)) return;
-    struct nh_config queries = {{q[0], q[1], q[2], heads}};
+/* Stacked along each axis. */
+static void try_queries(struct search *search, const struct query_tile *query) {
+    const int32_t *q = query->shape;
+    struct nh_config queries = {{q[0], q[1], q[2], query->heads}};
+    struct nh_walk_rows parts;
     int32_t slab[3];
-    queries.value[WARPGROUPS] = (int32_t)nh_ceil_div(rows, 64);
-    queries.value[ORDER] = nh_tiling_order(problem, q, cuda->multiprocessors);
-    struct nh_walk_rows whole, parts;
-    if (!nh_walk_rows_of(&search->counts, q, q, &whole)) return;
+    queries.value[WARPGROUPS] = query->warpgroups;
     for (queries.value[STACK] = 0; queries.value[STACK] < NH_AXES; queries.value[STACK]++) {
-        if (!nh_fused90_slab(q, heads, queries.value[STACK], slab) ||
-            (problem->has_bias && heads == 1 && !nh_fused90_pairs(slab)) ||
+        if (!nh_fused90_slab(q, query->heads, queries.value[STACK], slab) ||
+            (search->problem->has_bias && query->heads == 1 && !nh_fused90_pairs(slab)) ||
             !nh_walk_rows_of(&search->counts, q, slab, &parts))
             continue;
-        try_rows(search, &queries, &whole, &parts);
+        try_parts(search, query, &queries, &parts);
     }
 }
 
 /* Of those that suit, or of all. */
-static void try_shapes(struct search *search, bool all) {
+static void find_tiles(struct search *search, bool all) {
     const struct nh_problem *problem = search->problem;
     int64_t sharing = problem->heads / problem->kv_heads;
-    search->keys = 0;
+    search->keys = search->queries = 0;
     memset(&search->extents, 0, sizeof search->extents);
     for (size_t i = 0; i < KEY_TILES; i++)
         if (all || nh_fused90_suits(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
     if (!search->keys) return;
     start_counts(search);
+    find_least(search);
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
         if (!of_rank(q_shapes[i], problem->rank) ||
             !(all || nh_fused90_suits(problem, q_shapes[i])))
             continue;
-        for (int32_t heads = 1; heads <= 16 && sharing % heads == 0; heads *= 2)
+        for (int32_t heads = 1; heads <= MOST_HEADS && sharing % heads == 0; heads *= 2)
             if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
-                try_queries(search, q_shapes[i], heads);
+                add_queries(search, q_shapes[i], heads);
     }
+}
+
+/* What the tile of queries takes that promises most: nothing that takes more is the best. */
+static double probe(struct search *search) {
+    const struct nh_cheapest best = search->best;
+    const struct query_tile *lowest = search->query;
+    struct nh_config config;
+    for (int i = 1; i < search->queries; i++)
+        if (search->query[i].least_ns < lowest->least_ns) lowest = &search->query[i];
+    nh_cheapest_start(&search->best, best.below_ns, &config, 1);
+    try_queries(search, lowest);
+    double ns = nh_cheapest_limit(&search->best);
+    search->best = best;
+    return ns;
+}
+
+static void try_tiles(struct search *search, bool all) {
+    const double rounding = 1 + 1e-9;
+    find_tiles(search, all);
+    if (search->best.capacity == 1 && search->queries > 1 && !search->problem->has_bias)
+        search->best.below_ns = fmin(search->best.below_ns, rounding * probe(search));
+    for (int i = 0; i < search->queries; i++)
+        if (search->query[i].least_ns < nh_cheapest_limit(&search->best))
+            try_queries(search, &search->query[i]);
 }
 
 /* Rows spoilt by NaN are made again by a launch of their own, with one before to say that there are none: a large kernel
@@ -403,17 +500,21 @@ static int candidates(const struct nh_problem *given, const struct nh_device *de
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_problem turned;
     const struct nh_problem *problem = nh_turned_axes(given, &turned);
+    const struct nh_cuda_device *cuda = device->backend;
     struct search search;
     search.problem = problem;
     search.device = device;
-    search.memory_ns = nh_cuda_memory_ns(problem, device->backend);
+    search.memory_ns = nh_cuda_memory_ns(problem, cuda);
     nh_cheapest_start(&search.best, below_ns, config, capacity);
     search.any = false;
-    try_shapes(&search, false);
-    if (!search.any) try_shapes(&search, true);
+    try_tiles(&search, false);
+    if (!search.any) try_tiles(&search, true);
     int count = search.best.count;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        config[i].value[ORDER] =
+            nh_tiling_order(problem, config[i].value + QX, cuda->multiprocessors);
         config[i].value[AGAIN] = search.best.ns[i] > WORTH_LAUNCHES_NS;
+    }
     if (!count || count == capacity) return count;
     /* The best the other way, for those who time or check candidates. */
     config[count] = config[0];

@@ -13,6 +13,8 @@ static int place_of(const struct nh_walk_extents *extents, int a, int32_t extent
 bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3]) {
     int place[NH_AXES];
     for (int a = 0; a < NH_AXES; a++)
+        if (!extents->count[a]) extents->extent[a][extents->count[a]++] = 1;
+    for (int a = 0; a < NH_AXES; a++)
         if ((place[a] = place_of(extents, a, tile[a])) == NH_MOST_EXTENTS) return false;
     for (int a = 0; a < NH_AXES; a++) {
         extents->extent[a][place[a]] = tile[a];
@@ -67,6 +69,7 @@ static void count_line(const struct nh_walk_counts *counts, int a, struct nh_wal
     nh_tile_counts(&counts->axis[a], line->rows, line->part, counts->inverse, extent, extents,
                    count);
     line->tiles = (double)count[0].tiles;
+    line->needed = count[0].visits; /* tiles of one column */
     for (int i = 0; i < extents; i++) {
         line->visits[i] = count[i].visits + (counts->beyond ? count[i].visits_beyond : 0);
         line->longest[i] = (double)nh_ceil_div(count[i].halo, extent[i]);

@@ -8,13 +8,14 @@
 
 enum { NH_MOST_LINES = 32 };
 
-/* Of row tiles of an axis, by the extents of columns. */
+/* Of row tiles of an axis, by the extents of columns. needed: columns that they see, those of the longest dilation groups
+ * alone left out. */
 struct nh_walk_line {
     int32_t rows, part;
-    double tiles, visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS], longest[NH_MOST_EXTENTS];
+    double tiles, needed, visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS], longest[NH_MOST_EXTENTS];
 };
 
-/* Extents of column tiles, none twice on an axis. */
+/* Extents of column tiles, none twice on an axis, 1 always among them. */
 struct nh_walk_extents {
     int count[NH_AXES];
     int32_t extent[NH_AXES][NH_MOST_EXTENTS];
@@ -59,6 +60,11 @@ bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const
 
 static inline double nh_walk_items(const struct nh_walk_rows *rows) {
     return rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles;
+}
+
+/* Columns that tiles must hold at least, however rows are made of parts. */
+static inline double nh_walk_needed(const struct nh_walk_rows *rows) {
+    return rows->of[0]->needed * rows->of[1]->needed * rows->of[2]->needed;
 }
 
 static inline double nh_walk_visits(const struct nh_walk_rows *rows,
