@@ -62,16 +62,6 @@ struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *probl
 
 /* ---- search ---- */
 
-static void insert(const struct nh_backward90_pair *pair, struct nh_backward90_pair *best,
-                   int *count) {
-    int at = *count < NH_BACKWARD90_KEPT ? (*count)++ : NH_BACKWARD90_KEPT;
-    while (at > 0 && best[at - 1].ns > pair->ns) {
-        if (at < NH_BACKWARD90_KEPT) best[at] = best[at - 1];
-        at--;
-    }
-    if (at < NH_BACKWARD90_KEPT) best[at] = *pair;
-}
-
 /* A tile to walk, and what it costs with those to own that were tried last. */
 struct walked {
     const int32_t *shape;
@@ -83,16 +73,44 @@ struct walked {
 
 enum { WALKED = sizeof walk_shapes / sizeof *walk_shapes };
 
+struct state {
+    const struct nh_backward90_search *search;
+    double copies, sharing,
+        multiprocessors; /* sharing: query heads of a key head, if blocks own keys */
+    struct nh_walk_counts *counts;
+    struct walked walked[WALKED];
+    int shapes;
+    bool known; /* prices are those of any tile to own */
+    bool any;   /* of the pairs runs, cheap or not */
+    struct nh_backward90_pair *best;
+    int count;
+};
+
+static void insert(struct state *state, const struct nh_backward90_pair *pair) {
+    struct nh_backward90_pair *best = state->best;
+    int most = state->search->most;
+    int at = state->count < most ? state->count++ : most;
+    while (at > 0 && best[at - 1].ns > pair->ns) {
+        if (at < most) best[at] = best[at - 1];
+        at--;
+    }
+    if (at < most) best[at] = *pair;
+}
+
 /* Of those that suit, or of all. */
-static int find_walked(const struct nh_problem *problem, bool all, struct nh_walk_extents *extents,
-                       struct walked walked[WALKED]) {
-    int count = 0;
-    for (int i = 0; i < WALKED; i++)
-        if (fits(problem, walk_shapes[i]) && (all || nh_fused90_suits(problem, walk_shapes[i])) &&
-            nh_walk_add(extents, walk_shapes[i]))
-            walked[count++] = (struct walked){
-                .shape = walk_shapes[i], .columns = (double)nh_backward90_rows(walk_shapes[i])};
-    return count;
+static void find_walked(struct state *state, bool all, struct nh_walk_extents *extents) {
+    const struct nh_problem *problem = state->search->problem;
+    state->shapes = 0;
+    for (int i = 0; i < WALKED; i++) {
+        const int32_t *shape = walk_shapes[i];
+        struct walked *walk = &state->walked[state->shapes];
+        if (!fits(problem, shape) || !(all || nh_fused90_suits(problem, shape)) ||
+            !nh_walk_add(extents, shape, &walk->place))
+            continue;
+        walk->shape = shape;
+        walk->columns = (double)nh_backward90_rows(shape);
+        state->shapes++;
+    }
 }
 
 /* Both solvers ask for the same tiles of keys, one after the other: what a thread has counted last is remembered. */
@@ -103,58 +121,84 @@ static struct nh_walk_counts *counts_of(const struct nh_problem *problem, bool k
     return &last[keys];
 }
 
-/* No pair of these takes less: nothing is masked, and none waits for others. */
-static double least_ns(const struct nh_problem *problem, const struct walked *walk,
-                       const struct nh_walk_rows *rows, bool keys) {
-    double copies = (double)(problem->batch * (keys ? problem->kv_heads : problem->heads));
-    return (double)(problem->batch * problem->heads) * nh_walk_visits(rows, walk->place) *
-               walk->prices.tile +
-           copies * nh_walk_items(rows) * walk->prices.item;
+/* A tile to own. */
+struct own {
+    const int32_t *shape;
+    struct nh_walk_rows rows;
+    double items; /* over all copies */
+};
+
+/* No pair of these takes less: nothing is masked and, unless clusters may share items, the longest walk is waited for. */
+static double least_ns(const struct state *state, const struct own *own,
+                       const struct walked *walk) {
+    const struct nh_backward90_prices *prices = &walk->prices;
+    double busy = state->copies * nh_walk_visits(&own->rows, walk->place) * prices->tile +
+                  own->items * prices->item;
+    if (prices->meeting > 0 && 4 * own->items <= state->multiprocessors) return busy;
+    double longest = state->sharing * nh_walk_longest(&own->rows, walk->place);
+    return busy + state->multiprocessors * (longest * prices->tile + prices->item) / 2;
 }
 
-static int best_of(const struct nh_problem *problem, const struct nh_device *device, bool keys,
-                   bool all, int64_t least_rows, nh_backward90_offer *offer,
-                   struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
-    struct nh_walk_extents extents = {.count = {0}};
-    struct walked walked[WALKED];
-    int count = 0, shapes = find_walked(problem, all, &extents, walked);
-    if (!shapes) return 0;
-    struct nh_walk_counts *counts = counts_of(problem, keys, &extents);
-    for (struct walked *walk = walked; walk < walked + shapes; walk++)
-        nh_walk_columns_of(counts, walk->shape, &walk->place);
-    bool known = false;
-    for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++) {
-        const int32_t *own = own_shapes[i];
-        struct nh_walk_rows rows;
-        int32_t slab[3];
-        if (nh_backward90_rows(own) < least_rows || !fits(problem, own) ||
-            !(all || nh_fused90_suits(problem, own)) || !nh_fused90_sevens_fit(problem, own) ||
-            !nh_fused90_first_slab(own, slab) || !nh_walk_rows_of(counts, own, own, &rows))
-            continue;
-        for (struct walked *walk = walked; walk < walked + shapes; walk++) {
-            if (!known || problem->has_bias)
-                walk->offered = offer(problem, device, own, walk->shape, &walk->prices);
-            if (!walk->offered || (count == NH_BACKWARD90_KEPT &&
-                                   best[count - 1].ns <= least_ns(problem, walk, &rows, keys)))
-                continue;
-            const struct nh_tiling_count tiles = nh_walk_count(&rows, walk->place);
-            const struct nh_backward90_walks walks = walks_of(problem, &tiles, walk->columns, keys);
-            const struct nh_backward90_spans spans =
-                nh_backward90_spans_of(problem, device->backend, &walks, &walk->prices);
-            const struct nh_backward90_pair pair = {own, walk->shape, spans,
-                                                    nh_backward90_ns(&spans)};
-            insert(&pair, best, &count);
-        }
-        known = true;
+static void try_own(struct state *state, const struct own *own) {
+    const struct nh_backward90_search *search = state->search;
+    const struct nh_problem *problem = search->problem;
+    const struct nh_device *device = search->device;
+    for (struct walked *walk = state->walked; walk < state->walked + state->shapes; walk++) {
+        if (!state->known || problem->has_bias)
+            walk->offered = search->offer(problem, device, own->shape, walk->shape, &walk->prices);
+        state->any |= walk->offered;
+        double limit = state->count < search->most ? INFINITY : state->best[state->count - 1].ns;
+        double least = walk->offered ? least_ns(state, own, walk) : INFINITY;
+        if (least >= limit || least >= search->below) continue;
+        const struct nh_tiling_count tiles = nh_walk_count(&own->rows, walk->place);
+        const struct nh_backward90_walks walks =
+            walks_of(problem, &tiles, walk->columns, search->keys);
+        const struct nh_backward90_spans spans =
+            nh_backward90_spans_of(problem, device->backend, &walks, &walk->prices);
+        const struct nh_backward90_pair pair = {own->shape, walk->shape, spans,
+                                                nh_backward90_ns(&spans)};
+        insert(state, &pair);
     }
-    return count;
+    state->known = true;
 }
 
-int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
-                       int64_t least_rows, nh_backward90_offer *offer,
+static void try_all(struct state *state, bool all) {
+    const struct nh_backward90_search *search = state->search;
+    const struct nh_problem *problem = search->problem;
+    struct nh_walk_extents extents = {.count = {0}};
+    find_walked(state, all, &extents);
+    if (!state->shapes) return;
+    state->counts = counts_of(problem, search->keys, &extents);
+    state->known = false;
+    for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++) {
+        const int32_t *shape = own_shapes[i];
+        struct own own = {.shape = shape};
+        int32_t slab[3];
+        if (nh_backward90_rows(shape) < search->least_rows || !fits(problem, shape) ||
+            !(all || nh_fused90_suits(problem, shape)) || !nh_fused90_sevens_fit(problem, shape) ||
+            !nh_fused90_first_slab(shape, slab) ||
+            !nh_walk_rows_of(state->counts, shape, shape, &own.rows))
+            continue;
+        own.items = state->copies * nh_walk_items(&own.rows) / state->sharing;
+        try_own(state, &own);
+    }
+}
+
+int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
-    int count = best_of(problem, device, keys, false, least_rows, offer, best);
-    return count ? count : best_of(problem, device, keys, true, least_rows, offer, best);
+    const struct nh_problem *problem = search->problem;
+    const struct nh_cuda_device *cuda = search->device->backend;
+    struct state state;
+    state.search = search;
+    state.copies = (double)(problem->batch * problem->heads);
+    state.sharing = search->keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    state.multiprocessors = cuda->multiprocessors;
+    state.any = false;
+    state.best = best;
+    state.count = 0;
+    try_all(&state, false);
+    if (!state.any) try_all(&state, true);
+    return state.count;
 }
 
 /* ---- time ---- */

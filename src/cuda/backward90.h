@@ -79,10 +79,18 @@ typedef bool nh_backward90_offer(const struct nh_problem *problem, const struct 
                                  const int32_t own[3], const int32_t walk[3],
                                  struct nh_backward90_prices *prices);
 
-/* The cheapest pairs for blocks that own keys, or queries, cheapest first; how many. least_rows: of the tiles that
- * blocks own. */
-int nh_backward90_best(const struct nh_problem *problem, const struct nh_device *device, bool keys,
-                       int64_t least_rows, nh_backward90_offer *offer,
+struct nh_backward90_search {
+    const struct nh_problem *problem;
+    const struct nh_device *device;
+    nh_backward90_offer *offer;
+    bool keys;          /* blocks own keys, or queries */
+    int64_t least_rows; /* of the tiles that they own */
+    int most;           /* pairs, up to NH_BACKWARD90_KEPT */
+    double below;       /* pairs of which it is clear that they take as long may be left out */
+};
+
+/* The cheapest pairs, cheapest first; how many. */
+int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
 
 int64_t nh_backward90_rows(const int32_t tile[3]);

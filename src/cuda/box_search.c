@@ -61,7 +61,8 @@ static void start(struct state *state, const struct nh_box_search *search, int c
         const int32_t extent = 1 << power;
         const int32_t box[NH_AXES] = {nh_tile_cover(&problem->axis[0], extent),
                                       nh_tile_cover(&problem->axis[1], extent), extent};
-        nh_walk_add(&extents, box);
+        struct nh_walk_columns places;
+        nh_walk_add(&extents, box, &places);
         state->boxes[power].count = 0;
     }
     nh_walk_start(&state->counts, problem, search->inverse, false, &extents);
@@ -80,6 +81,15 @@ static void begin_with_balanced(int32_t size, int32_t (*box)[NH_AXES], int count
     }
 }
 
+/* Extents were added one power of two after the other. */
+static struct nh_walk_columns places_of(const int32_t box[NH_AXES]) {
+    struct nh_walk_columns places = {{0, 0, 0}};
+    for (int a = 0; a < NH_AXES; a++)
+        while (1 << places.place[a] < box[a])
+            places.place[a]++;
+    return places;
+}
+
 /* NULL: they are larger than any that are counted. */
 static struct boxes *boxes_of(struct state *state, int32_t size) {
     int power = 0;
@@ -90,10 +100,9 @@ static struct boxes *boxes_of(struct state *state, int32_t size) {
     if (boxes->count) return boxes;
     int found = nh_tile_boxes(state->search->problem, size, boxes->extent);
     begin_with_balanced(size, boxes->extent, found);
-    for (int i = 0; i < found; i++) {
-        if (!nh_walk_columns_of(&state->counts, boxes->extent[i], &boxes->columns[i])) break;
-        boxes->count++;
-    }
+    boxes->count = found;
+    for (int i = 0; i < found; i++)
+        boxes->columns[i] = places_of(boxes->extent[i]);
     boxes->rows = 0;
     return boxes;
 }

@@ -297,7 +297,7 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     int32_t *value = config.value;
     if (!of_rank(shape, problem->rank) || !nh_fused90_boxes_fit(problem, shape) ||
         (abreast_of(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
-        !nh_walk_add(&search->extents, shape))
+        !nh_walk_add(&search->extents, shape, &key->columns))
         return;
     memcpy(value + KX, shape, 3 * sizeof *shape);
     value[ABREAST] = abreast_of(shape);
@@ -310,12 +310,6 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     key->shape = shape;
     key->extra = nh_fused90_extra_tiles(problem, value);
     search->keys++;
-}
-
-static void start_counts(struct search *search) {
-    nh_walk_start(&search->counts, search->problem, false, true, &search->extents);
-    for (struct key_tile *key = search->key; key < search->key + search->keys; key++)
-        nh_walk_columns_of(&search->counts, key->shape, &key->columns);
 }
 
 /* ---- tiles of queries ---- */
@@ -456,7 +450,7 @@ static void find_tiles(struct search *search, bool all) {
     for (size_t i = 0; i < KEY_TILES; i++)
         if (all || nh_fused90_suits(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
     if (!search->keys) return;
-    start_counts(search);
+    nh_walk_start(&search->counts, problem, false, true, &search->extents);
     find_least(search);
     for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
         if (!of_rank(q_shapes[i], problem->rank) ||

@@ -113,10 +113,16 @@ static int candidates(const struct nh_problem *given, const struct nh_device *de
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_problem turned;
     const struct nh_problem *problem = nh_turned_axes(given, &turned);
-    (void)below_ns;
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
-    int count = nh_backward90_best(problem, device, true, FULL_ROWS, offer, best);
-    if (count > capacity) count = capacity;
+    const struct nh_backward90_search search = {.problem = problem,
+                                                .device = device,
+                                                .offer = offer,
+                                                .keys = true,
+                                                .least_rows = FULL_ROWS,
+                                                .most = (int)nh_min(capacity, NH_BACKWARD90_KEPT),
+                                                .below =
+                                                    below_ns - beside_ns(problem, device->backend)};
+    int count = nh_backward90_best(&search, best);
     for (int i = 0; i < count; i++)
         for (int a = 0; a < NH_AXES; a++) {
             config[i].value[OWN + a] = best[i].own[a];

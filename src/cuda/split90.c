@@ -10,6 +10,7 @@
 #include "load.h"
 #include "turned_axes.h"
 
+#include <math.h>
 #include <string.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
@@ -236,7 +237,8 @@ static bool offer_keys(const struct nh_problem *problem, const struct nh_device 
     return offer(problem, device, own, walk, true, prices);
 }
 
-/* Launches for queries and keys overlap, so what is best for each need not be the best together. */
+/* Launches for queries and keys overlap, so what is best for each need not be the best together; but no pair takes less
+ * than the work of both. */
 static int candidates(const struct nh_problem *given, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_problem turned;
@@ -244,11 +246,25 @@ static int candidates(const struct nh_problem *given, const struct nh_device *de
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     struct nh_cheapest cheapest;
     const size_t tile_bytes = 3 * sizeof(int32_t);
-    int queries = nh_backward90_best(problem, device, false, 0, offer_queries, query),
-        keys = nh_backward90_best(problem, device, true, FULL_ROWS, offer_keys, key);
     struct nh_backward90_spans extra = {0, 0};
     add_extra(problem, device->backend, &extra, NULL);
-    nh_cheapest_start(&cheapest, below_ns - beside_ns(problem, device->backend), config, capacity);
+    double below = below_ns - beside_ns(problem, device->backend), busy = INFINITY;
+    struct nh_backward90_search search = {.problem = problem,
+                                          .device = device,
+                                          .offer = offer_keys,
+                                          .keys = true,
+                                          .least_rows = FULL_ROWS,
+                                          .most = NH_BACKWARD90_KEPT,
+                                          .below = below - extra.busy};
+    int keys = nh_backward90_best(&search, key);
+    for (int k = 0; k < keys; k++)
+        busy = fmin(busy, key[k].spans.busy);
+    search.offer = offer_queries;
+    search.keys = false;
+    search.least_rows = 0;
+    search.below -= busy;
+    int queries = keys ? nh_backward90_best(&search, query) : 0;
+    nh_cheapest_start(&cheapest, below, config, capacity);
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
             struct nh_backward90_spans spans = query[q].spans;

@@ -10,7 +10,8 @@ static int place_of(const struct nh_walk_extents *extents, int a, int32_t extent
     return place;
 }
 
-bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3]) {
+bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3],
+                 struct nh_walk_columns *columns) {
     int place[NH_AXES];
     for (int a = 0; a < NH_AXES; a++)
         if (!extents->count[a]) extents->extent[a][extents->count[a]++] = 1;
@@ -19,6 +20,7 @@ bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         extents->extent[a][place[a]] = tile[a];
         if (place[a] == extents->count[a]) extents->count[a]++;
+        columns->place[a] = (int8_t)place[a];
     }
     return true;
 }
@@ -50,16 +52,6 @@ void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *prob
                     bool beyond, const struct nh_walk_extents *columns) {
     if (!same_walks(counts, problem, inverse, beyond, columns))
         nh_walk_start(counts, problem, inverse, beyond, columns);
-}
-
-bool nh_walk_columns_of(const struct nh_walk_counts *counts, const int32_t tile[3],
-                        struct nh_walk_columns *columns) {
-    for (int a = 0; a < NH_AXES; a++) {
-        int place = place_of(&counts->columns, a, tile[a]);
-        if (place == counts->columns.count[a]) return false;
-        columns->place[a] = (int8_t)place;
-    }
-    return true;
 }
 
 static void count_line(const struct nh_walk_counts *counts, int a, struct nh_walk_line *line) {

@@ -21,8 +21,14 @@ struct nh_walk_extents {
     int32_t extent[NH_AXES][NH_MOST_EXTENTS];
 };
 
+/* The places of a column tile's extents. */
+struct nh_walk_columns {
+    int8_t place[NH_AXES];
+};
+
 /* Adds those of a tile, from zeros on; false, and nothing added, if there is no room for them. */
-bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3]);
+bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3],
+                 struct nh_walk_columns *columns);
 
 struct nh_walk_counts {
     struct nh_axis axis[NH_AXES];
@@ -33,12 +39,9 @@ struct nh_walk_counts {
     struct nh_walk_line line[NH_AXES][NH_MOST_LINES];
 };
 
-/* The lines of row tiles with three extents, and the places of a column tile's extents in them. */
+/* The lines of row tiles with three extents. */
 struct nh_walk_rows {
     const struct nh_walk_line *of[NH_AXES];
-};
-struct nh_walk_columns {
-    int8_t place[NH_AXES];
 };
 
 /* Walks over tiles with these extents of columns and no others. */
@@ -48,10 +51,6 @@ void nh_walk_start(struct nh_walk_counts *counts, const struct nh_problem *probl
 /* The same of counts that were started before, or zeros: what is counted stays where it is of the same walks. */
 void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
                     bool beyond, const struct nh_walk_extents *columns);
-
-/* False: of a tile that was not added. */
-bool nh_walk_columns_of(const struct nh_walk_counts *counts, const int32_t tile[3],
-                        struct nh_walk_columns *columns);
 
 /* Of row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room for
  * more, or no tile of columns. */
