@@ -121,6 +121,13 @@ inline void ptx_ld_shared_v4_u32(const char *, unsigned &a, unsigned &b, unsigne
     d = word[3];
 }
 
+inline void ptx_st_global_v4_u32(const char *, void *to, unsigned a, unsigned b, unsigned c,
+                                 unsigned d) {
+    const uint32_t word[] = {a, b, c, d};
+    if ((uintptr_t)to % sizeof word) emulator::fail("st.global.v4 to %p", to);
+    memcpy(to, word, sizeof word);
+}
+
 // Lane by lane the other way: each gives its elements to the rows that the lanes name.
 inline void store_matrices(const unsigned (&from)[4], unsigned row, bool transposed) {
     struct {

@@ -11,6 +11,8 @@ inline void ptx_fence_mbarrier_init_release_cluster(const char *) {
 }
 inline void ptx_fence_proxy_async_shared__cta(const char *) {
 }
+inline void ptx_prefetch_tensormap(const char *, const void *) {
+}
 inline void ptx_griddepcontrol_wait(const char *) {
 }
 inline void ptx_griddepcontrol_launch_dependents(const char *) {

@@ -62,6 +62,13 @@ __device__ __forceinline__ elem nh_store(real x) {
 #endif
 }
 
+/* 16 bytes to memory in one store, of which the compiler makes four where the words come from registers. */
+__device__ __forceinline__ void nh_store_words(elem *to, const unsigned word[4]) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+                 "r"(word[3])
+                 : "memory");
+}
+
 /* Two values of 16 bits, the first in the low half. */
 __device__ __forceinline__ unsigned nh_pack(float low, float high) {
     unsigned both;

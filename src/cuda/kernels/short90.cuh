@@ -149,18 +149,21 @@ NH_DEVICE void nh_fetch_item(const nh_cuda_args &args, const nh_maps &maps, cons
                                       place.batch);
 }
 
-/* By one thread: all items of the block, as stages are free. */
-NH_DEVICE void nh_produce(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring) {
-    int stage = 0, parity = 1;
-#pragma unroll 1
-    for (int number = (int)blockIdx.x; number < args.tiling.items; number += (int)gridDim.x) {
-        const nh_place place = nh_place_of(args, number);
-        nh_barrier_wait(ring.free + 8 * stage, parity);
-        ring.places[stage] = place;
-        nh_fetch_item(args, maps, ring, stage, place);
-        if (++stage == ring.count) {
-            stage = 0;
-            parity ^= 1;
-        }
+/* The thread that fetches: its next item, and the stage for that. */
+struct nh_producer {
+    int number = (int)blockIdx.x, stage = 0, parity = 1;
+};
+
+/* As soon as the stage is free. */
+NH_DEVICE void nh_fetch_next(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring,
+                             nh_producer &producer) {
+    const nh_place place = nh_place_of(args, producer.number);
+    nh_barrier_wait(ring.free + 8 * producer.stage, producer.parity);
+    ring.places[producer.stage] = place;
+    nh_fetch_item(args, maps, ring, producer.stage, place);
+    producer.number += (int)gridDim.x;
+    if (++producer.stage == ring.count) {
+        producer.stage = 0;
+        producer.parity ^= 1;
     }
 }

@@ -175,14 +175,19 @@ NH_DEVICE void nh_store(const nh_cuda_args &args, const nh_ring &ring, int stage
     const int lane = (int)(threadIdx.x % 32), own_row = strip.row + lane % 16, units = NH_DIM_V / 8;
     const nh_cuda_tensor &o = args.tensor[NH_O], &sums = args.tensor[NH_LSE];
     elem *output = (elem *)o.data + ring.places[stage].output;
+    unsigned word[units / 2][4]; /* loads first: none waits for a store */
     __syncwarp();
 #pragma unroll
-    for (int i = lane; i - lane < 16 * units; i += 32) {
-        const int row = i / units, unit = i % units, offset = __shfl_sync(~0u, strip.to_output, row);
+    for (int i = 0; i < units / 2; i++) {
+        const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
         const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring, NH_DIM_V);
-        if (strip.row + row < args.tiling.tokens)
-            *(uint4 *)(output + offset + 8 * unit) =
-                *(const uint4 *)nh_shared_pointer(nh_unit_at<NH_DIM_V>(plane, strip.row + row, unit % 8));
+        nh_load_words_at(word[i], nh_unit_at<NH_DIM_V>(plane, strip.row + row, unit % 8));
+    }
+#pragma unroll
+    for (int i = 0; i < units / 2; i++) {
+        const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
+        const int offset = __shfl_sync(~0u, strip.to_output, row);
+        if (strip.row + row < args.tiling.tokens) nh_store_words(output + offset + 8 * unit, word[i]);
     }
     if (!sums.data) return;
     const float own_lse = nh_lse_of_lane(lse);
@@ -215,26 +220,31 @@ NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, in
 
 /* By a warp: of the strips of all items of the block, numbered through, those that are its own. */
 NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int warp) {
-    const int strips = ring.rows / 16 / args.tiling.parts, items = args.tiling.items, blocks = (int)gridDim.x;
-    const int turns = (items - (int)blockIdx.x + blocks - 1) / blocks;
-    int turn = warp / strips, own = warp % strips;
+    const int parts = args.tiling.parts, strips = ring.rows / 16 / parts, items = args.tiling.items;
+    const int turns_on = NH_WARPS / strips, strips_on = NH_WARPS % strips, blocks = (int)gridDim.x;
+    int turn = warp / strips, own = warp % strips, stage = turn, parity = 0;
     nh_strip strip;
     strip.row = -1;
 #pragma unroll 1
-    while (turn < turns) {
-        const int round = turn / ring.count, stage = turn - round * ring.count;
-        const int row = 16 * (own + ((int)blockIdx.x + turn * blocks) % args.tiling.parts * strips);
+    for (int number = (int)blockIdx.x + turn * blocks; number < items; number = (int)blockIdx.x + turn * blocks) {
+        const int row = 16 * (own + (parts > 1 ? (int)((unsigned)number % (unsigned)parts) * strips : 0));
         if (strip.row != row) nh_strip_locate(strip, args, row);
         /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
          * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as
          * the round before was fetched no later than what the warp had last (`useful` of the host). */
-        nh_barrier_wait(ring.free + 8 * stage, round & 1 ^ 1);
-        nh_barrier_wait(ring.full + 8 * stage, round & 1);
+        nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
+        nh_barrier_wait(ring.full + 8 * stage, parity);
         nh_attend_strip(args, ring, stage, strip);
         nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
-        own += NH_WARPS;
-        turn += own / strips;
-        own %= strips;
+        own += strips_on;
+        const int on = turns_on + (own >= strips);
+        own -= own >= strips ? strips : 0;
+        turn += on;
+        stage += on; /* once around at most */
+        if (stage >= ring.count) {
+            stage -= ring.count;
+            parity ^= 1;
+        }
     }
 }
 
@@ -255,21 +265,26 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
     short90_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
     const nh_ring ring = nh_ring_of(args);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
-    if (threadIdx.x == 0) {
+    nh_producer producer;
+    if (threadIdx.x == 32 * NH_WARPS) {
+        nh_prefetch_map(&maps.k);
+        nh_prefetch_map(&maps.q);
+        nh_prefetch_map(&maps.v);
         for (int i = 0; i < ring.count; i++) {
             nh_barrier_init(ring.full + 8 * i, 1);
             nh_barrier_init(ring.free + 8 * i, 32 * (ring.rows / 16 / args.tiling.parts));
         }
         nh_barrier_init_done();
-    }
-    if (warp < NH_WARPS) {
+        nh_fetch_next(args, maps, ring, producer);
+    } else if (warp < NH_WARPS) {
         nh_clear_values(args, ring);
         nh_columns_fill(args, nh_extents_of(args, 0), nullptr, ring.columns);
     }
     __syncthreads();
     if (warp < NH_WARPS) {
         nh_consume(args, ring, warp);
-    } else if (threadIdx.x % 32 == 0) {
-        nh_produce(args, maps, ring);
+    } else if (threadIdx.x == 32 * NH_WARPS) {
+        while (producer.number < args.tiling.items)
+            nh_fetch_next(args, maps, ring, producer);
     }
 }

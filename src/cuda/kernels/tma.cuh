@@ -34,6 +34,11 @@ __device__ __forceinline__ void nh_barrier_wait(unsigned barrier, unsigned parit
                  : "memory");
 }
 
+/* For a map that boxes are soon fetched by. */
+__device__ __forceinline__ void nh_prefetch_map(const nh_tensor_map *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /* A box from memory to shared memory; every byte of the box counts, those outside the tensor arrive as zeros. */
 __device__ __forceinline__ void nh_copy_box(unsigned to, const nh_tensor_map *map, unsigned barrier,
                                             const int at[5]) {
