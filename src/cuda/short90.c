@@ -2,8 +2,8 @@
  *
  * cuda.short for groups that are boxes: one block per multiprocessor, whose warps take 16 queries after the other while
  * the next groups are on their way, so that copies, products and stores of different groups overlap throughout: see
- * kernels/short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; groups equally long, no axis
- * of them longer than a box. */
+ * kernels/short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group longer
+ * than a box. */
 #include "cheapest.h"
 #include "cuda_solvers.h"
 #include "fused90_maps.h"
@@ -41,7 +41,9 @@ static int64_t stages_of(const struct nh_problem *problem, const struct nh_cuda_
 
 /* One group per item. */
 static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
-    return nh_short_shape_of(problem, 1, shape);
+    if (!nh_short_shape_of(problem, 1, shape)) return false;
+    if (shape->order == NH_SHORT_BY_RESIDUE) shape->order = NH_SHORT_BOXES;
+    return true;
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -149,7 +151,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (nh_fused90_any_far(problem)) return "a dilation above 8 in more than one dimension";
     if (!shape_of(problem, &shape))
         return "a dilation group has more than 1024 tokens, or there are more than 2^30";
-    if (shape.order != NH_SHORT_EVEN) return "a dilation does not divide its axis";
+    if (shape.order != NH_SHORT_EVEN && nh_fused90_folds(problem))
+        return "in one dimension, a dilation above 2 that does not divide it";
     if (!nh_fused90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
     if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
     if (stages_of(problem, device->backend, &shape) < 1)

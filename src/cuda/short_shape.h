@@ -14,8 +14,9 @@ enum { NH_SHORT_MOST_ROWS = 1024 };
 enum { NH_SHORT_ROWS, NH_SHORT_WARPS, NH_SHORT_PARTS, NH_SHORT_SPLIT, NH_SHORT_STAGES };
 
 /* How groups are numbered, NH_GROUPS of the kernels: key heads, residues and batch entries, if they are equally long or not; or
- * key heads and batch entries of one residue after those of another. */
-enum nh_short_order { NH_SHORT_UNEVEN, NH_SHORT_EVEN, NH_SHORT_BY_RESIDUE };
+ * key heads and batch entries of one residue after those of another, in as many rows as there are tokens or as the
+ * longest group has. */
+enum nh_short_order { NH_SHORT_UNEVEN, NH_SHORT_EVEN, NH_SHORT_BY_RESIDUE, NH_SHORT_BOXES };
 
 struct nh_short_shape {
     enum nh_short_order order;

@@ -22,10 +22,12 @@
 #pragma once
 
 /* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are
- * equally long; or with the residue slowest and items of one residue each, so that the groups of an item are. */
+ * equally long; or with the residue slowest and items of one residue each, so that the groups of an item are. Then its
+ * rows are so many as there are tokens, or, of an item of one group, as many as if it were one of the longest: a box. */
 #define NH_UNEVEN 0
 #define NH_EVEN 1
 #define NH_BY_RESIDUE 2
+#define NH_BOXES 3
 
 #define NH_POSITION int
 #include "prelude.cuh"
@@ -80,9 +82,10 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
 }
 
 /* Of an item: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane
- * and of a line of it; the first group's number, and how many there are. */
+ * and of a line of it; the first group's number, and how many there are. With NH_BOXES `at` is what rows are numbered
+ * by, and length[] what there is. */
 struct nh_extents {
-    int at[3], residue[3];
+    int at[3], length[3], residue[3];
     nh_ratio group, plane, line;
     int first, count;
 };
@@ -100,7 +103,7 @@ NH_DEVICE int nh_tokens_of(const nh_cuda_args &args, int axis, int residue) {
 }
 
 NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args, int item) {
-    nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}};
+    nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}, {0, 0, 0}};
     if (NH_GROUPS == NH_BY_RESIDUE) {
         unsigned rest = (unsigned)(item / args.tiling.chunks);
         item %= args.tiling.chunks;
@@ -110,6 +113,9 @@ NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args, int item) {
             extents.at[a] = nh_tokens_of(args, a, extents.residue[a]);
         }
     }
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        extents.length[a] = extents.at[a];
     extents.line = nh_ratio_of(extents.at[2]);
     extents.plane = NH_RANK > 1 ? nh_ratio_of(extents.at[1] * extents.at[2]) : extents.line;
     extents.group = NH_RANK > 2 ? nh_ratio_of(extents.at[0] * extents.plane.base) : extents.plane;
@@ -165,6 +171,11 @@ struct nh_token {
     bool exists;
 };
 
+/* Tokens of its group on an axis. */
+NH_DEVICE int nh_length_of(const nh_extents &extents, const nh_group *groups, const nh_token &token, int axis) {
+    return NH_GROUPS == NH_UNEVEN ? groups[token.slot].length[axis] : extents.length[axis];
+}
+
 NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups, int row) {
     nh_token token = {nh_quotient(row, extents.group), {0, 0, 0}, false};
     int rest = row - token.slot * extents.group.base;
@@ -180,14 +191,9 @@ NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups
     token.exists = token.slot < extents.count;
     if (!token.exists) token.slot = 0;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3 && NH_GROUPS == NH_UNEVEN; a++)
-        token.exists = token.exists && token.at[a] < groups[token.slot].length[a];
+    for (int a = NH_FIRST_AXIS; a < 3 && (NH_GROUPS == NH_UNEVEN || NH_GROUPS == NH_BOXES); a++)
+        token.exists = token.exists && token.at[a] < nh_length_of(extents, groups, token, a);
     return token;
-}
-
-/* Tokens of its group on an axis. */
-NH_DEVICE int nh_length_of(const nh_extents &extents, const nh_group *groups, const nh_token &token, int axis) {
-    return NH_GROUPS == NH_UNEVEN ? groups[token.slot].length[axis] : extents.at[axis];
 }
 
 /* Rows from one position on the first axis to the next: there are whole ones of them before `row`. */

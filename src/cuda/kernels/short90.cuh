@@ -4,7 +4,8 @@
  * in the ring, and says when it has no more use for their stage.
  *
  * An item is one group, and one query head; where there are few, a part of a group's queries (args.tiling.parts),
- * beside all of its keys. Groups are equally long (NH_GROUPS = NH_EVEN), and as boxes no longer than the engine's.
+ * beside all of its keys. Groups are boxes no longer than the engine's: equally long (NH_GROUPS = NH_EVEN), or of all
+ * the kinds that there are (NH_BOXES), a token shorter on some axes than the longest, with zeros in place of those.
  *
  * Rows lie as the engine leaves them: 128 bytes each, or 64 of a head dim of 32, their units of 16 bytes swizzled;
  * wider rows in planes of 64 elements.
@@ -22,10 +23,11 @@ struct nh_maps {
     nh_tensor_map q, k, v;
 };
 
-/* Which item a stage holds, and elements from the start of its outputs to the group's first token. */
+/* Which item a stage holds, on which axes (bits) the group is shorter than the longest, and elements from the start of
+ * its outputs to the group's first token. */
 struct alignas(16) nh_place {
     long long output, lse;
-    int batch, head, residue[3], part;
+    int batch, head, residue[3], kind;
 };
 static_assert(sizeof(nh_place) == 48, "the host's count of shared memory");
 
@@ -99,17 +101,33 @@ template <int WIDTH> NH_DEVICE unsigned nh_step_at(const nh_ring &ring, unsigned
 
 /* ---- items ---- */
 
+NH_DEVICE nh_extents nh_extents_of_kind(const nh_cuda_args &args, int kind) {
+    nh_extents extents = nh_extents_of(args, 0);
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        extents.length[a] -= NH_GROUPS == NH_BOXES ? kind >> a & 1 : 0;
+    return extents;
+}
+
+/* Items of one kind follow each other. */
 NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
-    const unsigned parts = (unsigned)args.tiling.parts, heads = (unsigned)args.heads;
+    const unsigned heads = (unsigned)args.heads, batch = (unsigned)args.batch;
     nh_place place;
-    unsigned rest = (unsigned)number / parts;
-    place.part = (int)((unsigned)number - rest * parts);
+    unsigned rest = (unsigned)number / (unsigned)args.tiling.parts;
     place.head = (int)(rest % heads);
     rest /= heads;
+    if (NH_GROUPS == NH_BOXES) {
+        place.batch = (int)(rest % batch);
+        rest /= batch;
+    }
+    place.kind = 0;
 #pragma unroll
-    for (int a = 2; a >= 0; a--)
+    for (int a = 2; a >= 0; a--) {
         place.residue[a] = NH_DILATED && a >= NH_FIRST_AXIS ? nh_residue_of(args, rest, a) : 0;
-    place.batch = (int)rest;
+        if (NH_GROUPS == NH_BOXES && a >= NH_FIRST_AXIS)
+            place.kind |= (nh_tokens_of(args, a, place.residue[a]) < args.tiling.tiles[a]) << a;
+    }
+    if (NH_GROUPS != NH_BOXES) place.batch = (int)rest;
     const nh_cuda_tensor &o = args.tensor[NH_O], &lse = args.tensor[NH_LSE];
     place.output = place.batch * o.batch + place.head * o.head;
     place.lse = place.batch * lse.batch + place.head * lse.head;

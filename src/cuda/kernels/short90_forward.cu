@@ -10,18 +10,22 @@
 #define NH_EXTRA 0
 #include "naive_forward.cuh"
 
-/* What a warp works on: 16 queries of a group in a stage, and their rows as operands; elements from the group's first
- * token to that of row lane % 16, in O and in LSE. */
+/* What a warp works on: 16 queries of a group in a stage, and their rows as operands; the group's kind, and which of
+ * the rows have tokens (bits); elements from the group's first token to that of row lane % 16, in O and in LSE. */
 struct nh_strip : nh_queries {
     nh_left operand[NH_STEPS];
+    int kind;
+    unsigned exist;
     int to_output, to_lse;
 };
 
-/* The same for all groups. */
-NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int row) {
-    const nh_extents extents = nh_extents_of(args, 0);
+/* The same for all groups of a kind. */
+NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int row, int kind) {
+    const nh_extents extents = nh_extents_of_kind(args, kind);
     const nh_token own = nh_token_of(extents, nullptr, row + (int)(threadIdx.x % 32) % 16);
     nh_queries_locate(strip, args, extents, nullptr, row);
+    strip.kind = kind;
+    strip.exist = __ballot_sync(~0u, own.exists) & 0xffff;
     strip.to_output = strip.to_lse = 0; /* the host makes sure that they fit */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
@@ -148,7 +152,7 @@ struct nh_made_again {
 static __device__ __noinline__ nh_made_again nh_make_again(const nh_cuda_args &args, int stage, int row) {
     const nh_ring ring = nh_ring_of(args);
     nh_strip strip;
-    nh_strip_locate(strip, args, row);
+    nh_strip_locate(strip, args, row, ring.places[stage].kind);
     nh_strip_load(ring, stage, strip);
     nh_state state;
     float output[NH_SUMS_V][4];
@@ -172,7 +176,7 @@ static __device__ __noinline__ void nh_make_exact(const nh_cuda_args &args, int 
 
 /* The strip's outputs, from their places, and LSE to memory. */
 NH_DEVICE void nh_store(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip, float2 lse) {
-    const int lane = (int)(threadIdx.x % 32), own_row = strip.row + lane % 16, units = NH_DIM_V / 8;
+    const int lane = (int)(threadIdx.x % 32), units = NH_DIM_V / 8;
     const nh_cuda_tensor &o = args.tensor[NH_O], &sums = args.tensor[NH_LSE];
     elem *output = (elem *)o.data + ring.places[stage].output;
     unsigned word[units / 2][4]; /* loads first: none waits for a store */
@@ -187,23 +191,23 @@ NH_DEVICE void nh_store(const nh_cuda_args &args, const nh_ring &ring, int stage
     for (int i = 0; i < units / 2; i++) {
         const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
         const int offset = __shfl_sync(~0u, strip.to_output, row);
-        if (strip.row + row < args.tiling.tokens) nh_store_words(output + offset + 8 * unit, word[i]);
+        if (strip.exist >> row & 1) nh_store_words(output + offset + 8 * unit, word[i]);
     }
     if (!sums.data) return;
     const float own_lse = nh_lse_of_lane(lse);
-    if (own_row < args.tiling.tokens && lane < 16)
+    if (strip.exist >> lane & 1) /* 16 rows */
         ((float *)sums.data)[ring.places[stage].lse + strip.to_lse] = own_lse;
 }
 
-/* Rows without a token, the last ones, may come out as anything. */
+/* Rows without a token may come out as anything. */
 NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, int stage, nh_strip &strip) {
-    const int row = strip.row + (int)(threadIdx.x % 32) / 4;
+    const unsigned exist = strip.exist >> (int)(threadIdx.x % 32) / 4;
+    const bool upper = exist & 1, lower = exist >> 8 & 1;
     nh_state state = {{0.f, 0.f}, {}};
     float output[NH_SUMS_V][4];
     nh_strip_load(ring, stage, strip);
     nh_weigh_values(args, ring, stage, strip, state, output);
-    const bool held = (nh_held(state, output, 0) || row >= args.tiling.tokens) &&
-                      (nh_held(state, output, 1) || row + 8 >= args.tiling.tokens);
+    const bool held = (nh_held(state, output, 0) || !upper) && (nh_held(state, output, 1) || !lower);
     const bool all_held = __all_sync(~0u, held);
     nh_made_again made = {};
     if (all_held) {
@@ -214,7 +218,7 @@ NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, in
     nh_store(args, ring, stage, strip, made.lse);
     if (all_held) return;
     __syncwarp();
-    nh_for_spoilt_rows(made.spoilt[0] && row < args.tiling.tokens, made.spoilt[1] && row + 8 < args.tiling.tokens,
+    nh_for_spoilt_rows(made.spoilt[0] && upper, made.spoilt[1] && lower,
                        [&](int spoilt) { nh_make_exact(args, stage, strip.row + spoilt); });
 }
 
@@ -228,12 +232,14 @@ NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int war
 #pragma unroll 1
     for (int number = (int)blockIdx.x + turn * blocks; number < items; number = (int)blockIdx.x + turn * blocks) {
         const int row = 16 * (own + (parts > 1 ? (int)((unsigned)number % (unsigned)parts) * strips : 0));
-        if (strip.row != row) nh_strip_locate(strip, args, row);
+        if (NH_GROUPS == NH_EVEN && strip.row != row) nh_strip_locate(strip, args, row, 0);
         /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
          * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as
          * the round before was fetched no later than what the warp had last (`useful` of the host). */
         nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, parity);
+        if (NH_GROUPS == NH_BOXES && (strip.row != row || strip.kind != ring.places[stage].kind))
+            nh_strip_locate(strip, args, row, ring.places[stage].kind);
         nh_attend_strip(args, ring, stage, strip);
         nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
         own += strips_on;
