@@ -56,13 +56,19 @@ static int64_t registers_of(const int32_t *value) {
     return NH_CUDA_REGISTERS / (128 * nh_ceil_div(value[WARPS] + 1, 4)) / 8 * 8;
 }
 
-/* Parts are equal, in units of 16 queries. From one item of a warp to its next there are no more than the ring holds:
+/* Of 16 queries each, in an item: the last part of a group may have fewer. */
+static int64_t strips_of(const struct nh_short_shape *shape, const int32_t *value) {
+    return nh_ceil_div(shape->rows / 16, value[PARTS]);
+}
+
+/* No part is empty. From one item of a warp to its next, if a block has several, there are no more than the ring holds:
  * its barriers tell no more rounds apart. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
-    int64_t strips = shape->rows / 16 / value[PARTS];
-    return strips * value[PARTS] * 16 == shape->rows && strips > 0 &&
-           nh_ceil_div(value[WARPS], strips) <= stages_of(problem, cuda, shape) &&
+    int64_t strips = strips_of(shape, value);
+    return strips * (value[PARTS] - 1) * 16 < shape->rows &&
+           (nh_short_forward_items(problem, shape, value[PARTS]) <= cuda->multiprocessors ||
+            nh_ceil_div(value[WARPS], strips) <= stages_of(problem, cuda, shape)) &&
            registers_of(value) >= wanted_registers(problem);
 }
 
@@ -95,7 +101,7 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     double items = (double)nh_short_forward_items(problem, shape, value[PARTS]);
     double bytes = item_bytes(problem, shape);
     double waves = items / cuda->multiprocessors, turns = ceil(waves);
-    double strips = (double)(shape->rows / 16 / value[PARTS]);
+    double strips = (double)strips_of(shape, value);
     double strip = strip_instructions(problem, shape);
     double rounds = waiting * strip * ceil(turns * strips / value[WARPS]);
     double issue = fmax(1, waves) * strips * strip / 4 / filled;

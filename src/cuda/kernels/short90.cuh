@@ -101,6 +101,11 @@ template <int WIDTH> NH_DEVICE unsigned nh_step_at(const nh_ring &ring, unsigned
 
 /* ---- items ---- */
 
+/* Of 16 rows each, in an item; the last part of a group may have fewer. */
+NH_DEVICE int nh_strips_of(const nh_cuda_args &args, const nh_ring &ring) {
+    return (ring.rows / 16 + args.tiling.parts - 1) / args.tiling.parts;
+}
+
 NH_DEVICE nh_extents nh_extents_of_kind(const nh_cuda_args &args, int kind) {
     nh_extents extents = nh_extents_of(args, 0);
 #pragma unroll

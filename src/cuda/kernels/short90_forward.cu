@@ -224,7 +224,7 @@ NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, in
 
 /* By a warp: of the strips of all items of the block, numbered through, those that are its own. */
 NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int warp) {
-    const int parts = args.tiling.parts, strips = ring.rows / 16 / parts, items = args.tiling.items;
+    const int parts = args.tiling.parts, strips = nh_strips_of(args, ring), items = args.tiling.items;
     const int turns_on = NH_WARPS / strips, strips_on = NH_WARPS % strips, blocks = (int)gridDim.x;
     int turn = warp / strips, own = warp % strips, stage = turn, parity = 0;
     nh_strip strip;
@@ -240,7 +240,7 @@ NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int war
         nh_barrier_wait(ring.full + 8 * stage, parity);
         if (NH_GROUPS == NH_BOXES && (strip.row != row || strip.kind != ring.places[stage].kind))
             nh_strip_locate(strip, args, row, ring.places[stage].kind);
-        nh_attend_strip(args, ring, stage, strip);
+        if (row < ring.rows) nh_attend_strip(args, ring, stage, strip);
         nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
         own += strips_on;
         const int on = turns_on + (own >= strips);
@@ -278,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
         nh_prefetch_map(&maps.v);
         for (int i = 0; i < ring.count; i++) {
             nh_barrier_init(ring.full + 8 * i, 1);
-            nh_barrier_init(ring.free + 8 * i, 32 * (ring.rows / 16 / args.tiling.parts));
+            nh_barrier_init(ring.free + 8 * i, 32 * nh_strips_of(args, ring));
         }
         nh_barrier_init_done();
         nh_fetch_next(args, maps, ring, producer);
