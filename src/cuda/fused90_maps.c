@@ -4,7 +4,14 @@
 
 #include <string.h>
 
-enum { LEAST_DIM = 32, MOST_ELEMENT_STRIDE = 8, MOST_BOX = 256, STATS = 4, UNIT_BYTES = 16 };
+enum {
+    LEAST_DIM = 32,
+    MOST_ELEMENT_STRIDE = 8,
+    MOST_BOX = 256,
+    STATS = 4,
+    UNIT_BYTES = 16,
+    NARROW_BYTES = 128
+};
 
 static int64_t element_bytes(const struct nh_problem *problem) {
     return (int64_t)nh_dtype_bytes(problem->dtype);
@@ -43,8 +50,10 @@ enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t te
     return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_NONE;
 }
 
+/* Steps of two elements serve cuda.small, too, whose rows are narrow, but leave no room for boxes of more than 128 tokens. */
 bool nh_fused90_folds(const struct nh_problem *problem) {
-    return problem->rank == 1 && problem->axis[2].dilation > 2;
+    bool wide = nh_max(problem->dim, problem->dim_v) * element_bytes(problem) > NARROW_BYTES;
+    return problem->rank == 1 && problem->axis[2].dilation > (wide ? 1 : 2);
 }
 
 bool nh_fused90_is_far(const struct nh_problem *problem, int axis) {

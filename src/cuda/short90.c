@@ -20,30 +20,58 @@ static const char *const knobs[] = {"warps", "parts", NULL};
 
 /* ---- what a config needs ---- */
 
-static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    int64_t key = nh_fused90_row_bytes(problem->dim), value = nh_fused90_row_bytes(problem->dim_v);
-    return shape->rows * (key + value + nh_max(key, value));
-}
-
-/* struct nh_ring of the kernel: barriers and places of stages, columns, and what aligns the first stage. */
-static int64_t shared_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                            int64_t stages) {
-    enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024 };
-    return stages * (stage_bytes(problem, shape) + BARRIERS + PLACE) + WORD * shape->rows +
-           ALIGNMENT;
-}
-
-static int64_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const struct nh_short_shape *shape) {
-    int64_t none = shared_bytes(problem, shape, 0), one = shared_bytes(problem, shape, 1);
-    return nh_min((cuda->shared_bytes_per_block - none) / (one - none), MOST_STAGES);
-}
-
 /* One group per item. */
 static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
     if (!nh_short_shape_of(problem, 1, shape)) return false;
     if (shape->order == NH_SHORT_BY_RESIDUE) shape->order = NH_SHORT_BOXES;
     return true;
+}
+
+/* A part's queries as a box: lines along the first axis. The last part of a group may have fewer. */
+static void part_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                    const int32_t *value, int32_t box[NH_AXES]) {
+    const int first = NH_AXES - problem->rank;
+    memcpy(box, shape->extent, NH_AXES * sizeof *box);
+    box[first] = (int32_t)nh_ceil_div(box[first], value[PARTS]);
+}
+
+static bool part_is_empty(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                          const int32_t *value) {
+    const int first = NH_AXES - problem->rank;
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
+    return (value[PARTS] - 1) * box[first] >= shape->extent[first];
+}
+
+/* 16 queries each. */
+static int64_t strips_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                         const int32_t *value) {
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
+    return nh_ceil_div(box[0] * box[1] * box[2], 16);
+}
+
+static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                           const int32_t *value) {
+    int64_t key_row = nh_fused90_row_bytes(problem->dim),
+            value_row = nh_fused90_row_bytes(problem->dim_v);
+    return shape->rows * (key_row + value_row) +
+           16 * strips_of(problem, shape, value) * nh_max(key_row, value_row);
+}
+
+/* struct nh_ring of the kernel: barriers and places of stages, columns, and what aligns the first stage. */
+static int64_t shared_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                            const int32_t *value, int64_t stages) {
+    enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024 };
+    return stages * (stage_bytes(problem, shape, value) + BARRIERS + PLACE) + WORD * shape->rows +
+           ALIGNMENT;
+}
+
+static int64_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_short_shape *shape, const int32_t *value) {
+    int64_t none = shared_bytes(problem, shape, value, 0),
+            one = shared_bytes(problem, shape, value, 1);
+    return nh_min((cuda->shared_bytes_per_block - none) / (one - none), MOST_STAGES);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -56,19 +84,14 @@ static int64_t registers_of(const int32_t *value) {
     return NH_CUDA_REGISTERS / (128 * nh_ceil_div(value[WARPS] + 1, 4)) / 8 * 8;
 }
 
-/* Of 16 queries each, in an item: the last part of a group may have fewer. */
-static int64_t strips_of(const struct nh_short_shape *shape, const int32_t *value) {
-    return nh_ceil_div(shape->rows / 16, value[PARTS]);
-}
-
-/* No part is empty. From one item of a warp to its next, if a block has several, there are no more than the ring holds:
- * its barriers tell no more rounds apart. */
+/* From one item of a warp to its next, if a block has several, there are no more than the ring holds: its barriers tell
+ * no more rounds apart. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
-    int64_t strips = strips_of(shape, value);
-    return strips * (value[PARTS] - 1) * 16 < shape->rows &&
-           (nh_short_forward_items(problem, shape, value[PARTS]) <= cuda->multiprocessors ||
-            nh_ceil_div(value[WARPS], strips) <= stages_of(problem, cuda, shape)) &&
+    int64_t stages = stages_of(problem, cuda, shape, value);
+    bool one_each = nh_short_forward_items(problem, shape, value[PARTS]) <= cuda->multiprocessors;
+    return !part_is_empty(problem, shape, value) && stages > 0 &&
+           (one_each || nh_ceil_div(value[WARPS], strips_of(problem, shape, value)) <= stages) &&
            registers_of(value) >= wanted_registers(problem);
 }
 
@@ -83,9 +106,14 @@ static double strip_instructions(const struct nh_problem *problem,
     return strip + shape->columns / 16 * of_piece;
 }
 
-static double item_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    int64_t row = 2 * nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v);
-    return (double)(shape->group_tokens * row);
+static double item_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                         const int32_t *value) {
+    int64_t key_row = nh_fused90_row_bytes(problem->dim),
+            value_row = nh_fused90_row_bytes(problem->dim_v);
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
+    return (double)(shape->group_tokens * (key_row + value_row) +
+                    box[0] * box[1] * box[2] * key_row);
 }
 
 /* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, or all of them fill the issue slots; the
@@ -99,9 +127,9 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     const double parting = 0.03;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
     double items = (double)nh_short_forward_items(problem, shape, value[PARTS]);
-    double bytes = item_bytes(problem, shape);
+    double bytes = item_bytes(problem, shape, value);
     double waves = items / cuda->multiprocessors, turns = ceil(waves);
-    double strips = (double)strips_of(shape, value);
+    double strips = (double)strips_of(problem, shape, value);
     double strip = strip_instructions(problem, shape);
     double rounds = waiting * strip * ceil(turns * strips / value[WARPS]);
     double issue = fmax(1, waves) * strips * strip / 4 / filled;
@@ -110,7 +138,7 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     double busy = nh_cuda_clocks_ns(cuda, latency + bytes / first_bytes_per_clock + work);
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
     double share =
-        stages_of(problem, cuda, shape) == 1 ? apart_always : apart + apart_at_first / turns;
+        stages_of(problem, cuda, shape, value) == 1 ? apart_always : apart + apart_at_first / turns;
     return (launch_ns + fmax(busy, memory) + share * fmin(busy, memory)) *
            (1 + parting * log2(value[PARTS]));
 }
@@ -129,6 +157,10 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 enum { WARP_CHOICES = 2, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
 static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
 
+static struct nh_config combination(int number) {
+    return (struct nh_config){{warps[number % WARP_CHOICES], parts[number / WARP_CHOICES]}};
+}
+
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_cheapest cheapest;
@@ -136,13 +168,20 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     if (!shape_of(problem, &shape)) return 0;
     nh_cheapest_start(&cheapest, below_ns, config, capacity);
     for (int i = 0; i < MOST_COMBINATIONS; i++) {
-        const struct nh_config one = {{warps[i % WARP_CHOICES], parts[i / WARP_CHOICES]}};
+        const struct nh_config one = combination(i);
         nh_cheapest_add(&cheapest, &one, predict(problem, device->backend, &shape, one.value));
     }
     return cheapest.count;
 }
 
 /* ---- refusal ---- */
+
+static bool any_useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       const struct nh_short_shape *shape) {
+    for (int i = 0; i < MOST_COMBINATIONS; i++)
+        if (useful(problem, cuda, shape, combination(i).value)) return true;
+    return false;
+}
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     const uint32_t fetched = 1u << NHOOD_Q | 1u << NHOOD_K | 1u << NHOOD_V, stored = 1u << NHOOD_O;
@@ -161,7 +200,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "in one dimension, a dilation above 2 that does not divide it";
     if (!nh_fused90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
     if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
-    if (stages_of(problem, device->backend, &shape) < 1)
+    if (!any_useful(problem, device->backend, &shape))
         return "a dilation group exceeds shared memory";
     return NULL;
 }
@@ -183,10 +222,13 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
 /* struct nh_maps of the kernel. Where dilation groups have an axis of the maps, those of equally long groups are the
  * second half. */
 static void add_maps(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     struct nh_cuda_step *step) {
+                     const int32_t *value, struct nh_cuda_step *step) {
     enum { MAPS = 3 };
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
     for (int32_t tensor = NHOOD_Q; tensor <= NHOOD_V; tensor++)
-        step->map[step->maps++] = nh_fused90_map(problem, tensor, shape->extent, 1);
+        step->map[step->maps++] =
+            nh_fused90_map(problem, tensor, tensor == NHOOD_Q ? box : shape->extent, 1);
     nh_fused90_add_twins(step, problem);
     if (step->maps > MAPS) memcpy(step->map, step->map + MAPS, MAPS * sizeof *step->map);
     step->maps = MAPS;
@@ -205,10 +247,10 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nhood_status status = nh_short_forward_tiling(problem, &shape, value[PARTS], &step.args.tiling);
     if (status) return status;
     step.threads = 32 * (value[WARPS] + 1);
-    step.args.tiling.stages = (int)stages_of(problem, cuda, &shape);
-    step.shared_bytes = shared_bytes(problem, &shape, step.args.tiling.stages);
+    step.args.tiling.stages = (int)stages_of(problem, cuda, &shape, value);
+    step.shared_bytes = shared_bytes(problem, &shape, value, step.args.tiling.stages);
     step.grid[0] = nh_min(step.args.tiling.items, cuda->multiprocessors);
-    add_maps(problem, &shape, &step);
+    add_maps(problem, &shape, value, &step);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

@@ -82,10 +82,9 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
 }
 
 /* Of an item: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane
- * and of a line of it; the first group's number, and how many there are. With NH_BOXES `at` is what rows are numbered
- * by, and length[] what there is. */
+ * and of a line of it; the first group's number, and how many there are. */
 struct nh_extents {
-    int at[3], length[3], residue[3];
+    int at[3], residue[3];
     nh_ratio group, plane, line;
     int first, count;
 };
@@ -103,7 +102,7 @@ NH_DEVICE int nh_tokens_of(const nh_cuda_args &args, int axis, int residue) {
 }
 
 NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args, int item) {
-    nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}, {0, 0, 0}};
+    nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}};
     if (NH_GROUPS == NH_BY_RESIDUE) {
         unsigned rest = (unsigned)(item / args.tiling.chunks);
         item %= args.tiling.chunks;
@@ -113,9 +112,6 @@ NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args, int item) {
             extents.at[a] = nh_tokens_of(args, a, extents.residue[a]);
         }
     }
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        extents.length[a] = extents.at[a];
     extents.line = nh_ratio_of(extents.at[2]);
     extents.plane = NH_RANK > 1 ? nh_ratio_of(extents.at[1] * extents.at[2]) : extents.line;
     extents.group = NH_RANK > 2 ? nh_ratio_of(extents.at[0] * extents.plane.base) : extents.plane;
@@ -173,7 +169,8 @@ struct nh_token {
 
 /* Tokens of its group on an axis. */
 NH_DEVICE int nh_length_of(const nh_extents &extents, const nh_group *groups, const nh_token &token, int axis) {
-    return NH_GROUPS == NH_UNEVEN ? groups[token.slot].length[axis] : extents.length[axis];
+    if (NH_GROUPS == NH_BOXES) return groups->length[axis];
+    return NH_GROUPS == NH_UNEVEN ? groups[token.slot].length[axis] : extents.at[axis];
 }
 
 NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups, int row) {

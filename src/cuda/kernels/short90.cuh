@@ -3,8 +3,8 @@
  * on what has landed. No warp waits for another: it takes the next 16 queries of the block's items, wherever these are
  * in the ring, and says when it has no more use for their stage.
  *
- * An item is one group, and one query head; where there are few, a part of a group's queries (args.tiling.parts),
- * beside all of its keys. Groups are boxes no longer than the engine's: equally long (NH_GROUPS = NH_EVEN), or of all
+ * An item is one group, and one query head; where there are few, a part of a group's queries, some of its lines along
+ * the first axis (args.tiling.parts), beside all of its keys. Groups are boxes no longer than the engine's: equally long (NH_GROUPS = NH_EVEN), or of all
  * the kinds that there are (NH_BOXES), a token shorter on some axes than the longest, with zeros in place of those.
  *
  * Rows lie as the engine leaves them: 128 bytes each, or 64 of a head dim of 32, their units of 16 bytes swizzled;
@@ -27,7 +27,7 @@ struct nh_maps {
  * its outputs to the group's first token. */
 struct alignas(16) nh_place {
     long long output, lse;
-    int batch, head, residue[3], kind;
+    int batch, head, residue[3], kind, part;
 };
 static_assert(sizeof(nh_place) == 48, "the host's count of shared memory");
 
@@ -40,33 +40,41 @@ NH_DEVICE constexpr int nh_line_bytes(int width) {
     return width == 32 ? 64 : 128;
 }
 
-/* Addresses in shared memory; rows of a group are filled up to a multiple of 16. */
+/* Addresses in shared memory; rows of a group, and those of the queries of a part, are filled up to a multiple of 16. */
 struct nh_ring {
-    int rows, count; /* of stages */
+    int rows, own_rows, count; /* of stages */
     unsigned full, free; /* barriers */
     nh_place *places;
     unsigned *columns; /* which rows are which keys, the same in all stages */
     unsigned stages;
 };
 
-NH_DEVICE unsigned nh_plane_bytes(const nh_ring &ring, int width) {
-    return ring.rows * nh_line_bytes(width);
+NH_DEVICE unsigned nh_plane_bytes(int rows, int width) {
+    return rows * nh_line_bytes(width);
 }
-NH_DEVICE unsigned nh_tensor_bytes(const nh_ring &ring, int width) {
-    return nh_planes(width) * nh_plane_bytes(ring, width);
+NH_DEVICE unsigned nh_tensor_bytes(int rows, int width) {
+    return nh_planes(width) * nh_plane_bytes(rows, width);
+}
+
+/* Lines of a part, and its queries. */
+NH_DEVICE int nh_part_lines(const nh_cuda_args &args) {
+    return (args.tiling.tiles[NH_FIRST_AXIS] + args.tiling.parts - 1) / args.tiling.parts;
+}
+NH_DEVICE int nh_part_queries(const nh_cuda_args &args) {
+    return nh_part_lines(args) * (args.tiling.tokens / args.tiling.tiles[NH_FIRST_AXIS]);
 }
 
 /* Of a stage. Outputs take the places of queries. */
 NH_DEVICE unsigned nh_keys_at(const nh_ring &ring, int stage) {
-    const unsigned stage_bytes =
-        nh_tensor_bytes(ring, NH_DIM) + nh_tensor_bytes(ring, NH_DIM_V) + nh_tensor_bytes(ring, NH_WIDEST);
+    const unsigned stage_bytes = nh_tensor_bytes(ring.rows, NH_DIM) + nh_tensor_bytes(ring.rows, NH_DIM_V) +
+                                 nh_tensor_bytes(ring.own_rows, NH_WIDEST);
     return ring.stages + stage * stage_bytes;
 }
 NH_DEVICE unsigned nh_values_at(const nh_ring &ring, int stage) {
-    return nh_keys_at(ring, stage) + nh_tensor_bytes(ring, NH_DIM);
+    return nh_keys_at(ring, stage) + nh_tensor_bytes(ring.rows, NH_DIM);
 }
 NH_DEVICE unsigned nh_queries_at(const nh_ring &ring, int stage) {
-    return nh_values_at(ring, stage) + nh_tensor_bytes(ring, NH_DIM_V);
+    return nh_values_at(ring, stage) + nh_tensor_bytes(ring.rows, NH_DIM_V);
 }
 
 NH_DEVICE char *nh_shared_pointer(unsigned address) {
@@ -79,6 +87,7 @@ NH_DEVICE nh_ring nh_ring_of(const nh_cuda_args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_ring ring;
     ring.rows = args.tiling.rows;
+    ring.own_rows = (nh_part_queries(args) + 15) / 16 * 16;
     ring.count = args.tiling.stages;
     ring.full = nh_shared_address(nh_shared_memory);
     ring.free = ring.full + 8 * ring.count;
@@ -89,29 +98,24 @@ NH_DEVICE nh_ring nh_ring_of(const nh_cuda_args &args) {
 }
 
 /* A unit of 16 bytes of a row's first plane, and the pair of units that a product's step has, from where the step with
- * the same half of the first pair is: steps of a plane are flips of bits 5 and 6. */
+ * the same half of the first pair is: steps of a plane are flips of bits 5 and 6. rows: of a plane. */
 template <int WIDTH> NH_DEVICE unsigned nh_unit_at(unsigned rows, int row, int unit) {
     const int swizzle = nh_line_bytes(WIDTH) == 128 ? row & 7 : row >> 1 & 3;
     return rows + row * nh_line_bytes(WIDTH) + ((unit ^ swizzle) << 4);
 }
-template <int WIDTH> NH_DEVICE unsigned nh_step_at(const nh_ring &ring, unsigned first, int step) {
+template <int WIDTH> NH_DEVICE unsigned nh_step_at(int rows, unsigned first, int step) {
     const int steps = nh_line_bytes(WIDTH) / 32;
-    return (first + step / steps * nh_plane_bytes(ring, WIDTH)) ^ (step % steps * 32);
+    return (first + step / steps * nh_plane_bytes(rows, WIDTH)) ^ (step % steps * 32);
 }
 
 /* ---- items ---- */
 
-/* Of 16 rows each, in an item; the last part of a group may have fewer. */
-NH_DEVICE int nh_strips_of(const nh_cuda_args &args, const nh_ring &ring) {
-    return (ring.rows / 16 + args.tiling.parts - 1) / args.tiling.parts;
-}
-
-NH_DEVICE nh_extents nh_extents_of_kind(const nh_cuda_args &args, int kind) {
-    nh_extents extents = nh_extents_of(args, 0);
+NH_DEVICE nh_group nh_group_of_kind(const nh_cuda_args &args, int kind) {
+    nh_group group = {};
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        extents.length[a] -= NH_GROUPS == NH_BOXES ? kind >> a & 1 : 0;
-    return extents;
+        group.length[a] = args.tiling.tiles[a] - (kind >> a & 1);
+    return group;
 }
 
 /* Items of one kind follow each other. */
@@ -119,6 +123,7 @@ NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
     const unsigned heads = (unsigned)args.heads, batch = (unsigned)args.batch;
     nh_place place;
     unsigned rest = (unsigned)number / (unsigned)args.tiling.parts;
+    place.part = number - (int)rest * args.tiling.parts;
     place.head = (int)(rest % heads);
     rest /= heads;
     if (NH_GROUPS == NH_BOXES) {
@@ -145,13 +150,13 @@ NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
 }
 
 template <int LAYOUT, int WIDTH>
-NH_DEVICE void nh_fetch_rows(const nh_ring &ring, unsigned to, const nh_tensor_map *map, unsigned barrier, int head,
-                             int heads, const int token[3], int batch) {
+NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, unsigned barrier, int head, int heads,
+                             const int token[3], int batch) {
     int at[5];
 #pragma unroll
     for (int plane = 0; plane < nh_planes(WIDTH); plane++) {
         ::place<LAYOUT>(at, 64 * plane, head, heads, WIDTH, token, batch);
-        nh_copy_box(to + plane * nh_plane_bytes(ring, WIDTH), map, barrier, at);
+        nh_copy_box(to + plane * nh_plane_bytes(rows, WIDTH), map, barrier, at);
     }
 }
 
@@ -162,14 +167,18 @@ NH_DEVICE void nh_fetch_item(const nh_cuda_args &args, const nh_maps &maps, cons
     const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.head / args.tiling.heads;
     const int token[3] = {NH_FOLDED ? 0 : place.residue[0], place.residue[NH_FOLDED ? 2 : 1],
                           NH_FOLDED ? 0 : place.residue[2]};
-    const int row_bytes = 2 * nh_planes(NH_DIM) * nh_line_bytes(NH_DIM) + nh_planes(NH_DIM_V) * nh_line_bytes(NH_DIM_V);
-    nh_barrier_expect(barrier, args.tiling.tokens * row_bytes);
-    nh_fetch_rows<NH_K_MAP, NH_DIM>(ring, nh_keys_at(ring, stage), &maps.k, barrier, key_head, key_heads, token,
+    const int line = place.part * nh_part_lines(args), first_axis = NH_FIRST_AXIS;
+    int own[3] = {token[0], token[1], token[2]};
+    own[first_axis] += line * (NH_DILATED && !NH_FOLDED ? (int)args.axis[first_axis].dilation : 1);
+    nh_barrier_expect(barrier, nh_tensor_bytes(args.tiling.tokens, NH_DIM) +
+                                   nh_tensor_bytes(args.tiling.tokens, NH_DIM_V) +
+                                   nh_tensor_bytes(nh_part_queries(args), NH_DIM));
+    nh_fetch_rows<NH_K_MAP, NH_DIM>(ring.rows, nh_keys_at(ring, stage), &maps.k, barrier, key_head, key_heads, token,
                                     place.batch);
-    nh_fetch_rows<NH_Q_MAP, NH_DIM>(ring, nh_queries_at(ring, stage), &maps.q, barrier, place.head, heads, token,
+    nh_fetch_rows<NH_Q_MAP, NH_DIM>(ring.own_rows, nh_queries_at(ring, stage), &maps.q, barrier, place.head, heads, own,
                                     place.batch);
-    nh_fetch_rows<NH_V_MAP, NH_DIM_V>(ring, nh_values_at(ring, stage), &maps.v, barrier, key_head, key_heads, token,
-                                      place.batch);
+    nh_fetch_rows<NH_V_MAP, NH_DIM_V>(ring.rows, nh_values_at(ring, stage), &maps.v, barrier, key_head, key_heads,
+                                      token, place.batch);
 }
 
 /* The thread that fetches: its next item, and the stage for that. */

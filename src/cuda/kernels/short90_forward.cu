@@ -10,22 +10,27 @@
 #define NH_EXTRA 0
 #include "naive_forward.cuh"
 
-/* What a warp works on: 16 queries of a group in a stage, and their rows as operands; the group's kind, and which of
- * the rows have tokens (bits); elements from the group's first token to that of row lane % 16, in O and in LSE. */
+/* What a warp works on: 16 queries of a group in a stage, from a row of its part on, and their rows as operands; which
+ * of the rows have tokens (bits); elements from the group's first token to that of row lane % 16, in O and in LSE. */
 struct nh_strip : nh_queries {
     nh_left operand[NH_STEPS];
-    int kind;
+    int row, part, kind;
     unsigned exist;
     int to_output, to_lse;
 };
 
 /* The same for all groups of a kind. */
-NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int row, int kind) {
-    const nh_extents extents = nh_extents_of_kind(args, kind);
-    const nh_token own = nh_token_of(extents, nullptr, row + (int)(threadIdx.x % 32) % 16);
-    nh_queries_locate(strip, args, extents, nullptr, row);
+NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int row, int part, int kind) {
+    const nh_extents extents = nh_extents_of(args, 0);
+    const nh_group group = nh_group_of_kind(args, kind);
+    const int queries = nh_part_queries(args), own_row = row + (int)(threadIdx.x % 16);
+    const int group_row = part * queries + (own_row < queries ? own_row : queries - 1);
+    const nh_token own = nh_token_of(extents, &group, group_row);
+    nh_queries_locate(strip, args, extents, &group, group_row);
+    strip.row = row;
+    strip.part = part;
     strip.kind = kind;
-    strip.exist = __ballot_sync(~0u, own.exists) & 0xffff;
+    strip.exist = __ballot_sync(~0u, own.exists && own_row < queries) & 0xffff;
     strip.to_output = strip.to_lse = 0; /* the host makes sure that they fit */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
@@ -40,7 +45,7 @@ NH_DEVICE void nh_strip_load(const nh_ring &ring, int stage, nh_strip &strip) {
     const unsigned first = nh_unit_at<NH_DIM>(nh_queries_at(ring, stage), strip.row + lane % 16, lane / 16);
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++)
-        nh_load_matrices_at(strip.operand[s].x, nh_step_at<NH_DIM>(ring, first, s));
+        nh_load_matrices_at(strip.operand[s].x, nh_step_at<NH_DIM>(ring.own_rows, first, s));
 }
 
 /* Where a lane finds its elements of a group's first rows. */
@@ -53,7 +58,7 @@ NH_DEVICE void nh_multiply_keys(const nh_ring &ring, const nh_strip &strip, unsi
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++) {
         nh_right keys;
-        nh_load_matrices_at(keys.x, nh_step_at<NH_DIM>(ring, first, s));
+        nh_load_matrices_at(keys.x, nh_step_at<NH_DIM>(ring.rows, first, s));
         nh_multiply(products, &strip.operand[s], &keys);
     }
 }
@@ -64,7 +69,7 @@ NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsign
 #pragma unroll
     for (int s = 0; s < NH_STEPS_V; s++) {
         nh_right values;
-        nh_load_matrices_transposed_at(values.x, nh_step_at<NH_DIM_V>(ring, first, s));
+        nh_load_matrices_transposed_at(values.x, nh_step_at<NH_DIM_V>(ring.rows, first, s));
         nh_multiply(output + 2 * s, &weights, &values);
     }
 }
@@ -136,7 +141,7 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_strip &strip
             const float *two = output[2 * s + i / 2] + 2 * (i % 2);
             word[i] = nh_pack(two[0] * inverse[i % 2], two[1] * inverse[i % 2]);
         }
-        nh_store_matrices_at(nh_step_at<NH_DIM_V>(ring, first, s), word);
+        nh_store_matrices_at(nh_step_at<NH_DIM_V>(ring.own_rows, first, s), word);
     }
     return nh_lse_of(state);
 }
@@ -152,7 +157,7 @@ struct nh_made_again {
 static __device__ __noinline__ nh_made_again nh_make_again(const nh_cuda_args &args, int stage, int row) {
     const nh_ring ring = nh_ring_of(args);
     nh_strip strip;
-    nh_strip_locate(strip, args, row, ring.places[stage].kind);
+    nh_strip_locate(strip, args, row, ring.places[stage].part, ring.places[stage].kind);
     nh_strip_load(ring, stage, strip);
     nh_state state;
     float output[NH_SUMS_V][4];
@@ -164,7 +169,8 @@ static __device__ __noinline__ nh_made_again nh_make_again(const nh_cuda_args &a
 /* A row as cuda.naive makes it, from what it sees and nothing else. By the whole warp. */
 static __device__ __noinline__ void nh_make_exact(const nh_cuda_args &args, int stage, int row) {
     const nh_place place = nh_ring_of(args).places[stage];
-    const nh_token token = nh_token_of(nh_extents_of(args, 0), nullptr, row);
+    const nh_group group = nh_group_of_kind(args, place.kind);
+    const nh_token token = nh_token_of(nh_extents_of(args, 0), &group, place.part * nh_part_queries(args) + row);
     nh_query query;
     query.batch = place.batch;
     query.head = place.head;
@@ -184,7 +190,7 @@ NH_DEVICE void nh_store(const nh_cuda_args &args, const nh_ring &ring, int stage
 #pragma unroll
     for (int i = 0; i < units / 2; i++) {
         const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
-        const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring, NH_DIM_V);
+        const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring.own_rows, NH_DIM_V);
         nh_load_words_at(word[i], nh_unit_at<NH_DIM_V>(plane, strip.row + row, unit % 8));
     }
 #pragma unroll
@@ -224,23 +230,24 @@ NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, in
 
 /* By a warp: of the strips of all items of the block, numbered through, those that are its own. */
 NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int warp) {
-    const int parts = args.tiling.parts, strips = nh_strips_of(args, ring), items = args.tiling.items;
+    const int parts = args.tiling.parts, strips = ring.own_rows / 16, items = args.tiling.items;
     const int turns_on = NH_WARPS / strips, strips_on = NH_WARPS % strips, blocks = (int)gridDim.x;
     int turn = warp / strips, own = warp % strips, stage = turn, parity = 0;
     nh_strip strip;
     strip.row = -1;
 #pragma unroll 1
     for (int number = (int)blockIdx.x + turn * blocks; number < items; number = (int)blockIdx.x + turn * blocks) {
-        const int row = 16 * (own + (parts > 1 ? (int)((unsigned)number % (unsigned)parts) * strips : 0));
-        if (NH_GROUPS == NH_EVEN && strip.row != row) nh_strip_locate(strip, args, row, 0);
+        const int part = parts > 1 ? (int)((unsigned)number % (unsigned)parts) : 0;
+        const bool moved = strip.row != 16 * own || strip.part != part;
+        if (NH_GROUPS == NH_EVEN && moved) nh_strip_locate(strip, args, 16 * own, part, 0);
         /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
          * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as
          * the round before was fetched no later than what the warp had last (`useful` of the host). */
         nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, parity);
-        if (NH_GROUPS == NH_BOXES && (strip.row != row || strip.kind != ring.places[stage].kind))
-            nh_strip_locate(strip, args, row, ring.places[stage].kind);
-        if (row < ring.rows) nh_attend_strip(args, ring, stage, strip);
+        if (NH_GROUPS == NH_BOXES && (moved || strip.kind != ring.places[stage].kind))
+            nh_strip_locate(strip, args, 16 * own, part, ring.places[stage].kind);
+        if (strip.exist) nh_attend_strip(args, ring, stage, strip);
         nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
         own += strips_on;
         const int on = turns_on + (own >= strips);
@@ -260,7 +267,7 @@ NH_DEVICE void nh_clear_values(const nh_cuda_args &args, const nh_ring &ring) {
 #pragma unroll 1
     for (int plane = 0; plane < ring.count * nh_planes(NH_DIM_V); plane++) {
         const unsigned first = nh_values_at(ring, plane / nh_planes(NH_DIM_V)) +
-                               plane % nh_planes(NH_DIM_V) * nh_plane_bytes(ring, NH_DIM_V);
+                               plane % nh_planes(NH_DIM_V) * nh_plane_bytes(ring.rows, NH_DIM_V);
         uint4 *rest = (uint4 *)nh_shared_pointer(first + args.tiling.tokens * line);
         for (int i = (int)threadIdx.x; i < units; i += 32 * NH_WARPS)
             rest[i] = make_uint4(0, 0, 0, 0);
@@ -278,13 +285,14 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
         nh_prefetch_map(&maps.v);
         for (int i = 0; i < ring.count; i++) {
             nh_barrier_init(ring.full + 8 * i, 1);
-            nh_barrier_init(ring.free + 8 * i, 32 * nh_strips_of(args, ring));
+            nh_barrier_init(ring.free + 8 * i, 32 * (ring.own_rows / 16));
         }
         nh_barrier_init_done();
         nh_fetch_next(args, maps, ring, producer);
     } else if (warp < NH_WARPS) {
         nh_clear_values(args, ring);
-        nh_columns_fill(args, nh_extents_of(args, 0), nullptr, ring.columns);
+        const nh_group longest = nh_group_of_kind(args, 0);
+        nh_columns_fill(args, nh_extents_of(args, 0), &longest, ring.columns);
     }
     __syncthreads();
     if (warp < NH_WARPS) {

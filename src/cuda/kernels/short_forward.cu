@@ -101,13 +101,15 @@ NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
     return work.item.member * work.args.tensor[tensor].head;
 }
 
-/* 16 queries, and their rows as operands. */
+/* 16 queries, from a row of the item on, and their rows as operands. */
 struct nh_strip : nh_queries {
     nh_row_operand<NH_DIM> operand;
+    int row;
 };
 
 NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
-    nh_queries_locate(strip, work.args, work.item.extents, work.groups, row);
+    nh_queries_locate(strip, work.args, work.item.extents, work.groups, row + (int)(threadIdx.x % 16));
+    strip.row = row;
 }
 
 NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {

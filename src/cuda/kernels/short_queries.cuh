@@ -8,16 +8,15 @@
 
 /* What rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
 struct nh_queries {
-    int row;
     nh_sight sight[2];
     int begin, end, common_begin, common_end;
 };
 
+/* own_row: of the item, that of query lane % 16. */
 NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_cuda_args &args, const nh_extents &extents,
-                                 const nh_group *groups, int row) {
+                                 const nh_group *groups, int own_row) {
     const int lane = (int)(threadIdx.x % 32);
-    const nh_sight own = nh_sight_of(args, extents, groups, row + lane % 16);
-    queries.row = row;
+    const nh_sight own = nh_sight_of(args, extents, groups, own_row);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         queries.sight[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
