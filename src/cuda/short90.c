@@ -154,8 +154,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 /* ---- candidates ---- */
 
 /* More warps lack registers. */
-enum { WARP_CHOICES = 2, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
-static const int32_t warps[WARP_CHOICES] = {8, 12}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
+enum { WARP_CHOICES = 4, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
+static const int32_t warps[WARP_CHOICES] = {8, 10, 12, 14}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
 
 static struct nh_config combination(int number) {
     return (struct nh_config){{warps[number % WARP_CHOICES], parts[number / WARP_CHOICES]}};
@@ -197,7 +197,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (!shape_of(problem, &shape))
         return "a dilation group has more than 1024 tokens, or there are more than 2^30";
     if (shape.order != NH_SHORT_EVEN && nh_fused90_folds(problem))
-        return "in one dimension, a dilation above 2 that does not divide it";
+        return "in one dimension, a dilation that does not divide it";
     if (!nh_fused90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
     if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
     if (!any_useful(problem, device->backend, &shape))
