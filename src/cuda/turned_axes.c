@@ -1,5 +1,7 @@
 #include "turned_axes.h"
 
+#include "joined_axes.h"
+
 enum { LINE = 8 };
 
 static int64_t in_lines(int64_t tokens) {
@@ -28,13 +30,9 @@ static int best_axis(const struct nh_problem *problem) {
     return best;
 }
 
-static bool of_grid(int32_t tensor) {
-    return tensor != NHOOD_BIAS && tensor != NHOOD_D_BIAS && tensor != NHOOD_EXTRA_K &&
-           tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
-}
-
 const struct nh_problem *nh_turned_axes(const struct nh_problem *problem,
                                         struct nh_problem *turned) {
+    if (nh_joined_axes(problem, turned)) return turned;
     int best = best_axis(problem);
     if (best == NH_AXES - 1 || problem->has_bias) return problem;
     *turned = *problem;
@@ -42,7 +40,7 @@ const struct nh_problem *nh_turned_axes(const struct nh_problem *problem,
         int from = a + 1 < NH_AXES ? a + 1 : best;
         turned->axis[a] = problem->axis[from];
         for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
-            if (of_grid(tensor))
+            if (nh_tensor_of_grid(tensor))
                 turned->strides[tensor].axis[a] = problem->strides[tensor].axis[from];
     }
     return turned;

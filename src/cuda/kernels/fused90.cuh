@@ -174,7 +174,7 @@ __device__ __forceinline__ void store_row(elem *row, bool valid, const float *ou
         for (int i = 0; i < 4; i++)
             w[i] = nh_pack(out[16 * part + 4 * i + 2 * half] * factor, out[16 * part + 4 * i + 2 * half + 1] * factor);
         transpose_quad(w);
-        if (valid) nh_store_words(row + 32 * part + 8 * t, w);
+        if (valid) *(uint4 *)(row + 32 * part + 8 * t) = make_uint4(w[0], w[1], w[2], w[3]);
     }
 #pragma unroll
     for (int j = DIM / 32 * 4; j < DIM / 8; j++)

@@ -23,7 +23,7 @@
 
 /* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are
  * equally long; or with the residue slowest and items of one residue each, so that the groups of an item are. Then its
- * rows are so many as there are tokens, or, of an item of one group, as many as if it were one of the longest: a box. */
+ * rows are so many as there are tokens, or, of an item of one group, as many as the longest group's: a box. */
 #define NH_UNEVEN 0
 #define NH_EVEN 1
 #define NH_BY_RESIDUE 2

@@ -4,8 +4,9 @@
  * in the ring, and says when it has no more use for their stage.
  *
  * An item is one group, and one query head; where there are few, a part of a group's queries, some of its lines along
- * the first axis (args.tiling.parts), beside all of its keys. Groups are boxes no longer than the engine's: equally long (NH_GROUPS = NH_EVEN), or of all
- * the kinds that there are (NH_BOXES), a token shorter on some axes than the longest, with zeros in place of those.
+ * the first axis (args.tiling.parts), beside all of its keys. Groups are boxes no longer than the engine's: equally
+ * long (NH_GROUPS = NH_EVEN), or of all the kinds that there are (NH_BOXES), a token shorter on some axes than the
+ * longest, with zeros in place of those.
  *
  * Rows lie as the engine leaves them: 128 bytes each, or 64 of a head dim of 32, their units of 16 bytes swizzled;
  * wider rows in planes of 64 elements.
@@ -40,7 +41,8 @@ NH_DEVICE constexpr int nh_line_bytes(int width) {
     return width == 32 ? 64 : 128;
 }
 
-/* Addresses in shared memory; rows of a group, and those of the queries of a part, are filled up to a multiple of 16. */
+/* Addresses in shared memory; rows of a group, and those of the queries of a part, are filled up to a multiple of
+ * 16. */
 struct nh_ring {
     int rows, own_rows, count; /* of stages */
     unsigned full, free; /* barriers */

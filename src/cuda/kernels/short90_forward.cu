@@ -14,7 +14,7 @@
  * of the rows have tokens (bits); elements from the group's first token to that of row lane % 16, in O and in LSE. */
 struct nh_strip : nh_queries {
     nh_left operand[NH_STEPS];
-    int row, part, kind;
+    int row, kind;
     unsigned exist;
     int to_output, to_lse;
 };
@@ -28,7 +28,6 @@ NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int ro
     const nh_token own = nh_token_of(extents, &group, group_row);
     nh_queries_locate(strip, args, extents, &group, group_row);
     strip.row = row;
-    strip.part = part;
     strip.kind = kind;
     strip.exist = __ballot_sync(~0u, own.exists && own_row < queries) & 0xffff;
     strip.to_output = strip.to_lse = 0; /* the host makes sure that they fit */
@@ -230,29 +229,30 @@ NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, in
 
 /* By a warp: of the strips of all items of the block, numbered through, those that are its own. */
 NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int warp) {
-    const int parts = args.tiling.parts, strips = ring.own_rows / 16, items = args.tiling.items;
-    const int turns_on = NH_WARPS / strips, strips_on = NH_WARPS % strips, blocks = (int)gridDim.x;
-    int turn = warp / strips, own = warp % strips, stage = turn, parity = 0;
+    const int parts = args.tiling.parts, items = args.tiling.items, blocks = (int)gridDim.x;
+    const nh_ratio strips = nh_ratio_of(ring.own_rows / 16); /* of an item */
+    /* from item to item */
+    const bool moves = nh_quotient(NH_WARPS, strips) * strips.base != NH_WARPS || blocks % parts;
+    int stage = nh_quotient(warp, strips), own = warp - stage * strips.base, parity = 0;
+    bool located = false;
     nh_strip strip;
-    strip.row = -1;
 #pragma unroll 1
-    for (int number = (int)blockIdx.x + turn * blocks; number < items; number = (int)blockIdx.x + turn * blocks) {
-        const int part = parts > 1 ? (int)((unsigned)number % (unsigned)parts) : 0;
-        const bool moved = strip.row != 16 * own || strip.part != part;
-        if (NH_GROUPS == NH_EVEN && moved) nh_strip_locate(strip, args, 16 * own, part, 0);
+    for (int number = (int)blockIdx.x + stage * blocks; number < items;) {
+        if (NH_GROUPS == NH_EVEN && !located) nh_strip_locate(strip, args, 16 * own, number % parts, 0);
         /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
          * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as
          * the round before was fetched no later than what the warp had last (`useful` of the host). */
         nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, parity);
-        if (NH_GROUPS == NH_BOXES && (moved || strip.kind != ring.places[stage].kind))
-            nh_strip_locate(strip, args, 16 * own, part, ring.places[stage].kind);
+        const int kind = ring.places[stage].kind;
+        if (NH_GROUPS == NH_BOXES && (!located || strip.kind != kind))
+            nh_strip_locate(strip, args, 16 * own, number % parts, kind);
+        located = !moves;
         if (strip.exist) nh_attend_strip(args, ring, stage, strip);
         nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
-        own += strips_on;
-        const int on = turns_on + (own >= strips);
-        own -= own >= strips ? strips : 0;
-        turn += on;
+        const int on = nh_quotient(own + NH_WARPS, strips);
+        own += NH_WARPS - on * strips.base;
+        number += on * blocks;
         stage += on; /* once around at most */
         if (stage >= ring.count) {
             stage -= ring.count;
@@ -264,13 +264,14 @@ NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int war
 /* Values of rows without a token: they are multiplied with weights of zero. */
 NH_DEVICE void nh_clear_values(const nh_cuda_args &args, const nh_ring &ring) {
     const int line = nh_line_bytes(NH_DIM_V), units = (ring.rows - args.tiling.tokens) * line / 16;
+    const int all = ring.count * nh_planes(NH_DIM_V) * units;
 #pragma unroll 1
-    for (int plane = 0; plane < ring.count * nh_planes(NH_DIM_V); plane++) {
+    for (int i = (int)threadIdx.x; i < all; i += 32 * NH_WARPS) {
+        const int plane = i / units;
         const unsigned first = nh_values_at(ring, plane / nh_planes(NH_DIM_V)) +
                                plane % nh_planes(NH_DIM_V) * nh_plane_bytes(ring.rows, NH_DIM_V);
-        uint4 *rest = (uint4 *)nh_shared_pointer(first + args.tiling.tokens * line);
-        for (int i = (int)threadIdx.x; i < units; i += 32 * NH_WARPS)
-            rest[i] = make_uint4(0, 0, 0, 0);
+        *(uint4 *)nh_shared_pointer(first + args.tiling.tokens * line + 16 * (i - plane * units)) =
+            make_uint4(0, 0, 0, 0);
     }
 }
 
