@@ -10,7 +10,7 @@
 
 #include "problem.h"
 
-enum { NH_MOST_LANES = 16, NH_MOST_ROWS = 4, NH_MOST_FOLD_LOG = 2, NH_MOST_BAND = 8 };
+enum { NH_MOST_LANES = 16, NH_MOST_FOLD_LOG = 2, NH_MOST_BAND = 8 };
 
 struct nh_order {
     int32_t length;

@@ -1,7 +1,5 @@
 #include "cheapest.h"
 
-#include <math.h>
-
 void nh_cheapest_start(struct nh_cheapest *cheapest, double below_ns, struct nh_config *config,
                        int capacity) {
     cheapest->below_ns = below_ns;

@@ -53,13 +53,9 @@ bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity) {
         snprintf(note, capacity, "CUDA driver %d.%d does not start: %s", version / 1000,
                  version % 1000 / 10, text ? text : "unknown error");
     }
-    nh_driver_close(driver);
-    return false;
-}
-
-/* The library stays loaded: unloading a driver whose threads may still run is not safe. */
-void nh_driver_close(struct nh_driver *driver) {
+    /* The library stays loaded: unloading a driver whose threads may still run is not safe. */
     memset(driver, 0, sizeof *driver);
+    return false;
 }
 
 nhood_status nh_driver_check(const struct nh_driver *driver, nh_cu_result result,

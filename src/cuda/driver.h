@@ -17,7 +17,6 @@ enum { NH_DRIVER_OLDEST = 12000 };
 /* Loads libcuda and initialises it. Without it, or if it is too old, returns false; `note` says what was found
  * either way. Never an error: the CPU goes on. */
 bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity);
-void nh_driver_close(struct nh_driver *driver);
 
 /* NHOOD_OK, or DEVICE with the driver's own name and words for it: "launch: CUDA_ERROR_.. (..)". */
 nhood_status nh_driver_check(const struct nh_driver *driver, nh_cu_result result, const char *what);

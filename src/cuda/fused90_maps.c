@@ -56,18 +56,18 @@ bool nh_fused90_folds(const struct nh_problem *problem) {
     return problem->rank == 1 && problem->axis[2].dilation > (wide ? 1 : 2);
 }
 
-bool nh_fused90_is_far(const struct nh_problem *problem, int axis) {
+/* See nh_fused90_any_far. */
+static bool is_far(const struct nh_problem *problem, int axis) {
     return problem->rank > 1 && problem->axis[axis].dilation > MOST_ELEMENT_STRIDE;
 }
 
 bool nh_fused90_any_far(const struct nh_problem *problem) {
-    return nh_fused90_is_far(problem, 0) || nh_fused90_is_far(problem, 1) ||
-           nh_fused90_is_far(problem, 2);
+    return is_far(problem, 0) || is_far(problem, 1) || is_far(problem, 2);
 }
 
 /* Whether positions of an axis, and not tokens, are an axis of the maps. */
 static bool by_position(const struct nh_problem *problem, int axis) {
-    return (nh_fused90_folds(problem) && axis == 2) || nh_fused90_is_far(problem, axis);
+    return (nh_fused90_folds(problem) && axis == 2) || is_far(problem, axis);
 }
 
 /* Whether the last dilation groups of such an axis need maps of their own. */
@@ -91,7 +91,7 @@ static int64_t origins(const struct nh_problem *problem, int64_t heads, const nh
     double last = (double)(problem->batch - 1) * (double)s->batch;
     last += (double)(heads - 1) * (double)s->head;
     for (int a = 0; a < NH_AXES; a++)
-        if (nh_fused90_is_far(problem, a))
+        if (is_far(problem, a))
             last += (double)(problem->axis[a].dilation - 1) * (double)s->axis[a];
     last /= (double)unit;
     return last < INT32_MAX ? (int64_t)last + 1 : -1;
@@ -220,7 +220,7 @@ static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t
 static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_problem *problem,
                           int axis, int64_t stride_bytes, int64_t tile) {
     int64_t length = problem->axis[axis].length, dilation = problem->axis[axis].dilation;
-    if (nh_fused90_is_far(problem, axis)) {
+    if (is_far(problem, axis)) {
         set_axis(map, index, nh_ceil_div(length, dilation), dilation * stride_bytes, tile, 1);
     } else {
         set_axis(map, index, length, stride_bytes, tile, dilation);
@@ -378,7 +378,7 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
     nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
     nh_kernel_define(spec, "NH_FOLDED", nh_fused90_folds(problem));
-    nh_kernel_define(spec, "NH_FAR", axes_that(problem, nh_fused90_is_far));
+    nh_kernel_define(spec, "NH_FAR", axes_that(problem, is_far));
     nh_kernel_define(spec, "NH_UNEVEN", axes_that(problem, is_uneven));
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));

@@ -29,9 +29,8 @@ const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_
 /* Whether positions and dilation groups are axes of their own in the maps: in one dimension an axis is to spare. */
 bool nh_fused90_folds(const struct nh_problem *problem);
 
-/* Whether an axis is dilated by more than steps of elements reach, in more than one dimension: dilation groups are then
- * part of the origin of boxes. */
-bool nh_fused90_is_far(const struct nh_problem *problem, int axis);
+/* Whether some axis is dilated by more than steps of elements reach, in more than one dimension: its dilation groups are
+ * then part of the origin of boxes. */
 bool nh_fused90_any_far(const struct nh_problem *problem);
 
 /* Once all maps of a step are there: if dilation groups have places of their own in them, those of the groups that have a

@@ -11,7 +11,8 @@
 #include <time.h>
 
 /* A key holds all options, and what comes before them. */
-enum { KEY_BYTES = NH_KERNEL_TEXT_BYTES + 256, SCHEMA = 1 };
+enum { TEXT_BYTES = 4096, KEY_BYTES = TEXT_BYTES + 256, SCHEMA = 1 };
+enum { MOST_OPTIONS = NH_KERNEL_DEFINES + 3 }; /* standard, architecture, NULL */
 static const int64_t store_most_bytes = (int64_t)256 << 20;
 
 enum state { MAKING, READY, FAILED };
@@ -61,20 +62,21 @@ static void arch_text(int32_t arch, char *text, size_t capacity) {
     snprintf(text, capacity, "sm_%d%s", (int)arch, arch >= 90 ? "a" : "");
 }
 
-void nh_kernel_options(const struct nh_kernel_spec *spec, int32_t arch, char *text,
-                       const char *option[NH_KERNEL_DEFINES + 8]) {
+/* NVRTC's options for a specialisation, NULL after the last. arch: 80, 90, .. The texts live in `text`. */
+static void set_options(const struct nh_kernel_spec *spec, int32_t arch, char text[TEXT_BYTES],
+                        const char *option[MOST_OPTIONS]) {
     size_t used = 0;
     int count = 0;
     char name[16];
     arch_text(arch, name, sizeof name);
     option[count++] = "--std=c++17";
     option[count] = text;
-    used += (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "--gpu-architecture=%s", name) + 1;
+    used += (size_t)snprintf(text, TEXT_BYTES, "--gpu-architecture=%s", name) + 1;
     count++;
-    for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++) {
+    for (int32_t i = 0; i < spec->count && used < TEXT_BYTES; i++) {
         option[count++] = text + used;
-        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, "-D%s=%lld",
-                                 spec->define[i].name, (long long)spec->define[i].value) +
+        used += (size_t)snprintf(text + used, TEXT_BYTES - used, "-D%s=%lld", spec->define[i].name,
+                                 (long long)spec->define[i].value) +
                 1;
     }
     option[count] = NULL;
@@ -91,9 +93,9 @@ static uint64_t hash_sources(void) {
 
 static void kernel_key(const struct nh_kernel_cache *cache, const struct nh_kernel_spec *spec,
                        int32_t arch, char key[KEY_BYTES]) {
-    char text[NH_KERNEL_TEXT_BYTES];
-    const char *option[NH_KERNEL_DEFINES + 8];
-    nh_kernel_options(spec, arch, text, option);
+    char text[TEXT_BYTES];
+    const char *option[MOST_OPTIONS];
+    set_options(spec, arch, text, option);
     size_t used =
         (size_t)snprintf(key, KEY_BYTES, "schema %d sources %016llx nvrtc %d.%d %s", SCHEMA,
                          (unsigned long long)cache->sources_hash, cache->nvrtc.version_major,
@@ -105,8 +107,8 @@ static void kernel_key(const struct nh_kernel_cache *cache, const struct nh_kern
 static nhood_status compile(const struct nh_kernel_cache *cache, const struct nh_kernel_spec *spec,
                             int32_t arch, void **code, size_t *bytes) {
     struct nh_source source[NH_MOST_SOURCES];
-    char text[NH_KERNEL_TEXT_BYTES];
-    const char *option[NH_KERNEL_DEFINES + 8];
+    char text[TEXT_BYTES];
+    const char *option[MOST_OPTIONS];
     int count = 1;
     source[0] = (struct nh_source){NULL, NULL};
     for (int i = 0; i < nh_kernel_source_count; i++) {
@@ -122,7 +124,7 @@ static nhood_status compile(const struct nh_kernel_cache *cache, const struct nh
     }
     if (!source[0].text)
         return nh_error(NHOOD_ERR_INTERNAL, "no kernel source is called %s", spec->source);
-    nh_kernel_options(spec, arch, text, option);
+    set_options(spec, arch, text, option);
     return nh_nvrtc_compile(&cache->nvrtc, cache->host, source, count, option, code, bytes);
 }
 

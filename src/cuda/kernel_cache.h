@@ -46,10 +46,4 @@ bool nh_kernel_in_memory(struct nh_cuda_device *device, const struct nh_kernel_s
 /* Fills in all but struct_size. */
 void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *counts);
 
-/* NULL-terminated NVRTC options of a specialisation, and its key; for the cache and for tests that compile
- * without a device. arch: 80, 90, .. The texts live in `text`. */
-enum { NH_KERNEL_TEXT_BYTES = 4096 };
-void nh_kernel_options(const struct nh_kernel_spec *spec, int32_t arch, char *text,
-                       const char *option[NH_KERNEL_DEFINES + 8]);
-
 #endif
