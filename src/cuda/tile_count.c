@@ -23,28 +23,32 @@ struct cut {
     bool inverse;
 };
 
-/* The counts of some extents of columns at once: what rows see is found once for all of them. All values are whole. */
+/* Some extents of columns, of which what rows see is found once for all, and their counts. All of these are whole. */
 struct line {
     int extents;
-    double columns[NH_MOST_EXTENTS], reciprocal[NH_MOST_EXTENTS];
-    double visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS];
-    int64_t halo;
+    /* of one over an extent; of a half less than that of a half */
+    double reciprocal[NH_MOST_EXTENTS], margin[NH_MOST_EXTENTS];
+    struct nh_tile_counts *counts;
 };
 
 static struct nh_range seen_by(const struct cut *cut, int64_t row) {
     return partners(cut->axis, cut->length, cut->inverse, nh_min(row, cut->length - 1));
 }
 
-/* Rounds down what lies between whole numbers, below 2^50: what is left of a half less is rounded by an addition, which
- * compilers vectorise. */
-static double floor_of(double value) {
+/* To the nearest whole number, below 2^50, by an addition, which compilers vectorise. */
+static double rounded(double value) {
     const double shift = 0x1.8p52;
-    return value - 0.5 + shift - shift;
+    return value + shift - shift;
 }
 
-/* Exact: a half more keeps quotients clear of whole numbers by more than rounding takes them off. */
-static double quotient(double dividend, double reciprocal) {
-    return floor_of((dividend + 0.5) * reciprocal);
+/* Exact quotients: the margin, half of one over the divisor less than a half, keeps them clear of what is rounded the other
+ * way by more than they are off. */
+static double rounded_down(double dividend, double reciprocal, double margin) {
+    return rounded(dividend * reciprocal - margin);
+}
+
+static double rounded_up(double dividend, double reciprocal, double margin) {
+    return rounded(dividend * reciprocal + margin);
 }
 
 static double larger(double a, double b) {
@@ -56,52 +60,53 @@ static double smaller(double a, double b) {
 }
 
 /* Adds what a part meets of its tile's walk, whose columns count from 0: its first row sees `first`, its last one `last`. */
-static void add_part(struct line *line, struct nh_range first, struct nh_range last, bool beyond,
-                     double weight) {
+static void add_part(const struct line *line, struct nh_range first, struct nh_range last,
+                     bool beyond, double weight) {
     const double first_begin = (double)first.begin, first_end = (double)first.end;
     const double last_begin = (double)last.begin, last_end = (double)last.end;
+    double *visits = line->counts->visits, *dense = line->counts->dense;
     for (int i = 0; i < line->extents; i++) {
-        double reciprocal = line->reciprocal[i], last_column = line->columns[i] - 1;
-        double begin = quotient(first_begin, reciprocal);
-        double end = beyond ? begin + 1 : quotient(last_end + last_column, reciprocal);
-        double from = quotient(last_begin + last_column, reciprocal);
-        double to = quotient(first_end, reciprocal);
-        line->visits[i] += weight * (end - begin);
-        line->dense[i] += weight * larger(smaller(to, end) - larger(from, begin), 0);
+        double reciprocal = line->reciprocal[i], margin = line->margin[i];
+        double begin = rounded_down(first_begin, reciprocal, margin);
+        double end = beyond ? begin + 1 : rounded_up(last_end, reciprocal, margin);
+        double from = rounded_up(last_begin, reciprocal, margin);
+        double to = rounded_down(first_end, reciprocal, margin);
+        visits[i] += weight * (end - begin);
+        dense[i] += weight * larger(smaller(to, end) - larger(from, begin), 0);
     }
 }
 
-/* Adds a tile that is all of one part: its walk begins with what its first row sees. */
-static void add_whole(struct line *line, struct nh_range first, struct nh_range last,
+/* The same of a tile that is all of one part, where the walk begins with what the first row sees. */
+static void add_whole(const struct line *line, struct nh_range first, struct nh_range last,
                       double weight) {
     const double first_end = (double)(first.end - first.begin);
     const double last_begin = (double)(last.begin - first.begin),
                  last_end = (double)(last.end - first.begin);
+    double *visits = line->counts->visits, *dense = line->counts->dense;
     for (int i = 0; i < line->extents; i++) {
-        double reciprocal = line->reciprocal[i], last_column = line->columns[i] - 1;
-        double end = quotient(last_end + last_column, reciprocal);
-        double from = quotient(last_begin + last_column, reciprocal);
-        double to = quotient(first_end, reciprocal);
-        line->visits[i] += weight * end;
-        line->dense[i] += weight * larger(to - from, 0);
+        double reciprocal = line->reciprocal[i], margin = line->margin[i];
+        double from = rounded_up(last_begin, reciprocal, margin);
+        double to = rounded_down(first_end, reciprocal, margin);
+        visits[i] += weight * rounded_up(last_end, reciprocal, margin);
+        dense[i] += weight * larger(to - from, 0);
     }
 }
 
-static void add_tile(const struct cut *cut, int64_t tile, double weight, struct line *line) {
+static void add_tile(const struct cut *cut, int64_t tile, double weight, const struct line *line) {
     int64_t row = tile * cut->rows, end = row + cut->rows;
     struct nh_range first = seen_by(cut, row);
     int64_t walk = first.begin;
     if (cut->part == cut->rows) {
         struct nh_range last = seen_by(cut, end - 1);
         add_whole(line, first, last, weight);
-        line->halo = nh_max(line->halo, last.end - walk);
+        line->counts->halo = nh_max(line->counts->halo, last.end - walk);
         return;
     }
     for (;;) {
         struct nh_range last = seen_by(cut, row + cut->part - 1);
         first.begin -= walk, first.end -= walk, last.begin -= walk, last.end -= walk;
         add_part(line, first, last, row >= cut->length, weight);
-        line->halo = nh_max(line->halo, last.end);
+        line->counts->halo = nh_max(line->counts->halo, last.end);
         row += cut->part;
         if (row >= end) break;
         first = seen_by(cut, row);
@@ -116,7 +121,7 @@ static bool alike(const struct cut *cut, int64_t from, int64_t to) {
 
 /* Adds row tiles [from, to), each as often as `weight` says. */
 static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
-                      struct line *line) {
+                      const struct line *line) {
     int64_t tiles = to - from, step = nh_ceil_div(tiles, MOST_COUNTED);
     if (tiles > 1 && alike(cut, from, to)) {
         add_tile(cut, from, weight * (double)tiles, line);
@@ -138,7 +143,7 @@ static int64_t margin_of(const struct cut *cut) {
 }
 
 /* Away from both ends of the group what tiles see repeats, so that one period stands for all. */
-static void add_group(const struct cut *cut, int64_t groups, struct line *line) {
+static void add_group(const struct cut *cut, int64_t groups, const struct line *line) {
     int64_t margin = margin_of(cut);
     int64_t period = cut->axis->stride / nh_common_divisor(cut->axis->stride, cut->rows);
     int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(margin, cut->rows);
@@ -153,44 +158,78 @@ static void add_group(const struct cut *cut, int64_t groups, struct line *line) 
     add_tiles(cut, from + periods * period, tiles, weight, line);
 }
 
-/* `cut` is of the shorter groups. */
-static void add_beyond(const struct cut *cut, int64_t groups, int64_t columns,
-                       struct nh_tile_count *count) {
-    if (cut->length == 0 || cut->length % cut->rows) return;
+/* A dilation group's row tiles that lie beyond its last row, if the longest groups have such. */
+struct beyond {
+    double groups, columns, parts;
+};
+
+/* cut: of the shorter groups. */
+static struct beyond beyond_of(const struct cut *cut, int64_t groups) {
+    if (!groups || cut->length == 0 || cut->length % cut->rows) return (struct beyond){0, 0, 1};
     struct nh_range seen = seen_by(cut, cut->length - 1);
-    int64_t seen_columns = seen.end - seen.begin, parts = cut->rows / cut->part;
-    int64_t visits = nh_ceil_div(seen_columns, columns), dense = seen_columns / columns;
-    if (parts > 1) {
-        visits = parts;
-        dense = dense ? parts : 0;
+    return (struct beyond){(double)groups, (double)(seen.end - seen.begin),
+                           (double)(cut->rows / cut->part)};
+}
+
+static void add_beyond(const struct beyond *beyond, const struct line *line, double *visits,
+                       double *dense) {
+    for (int i = 0; beyond->groups > 0 && i < line->extents; i++) {
+        double up = rounded_up(beyond->columns, line->reciprocal[i], line->margin[i]);
+        double down = rounded_down(beyond->columns, line->reciprocal[i], line->margin[i]);
+        bool whole = beyond->parts == 1;
+        visits[i] += beyond->groups * (whole ? up : beyond->parts);
+        dense[i] += beyond->groups * (whole ? down : down > 0 ? beyond->parts : 0);
     }
-    count->visits_beyond = (double)(groups * visits);
-    count->dense_beyond = (double)(groups * dense);
+}
+
+static void start(struct line *line, const int32_t *columns, int count,
+                  struct nh_tile_counts *counts) {
+    line->extents = count;
+    line->counts = counts;
+    counts->halo = 0;
+    for (int i = 0; i < count; i++) {
+        line->reciprocal[i] = 1.0 / columns[i];
+        line->margin[i] = 0.5 - 0.5 * line->reciprocal[i];
+        counts->visits[i] = counts->dense[i] = 0;
+    }
+}
+
+/* What is not beyond. */
+static struct beyond count_line(const struct nh_axis *axis, int32_t rows, int32_t part,
+                                bool inverse, const struct line *line) {
+    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t shorter = longest * axis->dilation - axis->length;
+    struct cut cut = {axis, longest, rows, part, inverse};
+    line->counts->tiles = axis->dilation * nh_ceil_div(longest, rows);
+    add_group(&cut, axis->dilation - shorter, line);
+    cut.length--;
+    if (shorter) add_group(&cut, shorter, line);
+    return beyond_of(&cut, shorter);
 }
 
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
-                    const int32_t *columns, int count, struct nh_tile_count *counts) {
-    int64_t longest = nh_longest_group(axis);
-    int64_t shorter = longest * axis->dilation - axis->length;
-    struct cut cut = {axis, longest, rows, part, inverse};
+                    bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts) {
     struct line line;
-    line.extents = count;
-    line.halo = 0;
-    for (int i = 0; i < count; i++) {
-        line.columns[i] = columns[i];
-        line.reciprocal[i] = 1.0 / columns[i];
-        line.visits[i] = line.dense[i] = 0;
-    }
-    add_group(&cut, axis->dilation - shorter, &line);
-    cut.length--;
-    if (shorter) add_group(&cut, shorter, &line);
-    for (int i = 0; i < count; i++) {
-        counts[i] = (struct nh_tile_count){.tiles = nh_row_tiles(axis, rows),
-                                           .halo = line.halo,
-                                           .visits = line.visits[i],
-                                           .dense = line.dense[i]};
-        if (shorter) add_beyond(&cut, shorter, columns[i], &counts[i]);
-    }
+    start(&line, columns, count, counts);
+    const struct beyond more = count_line(axis, rows, part, inverse, &line);
+    counts->needed = counts->visits[0] * columns[0];
+    for (int i = 0; i < count; i++)
+        counts->longest[i] = rounded_up((double)counts->halo, line.reciprocal[i], line.margin[i]);
+    if (beyond) add_beyond(&more, &line, counts->visits, counts->dense);
+}
+
+static struct nh_tile_count count_one(const struct nh_axis *axis, int32_t rows, int32_t part,
+                                      int32_t columns, bool inverse) {
+    struct nh_tile_counts counts;
+    struct line line;
+    start(&line, &columns, 1, &counts);
+    const struct beyond more = count_line(axis, rows, part, inverse, &line);
+    struct nh_tile_count count = {.tiles = counts.tiles,
+                                  .halo = counts.halo,
+                                  .visits = counts.visits[0],
+                                  .dense = counts.dense[0]};
+    add_beyond(&more, &line, &count.visits_beyond, &count.dense_beyond);
+    return count;
 }
 
 bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b) {
@@ -213,7 +252,7 @@ struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows
     if (remembered[place].tile != tile || !nh_same_axis(&remembered[place].axis, axis)) {
         remembered[place].axis = *axis;
         remembered[place].tile = tile;
-        nh_tile_counts(axis, rows, part, inverse, &columns, 1, &remembered[place].count);
+        remembered[place].count = count_one(axis, rows, part, columns, inverse);
     }
     return remembered[place].count;
 }

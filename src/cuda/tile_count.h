@@ -36,10 +36,18 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
 struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows, int32_t part,
                                         int32_t columns, bool inverse);
 
-/* The same of `count` extents of column tiles at once, which costs little more than one. */
+/* The same of `count` extents of column tiles at once, which costs little more than one. beyond: of the row tiles as
+ * well that only the longest dilation groups have. */
 enum { NH_MOST_EXTENTS = 18 };
+struct nh_tile_counts {
+    int64_t tiles, halo;
+    /* by extents: tiles of the longest halo, and as above */
+    double longest[NH_MOST_EXTENTS], visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS];
+    /* columns that visits hold, but for row tiles beyond: of the first extent */
+    double needed;
+};
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
-                    const int32_t *columns, int count, struct nh_tile_count *counts);
+                    bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts);
 
 /* The least power of two that covers an axis' longest dilation group, `most` if that is less. */
 int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most);

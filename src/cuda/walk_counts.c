@@ -54,37 +54,24 @@ void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *prob
         nh_walk_start(counts, problem, inverse, beyond, columns);
 }
 
-static void count_line(const struct nh_walk_counts *counts, int a, struct nh_walk_line *line) {
-    struct nh_tile_count count[NH_MOST_EXTENTS];
-    const int32_t *extent = counts->columns.extent[a];
-    int extents = counts->columns.count[a];
-    nh_tile_counts(&counts->axis[a], line->rows, line->part, counts->inverse, extent, extents,
-                   count);
-    line->tiles = (double)count[0].tiles;
-    line->needed = count[0].visits; /* tiles of one column */
-    for (int i = 0; i < extents; i++) {
-        line->visits[i] = count[i].visits + (counts->beyond ? count[i].visits_beyond : 0);
-        line->longest[i] = (double)nh_ceil_div(count[i].halo, extent[i]);
-        line->dense[i] = count[i].dense + (counts->beyond ? count[i].dense_beyond : 0);
-    }
-}
-
 bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const int32_t part[3],
                      struct nh_walk_rows *found) {
     struct nh_walk_rows walked;
     if (!counts->columns.count[0]) return false;
     for (int a = 0; a < NH_AXES; a++) {
-        struct nh_walk_line *line = counts->line[a], *end = line + counts->lines[a];
-        while (line < end && (line->rows != rows[a] || line->part != part[a]))
+        const struct nh_walk_tile tile = {rows[a], part[a]};
+        int line = 0, lines = counts->lines[a];
+        while (line < lines &&
+               (counts->tile[a][line].rows != tile.rows || counts->tile[a][line].part != tile.part))
             line++;
-        if (line == counts->line[a] + NH_MOST_LINES) return false;
-        if (line == end) {
-            line->rows = rows[a];
-            line->part = part[a];
-            count_line(counts, a, line);
-            counts->lines[a]++;
+        if (line == NH_MOST_LINES) return false;
+        if (line == lines) {
+            counts->tile[a][counts->lines[a]++] = tile;
+            nh_tile_counts(&counts->axis[a], tile.rows, tile.part, counts->inverse, counts->beyond,
+                           counts->columns.extent[a], counts->columns.count[a],
+                           &counts->line[a][line]);
         }
-        walked.of[a] = line;
+        walked.of[a] = &counts->line[a][line];
     }
     *found = walked;
     return true;

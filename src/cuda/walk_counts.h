@@ -8,11 +8,9 @@
 
 enum { NH_MOST_LINES = 32 };
 
-/* Of row tiles of an axis, by the extents of columns. needed: columns that they see, those of the longest dilation groups
- * alone left out. */
-struct nh_walk_line {
+/* Rows of row tiles of an axis, and of their parts. */
+struct nh_walk_tile {
     int32_t rows, part;
-    double tiles, needed, visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS], longest[NH_MOST_EXTENTS];
 };
 
 /* Extents of column tiles, none twice on an axis, 1 always among them. */
@@ -36,12 +34,13 @@ struct nh_walk_counts {
     bool inverse, beyond;
     struct nh_walk_extents columns;
     int lines[NH_AXES];
-    struct nh_walk_line line[NH_AXES][NH_MOST_LINES];
+    struct nh_walk_tile tile[NH_AXES][NH_MOST_LINES];
+    struct nh_tile_counts line[NH_AXES][NH_MOST_LINES];
 };
 
 /* The lines of row tiles with three extents. */
 struct nh_walk_rows {
-    const struct nh_walk_line *of[NH_AXES];
+    const struct nh_tile_counts *of[NH_AXES];
 };
 
 /* Walks over tiles with these extents of columns and no others. */
@@ -58,7 +57,7 @@ bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const
                      struct nh_walk_rows *found);
 
 static inline double nh_walk_items(const struct nh_walk_rows *rows) {
-    return rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles;
+    return (double)(rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles);
 }
 
 /* Columns that tiles must hold at least, however rows are made of parts. */

@@ -50,22 +50,24 @@ static struct nh_tiling_count enumerate(struct grid *grid) {
     return count;
 }
 
-static bool same_count(const struct nh_tile_count *a, const struct nh_tile_count *b) {
-    return a->tiles == b->tiles && a->halo == b->halo && a->visits == b->visits &&
-           a->dense == b->dense && a->visits_beyond == b->visits_beyond &&
-           a->dense_beyond == b->dense_beyond;
-}
-
 /* Counts that are made at once are those made one by one. */
 static void check_line(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t columns,
                        bool inverse) {
     const int32_t extent[3] = {1, columns, 2 * columns + 1};
-    struct nh_tile_count line[3];
-    nh_tile_counts(axis, rows, part, inverse, extent, 3, line);
+    struct nh_tile_counts line[2];
+    for (int beyond = 0; beyond < 2; beyond++)
+        nh_tile_counts(axis, rows, part, inverse, beyond, extent, 3, &line[beyond]);
+    CHECK(line[0].needed == line[0].visits[0] && line[1].needed == line[0].needed,
+          "%g columns needed, of %g", line[1].needed, line[0].visits[0]);
     for (int i = 0; i < 3; i++) {
         struct nh_tile_count one = nh_tile_part_count(axis, rows, part, extent[i], inverse);
-        CHECK(same_count(&line[i], &one), "L %lld: %d rows, parts of %d, %d columns, inverse %d",
-              (long long)axis->length, rows, part, extent[i], inverse);
+        for (int beyond = 0; beyond < 2; beyond++)
+            CHECK(line[beyond].tiles == one.tiles && line[beyond].halo == one.halo &&
+                      line[beyond].longest[i] == (double)nh_ceil_div(one.halo, extent[i]) &&
+                      line[beyond].visits[i] == one.visits + beyond * one.visits_beyond &&
+                      line[beyond].dense[i] == one.dense + beyond * one.dense_beyond,
+                  "L %lld: %d rows, parts of %d, %d columns, inverse %d, beyond %d",
+                  (long long)axis->length, rows, part, extent[i], inverse, beyond);
     }
 }
 
