@@ -163,42 +163,61 @@ static double product_seconds(const struct nh_problem *problem, const struct nh_
     double schedulers = SCHEDULERS * cuda->multiprocessors;
     double rounds = fmax(1, warps / schedulers);
     double sharing = fmin(rounds, warps_per_scheduler(problem, cuda, config, dim, product));
-    return instructions * rounds / (cuda->clock_hz * pow(fmin(1, sharing / BUSY), 0.808));
+    double filled = sharing < BUSY ? pow(sharing / BUSY, 0.808) : 1;
+    return instructions * rounds / (cuda->clock_hz * filled);
+}
+
+/* The products of an operation, of rows as wide as queries' or as values'. */
+struct product {
+    enum { NO_PRODUCT, OF_QUERIES, OF_VALUES } rows;
+    int kind;
+};
+static const struct product products[][6] = {
+    [NHOOD_OP_FWD] = {{OF_QUERIES, PN}, {OF_VALUES, NN}},
+    [NHOOD_OP_BWD] =
+        {{OF_QUERIES, PN}, {OF_VALUES, PN}, {OF_QUERIES, NN}, {OF_QUERIES, IN}, {OF_VALUES, IN}},
+    [NHOOD_OP_PN] = {{OF_QUERIES, PN}},
+    [NHOOD_OP_NN] = {{OF_VALUES, NN}},
+    [NHOOD_OP_IN] = {{OF_VALUES, IN}},
+};
+
+/* Of all products, or of as many as reach `below`. */
+static double products_seconds(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                               const struct nh_config *config, double below) {
+    double seconds = 0;
+    const struct product *product = products[problem->op];
+    for (; product->rows != NO_PRODUCT && seconds < below; product++)
+        seconds += product_seconds(problem, cuda, config,
+                                   product->rows == OF_QUERIES ? problem->dim : problem->dim_v,
+                                   product->kind);
+    return seconds;
+}
+
+/* Nanoseconds; of a config that takes below_ns or more, not all of them. */
+static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const struct nh_config *config, double below_ns) {
+    double weights =
+        (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
+    double size = (double)nh_dtype_bytes(problem->dtype), traffic = problem->bytes, launches = 1;
+    if (problem->op == NHOOD_OP_FWD && nh_gemm_in_parts(config))
+        return nh_gemm_part_ns(problem, cuda, config);
+    double seconds = products_seconds(problem, cuda, config, 1e-9 * below_ns);
+    if (problem->op == NHOOD_OP_FWD) {
+        seconds +=
+            1.24 * (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
+        launches = 3;
+    } else if (problem->op == NHOOD_OP_BWD) {
+        traffic += 6 * weights * size;
+        launches = 6;
+    }
+    double memory = traffic / cuda->memory_bytes_per_s;
+    return 1e9 * (seconds > memory ? seconds : memory) + 3050 * launches;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
     (void)count;
-    const struct nh_cuda_device *cuda = device->backend;
-    int64_t dim = problem->dim, dim_v = problem->dim_v;
-    double weights =
-        (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
-    double size = (double)nh_dtype_bytes(problem->dtype), traffic = problem->bytes;
-    double seconds = 0, launches = 1;
-    switch (problem->op) {
-    case NHOOD_OP_FWD:
-        if (nh_gemm_in_parts(config)) return nh_gemm_part_ns(problem, cuda, config);
-        seconds = product_seconds(problem, cuda, config, dim, PN) +
-                  product_seconds(problem, cuda, config, dim_v, NN);
-        seconds +=
-            1.24 * (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
-        launches = 3;
-        break;
-    case NHOOD_OP_BWD:
-        seconds = product_seconds(problem, cuda, config, dim, PN) +
-                  product_seconds(problem, cuda, config, dim_v, PN) +
-                  product_seconds(problem, cuda, config, dim, NN) +
-                  product_seconds(problem, cuda, config, dim, IN) +
-                  product_seconds(problem, cuda, config, dim_v, IN);
-        traffic += 6 * weights * size;
-        launches = 6;
-        break;
-    case NHOOD_OP_PN: seconds = product_seconds(problem, cuda, config, dim, PN); break;
-    case NHOOD_OP_NN: seconds = product_seconds(problem, cuda, config, dim_v, NN); break;
-    default: seconds = product_seconds(problem, cuda, config, dim_v, IN);
-    }
-    double memory = traffic / cuda->memory_bytes_per_s;
-    return 1e9 * (seconds > memory ? seconds : memory) + 3050 * launches;
+    return predict(problem, device->backend, config, INFINITY);
 }
 
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {
@@ -245,7 +264,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         if (complete(problem, device->backend,
                      (parts ? part_shapes : shapes)[problem->rank - 1][i / 4], columns,
                      parts && i % 2, &next))
-            nh_cheapest_add(&cheapest, &next, estimate(problem, device, &next, NULL));
+            nh_cheapest_add(&cheapest, &next,
+                            predict(problem, device->backend, &next, nh_cheapest_limit(&cheapest)));
     }
     int count = cheapest.count;
     while (count > 1 && cheapest.ns[count - 1] > 1.5 * cheapest.ns[0])
