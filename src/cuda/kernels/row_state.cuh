@@ -17,8 +17,8 @@ NH_DEVICE void nh_finish_sums(nh_state &state) {
         state.sum[half] = nh_quad_sum(state.sum[half]);
 }
 
-/* Sums between these are of weights relative to 1 that the storage type and the sums can hold, as they are unless scores
- * are far from 0. */
+/* Between these are sums of weights relative to 1 that the storage type and the sums can hold: of all rows whose
+ * scores do not lie far from 0. */
 constexpr float NH_LEAST_SUM = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f;
 constexpr float NH_MOST_SUM = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
 
