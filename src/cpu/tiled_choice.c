@@ -110,12 +110,12 @@ static double packing_operations(const struct nh_config *config) {
     return config->value[NH_KNOB_LANE_AXIS] < NH_AXES - 1 ? 0.42 : 0.32;
 }
 
-/* The threads' time over the tiles' when `items` are dealt out: they come in waves, and however many there are, threads begin
- * and end at different times. Nobody knows the threads (see above): a geometric mean in which one thread counts twice as much as
- * the nominal number, so that fewer tiles are taken where they save one thread more than half of what they cost four. */
+/* The threads' time over the tiles' when `items` are dealt out. Nobody knows the threads (see above): a geometric mean in which
+ * one thread counts twice as much as the nominal number, so that fewer tiles are taken where they save one thread
+ * more than half of what they cost four. */
 static double idleness(double items) {
-    double waves = ceil(items / NOMINAL_THREADS) * NOMINAL_THREADS / items;
-    return cbrt(fmax(waves, 1 + 0.4 * NOMINAL_THREADS / items));
+    double waves = ceil(items / NOMINAL_THREADS);
+    return cbrt(waves * NOMINAL_THREADS / items);
 }
 
 /* How often `bytes` are twice as many as fit. */
