@@ -76,7 +76,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
     double copies = columns * dims * bytes / 16 * 9 / 128;
     double masks = load->masked_tiles / load->tiles * load->scores / 128;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.37 : 1;
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.25 : 1;
     return f32 * (multiplying * products + loading * loads) + softening * softmax +
            copying * copies + masking * masks;
 }

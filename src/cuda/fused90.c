@@ -66,7 +66,7 @@ struct nh_fused90_prices nh_fused90_prices_of(const struct nh_problem *problem,
     /* an item ends and begins slowly where three warpgroups share the registers */
     const double turn = 342, item = 1450, item_axis = 1230, item_width = 1.73, sharing_width = 7;
     /* an item's first keys are waited for; places along one axis leave registers for queries */
-    const double item_keys = 0.0119, holding = 1.4, spared = 0.02;
+    const double item_keys = 0.02, holding = 1.4, spared = 0.02;
     struct nh_count tile = {.tiles = 0}, own = {.tiles = 0};
     const struct nh_cuda_load of_tile = load_of(problem, cuda, value, 1, 1, 1, 0),
                               of_item = load_of(problem, cuda, value, 0, 0, 0, 1);

@@ -25,7 +25,7 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
     const double biasing = 0.425;
     const double multiplying = 0.527, loading = 0.464, copying = 6.26, weighing = 0.946,
                  masking = 13.5;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.95 : 1;
+    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.68 : 1;
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     double columns = (double)nh_tiled80_volume(side + SPLIT80_COLUMN);
     double rows = (double)nh_tiled80_volume(side + SPLIT80_ROW);
