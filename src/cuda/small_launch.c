@@ -204,19 +204,19 @@ struct threads_cost {
 };
 
 static const struct threads_cost threads_costs16[] = {
-    [NH_SMALL_FORWARD] = {2.19, 0, 7.6, 88.6, 4.56, 0.249},
-    [NH_SMALL_BACKWARD_QUERY] = {1.49, 0, 0, 120, 14.7, 0.133},
-    [NH_SMALL_BACKWARD_KEY] = {1.43, 0, 13.5, 307, 6.98, 0.465},
+    [NH_SMALL_FORWARD] = {2.05, 0, 7.43, 85.5, 4.29, 0.223},
+    [NH_SMALL_BACKWARD_QUERY] = {1.67, 0, 0, 116, 14.9, 0.136},
+    [NH_SMALL_BACKWARD_KEY] = {1.3, 0, 16.8, 333, 7.19, 0.494},
 };
 static const struct threads_cost threads_costs32[] = {
-    [NH_SMALL_FORWARD] = {4.73, 7.8, 1.86, 35.2, 4.74, 0.179},
-    [NH_SMALL_BACKWARD_QUERY] = {4.83, 27.7, 0, 148, 5.21, 0.454},
-    [NH_SMALL_BACKWARD_KEY] = {2.68, 26.5, 5.12, 168, 5.99, 0.192},
+    [NH_SMALL_FORWARD] = {5.34, 4.11, 2.57, 22, 8.7, 0.212},
+    [NH_SMALL_BACKWARD_QUERY] = {5.44, 7.41, 0, 190, 5.64, 0.74},
+    [NH_SMALL_BACKWARD_KEY] = {3.24, 2.45, 5.4, 203, 20.1, 0.274},
 };
 static const struct threads_cost turns_costs[] = {
-    [NH_SMALL_FORWARD] = {7.98, 2.96, 20.7, 120, 0.728, 0.319},
-    [NH_SMALL_BACKWARD_QUERY] = {21.3, 4.91, 5.31, 126, 4.45, 0.581},
-    [NH_SMALL_BACKWARD_KEY] = {35.4, 4.03, 5.21, 112, 2.76, 0.762},
+    [NH_SMALL_FORWARD] = {9.03, 3, 20.9, 122, 0.732, 0.471},
+    [NH_SMALL_BACKWARD_QUERY] = {8.55, 5, 25.7, 118, 3.66, 0.387},
+    [NH_SMALL_BACKWARD_KEY] = {8.16, 4.44, 70.3, 141, 1.97, 0.295},
 };
 
 static const struct threads_cost *threads_cost_of(const struct nh_problem *problem,
@@ -235,13 +235,13 @@ struct threads_model {
 
 static const struct threads_model *threads_model_of(const struct nh_problem *problem,
                                                     const struct nh_small_launch *launch) {
-    static const struct threads_model model16 = {0.873, 0.0893, 0.693, {2480, 1890, 2310},
-                                                 6.12,  0.489};
-    static const struct threads_model forward32 = {1.01, 0.0959, 0.234, {1340, 0, 0}, 7.37, 0.246};
-    static const struct threads_model backward32 = {1.62, 0.0482, 0.51, {0, 3720, 6590},
-                                                    8.65, 1.91};
-    static const struct threads_model in_turns = {0.441, 0.0363, 0.951, {1670, 5810, 3670},
-                                                  2.16,  0.767};
+    static const struct threads_model model16 = {0.794, 0.0886, 0.529, {2400, 2080, 2390},
+                                                 4.36,  0.483};
+    static const struct threads_model forward32 = {0.45, 0.104, 0.095, {382, 0, 0}, 6.89, 0.347};
+    static const struct threads_model backward32 = {0.99, 0.052, 0.58, {0, 9250, 21700},
+                                                    4.05, 3.47};
+    static const struct threads_model in_turns = {0.464, 0.0365, 0.646, {2050, 2430, 2200},
+                                                  3.74,  0.8};
     if (launch->turns) return &in_turns;
     if (problem->dtype != NHOOD_DTYPE_F32) return &model16;
     return launch->kernel == NH_SMALL_FORWARD ? &forward32 : &backward32;
@@ -249,6 +249,7 @@ static const struct threads_model *threads_model_of(const struct nh_problem *pro
 
 static double subtile_instructions(const struct nh_problem *problem,
                                    const struct nh_small_launch *launch) {
+    enum { WIDEST_KEPT = 32 };
     const struct threads_cost *cost = threads_cost_of(problem, launch);
     double keys = (double)nh_small_steps(problem, problem->dim),
            values = (double)nh_small_steps(problem, problem->dim_v);
@@ -261,8 +262,11 @@ static double subtile_instructions(const struct nh_problem *problem,
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
         bias += 1.3 * (double)problem->bias_count / (double)launch->shape.blocks;
     double block = forward && launch->shape.dense ? 2 : cost->block;
+    /* rows that a thread does not keep are read and split anew for each pair of blocks */
+    double splits =
+        launch->turns || problem->dim <= WIDEST_KEPT ? 1 : (double)launch->shape.blocks / 2;
     return (double)launch->shape.blocks * (cost->step * steps + block + bias) +
-           cost->row_step * steps + cost->subtile;
+           cost->row_step * steps * splits + cost->subtile;
 }
 
 /* What an item copies to shared memory. */
@@ -298,14 +302,14 @@ struct boxes_cost {
 };
 
 static const struct boxes_cost boxes_costs16[] = {
-    [NH_SMALL_FORWARD] = {25.1, 12.1, 45, 311, 66.1, 64.9, 0.308},
-    [NH_SMALL_BACKWARD_QUERY] = {11.2, 38.5, 8.3, 940, 79.1, 116, 1.22},
-    [NH_SMALL_BACKWARD_KEY] = {34.8, 16.4, 27, 227, 135, 39, 0.364},
+    [NH_SMALL_FORWARD] = {22.6, 11.1, 45, 362, 74.1, 60.8, 0.356},
+    [NH_SMALL_BACKWARD_QUERY] = {12.6, 35.2, 8.3, 889, 71.2, 122, 1.27},
+    [NH_SMALL_BACKWARD_KEY] = {31.2, 15.7, 27, 210, 136, 35.6, 0.356},
 };
 static const struct boxes_cost boxes_costs32[] = {
-    [NH_SMALL_FORWARD] = {29.3, 55.4, 45, 192, 96, 94.9, 0.181},
-    [NH_SMALL_BACKWARD_QUERY] = {6.57, 48, 27, 2390, 301, 155, 1.89},
-    [NH_SMALL_BACKWARD_KEY] = {43.6, 139, 27, 503, 187, 176, 0.127},
+    [NH_SMALL_FORWARD] = {28.8, 46.6, 45, 180, 57, 64, 0.268},
+    [NH_SMALL_BACKWARD_QUERY] = {6.49, 35.8, 27, 2060, 243, 64, 2.1},
+    [NH_SMALL_BACKWARD_KEY] = {43.1, 123, 27, 536, 198, 64, 0.0958},
 };
 
 static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
@@ -315,7 +319,7 @@ static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
 
 static double boxes_instructions(const struct nh_problem *problem,
                                  const struct nh_small_launch *launch) {
-    const double bits = 10.6, dense = 6.32, kinds = 8.5, bias_gradient = 2;
+    const double bits = 9.62, dense = 6.43, kinds = 8.54, bias_gradient = 2;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double block = cost->block + cost->step * (double)nh_small_steps(problem, problem->dim);
     if (launch->kernel == NH_SMALL_FORWARD)
@@ -330,20 +334,20 @@ static double boxes_instructions(const struct nh_problem *problem,
     return subtile;
 }
 
-/* Clocks of so many items on the fullest multiprocessor where the copy engine fetches. Of an item: what is scarcest of issue
- * slots, which copies contend with and a few warps, or those of an uneven number, fill badly; bytes from the L2; warps
- * that fetch, which have one item under way each; and stages, which are taken from when an item is asked for until it
- * has landed and its last subtile is done; and a share of the first one's way through them. share: of the heads that an
- * item is fetched for. */
+/* Clocks of so many items on the fullest multiprocessor where the copy engine fetches. Of an item: what is scarcest of
+ * issue slots, which copies contend with and a few warps, those of an uneven number, or of one block alone fill badly;
+ * bytes from the L2; warps that fetch, which have one item under way each; and stages, which are taken from when an item
+ * is asked for until it has landed and its last subtile is done; and a share of the first one's way through them.
+ * share: of the heads that an item is fetched for. */
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
-    const double contention = 0.142, absent = 0.941, waits = 0.424, landing = 1470, fetching = 4060;
-    const double filled_half[] = {3.4, 0.772};
+    const double contention = 0.131, absent = 0.867, waits = 0.428, landing = 1430, fetching = 3840;
+    const double alike = 0.0654, filled_half[] = {3.39, 1.16};
     bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double warps = residents * launch->warps;
     double slots = boxes_instructions(problem, launch) / 4 / filled_by(warps, filled_half[f32]) *
-                   (1 + waits * unevenness(launch));
+                   (1 + waits * unevenness(launch)) * (1 + alike / residents);
     double copy = item_bytes(problem, launch) / share / cost->bytes_per_clock;
     double rounds = ceil((double)(launch->shape.item_rows / 16) / launch->warps);
     double held = landing + copy + rounds * slots * warps;
@@ -357,7 +361,7 @@ static double boxes_clocks(const struct nh_problem *problem, const struct nh_sma
  * of the other; beside the way of items that have the multiprocessor to themselves. */
 static double threads_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                              double items, double residents, double share) {
-    const double l2_bytes_per_clock = 39.2, absent = 0.524;
+    const double l2_bytes_per_clock = 51.9, absent = 0.532, alone_bytes_per_clock = 40;
     const struct threads_cost *cost = threads_cost_of(problem, launch);
     const struct threads_model *model = threads_model_of(problem, launch);
     double subtile = subtile_instructions(problem, launch);
@@ -370,8 +374,9 @@ static double threads_clocks(const struct nh_problem *problem, const struct nh_s
     double exposed = model->exposed_least + model->exposed_alone / residents;
     double clocks = fmax(issue, copy) + exposed * fmin(issue, copy);
     double turns = share * (double)nh_ceil_div(launch->shape.item_rows / 16, launch->warps);
-    double alone = ceil(items / residents) *
-                   (model->alone_item[launch->kernel] + turns * subtile * model->alone_instruction);
+    double alone = ceil(items / residents) * (model->alone_item[launch->kernel] +
+                                              item_bytes(problem, launch) / alone_bytes_per_clock +
+                                              turns * subtile * model->alone_instruction);
     return sqrt(clocks * clocks + alone * alone);
 }
 
@@ -379,9 +384,9 @@ static double threads_clocks(const struct nh_problem *problem, const struct nh_s
  * at once. Both launches of the backward pass read their inputs. */
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch) {
-    static const double threads_copy_ns[] = {8310, 9920, 5950}, boxes_ns[] = {9890, 4100, 5570};
-    const double bandwidth[] = {0.93, 0.521}, apart[] = {0.34, 0.139},
-                 apart_at_first[] = {0.86, 0.326};
+    static const double threads_copy_ns[] = {8270, 9840, 5900}, boxes_ns[] = {9720, 4170, 5710};
+    const double bandwidth[] = {0.93, 0.521}, apart[] = {0.297, 0.139},
+                 apart_at_first[] = {0.861, 0.326};
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     bool backward = launch->kernel != NH_SMALL_FORWARD;
     double copies = (double)(problem->batch * problem->heads) / device->multiprocessors;
