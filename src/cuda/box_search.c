@@ -8,19 +8,19 @@
 
 enum { MOST_OF_VARIANT = 2, SIZES = 8 };
 
+/* Items, and the columns that their tiles hold at least. */
+struct least {
+    double items, needed;
+};
+
 /* All of a size, with their counts as columns, and as rows where these have been asked for; the one nearest to a cube
  * comes first. */
 struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];
     struct nh_walk_columns columns[NH_MOST_BOXES];
-    /* of those that there is room to count as rows: columns that tiles must hold */
-    int rows;
-    struct nh_walk_rows row[NH_MOST_BOXES];
-    double needed[NH_MOST_BOXES];
-    struct fewest {
-        double items, needed;
-    } fewest;
+    /* as rows; fewest: of all, items 0 until they are asked for */
+    struct least row[NH_MOST_BOXES], fewest;
 };
 
 /* Of equal costs the first in the order of variants and boxes is the cheaper one. */
@@ -33,6 +33,8 @@ struct state {
     const struct nh_box_search *search;
     struct nh_walk_counts counts;
     struct boxes boxes[SIZES]; /* by powers of two; count 0: not asked for yet */
+    struct least line[NH_AXES][SIZES];
+    bool counted; /* the lines */
     struct nh_box_bound bound[NH_MOST_BOX_VARIANTS];
     struct ranked kept[NH_MOST_BOX_CHOICES]; /* cheapest first */
     int count, capacity;
@@ -67,6 +69,7 @@ static void start(struct state *state, const struct nh_box_search *search, int c
     }
     nh_walk_start(&state->counts, problem, search->inverse, false, &extents);
     state->search = search;
+    state->counted = false;
     state->count = 0;
     state->capacity = capacity < NH_MOST_BOX_CHOICES ? capacity : NH_MOST_BOX_CHOICES;
 }
@@ -103,20 +106,36 @@ static struct boxes *boxes_of(struct state *state, int32_t size) {
     boxes->count = found;
     for (int i = 0; i < found; i++)
         boxes->columns[i] = places_of(boxes->extent[i]);
-    boxes->rows = 0;
+    boxes->fewest.items = 0;
     return boxes;
 }
 
+/* By powers of two: items, and columns that tiles must hold. */
+static void count_lines(struct state *state) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &state->search->problem->axis[a];
+        for (int i = 0; i < state->counts.columns.count[a]; i++) {
+            int32_t rows = state->counts.columns.extent[a][i];
+            state->line[a][i] = (struct least){(double)nh_row_tiles(axis, rows),
+                                               nh_tile_needed(axis, rows, state->search->inverse)};
+        }
+    }
+    state->counted = true;
+}
+
 static void count_rows(struct state *state, struct boxes *boxes) {
-    struct fewest fewest = {INFINITY, INFINITY};
-    for (int i = boxes->rows; i < boxes->count; i++) {
-        const int32_t *box = boxes->extent[i];
-        struct nh_walk_rows *row = &boxes->row[i];
-        if (!nh_walk_rows_of(&state->counts, box, box, row)) break;
-        boxes->needed[i] = nh_walk_needed(row);
-        fewest.items = smaller(fewest.items, nh_walk_items(row));
-        fewest.needed = smaller(fewest.needed, boxes->needed[i]);
-        boxes->rows++;
+    struct least fewest = {INFINITY, INFINITY};
+    if (!state->counted) count_lines(state);
+    for (int i = 0; i < boxes->count; i++) {
+        struct least *row = &boxes->row[i];
+        *row = (struct least){1, 1};
+        for (int a = 0; a < NH_AXES; a++) {
+            const struct least *line = &state->line[a][boxes->columns[i].place[a]];
+            row->items *= line->items;
+            row->needed *= line->needed;
+        }
+        fewest.items = smaller(fewest.items, row->items);
+        fewest.needed = smaller(fewest.needed, row->needed);
     }
     boxes->fewest = fewest;
 }
@@ -250,17 +269,19 @@ static void try_row(struct state *state, int v, const struct boxes *rows, int i,
                     const struct boxes *columns, const struct floors *floors) {
     const struct nh_box_search *search = state->search;
     const struct nh_box_variant *variant = &search->variant[v];
+    const int32_t *box = rows->extent[i];
+    struct nh_walk_rows row;
     double least[NH_MOST_BOXES];
-    find_least_of_pairs(&state->bound[v], floors, &rows->row[i], columns, limit_of(state, variant),
-                        least);
+    if (!nh_walk_rows_of(&state->counts, box, box, &row)) return;
+    find_least_of_pairs(&state->bound[v], floors, &row, columns, limit_of(state, variant), least);
     for (;;) {
         int j = lowest(least, columns->count);
         if (!(least[j] < limit_of(state, variant))) return;
-        const struct nh_tiling_count count = nh_walk_count(&rows->row[i], columns->columns[j]);
+        const struct nh_tiling_count count = nh_walk_count(&row, columns->columns[j]);
         struct ranked ranked = {.choice.variant = variant,
                                 .order = (v * NH_MOST_BOXES + i) * NH_MOST_BOXES + j};
         struct nh_box_choice *choice = &ranked.choice;
-        memcpy(choice->row, rows->extent[i], sizeof choice->row);
+        memcpy(choice->row, box, sizeof choice->row);
         memcpy(choice->column, columns->extent[j], sizeof choice->column);
         choice->count = count;
         choice->cost = search->cost(search, choice);
@@ -275,13 +296,13 @@ static void try_variant(struct state *state, int v) {
                        *columns = boxes_of(state, variant->columns);
     struct floors floors[NH_MOST_BOXES];
     double least[NH_MOST_BOXES];
-    for (int i = 0; i < rows->rows; i++) {
-        floors[i] = floors_of(&state->bound[v], nh_walk_items(&rows->row[i]));
+    for (int i = 0; i < rows->count; i++) {
+        floors[i] = floors_of(&state->bound[v], rows->row[i].items);
         least[i] =
-            least_of(state, &state->bound[v], &floors[i], rows->needed[i] / variant->columns);
+            least_of(state, &state->bound[v], &floors[i], rows->row[i].needed / variant->columns);
     }
     for (;;) {
-        int i = lowest(least, rows->rows);
+        int i = lowest(least, rows->count);
         if (!(least[i] < limit_of(state, variant))) return;
         try_row(state, v, rows, i, columns, &floors[i]);
         least[i] = INFINITY;
@@ -318,7 +339,7 @@ static double least_of_variant(struct state *state, int v, const struct volume *
     struct boxes *rows = boxes_of(state, variant->rows),
                  *columns = boxes_of(state, variant->columns);
     if (!rows || !columns || !columns->count) return INFINITY;
-    if (!rows->rows) count_rows(state, rows);
+    if (!rows->fewest.items) count_rows(state, rows);
     return least_of_all(state, bound, rows->fewest.items, rows->fewest.needed / variant->columns);
 }
 
