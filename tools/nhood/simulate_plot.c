@@ -74,10 +74,16 @@ static bool grid_of(const nhood_problem *problem, const char *config, struct gri
     return true;
 }
 
+/* Whether tiles are of two axes; solvers may take them as one where windows are all of the second. */
+static bool has_two_axes(const nhood_problem *problem) {
+    const nhood_axis *second = &problem->axis[1];
+    return problem->rank == 2 && (second->window < second->length || second->causal);
+}
+
 /* The fastest config with such tiles; NULL if there is none, or the problem has not two axes. */
 static const struct candidate *find_grid(const struct plot *plot, struct grid *grid) {
     const struct candidate *best = NULL;
-    for (size_t i = 0; plot->problem->rank == 2 && i < plot->candidates->count; i++) {
+    for (size_t i = 0; has_two_axes(plot->problem) && i < plot->candidates->count; i++) {
         const struct candidate *row = &plot->candidates->row[i];
         if (row->refusal || row->tiles <= 0 || (best && best->estimate_ns <= row->estimate_ns) ||
             !grid_of(plot->problem, row->config, grid))
