@@ -339,7 +339,7 @@ static double least_of_variant(struct state *state, int v, const struct volume *
     struct boxes *rows = boxes_of(state, variant->rows),
                  *columns = boxes_of(state, variant->columns);
     if (!rows || !columns || !columns->count) return INFINITY;
-    if (!rows->fewest.items) count_rows(state, rows);
+    if (rows->fewest.items == 0) count_rows(state, rows);
     return least_of_all(state, bound, rows->fewest.items, rows->fewest.needed / variant->columns);
 }
 
