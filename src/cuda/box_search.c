@@ -49,8 +49,9 @@ static double larger(double a, double b) {
 }
 
 void nh_box_balanced(int32_t size, int32_t box[NH_AXES]) {
+    int32_t volume = 1;
     box[0] = box[1] = box[2] = 1;
-    for (int a = NH_AXES - 1; box[0] * box[1] * box[2] < size; a = (a + 2) % NH_AXES)
+    for (int a = NH_AXES - 1; volume < size; a = a ? a - 1 : NH_AXES - 1, volume *= 2)
         box[a] *= 2;
 }
 

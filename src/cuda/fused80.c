@@ -191,7 +191,8 @@ static struct nh_box_bound bound(const struct nh_box_search *search,
     nh_box_balanced(variant->columns, k);
     const struct nh_config config = config_of(variant, q, k);
     const struct nh_cuda_load plain = load_of(problem, cuda, config.value, 1, 0, 1);
-    const struct nh_cuda_load masked = load_of(problem, cuda, config.value, 1, 1, 1);
+    struct nh_cuda_load masked = plain;
+    masked.masked_tiles = 1;
     const struct nh_config longest =
         config_of(variant, (int32_t[]){1, 1, variant->rows}, (int32_t[]){1, 1, variant->columns});
     double fewest = (double)residents_of(problem, cuda, longest.value);

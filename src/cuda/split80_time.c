@@ -189,9 +189,10 @@ static double least_crowding(const struct nh_problem *problem, const struct nh_c
 struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device, const int32_t *side,
                                      bool inverse) {
-    const struct walks plain = {.blocks = 1, .tiles = 1}, masked = {1, 1, 1, 1};
+    const struct walks plain = {.blocks = 1, .tiles = 1};
     const struct nh_cuda_load plain_load = load_of(problem, device, side, inverse, &plain);
-    const struct nh_cuda_load masked_load = load_of(problem, device, side, inverse, &masked);
+    struct nh_cuda_load masked_load = plain_load;
+    masked_load.masked_tiles = 1;
     double warps = side[SPLIT80_WARPS], alone = alone_share(warps);
     double residents = (double)nh_split80_residents(problem, device, side, inverse);
     double crowded = least_crowding(problem, device, side, inverse, residents);
