@@ -116,13 +116,20 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_short
                     box[0] * box[1] * box[2] * key_row);
 }
 
+/* That bring rows of so many elements. */
+static double boxes_of(int64_t width) {
+    enum { BOX_BYTES = 128 };
+    return (double)nh_ceil_div(nh_fused90_row_bytes(width), BOX_BYTES);
+}
+
 /* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, or all of them fill the issue slots; the
  * thread that fetches takes its time for each item, or the L2 does. From the second item on memory and work go side by
  * side, if the ring holds more than one. Parts fetch the same keys. */
 static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       const struct nh_short_shape *shape, const int32_t *value) {
     const double launch_ns = 6020, latency = 2095, first_bytes_per_clock = 253, waiting = 3.17;
-    const double filled = 0.633, met = 0.533, fetching = 580, bytes_per_clock = 42.4;
+    const double filled = 0.633, met = 0.533, bytes_per_clock = 42.4;
+    const double item_fetching = 300, box_fetching = 80;
     const double bandwidth = 0.657, apart = 0.0535, apart_at_first = 0.937, apart_always = 0.676;
     const double parting = 0.03;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
@@ -133,7 +140,8 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     double strip = strip_instructions(problem, shape);
     double rounds = waiting * strip * ceil(turns * strips / value[WARPS]);
     double issue = fmax(1, waves) * strips * strip / 4 / filled;
-    double fetch = turns * fmax(fetching, bytes / bytes_per_clock);
+    double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
+    double fetch = turns * fmax(item_fetching + box_fetching * boxes, bytes / bytes_per_clock);
     double work = fmax(fmax(rounds, issue), fetch) + met * fmin(rounds, issue);
     double busy = nh_cuda_clocks_ns(cuda, latency + bytes / first_bytes_per_clock + work);
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
