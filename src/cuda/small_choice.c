@@ -72,6 +72,9 @@ static const struct box key_boxes[] = {
     {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
 };
 
+/* Of the boxes of three axes above. */
+static const int32_t subtiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
+
 /* Of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
 static const int32_t query_warps[] = {8, 12, 16, 20, 24};
 static const int32_t key_warps[] = {8, 12, 16};
@@ -81,7 +84,7 @@ enum { MOST_CANDIDATES = 6 };
 /* The cheapest launches of a kernel, cheapest first. */
 struct choice {
     struct option {
-        const struct box *box;
+        struct box box;
         int32_t warps, stages;
         double ns;
     } option[MOST_CANDIDATES];
@@ -102,7 +105,7 @@ static void insert(struct choice *choice, const struct option *option) {
 static void set_config(enum nh_small_kernel kernel, const struct option *option,
                        struct nh_config *config) {
     bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
-    const struct box *box = option->box;
+    const struct box *box = &option->box;
     memcpy(config->value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->item, sizeof box->item);
     config->value[NH_SMALL_S0] = box->subtile[0];
     config->value[NH_SMALL_S1] = box->subtile[1];
@@ -140,7 +143,7 @@ static void consider(const struct nh_problem *problem, const struct nh_device *d
                      const struct nh_small_launch *launch, const struct box *box,
                      struct choice *choice, struct tries *tries) {
     if (launch->stages && !warps_fit(problem, launch)) return;
-    const struct option option = {box, launch->warps,
+    const struct option option = {*box, launch->warps,
                                   launch->turns ? NH_SMALL_IN_TURNS : launch->stages,
                                   nh_small_launch_ns(problem, device->backend, launch)};
     tries->made++;
@@ -219,20 +222,71 @@ static bool sticks_out(const struct nh_problem *problem, const struct box *box) 
     return false;
 }
 
+/* Boxes of one kernel, and in 3-D those that hold a whole dilation group and no subtile beyond it: halos of short groups
+ * are mostly their own. (In 1-D they lose to longer boxes, whose warps without a subtile help with copies.) */
+struct boxes {
+    struct box box[sizeof query_boxes / sizeof *query_boxes + sizeof subtiles3 / sizeof *subtiles3];
+    size_t count;
+};
+
+/* The least box that holds a dilation group, of 2 to 16 subtiles. */
+static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                      const int32_t *subtile, struct box *box) {
+    enum { MOST_SUBTILES = 16, MOST_WARPS = 8 };
+    int64_t count = 1;
+    memcpy(box->subtile, subtile, sizeof box->subtile);
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+        int64_t along = nh_ceil_div(longest, subtile[a]);
+        if (along > MOST_SUBTILES) return false;
+        box->item[a] = (int32_t)along * subtile[a];
+        count *= along;
+    }
+    bool halves = kernel != NH_SMALL_BACKWARD_KEY && count > MOST_WARPS && count % 2 == 0;
+    box->warps = (int32_t)(halves ? count / 2 : count);
+    return count > 1 && count <= MOST_SUBTILES;
+}
+
+static bool same_box(const struct box *a, const struct box *b) {
+    return memcmp(a->item, b->item, sizeof a->item) == 0 &&
+           memcmp(a->subtile, b->subtile, sizeof a->subtile) == 0;
+}
+
+static bool has_box(const struct boxes *boxes, const struct box *box) {
+    bool has = false;
+    for (size_t i = 0; i < boxes->count; i++)
+        has = has || same_box(&boxes->box[i], box);
+    return has;
+}
+
+static void list_boxes(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                       struct boxes *boxes) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    boxes->count =
+        by_keys ? sizeof key_boxes / sizeof *key_boxes : sizeof query_boxes / sizeof *query_boxes;
+    if (!by_keys && problem->dtype != NHOOD_DTYPE_F32) boxes->count -= QUERY_BOXES_OF_F32;
+    memcpy(boxes->box, by_keys ? key_boxes : query_boxes, boxes->count * sizeof *boxes->box);
+    for (size_t i = 0; problem->rank == 3 && i < sizeof subtiles3 / sizeof *subtiles3; i++) {
+        struct box *box = &boxes->box[boxes->count];
+        boxes->count += fit_group(problem, kernel, subtiles3[i], box) && !has_box(boxes, box);
+    }
+}
+
 /* subtile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
 static struct choice choose(const struct nh_problem *problem, const struct nh_device *device,
                             enum nh_small_kernel kernel, const int32_t *subtile) {
     bool boxes_too = boxes_possible(problem, device);
-    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
-    const struct box *boxes = by_keys ? key_boxes : query_boxes;
-    size_t count = by_keys ? sizeof key_boxes / sizeof *boxes : sizeof query_boxes / sizeof *boxes;
+    struct boxes boxes;
     struct choice choice = {.count = 0};
-    if (!by_keys && problem->dtype != NHOOD_DTYPE_F32) count -= QUERY_BOXES_OF_F32;
+    list_boxes(problem, kernel, &boxes);
     for (int out = 0; out < 2 && !choice.count; out++)
-        for (size_t i = 0; i < count; i++)
-            if (rank_of(&boxes[i]) == problem->rank && sticks_out(problem, &boxes[i]) == out &&
-                (!subtile || memcmp(subtile, boxes[i].subtile, sizeof boxes[i].subtile) == 0))
-                consider_box(problem, device, kernel, &boxes[i], boxes_too, &choice);
+        for (size_t i = 0; i < boxes.count; i++) {
+            const struct box *box = &boxes.box[i];
+            if (rank_of(box) == problem->rank && sticks_out(problem, box) == out &&
+                (!subtile || memcmp(subtile, box->subtile, sizeof box->subtile) == 0))
+                consider_box(problem, device, kernel, box, boxes_too, &choice);
+        }
     return choice;
 }
 
@@ -245,7 +299,7 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
     enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
     if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
     struct choice queries = choose(problem, device, by_queries, NULL), keys = {.count = 0};
-    const int32_t *subtile = queries.count ? queries.option[0].box->subtile : NULL;
+    const int32_t *subtile = queries.count ? queries.option[0].box.subtile : NULL;
     int count = 0;
     if (!forward && subtile) keys = choose(problem, device, NH_SMALL_BACKWARD_KEY, subtile);
     for (int i = 0; i < MOST_CANDIDATES; i++) {
@@ -256,7 +310,7 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
         set_config(by_queries, option, &config[count]);
         if (!forward) {
             if (k >= keys.count ||
-                memcmp(option->box->subtile, subtile, sizeof option->box->subtile) != 0)
+                memcmp(option->box.subtile, subtile, sizeof option->box.subtile) != 0)
                 continue;
             set_config(NH_SMALL_BACKWARD_KEY, &keys.option[k], &config[count]);
         }
