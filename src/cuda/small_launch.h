@@ -25,8 +25,12 @@ int32_t nh_small_fetchers(const struct nh_small_launch *launch);
 /* Of a scale's size: LSE is divided by it in the backward pass, and with less a penalty would be a small one. */
 #define NH_SMALL_LEAST_SCALE 1e-30
 
-/* Which product can mask, as NH_PENALTY in kernels/small_penalty.cuh; 0: none. */
+/* Which product can mask, as NH_PENALTY in kernels/small_penalty.cuh. */
+enum { NH_SMALL_NO_PENALTY, NH_SMALL_BY_STARTS, NH_SMALL_BY_COORDINATES, NH_SMALL_BY_KINDS };
 int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch);
+
+/* Whether every block of columns is masked by bits. */
+bool nh_small_masks_by_bits(const struct nh_problem *problem, const struct nh_small_launch *launch);
 
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                               const struct nh_small_launch *launch);
@@ -39,7 +43,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
 double nh_small_launch_bytes(const struct nh_problem *problem,
                              const struct nh_small_launch *launch);
 
-/* Of a launch, when no other is under way. */
+/* Nanoseconds of a launch, when no other is under way: small_time.c. */
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch);
 
