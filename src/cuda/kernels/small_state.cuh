@@ -1,4 +1,4 @@
-/* The softmax of a subtile's rows, and their LSE. */
+/* The softmax of a subtile's rows (row_state.cuh), whose LSE goes to memory. */
 #pragma once
 
 #include "small_products.cuh"
