@@ -32,9 +32,8 @@ struct ranked {
 struct state {
     const struct nh_box_search *search;
     struct nh_walk_counts counts;
-    struct boxes boxes[SIZES]; /* by powers of two; count 0: not asked for yet */
-    struct least line[NH_AXES][SIZES];
-    bool counted; /* the lines */
+    struct boxes boxes[SIZES];         /* by powers of two; count 0: not asked for yet */
+    struct least line[NH_AXES][SIZES]; /* items of 0: not asked for yet */
     struct nh_box_bound bound[NH_MOST_BOX_VARIANTS];
     struct ranked kept[NH_MOST_BOX_CHOICES]; /* cheapest first */
     int count, capacity;
@@ -70,7 +69,7 @@ static void start(struct state *state, const struct nh_box_search *search, int c
     }
     nh_walk_start(&state->counts, problem, search->inverse, false, &extents);
     state->search = search;
-    state->counted = false;
+    memset(state->line, 0, sizeof state->line);
     state->count = 0;
     state->capacity = capacity < NH_MOST_BOX_CHOICES ? capacity : NH_MOST_BOX_CHOICES;
 }
@@ -111,27 +110,24 @@ static struct boxes *boxes_of(struct state *state, int32_t size) {
     return boxes;
 }
 
-/* By powers of two: items, and columns that tiles must hold. */
-static void count_lines(struct state *state) {
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &state->search->problem->axis[a];
-        for (int i = 0; i < state->counts.columns.count[a]; i++) {
-            int32_t rows = state->counts.columns.extent[a][i];
-            state->line[a][i] = (struct least){(double)nh_row_tiles(axis, rows),
-                                               nh_tile_needed(axis, rows, state->search->inverse)};
-        }
+static const struct least *line_of(struct state *state, int a, int power) {
+    const struct nh_box_search *search = state->search;
+    const struct nh_axis *axis = &search->problem->axis[a];
+    struct least *line = &state->line[a][power];
+    if (line->items == 0) {
+        line->items = (double)nh_row_tiles(axis, 1 << power);
+        line->needed = nh_tile_needed(axis, 1 << power, search->inverse);
     }
-    state->counted = true;
+    return line;
 }
 
 static void count_rows(struct state *state, struct boxes *boxes) {
     struct least fewest = {INFINITY, INFINITY};
-    if (!state->counted) count_lines(state);
     for (int i = 0; i < boxes->count; i++) {
         struct least *row = &boxes->row[i];
         *row = (struct least){1, 1};
         for (int a = 0; a < NH_AXES; a++) {
-            const struct least *line = &state->line[a][boxes->columns[i].place[a]];
+            const struct least *line = line_of(state, a, boxes->columns[i].place[a]);
             row->items *= line->items;
             row->needed *= line->needed;
         }
@@ -310,33 +306,12 @@ static void try_variant(struct state *state, int v) {
     }
 }
 
-/* Tokens, and what they see. */
-struct volume {
-    double rows, pairs;
-};
-
-static struct volume volume_of(const struct nh_problem *problem) {
-    struct volume volume = {1, 1};
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        double length = (double)axis->length, sure = (double)(axis->window - axis->stride + 1);
-        /* at the beginning of a group causal windows are cut */
-        double cut = axis->causal ? (double)axis->dilation * sure * (sure - 1) / 2 : 0;
-        volume.rows *= length;
-        volume.pairs *= axis->causal ? length * sure - cut : length * (double)axis->window;
-    }
-    return volume;
-}
-
-/* What no boxes of the variant stay below: first by what tiles must hold at least, without counting any. */
-static double least_of_variant(struct state *state, int v, const struct volume *volume) {
+/* What no boxes of the variant stay below. */
+static double least_of_variant(struct state *state, int v) {
     const struct nh_box_variant *variant = &state->search->variant[v];
     struct nh_box_bound *bound = &state->bound[v];
-    double size = (double)variant->rows * variant->columns;
     *bound = state->search->bound(state->search, variant);
-    if (bound->residents <= 0 || least_of_all(state, bound, volume->rows / variant->rows,
-                                              volume->pairs / size) >= state->search->below)
-        return INFINITY;
+    if (bound->residents <= 0) return INFINITY;
     struct boxes *rows = boxes_of(state, variant->rows),
                  *columns = boxes_of(state, variant->columns);
     if (!rows || !columns || !columns->count) return INFINITY;
@@ -347,10 +322,9 @@ static double least_of_variant(struct state *state, int v, const struct volume *
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity) {
     struct state state;
     double least[NH_MOST_BOX_VARIANTS];
-    const struct volume volume = volume_of(search->problem);
     start(&state, search, capacity);
     for (int v = 0; v < search->variants; v++)
-        least[v] = least_of_variant(&state, v, &volume);
+        least[v] = least_of_variant(&state, v);
     for (;;) {
         int v = lowest(least, search->variants);
         if (!(least[v] < limit_of(&state, NULL))) break;

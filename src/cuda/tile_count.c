@@ -240,16 +240,16 @@ static double needed_of_group(const struct cut *cut) {
 }
 
 double nh_tile_needed(const struct nh_axis *axis, int32_t rows, bool inverse) {
+    enum { MOST_BORDERS = 16 }; /* more of them are better counted in other ways */
     const int32_t column = 1;
     int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
-    if (axis->stride > 1 ||
-        margin_of(&(struct cut){.axis = axis, .inverse = inverse}) > MOST_COUNTED) {
+    struct cut cut = {axis, longest, rows, rows, inverse};
+    if (axis->stride > 1 || margin_of(&cut) > MOST_BORDERS * rows) {
         struct nh_tile_counts counts;
         nh_tile_counts(axis, rows, rows, inverse, false, &column, 1, &counts);
         return counts.needed;
     }
-    struct cut cut = {axis, longest, rows, rows, inverse};
     double needed = (double)(axis->dilation - shorter) * needed_of_group(&cut);
     cut.length--;
     return shorter && cut.length ? needed + (double)shorter * needed_of_group(&cut) : needed;
