@@ -125,6 +125,33 @@ static void check_grid_limits(void) {
     CHECK(operation.count == 0, "%d steps", (int)operation.count);
 }
 
+/* More items than a launch can count: the solver is left for one that folds its grid. */
+static void check_uncountable(void) {
+    static const struct {
+        const struct nh_solver *solver;
+        const char *text;
+    } row[] = {{&nh_solver_cuda_short, "more than 2^30 items"},
+               {&nh_solver_cuda_short90, "more than 2^30 items"},
+               {&nh_solver_cuda_small, "more than 2^30 boxes of rows"},
+               {&nh_solver_cuda_fused80,
+                "fused80_forward.cu: grid axis 0 has 1099511627776 blocks, of "
+                "[1, 2147483647]"},
+               {&nh_solver_cuda_fused90, "more than 2^31 query tiles"}};
+    struct nh_problem problem;
+    read_problem("fwd:f16:b1073741824h1024k1d32:16:w3", &problem);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct nh_operation *operation;
+        const char *name = row[i].solver->name;
+        const char *reason = row[i].solver->refuse(&problem, &f.device[0]);
+        CHECK(!reason, "%s: %s", name, reason);
+        if (reason) continue;
+        nhood_status status = build_first(row[i].solver, &problem, &f.device[0], &operation);
+        CHECK(status == NHOOD_ERR_UNSUPPORTED && strcmp(nhood_last_error(), row[i].text) == 0,
+              "%s: %s", name, status ? nhood_last_error() : "built");
+        if (!status) operation->destroy(operation);
+    }
+}
+
 /* Runs a backward with these outputs only; returns the kernels' names, joined, with a plus for launches that overlap with
  * the one before. */
 static const char *backward_kernels(const struct nh_operation *operation,
@@ -318,6 +345,7 @@ int main(void) {
         check_all(problems[i]);
     check_large();
     check_grid_limits();
+    check_uncountable();
     check_left_out();
     check_overlaps();
     check_shared_kernel();
