@@ -63,6 +63,8 @@ struct nh_cuda_tiling {
     /* of an item that holds whole dilation groups, kernels/short.cuh: these, at most, rows, and blocks that share it; how many
      * groups there are, of each residue or in all, and how many items these make; tokens of the longest group, and items that a block holds at a time */
     int groups, rows, parts, total, chunks, tokens, stages;
+    /* of a block's part of a group, kernels/short90.cuh: lines along the first axis, and queries */
+    int lines, queries;
 };
 
 /* Of a block of small_bias_sum.cu, which two solvers launch. */

@@ -254,6 +254,10 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nh_cuda_step_init(&step, problem);
     nhood_status status = nh_short_forward_tiling(problem, &shape, value[PARTS], &step.args.tiling);
     if (status) return status;
+    int32_t box[NH_AXES];
+    part_of(problem, &shape, value, box);
+    step.args.tiling.lines = box[NH_AXES - problem->rank];
+    step.args.tiling.queries = box[0] * box[1] * box[2];
     step.threads = 32 * (value[WARPS] + 1);
     step.args.tiling.stages = (int)stages_of(problem, cuda, &shape, value);
     step.shared_bytes = shared_bytes(problem, &shape, value, step.args.tiling.stages);

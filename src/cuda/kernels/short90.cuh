@@ -28,7 +28,7 @@ struct nh_maps {
  * its outputs to the group's first token. */
 struct alignas(16) nh_place {
     long long output, lse;
-    int batch, head, residue[3], kind, part;
+    int batch, head, key_head, residue[3], kind, part;
 };
 static_assert(sizeof(nh_place) == 48, "the host's count of shared memory");
 
@@ -58,13 +58,6 @@ NH_DEVICE unsigned nh_tensor_bytes(int rows, int width) {
     return nh_planes(width) * nh_plane_bytes(rows, width);
 }
 
-/* Lines of a part, and its queries. */
-NH_DEVICE int nh_part_lines(const nh_cuda_args &args) {
-    return (args.tiling.tiles[NH_FIRST_AXIS] + args.tiling.parts - 1) / args.tiling.parts;
-}
-NH_DEVICE int nh_part_queries(const nh_cuda_args &args) {
-    return nh_part_lines(args) * (args.tiling.tokens / args.tiling.tiles[NH_FIRST_AXIS]);
-}
 
 /* Of a stage. Outputs take the places of queries. */
 NH_DEVICE unsigned nh_keys_at(const nh_ring &ring, int stage) {
@@ -89,7 +82,7 @@ NH_DEVICE nh_ring nh_ring_of(const nh_cuda_args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_ring ring;
     ring.rows = args.tiling.rows;
-    ring.own_rows = (nh_part_queries(args) + 15) / 16 * 16;
+    ring.own_rows = (args.tiling.queries + 15) / 16 * 16;
     ring.count = args.tiling.stages;
     ring.full = nh_shared_address(nh_shared_memory);
     ring.free = ring.full + 8 * ring.count;
@@ -120,35 +113,56 @@ NH_DEVICE nh_group nh_group_of_kind(const nh_cuda_args &args, int kind) {
     return group;
 }
 
-/* Items of one kind follow each other. */
+/* Of an item's number, digit by digit. With NH_BOXES residues are the last of them, so that items of one kind follow
+ * each other. */
 NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
-    const unsigned heads = (unsigned)args.heads, batch = (unsigned)args.batch;
-    nh_place place;
-    unsigned rest = (unsigned)number / (unsigned)args.tiling.parts;
-    place.part = number - (int)rest * args.tiling.parts;
-    place.head = (int)(rest % heads);
-    rest /= heads;
-    if (NH_GROUPS == NH_BOXES) {
-        place.batch = (int)(rest % batch);
-        rest /= batch;
-    }
-    place.kind = 0;
+    nh_place place = {};
+    unsigned rest = (unsigned)number;
+    const auto take = [&](int &digit, unsigned radix) {
+        digit = (int)(rest % radix);
+        rest /= radix;
+    };
+    take(place.part, (unsigned)args.tiling.parts);
+    take(place.head, (unsigned)args.heads);
+    if (NH_GROUPS == NH_BOXES) take(place.batch, (unsigned)args.batch);
 #pragma unroll
-    for (int a = 2; a >= 0; a--) {
-        place.residue[a] = NH_DILATED && a >= NH_FIRST_AXIS ? nh_residue_of(args, rest, a) : 0;
-        if (NH_GROUPS == NH_BOXES && a >= NH_FIRST_AXIS)
-            place.kind |= (nh_tokens_of(args, a, place.residue[a]) < args.tiling.tiles[a]) << a;
-    }
+    for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--)
+        take(place.residue[a], (unsigned)args.axis[a].dilation);
     if (NH_GROUPS != NH_BOXES) place.batch = (int)rest;
+    return place;
+}
+
+/* So many items further, which are told by their digits, too: without a division. */
+NH_DEVICE void nh_move(const nh_cuda_args &args, nh_place &place, const nh_place &by) {
+    int carry = 0;
+    const auto add = [&](int &digit, int step, int radix) {
+        digit += step + carry;
+        carry = digit >= radix;
+        if (carry) digit -= radix;
+    };
+    add(place.part, by.part, args.tiling.parts);
+    add(place.head, by.head, (int)args.heads);
+    if (NH_GROUPS == NH_BOXES) add(place.batch, by.batch, (int)args.batch);
+#pragma unroll
+    for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--)
+        add(place.residue[a], by.residue[a], (int)args.axis[a].dilation);
+    if (NH_GROUPS != NH_BOXES) place.batch += by.batch + carry;
+}
+
+/* What else consumers ask for. */
+NH_DEVICE void nh_complete(const nh_cuda_args &args, nh_place &place) {
     const nh_cuda_tensor &o = args.tensor[NH_O], &lse = args.tensor[NH_LSE];
+    place.key_head = args.tiling.heads == 1 ? place.head : place.head / args.tiling.heads;
     place.output = place.batch * o.batch + place.head * o.head;
     place.lse = place.batch * lse.batch + place.head * lse.head;
+    place.kind = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3 && NH_DILATED; a++) {
         place.output += place.residue[a] * o.axis[a];
         place.lse += place.residue[a] * lse.axis[a];
+        if (NH_GROUPS == NH_BOXES)
+            place.kind |= (nh_tokens_of(args, a, place.residue[a]) < args.tiling.tiles[a]) << a;
     }
-    return place;
 }
 
 template <int LAYOUT, int WIDTH>
@@ -166,15 +180,15 @@ NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, un
 NH_DEVICE void nh_fetch_item(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
                              const nh_place &place) {
     const unsigned barrier = ring.full + 8 * stage;
-    const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.head / args.tiling.heads;
+    const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.key_head;
     const int token[3] = {NH_FOLDED ? 0 : place.residue[0], place.residue[NH_FOLDED ? 2 : 1],
                           NH_FOLDED ? 0 : place.residue[2]};
-    const int line = place.part * nh_part_lines(args), first_axis = NH_FIRST_AXIS;
+    const int line = place.part * args.tiling.lines, first_axis = NH_FIRST_AXIS;
     int own[3] = {token[0], token[1], token[2]};
     own[first_axis] += line * (NH_DILATED && !NH_FOLDED ? (int)args.axis[first_axis].dilation : 1);
     nh_barrier_expect(barrier, nh_tensor_bytes(args.tiling.tokens, NH_DIM) +
                                    nh_tensor_bytes(args.tiling.tokens, NH_DIM_V) +
-                                   nh_tensor_bytes(nh_part_queries(args), NH_DIM));
+                                   nh_tensor_bytes(args.tiling.queries, NH_DIM));
     nh_fetch_rows<NH_K_MAP, NH_DIM>(ring.rows, nh_keys_at(ring, stage), &maps.k, barrier, key_head, key_heads, token,
                                     place.batch);
     nh_fetch_rows<NH_Q_MAP, NH_DIM>(ring.own_rows, nh_queries_at(ring, stage), &maps.q, barrier, place.head, heads, own,
@@ -185,19 +199,30 @@ NH_DEVICE void nh_fetch_item(const nh_cuda_args &args, const nh_maps &maps, cons
 
 /* The thread that fetches: its next item, and the stage for that. */
 struct nh_producer {
+    nh_place place;
     int number = (int)blockIdx.x, stage = 0, parity = 1;
 };
 
 /* As soon as the stage is free. */
-NH_DEVICE void nh_fetch_next(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring,
-                             nh_producer &producer) {
-    const nh_place place = nh_place_of(args, producer.number);
+NH_DEVICE void nh_fetch(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring, nh_producer &producer) {
+    nh_complete(args, producer.place);
     nh_barrier_wait(ring.free + 8 * producer.stage, producer.parity);
-    ring.places[producer.stage] = place;
-    nh_fetch_item(args, maps, ring, producer.stage, place);
+    ring.places[producer.stage] = producer.place;
+    nh_fetch_item(args, maps, ring, producer.stage, producer.place);
     producer.number += (int)gridDim.x;
     if (++producer.stage == ring.count) {
         producer.stage = 0;
         producer.parity ^= 1;
+    }
+}
+
+/* All items of the block but the first. */
+NH_DEVICE void nh_fetch_rest(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring,
+                             nh_producer &producer) {
+    const nh_place step = nh_place_of(args, (int)gridDim.x);
+#pragma unroll 1
+    while (producer.number < args.tiling.items) {
+        nh_move(args, producer.place, step);
+        nh_fetch(args, maps, ring, producer);
     }
 }

@@ -23,7 +23,7 @@ struct nh_strip : nh_queries {
 NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int row, int part, int kind) {
     const nh_extents extents = nh_extents_of(args, 0);
     const nh_group group = nh_group_of_kind(args, kind);
-    const int queries = nh_part_queries(args), own_row = row + (int)(threadIdx.x % 16);
+    const int queries = args.tiling.queries, own_row = row + (int)(threadIdx.x % 16);
     const int group_row = part * queries + (own_row < queries ? own_row : queries - 1);
     const nh_token own = nh_token_of(extents, &group, group_row);
     nh_queries_locate(strip, args, extents, &group, group_row);
@@ -169,7 +169,7 @@ static __device__ __noinline__ nh_made_again nh_make_again(const nh_cuda_args &a
 static __device__ __noinline__ void nh_make_exact(const nh_cuda_args &args, int stage, int row) {
     const nh_place place = nh_ring_of(args).places[stage];
     const nh_group group = nh_group_of_kind(args, place.kind);
-    const nh_token token = nh_token_of(nh_extents_of(args, 0), &group, place.part * nh_part_queries(args) + row);
+    const nh_token token = nh_token_of(nh_extents_of(args, 0), &group, place.part * args.tiling.queries + row);
     nh_query query;
     query.batch = place.batch;
     query.head = place.head;
@@ -289,7 +289,8 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
             nh_barrier_init(ring.free + 8 * i, 32 * (ring.own_rows / 16));
         }
         nh_barrier_init_done();
-        nh_fetch_next(args, maps, ring, producer);
+        producer.place = nh_place_of(args, producer.number);
+        nh_fetch(args, maps, ring, producer);
     } else if (warp < NH_WARPS) {
         nh_clear_values(args, ring);
         const nh_group longest = nh_group_of_kind(args, 0);
@@ -299,7 +300,6 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
     if (warp < NH_WARPS) {
         nh_consume(args, ring, warp);
     } else if (threadIdx.x == 32 * NH_WARPS) {
-        while (producer.number < args.tiling.items)
-            nh_fetch_next(args, maps, ring, producer);
+        nh_fetch_rest(args, maps, ring, producer);
     }
 }
