@@ -1,6 +1,7 @@
 /* The backward on sm_90: what its solvers share. */
 #include "backward90.h"
 
+#include "fitted_tile.h"
 #include "fused90_cluster.h"
 #include "load.h"
 #include "walk_counts.h"
@@ -71,7 +72,10 @@ struct walked {
     bool offered;
 };
 
-enum { WALKED = sizeof walk_shapes / sizeof *walk_shapes };
+enum {
+    OWNED = sizeof own_shapes / sizeof *own_shapes,
+    WALKED = sizeof walk_shapes / sizeof *walk_shapes
+};
 
 struct state {
     const struct nh_backward90_search *search;
@@ -155,11 +159,34 @@ static void try_own(struct state *state, const struct own *own) {
             walks_of(problem, &tiles, walk->columns, search->keys);
         const struct nh_backward90_spans spans =
             nh_backward90_spans_of(problem, device->backend, &walks, &walk->prices);
-        const struct nh_backward90_pair pair = {own->shape, walk->shape, spans,
-                                                nh_backward90_ns(&spans)};
+        struct nh_backward90_pair pair = {
+            .walk = walk->shape, .spans = spans, .ns = nh_backward90_ns(&spans)};
+        memcpy(pair.own, own->shape, sizeof pair.own);
         insert(state, &pair);
     }
     state->known = true;
+}
+
+static void try_shape(struct state *state, const int32_t shape[3]) {
+    struct own own = {.shape = shape};
+    int32_t slab[3];
+    if (nh_backward90_rows(shape) < state->search->least_rows ||
+        !fits(state->search->problem, shape) || !nh_fused90_first_slab(shape, slab) ||
+        !nh_walk_rows_of(state->counts, shape, shape, &own.rows))
+        return;
+    own.items = state->copies * nh_walk_items(&own.rows) / state->sharing;
+    try_own(state, &own);
+}
+
+/* Where it is not among the others. */
+static void try_fitted(struct state *state) {
+    const struct nh_problem *problem = state->search->problem;
+    int32_t tile[3];
+    if (problem->rank == 1 || problem->has_bias || !nh_fitted_tile(problem, WARPGROUPS, tile))
+        return;
+    for (size_t i = 0; i < OWNED; i++)
+        if (!memcmp(tile, own_shapes[i], sizeof tile)) return;
+    try_shape(state, tile);
 }
 
 static void try_all(struct state *state, bool all) {
@@ -170,18 +197,12 @@ static void try_all(struct state *state, bool all) {
     if (!state->shapes) return;
     state->counts = counts_of(problem, search->keys, &extents);
     state->known = false;
-    for (size_t i = 0; i < sizeof own_shapes / sizeof *own_shapes; i++) {
-        const int32_t *shape = own_shapes[i];
-        struct own own = {.shape = shape};
-        int32_t slab[3];
-        if (nh_backward90_rows(shape) < search->least_rows || !fits(problem, shape) ||
-            !(all || nh_fused90_suits(problem, shape)) || !nh_fused90_sevens_fit(problem, shape) ||
-            !nh_fused90_first_slab(shape, slab) ||
-            !nh_walk_rows_of(state->counts, shape, shape, &own.rows))
-            continue;
-        own.items = state->copies * nh_walk_items(&own.rows) / state->sharing;
-        try_own(state, &own);
-    }
+    /* first: of as good ones that with fewer blocks */
+    try_fitted(state);
+    for (size_t i = 0; i < OWNED; i++)
+        if ((all || nh_fused90_suits(problem, own_shapes[i])) &&
+            nh_fused90_sevens_fit(problem, own_shapes[i]))
+            try_shape(state, own_shapes[i]);
 }
 
 int nh_backward90_best(const struct nh_backward90_search *search,

@@ -16,7 +16,8 @@ struct nh_backward90_spans {
 
 /* A tile that blocks own and one that they walk, and what they cost. */
 struct nh_backward90_pair {
-    const int32_t *own, *walk;
+    int32_t own[3];
+    const int32_t *walk;
     struct nh_backward90_spans spans;
     double ns;
 };

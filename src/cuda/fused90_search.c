@@ -1,5 +1,6 @@
 /* Which tiles of queries and of keys cuda.fused90 is fastest with. Tiles of queries are passed over by what they cost with
  * any keys at least, pairs by what they cost without masks. */
+#include "fitted_tile.h"
 #include "fused90_time.h"
 #include "load.h"
 #include "walk_counts.h"
@@ -39,7 +40,8 @@ enum {
     MOST_STAGES = 4,
     MOST_HEADS = 16,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
-    QUERY_TILES = 5 * sizeof q_shapes / sizeof *q_shapes /* of 1 to MOST_HEADS heads */
+    Q_SHAPES = sizeof q_shapes / sizeof *q_shapes,
+    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; fitted */
 };
 
 /* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so.
@@ -70,6 +72,7 @@ struct search {
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
     struct query_tile query[QUERY_TILES];
+    int32_t fitted[2][3];
     int keys, queries;
     struct least {
         double column, item;
@@ -147,9 +150,7 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
     const struct nh_cuda_device *cuda = search->device->backend;
     struct query_tile *query = &search->query[search->queries];
     int32_t rows = shape[0] * shape[1] * shape[2] * heads;
-    bool full = rows == 128 || rows == 192, nearly = rows == 112 || rows == 168;
-    if ((!full && (!nearly || problem->has_bias || !nh_fused90_sevens_fit(problem, shape))) ||
-        !nh_fused90_boxes_fit(problem, shape) ||
+    if (!nh_fused90_boxes_fit(problem, shape) ||
         !nh_walk_rows_of(&search->counts, shape, shape, &query->whole))
         return;
     query->shape = shape;
@@ -246,6 +247,25 @@ static void try_queries(struct search *search, const struct query_tile *query) {
     }
 }
 
+/* Slabs are full, or sevens that fit. */
+static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
+    int32_t rows = shape[0] * shape[1] * shape[2] * heads;
+    if (rows == 128 || rows == 192) return true;
+    return (rows == 112 || rows == 168) && !problem->has_bias &&
+           nh_fused90_sevens_fit(problem, shape);
+}
+
+/* Of two and three slabs, where they are not among the others. */
+static void add_fitted(struct search *search) {
+    for (int32_t slabs = 2; slabs <= 3; slabs++) {
+        int32_t *tile = search->fitted[slabs - 2];
+        bool known = !nh_fitted_tile(search->problem, slabs, tile);
+        for (size_t i = 0; i < Q_SHAPES && !known; i++)
+            known = !memcmp(tile, q_shapes[i], sizeof q_shapes[i]);
+        if (!known) add_queries(search, tile, 1);
+    }
+}
+
 /* Of those that suit, or of all. */
 static void find_tiles(struct search *search, bool all) {
     const struct nh_problem *problem = search->problem;
@@ -257,14 +277,16 @@ static void find_tiles(struct search *search, bool all) {
     if (!search->keys) return;
     nh_walk_start(&search->counts, problem, false, true, &search->extents);
     find_least(search);
-    for (size_t i = 0; i < sizeof q_shapes / sizeof *q_shapes; i++) {
+    for (size_t i = 0; i < Q_SHAPES; i++) {
         if (!of_rank(q_shapes[i], problem->rank) ||
             !(all || nh_fused90_suits(problem, q_shapes[i])))
             continue;
         for (int32_t heads = 1; heads <= MOST_HEADS && sharing % heads == 0; heads *= 2)
-            if (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH)
+            if (rows_fit(problem, q_shapes[i], heads) &&
+                (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH))
                 add_queries(search, q_shapes[i], heads);
     }
+    if (problem->rank > 1 && !problem->has_bias) add_fitted(search);
 }
 
 /* What the tile of queries takes that promises most: nothing that takes more is the best. */
