@@ -130,16 +130,28 @@ static nhood_status time_one(const struct nh_operation *operation, const nhood_i
     return status ? status : nh_cuda_timer_end(timer, seconds);
 }
 
+static nhood_status flush_and_time(const struct clock *clock, const struct nh_operation *operation,
+                                   const nhood_io *io, double *seconds) {
+    nhood_status status = begin_flush(clock);
+    return status ? status : time_one(operation, io, &clock->timer, seconds);
+}
+
+/* On an H200 every other run takes up to 1 us longer, whatever runs, so that of operations in turns some would always meet
+ * the slow ones: short ones run twice, and what counts is the mean. */
 static nhood_status run_timed(const struct nh_device *device, void *made,
                               const struct nh_operation *operation, const nhood_io *io,
                               double *ns) {
+    const double short_s = 1e-4;
     const struct clock *clock = made;
     struct nh_cuda_scope scope;
-    double seconds = 0;
+    double seconds = 0, again = 0;
     nhood_status status = nh_cuda_enter(device->backend, true, &scope);
     if (status) return status;
-    status = begin_flush(clock);
-    if (!status) status = time_one(operation, io, &clock->timer, &seconds);
+    status = flush_and_time(clock, operation, io, &seconds);
+    if (!status && seconds < short_s) {
+        status = flush_and_time(clock, operation, io, &again);
+        seconds = (seconds + again) / 2;
+    }
     *ns = 1e9 * seconds;
     nh_cuda_leave(device->backend, &scope);
     return status;
