@@ -100,7 +100,7 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 /* Instructions of a warp for 16 queries. */
 static double strip_instructions(const struct nh_problem *problem,
                                  const struct nh_short_shape *shape) {
-    const double strip = 493, piece = 13.5, masks = 14.2, step = 8.49;
+    const double strip = 440, piece = 13.5, masks = 14.2, step = 8.15;
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
     double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
     return strip + shape->columns / 16 * of_piece;
@@ -122,15 +122,16 @@ static double boxes_of(int64_t width) {
     return (double)nh_ceil_div(nh_fused90_row_bytes(width), BOX_BYTES);
 }
 
-/* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, or all of them fill the issue slots; the
- * thread that fetches takes its time for each item, or the L2 does. From the second item on memory and work go side by
- * side, if the ring holds more than one. Parts fetch the same keys. */
+/* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, but not in step, or all of them fill the issue
+ * slots; the thread that fetches takes its time for each item and its boxes, most for boxes of tokens that are steps
+ * apart, or the L2 does. From the second item on memory and work go side by side, if the ring holds more than one. Parts
+ * fetch the same keys. */
 static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 6020, latency = 2095, first_bytes_per_clock = 253, waiting = 3.17;
-    const double filled = 0.633, met = 0.533, bytes_per_clock = 42.4;
-    const double item_fetching = 300, box_fetching = 80;
-    const double bandwidth = 0.657, apart = 0.0535, apart_at_first = 0.937, apart_always = 0.676;
+    const double launch_ns = 6020, latency = 2150, first_bytes_per_clock = 295, waiting = 3.17;
+    const double filled = 0.633, met = 0.555, bytes_per_clock = 42.4;
+    const double item_fetching = 325, box_fetching = 74, stepping = 172, in_step = 0.56;
+    const double bandwidth = 0.7, apart = 0.0553, apart_at_first = 1.05, apart_always = 0.676;
     const double parting = 0.03;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
     double items = (double)nh_short_forward_items(problem, shape, value[PARTS]);
@@ -138,10 +139,13 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     double waves = items / cuda->multiprocessors, turns = ceil(waves);
     double strips = (double)strips_of(problem, shape, value);
     double strip = strip_instructions(problem, shape);
-    double rounds = waiting * strip * ceil(turns * strips / value[WARPS]);
+    double each = turns * strips / value[WARPS];
+    double rounds = waiting * strip * (in_step * ceil(each) + (1 - in_step) * fmax(1, each));
     double issue = fmax(1, waves) * strips * strip / 4 / filled;
     double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
-    double fetch = turns * fmax(item_fetching + box_fetching * boxes, bytes / bytes_per_clock);
+    bool steps = nh_problem_dilated(problem) && !nh_fused90_folds(problem);
+    double fetch = turns * fmax(item_fetching + (steps ? stepping : box_fetching) * boxes,
+                                bytes / bytes_per_clock);
     double work = fmax(fmax(rounds, issue), fetch) + met * fmin(rounds, issue);
     double busy = nh_cuda_clocks_ns(cuda, latency + bytes / first_bytes_per_clock + work);
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
