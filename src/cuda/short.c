@@ -97,8 +97,8 @@ struct costs {
     double strip, piece, step, waiting, hidden[2];
 };
 static const struct costs costs16 = {593, 10, 7.22, 3.2, {0.833, 0.774}},
-                          costs_tf32 = {650, 73, 8, 2.61, {0.595, 0.514}},
-                          costs32 = {650, 73, 32, 2.61, {0.595, 0.514}};
+                          costs_tf32 = {681, 114, 7.53, 3.14, {0.922, 0.716}},
+                          costs32 = {681, 114, 30.1, 3.14, {0.922, 0.716}};
 
 static const struct costs *costs_of(const struct nh_problem *problem) {
     return problem->dtype != NHOOD_DTYPE_F32        ? &costs16

@@ -107,11 +107,11 @@ struct cost {
 };
 static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
                               const int32_t *value) {
-    const double latency = 2390, piece = 46.8, maskless = 0.831, spilling = 1.43;
-    const double step16 = 7.39, step_tf32 = 16.5, step32 = 47.9;
-    const double again = 1.51, copy = 27.4, table = 238, handing_over = 42.1, adding = 153;
+    const double latency = 3300, piece = 42.9, maskless = 0.764, spilling = 1.64;
+    const double step16 = 6.92, step_tf32 = 16.5, step32 = 36.9;
+    const double again = 1.54, copy = 31.1, table = 269, handing_over = 56, adding = 181;
     /* clocks of a warp alone, for an instruction */
-    const double piece_latency = 4.05, latencies = 0.577;
+    const double piece_latency = 4.27, latencies = 0.606;
     double step = problem->dtype != NHOOD_DTYPE_F32        ? step16
                   : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? step_tf32
                                                            : step32;
@@ -139,8 +139,8 @@ static struct cost block_cost(const struct nh_problem *problem, const struct nh_
 /* Blocks load at the same time and compute at the same time: a few, of few warps, leave issue slots empty. */
 double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 7480, filled = 0.716, few_warps = 1.62, few_blocks = 0.817;
-    const double ending = 0.373, memory = 1.06;
+    const double launch_ns = 6790, filled = 0.716, few_warps = 1.74, few_blocks = 0.907;
+    const double ending = 0.449, memory = 0.903;
     if (!useful(problem, shape, value)) return INFINITY;
     double residents = (double)residents_of(problem, device, shape, value);
     if (residents <= 0) return INFINITY;

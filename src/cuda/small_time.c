@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* All constants are fitted to some 3,500 timings on an H200, what f32 has of its own to 600. */
+/* All constants are fitted to some 4,400 timings on an H200, what f32 has of its own to 900. */
 
 /* Subtiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
 static double subtiles_of_item(const struct nh_small_launch *launch, double absent) {
@@ -35,14 +35,14 @@ static const struct threads_cost threads_costs16[] = {
     [NH_SMALL_BACKWARD_KEY] = {1.3, 0, 16.8, 333, 7.19, 0.494},
 };
 static const struct threads_cost threads_costs32[] = {
-    [NH_SMALL_FORWARD] = {5.34, 4.11, 2.57, 22, 8.7, 0.212},
-    [NH_SMALL_BACKWARD_QUERY] = {5.44, 7.41, 0, 190, 5.64, 0.74},
-    [NH_SMALL_BACKWARD_KEY] = {3.24, 2.45, 5.4, 203, 20.1, 0.274},
+    [NH_SMALL_FORWARD] = {5.31, 3.79, 2.8, 20.9, 9.46, 0.217},
+    [NH_SMALL_BACKWARD_QUERY] = {6.12, 8.52, 0, 189, 5.68, 0.765},
+    [NH_SMALL_BACKWARD_KEY] = {2.54, 2.31, 5.09, 194, 23.1, 0.241},
 };
 static const struct threads_cost turns_costs[] = {
-    [NH_SMALL_FORWARD] = {9.03, 3, 20.9, 122, 0.732, 0.471},
-    [NH_SMALL_BACKWARD_QUERY] = {8.55, 5, 25.7, 118, 3.66, 0.387},
-    [NH_SMALL_BACKWARD_KEY] = {8.16, 4.44, 70.3, 141, 1.97, 0.295},
+    [NH_SMALL_FORWARD] = {8.98, 2.98, 21.1, 122, 0.732, 0.478},
+    [NH_SMALL_BACKWARD_QUERY] = {8.55, 4.75, 27.6, 117, 3.34, 0.37},
+    [NH_SMALL_BACKWARD_KEY] = {8.8, 4.81, 119, 157, 1.93, 0.372},
 };
 
 static const struct threads_cost *threads_cost_of(const struct nh_problem *problem,
@@ -63,11 +63,11 @@ static const struct threads_model *threads_model_of(const struct nh_problem *pro
                                                     const struct nh_small_launch *launch) {
     static const struct threads_model model16 = {0.794, 0.0886, 0.529, {2400, 2080, 2390},
                                                  4.36,  0.483};
-    static const struct threads_model forward32 = {0.45, 0.104, 0.095, {382, 0, 0}, 6.89, 0.347};
-    static const struct threads_model backward32 = {0.99, 0.052, 0.58, {0, 9250, 21700},
-                                                    4.05, 3.47};
-    static const struct threads_model in_turns = {0.464, 0.0365, 0.646, {2050, 2430, 2200},
-                                                  3.74,  0.8};
+    static const struct threads_model forward32 = {0.4, 0.105, 0.0837, {326, 0, 0}, 6.87, 0.361};
+    static const struct threads_model backward32 = {0.887, 0.0525, 0.588, {0, 8940, 22900},
+                                                    3.64,  3.39};
+    static const struct threads_model in_turns = {0.467, 0.0365, 0.623, {2100, 2160, 2170},
+                                                  3.79,  0.851};
     if (launch->turns) return &in_turns;
     if (problem->dtype != NHOOD_DTYPE_F32) return &model16;
     return launch->kernel == NH_SMALL_FORWARD ? &forward32 : &backward32;
@@ -133,9 +133,9 @@ static const struct boxes_cost boxes_costs16[] = {
     [NH_SMALL_BACKWARD_KEY] = {31.2, 15.7, 27, 210, 136, 35.6, 0.356},
 };
 static const struct boxes_cost boxes_costs32[] = {
-    [NH_SMALL_FORWARD] = {28.8, 46.6, 45, 180, 57, 64, 0.268},
-    [NH_SMALL_BACKWARD_QUERY] = {6.49, 35.8, 27, 2060, 243, 64, 2.1},
-    [NH_SMALL_BACKWARD_KEY] = {43.1, 123, 27, 536, 198, 64, 0.0958},
+    [NH_SMALL_FORWARD] = {28.5, 45.9, 45, 191, 50.8, 64, 0.297},
+    [NH_SMALL_BACKWARD_QUERY] = {6.39, 27.4, 27, 2450, 318, 64, 1.8},
+    [NH_SMALL_BACKWARD_KEY] = {43.2, 125, 27, 579, 204, 64, 0.0908},
 };
 
 static const struct boxes_cost *boxes_cost_of(const struct nh_problem *problem,
@@ -168,7 +168,7 @@ static double boxes_instructions(const struct nh_problem *problem,
 static double boxes_clocks(const struct nh_problem *problem, const struct nh_small_launch *launch,
                            double items, double residents, double share) {
     const double contention = 0.131, absent = 0.867, waits = 0.428, landing = 1430, fetching = 3840;
-    const double alike = 0.0654, filled_half[] = {3.39, 1.16};
+    const double alike = 0.0654, filled_half[] = {3.39, 1.11};
     bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     const struct boxes_cost *cost = boxes_cost_of(problem, launch);
     double warps = residents * launch->warps;
