@@ -1,4 +1,4 @@
-/* What cuda.fused90.c knows of how long its configs take, for the search among them. */
+/* What cuda.fused90 (fused90.c) knows of how long its configs take, for the search among them. */
 #ifndef NH_FUSED90_TIME_H
 #define NH_FUSED90_TIME_H
 

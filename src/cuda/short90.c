@@ -100,7 +100,7 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 /* Instructions of a warp for 16 queries. */
 static double strip_instructions(const struct nh_problem *problem,
                                  const struct nh_short_shape *shape) {
-    const double strip = 440, piece = 13.5, masks = 14.2, step = 8.15;
+    const double strip = 347, piece = 3.84, masks = 22.2, step = 9.4;
     double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
     double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
     return strip + shape->columns / 16 * of_piece;
@@ -122,35 +122,37 @@ static double boxes_of(int64_t width) {
     return (double)nh_ceil_div(nh_fused90_row_bytes(width), BOX_BYTES);
 }
 
-/* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, but not in step, or all of them fill the issue
- * slots; the thread that fetches takes its time for each item and its boxes, most for boxes of tokens that are steps
- * apart, or the L2 does. From the second item on memory and work go side by side, if the ring holds more than one. Parts
- * fetch the same keys. */
+/* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, without waiting for each other's items, or all of
+ * them fill the issue slots; the thread that fetches takes its time for each item and its boxes, most for boxes of tokens
+ * that are steps apart, or the L2 does. From the second item on memory and work go side by side; a ring of one item ends
+ * that, and each item's rounds. Parts fetch the same keys. */
 static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 6020, latency = 2150, first_bytes_per_clock = 295, waiting = 3.17;
-    const double filled = 0.633, met = 0.555, bytes_per_clock = 42.4;
-    const double item_fetching = 325, box_fetching = 74, stepping = 172, in_step = 0.56;
-    const double bandwidth = 0.7, apart = 0.0553, apart_at_first = 1.05, apart_always = 0.676;
-    const double parting = 0.03;
+    const double launch_ns = 6240, latency = 1430, first_bytes_per_clock = 1020, waiting = 2.29;
+    const double filled = 0.679, met = 1.09, bytes_per_clock = 188;
+    const double item_fetching = 325, box_fetching = 74, stepping = 151;
+    const double bandwidth = 0.718, apart = 0.121, apart_at_first = 1.75, apart_always = 0.695;
+    const double parting = 0.0121;
     if (!useful(problem, cuda, shape, value)) return INFINITY;
     double items = (double)nh_short_forward_items(problem, shape, value[PARTS]);
     double bytes = item_bytes(problem, shape, value);
     double waves = items / cuda->multiprocessors, turns = ceil(waves);
     double strips = (double)strips_of(problem, shape, value);
     double strip = strip_instructions(problem, shape);
-    double each = turns * strips / value[WARPS];
-    double rounds = waiting * strip * (in_step * ceil(each) + (1 - in_step) * fmax(1, each));
+    bool alone = stages_of(problem, cuda, shape, value) == 1;
+    double each = turns * (alone ? ceil(strips / value[WARPS]) : strips / value[WARPS]);
+    double rounds = waiting * strip * ceil(each);
     double issue = fmax(1, waves) * strips * strip / 4 / filled;
     double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
     bool steps = nh_problem_dilated(problem) && !nh_fused90_folds(problem);
     double fetch = turns * fmax(item_fetching + (steps ? stepping : box_fetching) * boxes,
                                 bytes / bytes_per_clock);
-    double work = fmax(fmax(rounds, issue), fetch) + met * fmin(rounds, issue);
+    double computing = fmax(rounds, issue) + met * fmin(rounds, issue);
+    double work =
+        alone ? computing + fetch : fmax(fmax(rounds, issue), fetch) + met * fmin(rounds, issue);
     double busy = nh_cuda_clocks_ns(cuda, latency + bytes / first_bytes_per_clock + work);
     double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
-    double share =
-        stages_of(problem, cuda, shape, value) == 1 ? apart_always : apart + apart_at_first / turns;
+    double share = alone ? apart_always : apart + apart_at_first / turns;
     return (launch_ns + fmax(busy, memory) + share * fmin(busy, memory)) *
            (1 + parting * log2(value[PARTS]));
 }
