@@ -140,13 +140,17 @@ def improvement(times: Times, *which: Any) -> str:
     return improvement_of(speedups) if speedups else "–"
 
 
+def share_ahead(speedups: list[float], bounded: int = 0, faster: int = 0) -> str:
+    """At least as fast, with those that are compared with a bound, of which so many are faster."""
+    count = len(speedups) + bounded
+    return f"{100 * (sum(ratio >= 1 for ratio in speedups) + faster) / count:.1f} % of {count}"
+
+
 def share(times: Times, *which: Any) -> str:
     speedups, (bounded, faster) = times.speedups(*which), times.outdone(*which)
-    count = len(speedups) + bounded
-    if not count:
+    if not speedups and not bounded:
         return "–"
-    text = f"{100 * (sum(ratio >= 1 for ratio in speedups) + faster) / count:.1f} % of {count}"
-    return text + (f", {bounded} by bound" if bounded else "")
+    return share_ahead(speedups, bounded, faster) + (f", {bounded} by bound" if bounded else "")
 
 
 def table(times: Times, cell: Any) -> list[str]:
@@ -169,10 +173,7 @@ def by_window(times: Times, pair: tuple[str, str]) -> list[str]:
     """Improvement, and the share that is at least as fast."""
 
     def cell(speedups: list[float]) -> str:
-        if not speedups:
-            return "–"
-        ahead = 100 * sum(ratio >= 1 for ratio in speedups) / len(speedups)
-        return f"{improvement_of(speedups)}; {ahead:.1f} % of {len(speedups)}"
+        return f"{improvement_of(speedups)}; {share_ahead(speedups)}" if speedups else "–"
 
     rows = []
     for pass_name, ops in PASSES.items():

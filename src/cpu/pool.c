@@ -26,6 +26,7 @@ struct nh_pool {
         struct nh_pool *pool;
         pthread_t thread;
         int32_t index;
+        uint64_t seen; /* number of the last job that it took part in */
     } worker[];
 };
 
@@ -49,39 +50,36 @@ static void take_part(struct nh_pool *pool, int32_t worker) {
 /* Some 20 to 50 us, about what it takes to wake a thread. Whoever else wants the core gets it meanwhile. */
 enum { LOOKS = 100 };
 
-static bool has_news(struct nh_pool *pool, uint64_t seen) {
-    return atomic_load(&pool->job) != seen || atomic_load(&pool->stop);
+static bool has_news(const void *arg) {
+    const struct worker *self = arg;
+    return atomic_load(&self->pool->job) != self->seen || atomic_load(&self->pool->stop);
 }
 
-static void await_job(struct nh_pool *pool, uint64_t seen) {
+static bool is_done(const void *arg) {
+    const struct nh_pool *pool = arg;
+    return !atomic_load(&pool->busy);
+}
+
+/* Until over(arg), of which whoever makes it true tells those that sleep on `told`. */
+static void await(struct nh_pool *pool, pthread_cond_t *told, bool (*over)(const void *arg),
+                  const void *arg) {
     for (int look = 0; look < LOOKS; look++) {
-        if (has_news(pool, seen)) return;
+        if (over(arg)) return;
         sched_yield();
     }
     pthread_mutex_lock(&pool->lock);
-    while (!has_news(pool, seen))
-        pthread_cond_wait(&pool->start, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
-}
-
-static void await_workers(struct nh_pool *pool) {
-    for (int look = 0; look < LOOKS; look++) {
-        if (!atomic_load(&pool->busy)) return;
-        sched_yield();
-    }
-    pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->busy))
-        pthread_cond_wait(&pool->done, &pool->lock);
+    while (!over(arg))
+        pthread_cond_wait(told, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }
 
 static void *worker_main(void *argument) {
     struct worker *self = argument;
     struct nh_pool *pool = self->pool;
-    for (uint64_t seen = 0;;) {
-        await_job(pool, seen);
+    for (;;) {
+        await(pool, &pool->start, has_news, self);
         if (atomic_load(&pool->stop)) return NULL;
-        seen = atomic_load(&pool->job);
+        self->seen = atomic_load(&pool->job);
         take_part(pool, self->index);
         if (atomic_fetch_sub(&pool->busy, 1) > 1) continue;
         pthread_mutex_lock(&pool->lock); /* the caller is before its look at busy, or asleep */
@@ -154,6 +152,6 @@ void nh_pool_run(struct nh_pool *pool, int64_t count, nhood_parallel_body body, 
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->lock);
     take_part(pool, 0);
-    await_workers(pool);
+    await(pool, &pool->done, is_done, pool);
     pthread_mutex_unlock(&pool->owner);
 }
