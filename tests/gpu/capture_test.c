@@ -15,7 +15,8 @@ static const char *const problems[] = {
     "fwd:f32:b2h2d32:500:w31:c1:det",   "bwd:f16:b2h4k2d64:33x30:w7x7:det",
     "bwd:f32:b1h2d32:300:w31:rpb:det",  "pn:f16:b2h2d64:33x30:w5x5:det",
     "nn:f16:b2h2d64:33x30:w5x5:det",    "in:f16:b2h2d64:33x30:w5x5:det",
-    "bwd:f16:b1h2d64:16x16:w11x11:det", "bwd:bf16:b2h4d64:100:w31"};
+    "fwd:f16:b4h4d64:256:w101:det",     "bwd:f16:b1h2d64:16x16:w11x11:det",
+    "bwd:bf16:b2h4d64:100:w31"};
 
 /* One execute's tensors and workspace on the device. */
 struct execution {

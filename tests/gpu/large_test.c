@@ -9,9 +9,14 @@ enum { SAMPLES = 60, MOST_DIM = 128, MOST_KEYS = 64 };
 static const double tolerance = 0.02; /* bf16 rounds results of size 1 to 2^-9 */
 
 static const char *const problems[] = {
-    "fwd:bf16:b2h20d64:1024x1024:w3x3",       "fwd:bf16:b1h1d64:40000000:w5",
-    "fwd:bf16:b1h1k1d128:270x256x256:w3x3x3", "bwd:bf16:b2h20d64:1024x1024:w3x3",
+    "fwd:bf16:b2h20d64:1024x1024:w3x3",
+    "fwd:bf16:b1h1d64:40000000:w5",
+    "fwd:bf16:b1h1k1d128:270x256x256:w3x3x3",
+    "bwd:bf16:b2h20d64:1024x1024:w3x3",
     "bwd:bf16:b1h1d64:40000000:w5",
+    /* for solvers that hold whole dilation groups: many short sequences */
+    "fwd:bf16:b16400h8d64:256:w31",
+    "bwd:bf16:b16400h8d64:256:w31",
 };
 
 /* Random numbers that repeat after a count to which no power of two is a multiple: an offset that lost its high bits
