@@ -5,7 +5,9 @@ BENCH ?= --suite bench/suites/cpu.txt
 PHOTO ?= $(firstword $(wildcard examples/data/*.png))
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test test-core bench install clean help
+CTEST = ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary
+
+.PHONY: all demo test test-all test-core bench install clean help
 
 all:
 	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
@@ -17,13 +19,19 @@ demo:
 	$(MAKE) all
 	build/denoise $(PHOTO) --sigma 25 --output build/demo
 
+# The tests of nhood.torch take part where scripts/setup torch has been run: PyTorch alone is 6 GB.
 test:
+	scripts/setup test
+	$(MAKE) all
+	$(CTEST) -LE 'gpu|full$(if $(wildcard build/venv-torch/bin/python),,|torch)'
+
+test-all:
 	scripts/setup test torch
 	$(MAKE) all
-	ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary -LE gpu
+	$(CTEST) -LE gpu
 
 test-core: all
-	ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary -LE 'gpu|docs|python|torch|install|emulator'
+	$(CTEST) -LE 'gpu|full|docs|python|torch|install|emulator'
 
 bench: all
 	build/nhood bench $(BENCH)
@@ -37,7 +45,8 @@ clean:
 help:
 	@echo "make                   build/nhood, the tool, and build/libnhood.so"
 	@echo "make demo              install what is missing, build, denoise a photograph, or PHOTO=yours.png"
-	@echo "make test              install what is missing, build, run every test that needs no GPU"
+	@echo "make test              install what is missing, build, run what every change should pass"
+	@echo "make test-all          every test that needs no GPU: PyTorch's, too, all kernels emulated and compiled"
 	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
 	@echo "make install PREFIX=/usr/local"
