@@ -15,6 +15,7 @@
  * A solver's name behind the problem: of its candidates alone. */
 #include "build_many.h"
 #include "cuda.h"
+#include "device_spec.h"
 #include "measure.h"
 #include "registry.h"
 #include "scratch.h"

@@ -7,6 +7,7 @@
  * --wisdom, which has the estimate for its time of every candidate that MEASURE would time. --choices prints the
  * candidate of the least estimate, --list all with their estimates, to compare versions of the search. */
 #include "cuda.h"
+#include "device_spec.h"
 #include "measure.h"
 #include "planner.h"
 #include "registry.h"

@@ -5,6 +5,8 @@
 #include "cpu_solvers.h"
 #include "cuda.h"
 #include "cuda_solvers.h"
+#include "device_spec.h"
+#include "peaks.h"
 #include "reference.h"
 
 const struct nh_solver *const nh_registry_solvers[] = {

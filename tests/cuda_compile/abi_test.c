@@ -1,4 +1,4 @@
-/* core/window.h and cuda/kernel_abi.h mean the same to the host's compiler and to NVRTC: sizes are
+/* core/window.h and cuda/runtime/kernel_abi.h mean the same to the host's compiler and to NVRTC: sizes are
  * asserted inside the compiled source, for every architecture this NVRTC knows. Needs no GPU. */
 #include "kernel_abi.h"
 #include "nhood.h"
@@ -109,7 +109,7 @@ int main(void) {
         return SKIPPED;
     }
     const char *const header[2] = {read_text(SOURCES "/core/window.h"),
-                                   read_text(SOURCES "/cuda/kernel_abi.h")};
+                                   read_text(SOURCES "/cuda/runtime/kernel_abi.h")};
     int count = 0, archs[64];
     CHECK(header[0] && header[1], "headers under %s", SOURCES);
     CHECK(nvrtc.arch_count(&count) == 0 && count > 0 && count <= 64, "%d archs", count);

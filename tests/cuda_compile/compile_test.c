@@ -8,6 +8,7 @@
 #include "kernel_cache.h"
 #include "kernel_sources.h"
 #include "nvrtc.h"
+#include "peaks.h"
 #include "problem.h"
 #include "registry.h"
 #include "test.h"

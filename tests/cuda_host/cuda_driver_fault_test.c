@@ -1,6 +1,7 @@
 /* Every driver call and every allocation failing in turn, through opening, planning, executing and timing with every
  * CUDA solver: an error that names what failed, or success where the call is not needed, and nothing left behind. */
 #include "fixture.h"
+#include "peaks.h"
 #include "solver.h"
 #include "timing.h"
 

@@ -1,8 +1,8 @@
 // driver_abi.h and driver.def against the toolkit's cuda.h. Everything is checked while this compiles: that the symbols
 // exist, that parameters agree in number, size and kind, and that constants have the same values.
-// src/cuda has a cuda.h of its own, so that folder is not searched.
+// src/cuda/runtime has a cuda.h of its own, so that folder is not searched.
 #define _Alignas alignas
-#include "../../src/cuda/driver_abi.h"
+#include "../../src/cuda/runtime/driver_abi.h"
 
 #include <cuda.h>
 
@@ -35,7 +35,7 @@ static_assert(!same_signature<int (*)(int), int (*)(long long)>::value);
 
 #define X(member, symbol, parameters)                                                              \
     static_assert(same_signature<nh_cu_result(*) parameters, decltype(&symbol)>::value, #symbol);
-#include "../../src/cuda/driver.def"
+#include "../../src/cuda/runtime/driver.def"
 #undef X
 
 #define SAME(ours, theirs) static_assert(static_cast<int>(ours) == static_cast<int>(theirs), #ours)

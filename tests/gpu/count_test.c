@@ -1,5 +1,5 @@
 /* The tiles that estimates count, against those that the kernels of a counting build meet and mask
- * (kernels/tile_note.cuh): every CUDA solver that counts, on problems with borders, strides, dilations that do not divide
+ * (tile_note.cuh): every CUDA solver that counts, on problems with borders, strides, dilations that do not divide
  * lengths, causal axes, shared heads and extra tokens. Needs a GPU, or tests/emulator in its place.
  *
  * usage: count_test [configs]: so many configs of each solver and problem (2) */

@@ -2,6 +2,7 @@
  * the solver's own estimate. */
 #include "cuda.h"
 #include "cuda_solvers.h"
+#include "device_spec.h"
 #include "random_problem.h"
 #include "test.h"
 #include "tile_count.h"

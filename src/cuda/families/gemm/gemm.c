@@ -1,0 +1,284 @@
+/* cuda.gemm: the operators as products of tiles on tensor cores (mma.sync), with attention weights in memory, and
+ * attention as a sequence of them. The GEMM-based method of "Faster Neighborhood Attention" (Hassani, Hwu, Shi
+ * 2024), for 3-D grids, too, and with a tile's keys gathered as one box: no tile pairs that share nothing.
+ * Needs memory for the weights of attention; cannot take extra tokens, f64 or heads wider than its registers. */
+#include "gemm.h"
+
+#include "top_n.h"
+#include "cuda_solvers.h"
+#include "dtype.h"
+#include "gemm_part.h"
+#include "load.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { WIDEST_ROW = 256, MOST_SHAPES = 6, MOST_CANDIDATES = 3 };
+#define MOST_TOKENS ((int64_t)1 << 30)
+#define MOST_SLOTS ((int64_t)1 << 27)
+#define MOST_SLAB_BYTES ((int64_t)16 << 30)
+
+/* Tile shapes by rank, of 128 to 16 tokens. */
+static const int shapes[3][MOST_SHAPES][NH_AXES] = {
+    {{1, 1, 128}, {1, 1, 64}, {1, 1, 32}, {1, 1, 16}},
+    {{1, 8, 16}, {1, 8, 8}, {1, 4, 16}, {1, 4, 8}, {1, 4, 4}, {1, 1, 64}},
+    {{4, 4, 8}, {4, 4, 4}, {2, 4, 8}, {2, 4, 4}, {2, 2, 4}, {1, 1, 64}},
+};
+
+/* Of the part kernels: along the last axes no wider than the rows of a warp. */
+static const int part_shapes[3][MOST_SHAPES][NH_AXES] = {
+    {{1, 1, 128}, {1, 1, 64}, {1, 1, 32}, {1, 1, 16}},
+    {{1, 32, 4}, {1, 16, 4}, {1, 8, 4}, {1, 4, 4}, {1, 8, 2}, {1, 1, 16}},
+    {{8, 4, 4}, {4, 4, 4}, {2, 4, 4}, {1, 4, 4}, {8, 2, 4}, {4, 2, 4}},
+};
+
+int64_t nh_gemm_tiles(const struct nh_problem *problem, const struct nh_config *config) {
+    int64_t tiles = 1;
+    for (int a = 0; a < NH_AXES; a++)
+        tiles *= nh_ceil_div(nh_longest_group(&problem->axis[a]), config->value[GEMM_TILE + a]) *
+                 nh_min(problem->axis[a].dilation, problem->axis[a].length);
+    return tiles;
+}
+
+/* The layouts of gemm_pn.cu and gemm_band.cu; what pads rows is in gemm_fragment.cuh. */
+int64_t nh_gemm_pn_bytes(const struct nh_problem *problem, const struct nh_config *config,
+                         int64_t dim) {
+    int64_t size = (int64_t)nh_dtype_bytes(problem->dtype), rows = nh_gemm_rows(config);
+    int64_t columns = config->value[GEMM_COLUMNS];
+    return (rows + 2 * columns) * (nh_gemm_width(dim) * size + 16) + rows * (columns + 8) * 4;
+}
+
+int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_config *config,
+                           int64_t dim) {
+    int64_t size = (int64_t)nh_dtype_bytes(problem->dtype), rows = nh_gemm_rows(config);
+    int64_t columns = config->value[GEMM_COLUMNS], row = (nh_gemm_width(dim) + 8) * size;
+    return nh_max(2 * columns * row + rows * (columns * size + 16), rows * row);
+}
+
+static int64_t widest_row(const struct nh_problem *problem) {
+    if (problem->op == NHOOD_OP_PN) return problem->dim;
+    if (problem->op == NHOOD_OP_NN || problem->op == NHOOD_OP_IN) return problem->dim_v;
+    return nh_max(problem->dim, problem->dim_v);
+}
+
+/* Static shared memory is tables of such entries at most: one a row, and two or three a column. */
+enum { TABLE_BYTES = 64 };
+
+static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                 const struct nh_config *config) {
+    int64_t dim = widest_row(problem);
+    int64_t tables = TABLE_BYTES * (nh_gemm_rows(config) + 3 * config->value[GEMM_COLUMNS]) + 256;
+    return nh_max(nh_gemm_pn_bytes(problem, config, dim),
+                  nh_gemm_band_bytes(problem, config, dim)) +
+               tables <=
+           cuda->shared_bytes_per_block;
+}
+
+static bool complete(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int shape[NH_AXES], int columns, int planes, struct nh_config *config) {
+    if (!shape[0]) return false;
+    memset(config, 0, sizeof *config);
+    for (int a = 0; a < NH_AXES; a++)
+        config->value[GEMM_TILE + a] = shape[a];
+    config->value[GEMM_COLUMNS] = columns;
+    config->value[GEMM_PLANES] = planes;
+    return nh_gemm_in_parts(config) ? nh_gemm_part_takes(problem, cuda, config)
+                                    : fits(problem, cuda, config);
+}
+
+/* The three products of gemm_pn.cu and gemm_band.cu, and what they cost a warp: instructions per tile, per
+ * chunk, per copy of 16 bytes that a thread makes, and per column of a chunk that holds keys of the warp's rows.
+ * Least squares over 234 timings on an H200, samples of the paper's problems in all ranks, f16 and f32; off by 15 % (root
+ * mean square). What f32 takes beyond f16 is from 26 later ones, since its elements are split in two instructions. */
+enum { PN, NN, IN };
+struct cost {
+    double tile, chunk, copy, column;
+};
+
+/* Chunks of a tile's box, and how many of them one warp's 16 rows have keys in. */
+struct chunks {
+    double all, own;
+};
+
+static struct chunks chunks_of(const struct nh_problem *problem, const struct nh_config *config) {
+    double box = 1, reach = 0; /* columns; from the warp's first key to its last */
+    int rows = 16;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t more = axis->window + axis->stride - 2;
+        int extent = (int)nh_min(config->value[GEMM_TILE + a], rows);
+        double own = (double)nh_min(nh_longest_group(axis), extent + more);
+        reach += (a == NH_AXES - 1 ? own : own - 1) * box;
+        box *= (double)nh_min(nh_longest_group(axis), config->value[GEMM_TILE + a] + more);
+        rows /= extent;
+    }
+    double columns = config->value[GEMM_COLUMNS];
+    double all = (double)nh_ceil_div((int64_t)box, config->value[GEMM_COLUMNS]);
+    double touched = reach / columns + 0.7;
+    return (struct chunks){all, touched < all ? touched : all};
+}
+
+/* Warps that share one of a multiprocessor's four schedulers, by shared memory, registers and threads. */
+static double warps_per_scheduler(const struct nh_problem *problem,
+                                  const struct nh_cuda_device *cuda, const struct nh_config *config,
+                                  int64_t dim, int product) {
+    enum { THREADS = 2048, BLOCKS = 32 };
+    int64_t rows = nh_gemm_rows(config), columns = config->value[GEMM_COLUMNS];
+    int64_t width = nh_gemm_width(dim), registers = 76, shared = TABLE_BYTES * rows;
+    if (product != PN) registers = 48 + columns / 2 + width / 2;
+    shared += product == PN ? nh_gemm_pn_bytes(problem, config, dim)
+                            : nh_gemm_band_bytes(problem, config, dim);
+    shared += (product == IN ? 2 * TABLE_BYTES : TABLE_BYTES / 4) * columns;
+    int64_t blocks =
+        nh_min(nh_cuda_residents_by_shared(cuda, shared),
+               NH_CUDA_REGISTERS / (2 * rows * nh_min(nh_ceil_div(registers, 8) * 8, 255)));
+    blocks = nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
+    return (double)(blocks * rows) / 64;
+}
+
+/* Seconds of one product. Six warps keep a scheduler busy; fewer issue nearly in proportion. */
+static double product_seconds(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const struct nh_config *config, int64_t dim, int product) {
+    enum { SCHEDULERS = 4, BUSY = 6 };
+    const struct cost costs[] = {
+        {762, 1390, 30.5, 8.52},
+        {865, 248, 24.7, 6.01},
+        {213, 394, 100, 25.7},
+    };
+    const struct cost *cost = &costs[product];
+    struct chunks chunks = chunks_of(problem, config);
+    double columns = config->value[GEMM_COLUMNS], width = (double)nh_gemm_width(dim);
+    double rows = (double)nh_gemm_rows(config);
+    double copies = columns * width * (double)nh_dtype_bytes(problem->dtype) / 16 / (2 * rows);
+    /* tensor core instructions and what feeds them, beyond what 16-bit rows of 64 were fitted with */
+    double f32 = problem->dtype != NHOOD_DTYPE_F32        ? 0
+                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 0.22
+                                                          : 0.37;
+    double instructions = cost->tile + chunks.all * (cost->chunk + copies * cost->copy) +
+                          chunks.own * columns * (cost->column + f32 * width);
+    double heads = (double)(product == IN ? problem->kv_heads : problem->heads);
+    if (product == IN) instructions *= (double)(problem->heads / problem->kv_heads);
+    double warps =
+        (double)problem->batch * heads * (double)nh_gemm_tiles(problem, config) * rows / 16;
+    double schedulers = SCHEDULERS * cuda->multiprocessors;
+    double rounds = fmax(1, warps / schedulers);
+    double sharing = fmin(rounds, warps_per_scheduler(problem, cuda, config, dim, product));
+    double filled = sharing < BUSY ? pow(sharing / BUSY, 0.808) : 1;
+    return instructions * rounds / (cuda->clock_hz * filled);
+}
+
+/* The products of an operation, of rows as wide as queries' or as values'. */
+struct product {
+    enum { NO_PRODUCT, OF_QUERIES, OF_VALUES } rows;
+    int kind;
+};
+static const struct product products[][6] = {
+    [NHOOD_OP_FWD] = {{OF_QUERIES, PN}, {OF_VALUES, NN}},
+    [NHOOD_OP_BWD] =
+        {{OF_QUERIES, PN}, {OF_VALUES, PN}, {OF_QUERIES, NN}, {OF_QUERIES, IN}, {OF_VALUES, IN}},
+    [NHOOD_OP_PN] = {{OF_QUERIES, PN}},
+    [NHOOD_OP_NN] = {{OF_VALUES, NN}},
+    [NHOOD_OP_IN] = {{OF_VALUES, IN}},
+};
+
+/* Of all products, or of as many as reach `below`. */
+static double products_seconds(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                               const struct nh_config *config, double below) {
+    double seconds = 0;
+    const struct product *product = products[problem->op];
+    for (; product->rows != NO_PRODUCT && seconds < below; product++)
+        seconds += product_seconds(problem, cuda, config,
+                                   product->rows == OF_QUERIES ? problem->dim : problem->dim_v,
+                                   product->kind);
+    return seconds;
+}
+
+/* Nanoseconds; of a config that takes below_ns or more, not all of them. */
+static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const struct nh_config *config, double below_ns) {
+    double weights =
+        (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
+    double size = (double)nh_dtype_bytes(problem->dtype), traffic = problem->bytes, launches = 1;
+    if (problem->op == NHOOD_OP_FWD && nh_gemm_in_parts(config))
+        return nh_gemm_part_ns(problem, cuda, config);
+    double seconds = products_seconds(problem, cuda, config, 1e-9 * below_ns);
+    if (problem->op == NHOOD_OP_FWD) {
+        seconds +=
+            1.24 * (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
+        launches = 3;
+    } else if (problem->op == NHOOD_OP_BWD) {
+        traffic += 6 * weights * size;
+        launches = 6;
+    }
+    double memory = traffic / cuda->memory_bytes_per_s;
+    return 1e9 * (seconds > memory ? seconds : memory) + 3050 * launches;
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    (void)count;
+    return predict(problem, device->backend, config, INFINITY);
+}
+
+int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {
+    bool forward = problem->op == NHOOD_OP_FWD; /* keeps scores in f32 */
+    int64_t bytes = forward ? 4 : (int64_t)nh_dtype_bytes(problem->dtype);
+    if (!nh_multiply(bytes, problem->window_count, &bytes) ||
+        !nh_multiply(bytes, problem->heads / problem->kv_heads, &bytes) ||
+        !nh_multiply(bytes, problem->tokens, &bytes))
+        return INT64_MAX;
+    return bytes;
+}
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    const struct nh_cuda_device *cuda = device->backend;
+    struct nh_config config;
+    if (cuda->arch < 80) return "needs compute capability 8.0";
+    if (problem->dtype == NHOOD_DTYPE_F64)
+        return "no f64: tensor cores are used for f32, f16 and bf16";
+    if (problem->extra_tokens) return "no extra tokens";
+    if (widest_row(problem) > WIDEST_ROW) return "head dims above 256";
+    if (problem->tokens > MOST_TOKENS) return "more than 2^30 tokens per batch entry";
+    if (problem->bias_count > MOST_SLOTS || problem->window_count > MOST_SLOTS)
+        return "windows or bias tables of more than 2^27 entries";
+    if (problem->op < NHOOD_OP_PN && nh_gemm_slab_bytes(problem) > MOST_SLAB_BYTES)
+        return "attention weights of one key head would take more than 16 GiB of workspace";
+    const int *smallest = shapes[problem->rank - 1][problem->rank == 1 ? 3 : 4];
+    if (!complete(problem, cuda, smallest, 32, 0, &config))
+        return "not even the smallest tile fits the device's shared memory";
+    if (problem->batch > INT32_MAX / problem->heads ||
+        nh_gemm_tiles(problem, &config) > INT32_MAX / (problem->batch * problem->heads))
+        return "more than 2^31 tiles";
+    return NULL;
+}
+
+/* The shapes expected within half again of the best, best first. */
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      double below_ns, struct nh_config *config, int capacity) {
+    struct nh_cheapest cheapest;
+    nh_cheapest_start(&cheapest, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    for (int i = 0; i < 4 * MOST_SHAPES; i++) {
+        bool parts = i % 4 > 1;
+        int columns = parts ? 0 : i % 2 ? 32 : 64;
+        struct nh_config next;
+        if (complete(problem, device->backend,
+                     (parts ? part_shapes : shapes)[problem->rank - 1][i / 4], columns,
+                     parts && i % 2, &next))
+            nh_cheapest_add(&cheapest, &next,
+                            predict(problem, device->backend, &next, nh_cheapest_limit(&cheapest)));
+    }
+    int count = cheapest.count;
+    while (count > 1 && cheapest.ns[count - 1] > 1.5 * cheapest.ns[0])
+        count--;
+    return count;
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, nh_gemm_add_steps, operation);
+}
+
+static const char *const knobs[] = {"t0", "t1", "t2", "columns", "planes", NULL};
+
+const struct nh_solver nh_solver_cuda_gemm = {"cuda.gemm", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                              candidates,  estimate,          build};

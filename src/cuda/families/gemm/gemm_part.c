@@ -1,0 +1,222 @@
+#include "gemm_part.h"
+
+#include "dtype.h"
+#include "load.h"
+
+#include <math.h>
+
+enum {
+    SCHEDULERS = 4,
+    WARP_ROWS = 16,
+    MOST_HELD = 16,
+    LEAST_LANES = 8,
+    LANES = 32,
+    MOST_PLACE = 1 << 16
+};
+
+static int64_t first_axis(const struct nh_problem *problem, bool planes) {
+    return planes ? 1 : NH_AXES - problem->rank;
+}
+
+int64_t nh_gemm_part_slots(const struct nh_problem *problem, bool planes) {
+    int64_t slots = 1;
+    for (int64_t a = first_axis(problem, planes); a < NH_AXES; a++)
+        slots *= problem->axis[a].window;
+    return slots;
+}
+
+int64_t nh_gemm_part_lanes(int64_t slots) {
+    int64_t lanes = LEAST_LANES;
+    while (lanes < LANES && lanes * MOST_HELD < slots)
+        lanes *= 2;
+    return lanes;
+}
+
+static int64_t part_row(const struct nh_problem *problem, bool planes) {
+    int64_t piece = 16 / (int64_t)nh_dtype_bytes(problem->dtype);
+    return nh_ceil_div(nh_gemm_part_slots(problem, planes), piece) * piece;
+}
+
+int64_t nh_gemm_part_row(const struct nh_problem *problem, bool planes) {
+    return part_row(problem, planes) * (planes ? problem->axis[0].window : 1);
+}
+
+/* struct nh_part_bounds of gemm_part.cuh, and the columns without the rows past their end. */
+struct bounds {
+    int64_t rows, columns, box;
+};
+
+static int64_t most_reach(const struct nh_axis *axis, int64_t extent) {
+    return nh_min(nh_longest_group(axis), extent + axis->window + axis->stride - 2);
+}
+
+static struct bounds bounds_of(const struct nh_problem *problem, const struct nh_config *config) {
+    int64_t box = 1, columns = 1, rows = WARP_ROWS;
+    for (int64_t a = NH_AXES - 1; a >= first_axis(problem, config->value[GEMM_PLANES]); a--) {
+        int64_t extent = nh_min(config->value[GEMM_TILE + a], rows);
+        columns += (most_reach(&problem->axis[a], extent) - 1) * box;
+        box *= most_reach(&problem->axis[a], config->value[GEMM_TILE + a]);
+        rows /= extent;
+    }
+    return (struct bounds){nh_ceil_div(box, 16) * 16 + 16, nh_ceil_div(columns, 16) * 16, box};
+}
+
+/* The more shared memory 16 rows take, the fewer blocks a multiprocessor has, and the more warps share the rows. Teams
+ * of nn share the columns of V. Measured on an H200. */
+int64_t nh_gemm_part_team(const struct nh_problem *problem, const struct nh_config *config,
+                          enum nh_gemm_part part) {
+    enum { FOR_TWO = 200, FOR_FOUR = 800, MOST_THREADS = 512 };
+    int64_t row = bounds_of(problem, config).columns * (int64_t)nh_dtype_bytes(problem->dtype);
+    int64_t width = nh_gemm_width(problem->dim_v), team = row > FOR_FOUR  ? 4
+                                                          : row > FOR_TWO ? 2
+                                                                          : 1;
+    while (2 * nh_gemm_rows(config) * team > MOST_THREADS)
+        team /= 2;
+    while (part == NH_GEMM_PART_NN && width % (16 * team))
+        team /= 2;
+    return team;
+}
+
+/* Rows of a part, two parts if there are several, and where in memory they are. */
+static int64_t staged_bytes(const struct nh_config *config, int64_t rows, int64_t row_bytes) {
+    return rows * (8 + (config->value[GEMM_PLANES] ? 2 : 1) * row_bytes);
+}
+
+int64_t nh_gemm_part_pn_bytes(const struct nh_problem *problem, const struct nh_config *config) {
+    struct bounds bounds = bounds_of(problem, config);
+    int64_t row = nh_gemm_width(problem->dim) * (int64_t)nh_dtype_bytes(problem->dtype) + 16;
+    return staged_bytes(config, bounds.rows, row) +
+           nh_gemm_rows(config) * (row + (bounds.columns + 8) * (int64_t)sizeof(float));
+}
+
+int64_t nh_gemm_part_nn_bytes(const struct nh_problem *problem, const struct nh_config *config) {
+    struct bounds bounds = bounds_of(problem, config);
+    int64_t size = (int64_t)nh_dtype_bytes(problem->dtype),
+            row = (nh_gemm_width(problem->dim_v) + 8) * size;
+    int64_t sums = bounds.rows * 8 + nh_gemm_rows(config) * row;
+    return nh_max(sums, staged_bytes(config, bounds.rows, row) +
+                            nh_gemm_rows(config) *
+                                (bounds.columns * size + 16 +
+                                 part_row(problem, config->value[GEMM_PLANES]) * size));
+}
+
+/* Beside the dynamic: a table entry a query, and two a slot. */
+static int64_t tables_bytes(const struct nh_problem *problem, const struct nh_config *config) {
+    return 256 + 72 * nh_gemm_rows(config) +
+           4 * nh_gemm_part_slots(problem, config->value[GEMM_PLANES]);
+}
+
+bool nh_gemm_part_takes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct nh_config *config) {
+    if (problem->op != NHOOD_OP_FWD) return false;
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].causal) return false;
+    if (config->value[GEMM_PLANES] && problem->rank < NH_AXES) return false;
+    /* rows of a whole box in 3-D leave a multiprocessor one block of few warps: planes took half the time */
+    int64_t most =
+        problem->rank == NH_AXES && !config->value[GEMM_PLANES] ? 256 : LANES * MOST_HELD;
+    if (nh_gemm_part_slots(problem, config->value[GEMM_PLANES]) > most) return false;
+    struct bounds bounds = bounds_of(problem, config);
+    if (bounds.box > MOST_PLACE || problem->bias_count > MOST_PLACE) return false;
+    return nh_max(nh_gemm_part_pn_bytes(problem, config), nh_gemm_part_nn_bytes(problem, config)) +
+               tables_bytes(problem, config) <=
+           cuda->shared_bytes_per_block;
+}
+
+int32_t nh_gemm_part_heads(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                           const struct nh_config *config) {
+    enum { MOST_HEADS = 8, WARPS_PER_MULTIPROCESSOR = 16 };
+    int64_t warps = problem->batch * problem->heads * nh_gemm_tiles(problem, config) *
+                    nh_gemm_rows(config) / WARP_ROWS;
+    int64_t most = warps / (WARPS_PER_MULTIPROCESSOR * (int64_t)cuda->multiprocessors);
+    int32_t heads = (int32_t)nh_max(1, nh_min(most, nh_min(MOST_HEADS, problem->heads)));
+    while (problem->heads % heads)
+        heads--;
+    return heads;
+}
+
+/* One of the two launches. query, slot: clocks row by row, per query and per lot of slots that lanes take at once. */
+struct launch {
+    double query, slot;
+    int64_t dim, shared_bytes, lanes, team;
+    int sweeps; /* over the parts */
+};
+
+/* A warp's share of its scheduler's clocks: for the tables of its block, which all heads share; per copy of 16 bytes by all
+ * its lanes; per column of scores or weights of 16 queries and element of its row, f32 split in three or as it is.
+ * All constants of estimates are least squares over 258 timings on an H200; off by 13 % (root mean square). */
+static double warp_clocks(const struct nh_problem *problem, const struct nh_config *config,
+                          const struct launch *launch, int32_t heads) {
+    const double start = 993, copy = 22.9, column = 1.41, element = 0.142, f32_element = 0.499;
+    struct bounds bounds = bounds_of(problem, config);
+    bool planes = config->value[GEMM_PLANES];
+    int64_t parts = 1, own_parts = 1;
+    if (planes) {
+        int64_t plane = config->value[GEMM_TILE + 1] * config->value[GEMM_TILE + 2];
+        parts = most_reach(&problem->axis[0], config->value[GEMM_TILE]);
+        own_parts = most_reach(&problem->axis[0], nh_max(1, WARP_ROWS / plane));
+    }
+    double width = (double)nh_gemm_width(launch->dim);
+    bool split = problem->dtype == NHOOD_DTYPE_F32 && !(problem->flags & NHOOD_FLAG_ALLOW_TF32);
+    double threads = (double)(2 * nh_gemm_rows(config) * launch->team);
+    double copies =
+        (double)bounds.rows * width * (double)nh_dtype_bytes(problem->dtype) / 16 / threads;
+    double products = (double)bounds.columns * (column + width * (split ? f32_element : element));
+    double lots = (double)nh_ceil_div(nh_gemm_part_slots(problem, planes), launch->lanes);
+    double queries = WARP_ROWS * (double)launch->lanes / LANES;
+    double own =
+        (products + queries * (launch->query + launch->slot * lots)) / (double)launch->team;
+    return start / heads +
+           launch->sweeps * ((double)parts * copies * copy + (double)own_parts * own);
+}
+
+/* Warps that share a scheduler. */
+static double warps_per_scheduler(const struct nh_problem *problem,
+                                  const struct nh_cuda_device *cuda, const struct nh_config *config,
+                                  const struct launch *launch) {
+    enum { PER_THREAD = 80, THREADS = 2048 };
+    int64_t threads = 2 * nh_gemm_rows(config) * launch->team;
+    int64_t shared = launch->shared_bytes + tables_bytes(problem, config);
+    int64_t blocks = nh_min(nh_cuda_residents_by_shared(cuda, shared),
+                            nh_min(NH_CUDA_REGISTERS / PER_THREAD, THREADS) / threads);
+    return (double)(nh_max(1, blocks) * threads) / (LANES * SCHEDULERS);
+}
+
+/* Few warps of a scheduler wait for each other. */
+static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct nh_config *config, const struct launch *launch) {
+    const double busy_warps = 6.43, loss = 0.547;
+    int32_t heads = nh_gemm_part_heads(problem, cuda, config);
+    double warps = (double)(problem->batch * problem->heads * nh_gemm_tiles(problem, config) *
+                            nh_gemm_rows(config) / WARP_ROWS * launch->team);
+    double of_block = (double)(2 * nh_gemm_rows(config) * launch->team) / (LANES * SCHEDULERS);
+    double each = fmax(fmax(1, of_block), warps / (SCHEDULERS * cuda->multiprocessors));
+    double sharing = fmin(each, warps_per_scheduler(problem, cuda, config, launch));
+    return nh_cuda_clocks_ns(cuda, each * warp_clocks(problem, config, launch, heads) /
+                                       pow(fmin(1, sharing / busy_warps), loss));
+}
+
+double nh_gemm_part_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       const struct nh_config *config) {
+    const double launches_ns = 10900, moving = 0.701;
+    bool planes = config->value[GEMM_PLANES];
+    const struct launch pn = {.query = 63.2,
+                              .slot = 27.1,
+                              .dim = problem->dim,
+                              .shared_bytes = nh_gemm_part_pn_bytes(problem, config),
+                              .lanes = nh_gemm_part_lanes(nh_gemm_part_slots(problem, planes)),
+                              .team = nh_gemm_part_team(problem, config, NH_GEMM_PART_PN),
+                              .sweeps = planes ? 2 : 1},
+                        nn = {.query = 55.6,
+                              .slot = 0,
+                              .dim = problem->dim_v,
+                              .shared_bytes = nh_gemm_part_nn_bytes(problem, config),
+                              .lanes = LANES,
+                              .team = nh_gemm_part_team(problem, config, NH_GEMM_PART_NN),
+                              .sweeps = 1};
+    double weights = (double)(problem->batch * problem->heads * problem->tokens) *
+                     (double)nh_gemm_part_row(problem, planes);
+    double bytes = 2 * weights * (double)nh_dtype_bytes(problem->dtype) + problem->bytes;
+    return launch_ns(problem, cuda, config, &pn) + launch_ns(problem, cuda, config, &nn) +
+           moving * 1e9 * bytes / cuda->memory_bytes_per_s + launches_ns;
+}

@@ -1,0 +1,336 @@
+/* cuda.gemm's launches: one for an operator; for attention
+ *     forward   S = pn(Q, K), P = softmax(S) in S's memory, O = nn(P, V); in parts P = softmax(pn(Q, K)), O = nn(P, V)
+ *     backward  P = exp(pn(Q, K) - LSE), dV = in(P, dO), dS = P (pn(dO, V) - delta) in P's memory,
+ *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset.
+ * Weights in memory are bounded: attention goes over slabs of batch entries, or of the key heads of one entry, in
+ * equal parts that use the same workspace one after the other. */
+#include "gemm.h"
+
+#include "backward_steps.h"
+#include "dtype.h"
+#include "gemm_part.h"
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+
+enum { THREADS = 128, LANES = 32, MOST_HELD = 16 };
+/* Weights in memory at a time. Slabs this large keep every launch long against what launching costs. */
+#define SLAB_BYTES ((int64_t)512 << 20)
+/* NH_RESULT of gemm_pn.cu */
+enum { SCORE, PROBABILITY, SCORE_GRADIENT };
+
+struct builder {
+    struct nh_cuda_operation *operation;
+    const struct nh_problem *whole;
+    /* one slab of the whole; the same strides */
+    const struct nh_problem *problem;
+    const struct nh_config *config;
+    /* of the attention weights in the workspace */
+    size_t weights;
+};
+
+/* What a slab adds to the address of the caller's tensor. */
+static void step_over(const struct builder *builder, struct nh_cuda_binding *binding) {
+    const struct nh_problem *slab = builder->problem;
+    int32_t tensor = binding->from;
+    int64_t bytes = (int64_t)nh_dtype_bytes(nh_tensor_dtype(slab, tensor));
+    int64_t batch_step = slab->strides[tensor].batch, head_step = slab->strides[tensor].head;
+    bool of_keys =
+        tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
+    if (tensor == NHOOD_BIAS || tensor == NHOOD_D_BIAS) {
+        batch_step = 0;
+        head_step = slab->bias_count;
+    }
+    binding->slab_bytes[0] = slab->batch * batch_step * bytes;
+    binding->slab_bytes[1] = (of_keys ? slab->kv_heads : slab->heads) * head_step * bytes;
+}
+
+static nhood_status add(const struct builder *builder, struct nh_cuda_step *step,
+                        const struct nh_kernel_spec *spec) {
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+        if (step->binding[slot].from >= 0) step_over(builder, &step->binding[slot]);
+    step->overlaps = true;
+    return nh_cuda_step_add(builder->operation, step, spec);
+}
+
+static void step_init(const struct builder *builder, struct nh_cuda_step *step) {
+    nh_cuda_step_init(step, builder->problem);
+    /* Beyond its length, dilation leaves every token alone, as its length does. */
+    for (int a = 0; a < NH_AXES; a++)
+        step->args.axis[a].dilation =
+            nh_min(step->args.axis[a].dilation, step->args.axis[a].length);
+}
+
+/* Lets a kernel find the caller's tensor in another one's slot. */
+static void rebind(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
+                   int32_t tensor) {
+    const nhood_strides *strides = &problem->strides[tensor];
+    step->binding[slot].from = tensor;
+    step->args.tensor[slot].batch = strides->batch;
+    step->args.tensor[slot].head = strides->head;
+    for (int a = 0; a < NH_AXES; a++)
+        step->args.tensor[slot].axis[a] = strides->axis[a];
+}
+
+static struct nh_kernel_spec spec_of(const struct builder *builder, const char *source,
+                                     int64_t dim) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = {.source = source};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_kernel_define(&spec, "NH_RANK", problem->rank);
+    nh_kernel_define(&spec, "NH_TILE0", builder->config->value[GEMM_TILE]);
+    nh_kernel_define(&spec, "NH_TILE1", builder->config->value[GEMM_TILE + 1]);
+    nh_kernel_define(&spec, "NH_TILE2", builder->config->value[GEMM_TILE + 2]);
+    nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
+    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(builder->whole, UINT32_MAX));
+    nh_kernel_define(&spec, "NH_CAUSAL", nh_problem_causal(problem));
+    nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
+    return spec;
+}
+
+/* A = the products of the rows bound to NH_Q and NH_K, of `dim` elements, taken as `result` says. */
+static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *step, int64_t dim,
+                           int result, bool f32_weights) {
+    struct nh_kernel_spec spec = spec_of(builder, "gemm_pn.cu", dim);
+    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
+    nh_kernel_define(&spec, "NH_INVERSE", 0);
+    nh_kernel_define(&spec, "NH_BIASED", step->args.has_bias);
+    nh_kernel_define(&spec, "NH_RESULT", result);
+    nh_kernel_define(&spec, "NH_WEIGHT_F32", f32_weights);
+    step->args.dim = dim;
+    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
+    step->shared_bytes = nh_gemm_pn_bytes(builder->problem, builder->config, dim);
+    step->grid[0] = builder->problem->batch * builder->problem->heads *
+                    nh_gemm_tiles(builder->problem, builder->config);
+    return add(builder, step, &spec);
+}
+
+/* out = scale * the sums of rows weighted by A, over the keys of a query or (inverse) the queries of a key. */
+static nhood_status add_band(const struct builder *builder, struct nh_cuda_step *step, int32_t rows,
+                             int32_t out, int64_t dim, double scale, bool inverse) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = spec_of(builder, "gemm_band.cu", dim);
+    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
+    nh_kernel_define(&spec, "NH_INVERSE", inverse);
+    rebind(step, problem, NH_V, rows);
+    rebind(step, problem, NH_O, out);
+    step->args.dim_v = dim;
+    step->args.scale = scale;
+    step->outputs = 1u << out;
+    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
+    step->shared_bytes = nh_gemm_band_bytes(problem, builder->config, dim);
+    step->grid[0] = problem->batch * (inverse ? problem->kv_heads : problem->heads) *
+                    nh_gemm_tiles(problem, builder->config);
+    return add(builder, step, &spec);
+}
+
+static int64_t weight_count(const struct nh_problem *problem) {
+    return problem->batch * problem->tokens * problem->heads * problem->window_count;
+}
+
+static nhood_status add_softmax(const struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_kernel_spec spec = {.source = "gemm_softmax.cu"};
+    struct nh_cuda_step step;
+    step_init(builder, &step);
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    /* the fewest lanes that hold a row in registers */
+    int64_t lanes = 8;
+    while (lanes < LANES && lanes * MOST_HELD < problem->window_count)
+        lanes *= 2;
+    int64_t held = nh_ceil_div(problem->window_count, lanes);
+    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_kernel_define(&spec, "NH_HELD", held > MOST_HELD ? 0 : held);
+    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
+    step.threads = THREADS;
+    step.grid[0] = nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / lanes);
+    return add(builder, &step, &spec);
+}
+
+static nhood_status add_part(const struct builder *builder, struct nh_cuda_step *step,
+                             const struct nh_kernel_spec *spec, enum nh_gemm_part part,
+                             int64_t shared_bytes) {
+    enum { COLUMNS_AT_ONCE = 32 };
+    const struct nh_problem *problem = builder->problem;
+    const struct nh_config *config = builder->config;
+    bool planes = config->value[GEMM_PLANES];
+    int64_t team = nh_gemm_part_team(problem, config, part);
+    struct nh_kernel_spec own = *spec;
+    nh_kernel_define(&own, "NH_INVERSE", 0);
+    nh_kernel_define(&own, "NH_COLUMNS", COLUMNS_AT_ONCE);
+    nh_kernel_define(&own, "NH_PLANES", planes);
+    nh_kernel_define(&own, "NH_SLOTS", nh_gemm_part_slots(problem, planes));
+    nh_kernel_define(&own, "NH_TEAM", team);
+    nh_cuda_bind_workspace(step, problem, NH_A, builder->weights,
+                           nh_gemm_part_row(problem, planes));
+    step->threads = (int32_t)(nh_gemm_rows(config) * 2 * team);
+    step->shared_bytes = shared_bytes;
+    step->args.tiling.heads = nh_gemm_part_heads(problem, builder->operation->device, config);
+    step->grid[0] = problem->batch * (problem->heads / step->args.tiling.heads) *
+                    nh_gemm_tiles(problem, config);
+    return add(builder, step, &own);
+}
+
+static nhood_status add_forward_in_parts(struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    bool planes = builder->config->value[GEMM_PLANES];
+    int64_t rows = problem->batch * problem->tokens * problem->heads;
+    builder->weights =
+        nh_cuda_reserve(builder->operation, (size_t)(rows * nh_gemm_part_row(problem, planes)) *
+                                                nh_dtype_bytes(problem->dtype));
+    struct nh_cuda_step step;
+    step_init(builder, &step);
+    struct nh_kernel_spec spec = spec_of(builder, "gemm_part_pn.cu", problem->dim);
+    nh_kernel_define(&spec, "NH_BIASED", step.args.has_bias);
+    nh_kernel_define(&spec, "NH_GROUP", nh_gemm_part_lanes(nh_gemm_part_slots(problem, planes)));
+    nhood_status status = add_part(builder, &step, &spec, NH_GEMM_PART_PN,
+                                   nh_gemm_part_pn_bytes(problem, builder->config));
+    if (status) return status;
+    step_init(builder, &step);
+    step.args.scale = 1;
+    spec = spec_of(builder, "gemm_part_nn.cu", problem->dim_v);
+    return add_part(builder, &step, &spec, NH_GEMM_PART_NN,
+                    nh_gemm_part_nn_bytes(problem, builder->config));
+}
+
+static nhood_status add_forward(struct builder *builder) {
+    if (nh_gemm_in_parts(builder->config)) return add_forward_in_parts(builder);
+    const struct nh_problem *problem = builder->problem;
+    struct nh_cuda_step step;
+    builder->weights =
+        nh_cuda_reserve(builder->operation, (size_t)weight_count(problem) * sizeof(float));
+    step_init(builder, &step);
+    step.args.flags &= ~(unsigned)NHOOD_FLAG_ZERO_FILL;
+    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
+    nhood_status status = add_pn(builder, &step, problem->dim, SCORE, true);
+    if (status || (status = add_softmax(builder))) return status;
+    step_init(builder, &step);
+    int64_t weights_per_score = (int64_t)(sizeof(float) / nh_dtype_bytes(problem->dtype));
+    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights,
+                           problem->window_count * weights_per_score);
+    return add_band(builder, &step, NHOOD_V, NHOOD_O, problem->dim_v, 1, false);
+}
+
+static nhood_status add_delta(const struct builder *builder, size_t delta) {
+    struct nh_kernel_spec spec = {.source = "delta.cu"};
+    struct nh_cuda_step step;
+    step_init(builder, &step);
+    nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, delta, 1);
+    nh_cuda_lanes_per_row(builder->problem, nh_cuda_vector(builder->whole, BIT(O) | BIT(D_O)),
+                          &spec, &step);
+    return add(builder, &step, &spec);
+}
+
+static void bind_weights(const struct builder *builder, struct nh_cuda_step *step) {
+    step_init(builder, step);
+    nh_cuda_bind_workspace(step, builder->problem, NH_A, builder->weights,
+                           builder->problem->window_count);
+}
+
+/* The bias's gradient: shares of the queries, enough of them to fill the device, then their sum. */
+static nhood_status add_bias_gradient(const struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    int64_t blocks = nh_ceil_div(problem->bias_count, THREADS) * problem->heads;
+    int64_t most = nh_ceil_div(problem->batch * problem->tokens, THREADS);
+    int64_t shares =
+        nh_min(most, nh_ceil_div(8 * (int64_t)builder->operation->device->multiprocessors, blocks));
+    int64_t slab_bytes = shares * problem->bias_count * (int64_t)sizeof(float);
+    int64_t head_bytes = slab_bytes * (builder->whole->batch / problem->batch);
+    struct nh_cuda_binding sums = {
+        NH_BIND_WORKSPACE,
+        nh_cuda_reserve(builder->operation, (size_t)(builder->whole->heads * head_bytes)),
+        {slab_bytes, problem->heads * head_bytes}};
+    struct nh_kernel_spec spec = {.source = "gemm_bias_gradient.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    struct nh_cuda_step step;
+    bind_weights(builder, &step);
+    step.binding[NH_D_BIAS] = sums;
+    step.args.tensor[NH_D_BIAS].batch = slab_bytes / (int64_t)sizeof(float);
+    step.args.tensor[NH_D_BIAS].head = head_bytes / (int64_t)sizeof(float);
+    step.outputs = BIT(D_BIAS);
+    step.threads = THREADS;
+    step.grid[0] = blocks * shares;
+    nhood_status status = add(builder, &step, &spec);
+    if (status) return status;
+    spec.source = "gemm_bias_sum.cu";
+    step.after_slabs = true;
+    step.args.heads = builder->whole->heads;
+    step.binding[NH_BIAS] = sums;
+    step.args.tensor[NH_BIAS] = step.args.tensor[NH_D_BIAS];
+    step.binding[NH_D_BIAS].from = NHOOD_D_BIAS;
+    step.grid[0] = nh_ceil_div(builder->whole->heads * problem->bias_count, THREADS);
+    return add(builder, &step, &spec);
+}
+
+static nhood_status add_score_gradient(const struct builder *builder, size_t delta) {
+    struct nh_cuda_step step;
+    bind_weights(builder, &step);
+    nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, delta, 1);
+    rebind(&step, builder->problem, NH_Q, NHOOD_D_O);
+    rebind(&step, builder->problem, NH_K, NHOOD_V);
+    step.args.scale = 1;
+    step.args.has_bias = 0;
+    step.outputs = BIT(D_Q) | BIT(D_K) | BIT(D_BIAS);
+    return add_pn(builder, &step, builder->problem->dim_v, SCORE_GRADIENT, false);
+}
+
+static nhood_status add_backward(struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
+    struct nh_cuda_operation *operation = builder->operation;
+    struct nh_cuda_step step;
+    size_t delta = nh_cuda_reserve(
+        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
+    builder->weights =
+        nh_cuda_reserve(operation, (size_t)weight_count(problem) * nh_dtype_bytes(problem->dtype));
+    bind_weights(builder, &step);
+    nhood_status status = add_pn(builder, &step, problem->dim, PROBABILITY, false);
+    bind_weights(builder, &step);
+    if (!status) status = add_band(builder, &step, NHOOD_D_O, NHOOD_D_V, problem->dim_v, 1, true);
+    if (!status) status = add_delta(builder, delta);
+    if (!status) status = add_score_gradient(builder, delta);
+    bind_weights(builder, &step);
+    if (!status)
+        status = add_band(builder, &step, NHOOD_K, NHOOD_D_Q, problem->dim, problem->scale, false);
+    bind_weights(builder, &step);
+    if (!status)
+        status = add_band(builder, &step, NHOOD_Q, NHOOD_D_K, problem->dim, problem->scale, true);
+    if (!status && problem->has_bias) status = add_bias_gradient(builder);
+    return status;
+}
+
+/* The largest divisor of `parts` with that many times `bytes` within the limit, or 1. */
+static int64_t parts_within(int64_t parts, int64_t bytes, int64_t limit) {
+    int64_t most = nh_max(1, nh_min(parts, limit / bytes));
+    while (parts % most)
+        most--;
+    return most;
+}
+
+/* One slab of attention; operators have no weights in the workspace and are done in one. */
+static struct nh_problem slab_of(const struct nh_problem *problem) {
+    struct nh_problem slab = *problem;
+    if (problem->op >= NHOOD_OP_PN) return slab;
+    int64_t group = problem->heads / problem->kv_heads;
+    int64_t bytes = nh_gemm_slab_bytes(problem);
+    slab.batch = parts_within(problem->batch, problem->kv_heads * bytes, SLAB_BYTES);
+    if (slab.batch == 1) slab.kv_heads = parts_within(problem->kv_heads, bytes, SLAB_BYTES);
+    slab.heads = slab.kv_heads * group;
+    return slab;
+}
+
+nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, const struct nh_config *config) {
+    struct nh_problem slab = slab_of(problem);
+    struct builder builder = {operation, problem, &slab, config, 0};
+    operation->slabs[0] = problem->batch / slab.batch;
+    operation->slabs[1] = problem->kv_heads / slab.kv_heads;
+    struct nh_cuda_step step;
+    step_init(&builder, &step);
+    switch (problem->op) {
+    case NHOOD_OP_FWD: return add_forward(&builder);
+    case NHOOD_OP_BWD: return add_backward(&builder);
+    case NHOOD_OP_PN: return add_pn(&builder, &step, problem->dim, SCORE, false);
+    case NHOOD_OP_NN: return add_band(&builder, &step, NHOOD_V, NHOOD_O, problem->dim_v, 1, false);
+    default: return add_band(&builder, &step, NHOOD_D_O, NHOOD_D_V, problem->dim_v, 1, true);
+    }
+}

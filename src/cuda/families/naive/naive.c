@@ -1,0 +1,234 @@
+/* cuda.naive: one group of lanes per row, no tensor cores. Takes every problem. Small windows of small head dims may be cut
+ * into tiles of queries whose keys lie in shared memory. */
+#include "cuda_solvers.h"
+#include "dtype.h"
+#include "launch.h"
+#include "load.h"
+#include "naive_tile.h"
+#include "tiling.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
+#define BIT(tensor) (1u << NHOOD_##tensor)
+
+/* Extents of a tile of queries; all 0: no tiles. */
+static const char *const knobs[] = {"t0", "t1", "t2", NULL};
+
+static bool is_tiled(const struct nh_config *config) {
+    return config->value[0] > 0;
+}
+
+/* How a row is spread over lanes; see kernels/common/naive.cuh. */
+struct layout {
+    int vector, vectors, group;
+    bool resident;
+    int64_t chunks;
+};
+
+static int64_t widest_row(const struct nh_problem *problem) {
+    if (problem->op == NHOOD_OP_PN) return problem->dim;
+    if (problem->op == NHOOD_OP_NN || problem->op == NHOOD_OP_IN) return problem->dim_v;
+    return nh_max(problem->dim, problem->dim_v);
+}
+
+static struct layout layout_of(const struct nh_problem *problem) {
+    int64_t dim = widest_row(problem);
+    struct layout layout = {
+        .vector = nh_cuda_vector(problem, UINT32_MAX), .vectors = 1, .group = 1};
+    while (layout.group < LANES && layout.group * layout.vector < dim)
+        layout.group *= 2;
+    int64_t vectors = nh_ceil_div(dim, layout.group * layout.vector);
+    layout.resident = vectors * layout.vector <= LANE_ELEMENTS;
+    layout.vectors =
+        layout.resident ? (int)vectors : (int)nh_max(1, WIDE_LANE_ELEMENTS / layout.vector);
+    layout.chunks = nh_ceil_div(dim, (int64_t)layout.group * layout.vector * layout.vectors);
+    return layout;
+}
+
+/* A thread holds whole rows. */
+static struct layout layout_of_tiles(const struct nh_problem *problem) {
+    int vector = nh_cuda_vector(problem, UINT32_MAX);
+    return (struct layout){.vector = vector,
+                           .vectors = (int)nh_ceil_div(widest_row(problem), vector),
+                           .group = 1,
+                           .resident = true,
+                           .chunks = 1};
+}
+
+static bool is_whole(const struct nh_problem *problem, const struct layout *layout) {
+    int64_t chunk = (int64_t)layout->group * layout->vectors * layout->vector;
+    return problem->dim == chunk && problem->dim_v == chunk;
+}
+
+static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const struct layout *layout,
+                                     const char *source) {
+    struct nh_kernel_spec spec = {.source = source};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_VECTOR", layout->vector);
+    nh_kernel_define(&spec, "NH_VECTORS", layout->vectors);
+    nh_kernel_define(&spec, "NH_GROUP", layout->group);
+    nh_kernel_define(&spec, "NH_RESIDENT", layout->resident);
+    nh_kernel_define(&spec, "NH_WHOLE", is_whole(problem, layout));
+    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
+    return spec;
+}
+
+/* Enough blocks to fill the device several times over; the kernels step through what is left. */
+static int64_t blocks_for(int64_t items, int64_t items_per_block) {
+    return nh_max(1, nh_min(nh_ceil_div(items, items_per_block), (int64_t)1 << 30));
+}
+
+static nhood_status add_blocks(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, const struct layout *layout,
+                               struct nh_cuda_step *step, const char *source, int64_t items) {
+    struct nh_kernel_spec spec = spec_of(problem, layout, source);
+    step->threads = THREADS;
+    step->grid[0] = blocks_for(items, 1);
+    return nh_cuda_step_add(operation, step, &spec);
+}
+
+/* A launch that makes results of one row each. */
+struct pass {
+    const char *source;
+    /* the rows are keys */
+    bool keys;
+};
+
+static nhood_status add_rows(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             const struct nh_cuda_step *step, const struct pass *pass) {
+    struct layout layout = layout_of(problem);
+    struct nh_kernel_spec spec = spec_of(problem, &layout, pass->source);
+    struct nh_cuda_step own = *step;
+    int64_t heads = pass->keys ? problem->kv_heads : problem->heads;
+    own.threads = THREADS;
+    own.grid[0] = blocks_for(problem->batch * heads * problem->tokens, THREADS / layout.group);
+    own.grid[1] = problem->op == NHOOD_OP_PN ? 1 : layout.chunks; /* A has no columns to cut */
+    return nh_cuda_step_add(operation, &own, &spec);
+}
+
+static nhood_status add_tiles(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const int32_t tile[NH_AXES], const struct nh_cuda_step *step,
+                              const struct pass *pass) {
+    static const char *const names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
+    struct layout layout = layout_of_tiles(problem);
+    struct nh_kernel_spec spec = spec_of(problem, &layout, pass->source);
+    struct nh_cuda_step own = *step;
+    own.threads = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        own.threads *= tile[a];
+        nh_kernel_define(&spec, names[a], tile[a]);
+    }
+    nh_kernel_define(&spec, "NH_TILED", 1);
+    nh_kernel_define(&spec, "NH_EXTRA", problem->extra_tokens > 0);
+    nh_kernel_define(&spec, "NH_RANK", problem->rank);
+    nh_kernel_define(&spec, "NH_THREADS", own.threads);
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_naive_tile_resident(problem->op, tile, pass->keys));
+    nhood_status status =
+        nh_tiling_set(problem, tile, pass->keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
+                      0, &own.args.tiling);
+    if (status) return status;
+    own.grid[0] = own.args.tiling.items;
+    own.shared_bytes = nh_naive_tile_shared_bytes(problem, tile, pass->keys);
+    return nh_cuda_step_add(operation, &own, &spec);
+}
+
+static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             const struct nh_config *config, const struct nh_cuda_step *step,
+                             const struct pass *pass) {
+    return is_tiled(config) ? add_tiles(operation, problem, config->value, step, pass)
+                            : add_rows(operation, problem, step, pass);
+}
+
+static nhood_status add_backward(struct nh_cuda_operation *operation,
+                                 const struct nh_problem *problem, const struct nh_config *config,
+                                 struct nh_cuda_step *step) {
+    static const struct pass queries = {"naive_backward_query.cu", false},
+                             keys = {"naive_backward_key.cu", true};
+    struct layout layout = layout_of(problem);
+    size_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
+    size_t delta = nh_cuda_reserve(
+        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * real_bytes);
+    nh_cuda_bind_workspace(step, problem, NH_DELTA, delta, 1);
+    nhood_status status = add_pass(operation, problem, config, step, &queries);
+    step->outputs = BIT(D_K) | BIT(D_V);
+    if (!status) status = add_pass(operation, problem, config, step, &keys);
+    step->outputs = BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
+    step->grid[1] = layout.chunks;
+    if (!status && problem->extra_tokens)
+        status = add_blocks(operation, problem, &layout, step, "naive_backward_extra.cu",
+                            problem->batch * problem->extra_tokens * problem->kv_heads);
+    step->outputs = BIT(D_BIAS);
+    step->grid[1] = 1;
+    if (!status && problem->has_bias)
+        status = add_blocks(operation, problem, &layout, step, "naive_backward_bias.cu",
+                            problem->heads * problem->bias_count);
+    return status;
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    static const struct pass pass[] = {[NHOOD_OP_FWD] = {"naive_forward.cu", false},
+                                       [NHOOD_OP_PN] = {"naive_pn.cu", false},
+                                       [NHOOD_OP_NN] = {"naive_nn.cu", false},
+                                       [NHOOD_OP_IN] = {"naive_in.cu", true}};
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    if (problem->op == NHOOD_OP_BWD) return add_backward(operation, problem, config, &step);
+    return add_pass(operation, problem, config, &step, &pass[problem->op]);
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, add_steps, operation);
+}
+
+/* Clocks of lanes, of which a multiprocessor has 128, for a group of them with a row: before its first key, and for
+ * every key and element that a lane holds; more where columns have to be checked. And clocks that a key takes which a row
+ * has to wait for, where there are few rows. Fitted to 76 problems on an H200. */
+static double rows_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
+    const double launch_ns = 7630, backward = 1.92, key_clocks = 1880, checked = 1.9,
+                 unfused = 0.76;
+    const double row = 2410, row_lane = 1540, key_lane = 71, element = 31.6;
+    /* pn and nn make one of two products; nn shuffles nothing; in looks for its weights in lines far apart */
+    static const double share[] = {[NHOOD_OP_FWD] = 1,
+                                   [NHOOD_OP_BWD] = 1,
+                                   [NHOOD_OP_PN] = 0.32,
+                                   [NHOOD_OP_NN] = 0.19,
+                                   [NHOOD_OP_IN] = 1.1};
+    struct layout layout = layout_of(problem);
+    double lanes = layout.group, passes = problem->op == NHOOD_OP_BWD ? backward : 1;
+    double elements = (double)(layout.chunks * layout.vectors * layout.vector);
+    double keys = (double)(problem->window_count + problem->extra_tokens);
+    double of_row =
+        row + lanes * (row_lane + share[problem->op] * keys * (key_lane + element * elements));
+    if (!is_whole(problem, &layout)) of_row *= checked;
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD) of_row *= unfused;
+    double rows = (double)(problem->batch * problem->heads * problem->tokens);
+    double clocks = rows * of_row / 128 / cuda->multiprocessors;
+    return nh_cuda_clocks_ns(cuda, passes * fmax(clocks, keys * key_clocks)) + passes * launch_ns;
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    (void)count;
+    const struct nh_cuda_device *cuda = device->backend;
+    double busy =
+        is_tiled(config) ? nh_naive_tile_ns(problem, cuda, config->value) : rows_ns(problem, cuda);
+    return fmax(busy, nh_cuda_memory_ns(problem, cuda));
+}
+
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
+    struct nh_config both[2] = {{{0}}};
+    int count = 1 + nh_naive_tile_choose(problem, device->backend, both[0].value);
+    nh_least_first(estimate, problem, device, both, count);
+    count = (int)nh_min(count, capacity);
+    memcpy(config, both, (size_t)count * sizeof *config);
+    return count;
+}
+
+const struct nh_solver nh_solver_cuda_naive = {
+    "cuda.naive", NHOOD_DEVICE_CUDA, knobs, nh_refuse_nothing, candidates, estimate, build};

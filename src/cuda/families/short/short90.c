@@ -1,0 +1,281 @@
+/* cuda.short90: fused attention, forward, where the copy engine of sm_90 brings whole dilation groups.
+ *
+ * cuda.short for groups that are boxes: one block per multiprocessor, whose warps take 16 queries after the other while
+ * the next groups are on their way, so that copies, products and stores of different groups overlap throughout: see
+ * short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group longer
+ * than a box. */
+#include "top_n.h"
+#include "cuda_solvers.h"
+#include "tensor_maps.h"
+#include "launch.h"
+#include "load.h"
+#include "short_shape.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { WARPS, PARTS };
+enum { MOST_DIM = 128, MOST_STAGES = 32, NARROW_DIM = 32 };
+static const char *const knobs[] = {"warps", "parts", NULL};
+
+/* ---- what a config needs ---- */
+
+/* One group per item. */
+static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
+    if (!nh_short_shape_of(problem, 1, shape)) return false;
+    if (shape->order == NH_SHORT_BY_RESIDUE) shape->order = NH_SHORT_BOXES;
+    return true;
+}
+
+/* A part's queries as a box: lines along the first axis. The last part of a group may have fewer. */
+static void part_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                    const int32_t *value, int32_t box[NH_AXES]) {
+    const int first = NH_AXES - problem->rank;
+    memcpy(box, shape->extent, NH_AXES * sizeof *box);
+    box[first] = (int32_t)nh_ceil_div(box[first], value[PARTS]);
+}
+
+static bool part_is_empty(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                          const int32_t *value) {
+    const int first = NH_AXES - problem->rank;
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
+    return (value[PARTS] - 1) * box[first] >= shape->extent[first];
+}
+
+/* 16 queries each. */
+static int64_t strips_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                         const int32_t *value) {
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
+    return nh_ceil_div(box[0] * box[1] * box[2], 16);
+}
+
+static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                           const int32_t *value) {
+    int64_t key_row = nh_fused90_row_bytes(problem->dim),
+            value_row = nh_fused90_row_bytes(problem->dim_v);
+    return shape->rows * (key_row + value_row) +
+           16 * strips_of(problem, shape, value) * nh_max(key_row, value_row);
+}
+
+/* struct nh_ring of the kernel: barriers and places of stages, columns, and what aligns the first stage. */
+static int64_t shared_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                            const int32_t *value, int64_t stages) {
+    enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024 };
+    return stages * (stage_bytes(problem, shape, value) + BARRIERS + PLACE) + WORD * shape->rows +
+           ALIGNMENT;
+}
+
+static int64_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_short_shape *shape, const int32_t *value) {
+    int64_t none = shared_bytes(problem, shape, value, 0),
+            one = shared_bytes(problem, shape, value, 1);
+    return nh_min((cuda->shared_bytes_per_block - none) / (one - none), MOST_STAGES);
+}
+
+/* Operands, scores and sums of a thread, and what addresses and masks take. */
+static int64_t wanted_registers(const struct nh_problem *problem) {
+    return 4 * nh_ceil_div(problem->dim, 16) + 8 * nh_ceil_div(problem->dim_v, 16) + 48;
+}
+
+/* Warps are given registers four at a time. */
+static int64_t registers_of(const int32_t *value) {
+    return NH_CUDA_REGISTERS / (128 * nh_ceil_div(value[WARPS] + 1, 4)) / 8 * 8;
+}
+
+/* From one item of a warp to its next, if a block has several, there are no more than the ring holds: its barriers tell
+ * no more rounds apart. */
+static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                   const struct nh_short_shape *shape, const int32_t *value) {
+    int64_t stages = stages_of(problem, cuda, shape, value);
+    bool one_each = nh_short_forward_items(problem, shape, value[PARTS]) <= cuda->multiprocessors;
+    return !part_is_empty(problem, shape, value) && stages > 0 &&
+           (one_each || nh_ceil_div(value[WARPS], strips_of(problem, shape, value)) <= stages) &&
+           registers_of(value) >= wanted_registers(problem);
+}
+
+/* ---- time ---- */
+
+/* Instructions of a warp for 16 queries. */
+static double strip_instructions(const struct nh_problem *problem,
+                                 const struct nh_short_shape *shape) {
+    const double strip = 347, piece = 3.84, masks = 22.2, step = 9.4;
+    double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
+    double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
+    return strip + shape->columns / 16 * of_piece;
+}
+
+static double item_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                         const int32_t *value) {
+    int64_t key_row = nh_fused90_row_bytes(problem->dim),
+            value_row = nh_fused90_row_bytes(problem->dim_v);
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
+    return (double)(shape->group_tokens * (key_row + value_row) +
+                    box[0] * box[1] * box[2] * key_row);
+}
+
+/* That bring rows of so many elements. */
+static double boxes_of(int64_t width) {
+    enum { BOX_BYTES = 128 };
+    return (double)nh_ceil_div(nh_fused90_row_bytes(width), BOX_BYTES);
+}
+
+/* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, without waiting for each other's items, or all of
+ * them fill the issue slots; the thread that fetches takes its time for each item and its boxes, most for boxes of tokens
+ * that are steps apart, or the L2 does. From the second item on memory and work go side by side; a ring of one item ends
+ * that, and each item's rounds. Parts fetch the same keys. */
+static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const struct nh_short_shape *shape, const int32_t *value) {
+    const double launch_ns = 6240, latency = 1430, first_bytes_per_clock = 1020, waiting = 2.29;
+    const double filled = 0.679, met = 1.09, bytes_per_clock = 188;
+    const double item_fetching = 325, box_fetching = 74, stepping = 151;
+    const double bandwidth = 0.718, apart = 0.121, apart_at_first = 1.75, apart_always = 0.695;
+    const double parting = 0.0121;
+    if (!useful(problem, cuda, shape, value)) return INFINITY;
+    double items = (double)nh_short_forward_items(problem, shape, value[PARTS]);
+    double bytes = item_bytes(problem, shape, value);
+    double waves = items / cuda->multiprocessors, turns = ceil(waves);
+    double strips = (double)strips_of(problem, shape, value);
+    double strip = strip_instructions(problem, shape);
+    bool alone = stages_of(problem, cuda, shape, value) == 1;
+    double each = turns * (alone ? ceil(strips / value[WARPS]) : strips / value[WARPS]);
+    double rounds = waiting * strip * ceil(each);
+    double issue = fmax(1, waves) * strips * strip / 4 / filled;
+    double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
+    bool steps = nh_problem_dilated(problem) && !nh_fused90_folds(problem);
+    double fetch = turns * fmax(item_fetching + (steps ? stepping : box_fetching) * boxes,
+                                bytes / bytes_per_clock);
+    double computing = fmax(rounds, issue) + met * fmin(rounds, issue);
+    double work =
+        alone ? computing + fetch : fmax(fmax(rounds, issue), fetch) + met * fmin(rounds, issue);
+    double busy = nh_cuda_clocks_ns(cuda, latency + bytes / first_bytes_per_clock + work);
+    double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
+    double share = alone ? apart_always : apart + apart_at_first / turns;
+    return (launch_ns + fmax(busy, memory) + share * fmin(busy, memory)) *
+           (1 + parting * log2(value[PARTS]));
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    struct nh_short_shape shape;
+    (void)count; /* no tiles are walked */
+    if (!shape_of(problem, &shape)) return INFINITY;
+    return predict(problem, device->backend, &shape, config->value);
+}
+
+/* ---- candidates ---- */
+
+/* More warps lack registers. */
+enum { WARP_CHOICES = 3, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
+static const int32_t warps[WARP_CHOICES] = {8, 10, 12}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
+
+static struct nh_config combination(int number) {
+    return (struct nh_config){{warps[number % WARP_CHOICES], parts[number / WARP_CHOICES]}};
+}
+
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      double below_ns, struct nh_config *config, int capacity) {
+    struct nh_cheapest cheapest;
+    struct nh_short_shape shape;
+    if (!shape_of(problem, &shape)) return 0;
+    nh_cheapest_start(&cheapest, below_ns, config, capacity);
+    for (int i = 0; i < MOST_COMBINATIONS; i++) {
+        const struct nh_config one = combination(i);
+        nh_cheapest_add(&cheapest, &one, predict(problem, device->backend, &shape, one.value));
+    }
+    return cheapest.count;
+}
+
+/* ---- refusal ---- */
+
+static bool any_useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       const struct nh_short_shape *shape) {
+    for (int i = 0; i < MOST_COMBINATIONS; i++)
+        if (useful(problem, cuda, shape, combination(i).value)) return true;
+    return false;
+}
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    const uint32_t fetched = 1u << NHOOD_Q | 1u << NHOOD_K | 1u << NHOOD_V, stored = 1u << NHOOD_O;
+    struct nh_short_shape shape;
+    if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
+    const char *reason = nh_fused90_refuse(problem, device, fetched, stored, MOST_DIM);
+    if (reason) return reason;
+    if ((problem->dim == NARROW_DIM) != (problem->dim_v == NARROW_DIM))
+        return "of two head dims, one alone is 32";
+    if (problem->has_bias) return "no relative bias";
+    if (problem->extra_tokens) return "no extra tokens";
+    if (nh_fused90_any_far(problem)) return "a dilation above 8 in more than one dimension";
+    if (!shape_of(problem, &shape))
+        return "a dilation group has more than 1024 tokens, or there are more than 2^30";
+    if (shape.order != NH_SHORT_EVEN && nh_fused90_folds(problem))
+        return "in one dimension, a dilation that does not divide it";
+    if (!nh_fused90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
+    if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
+    if (!any_useful(problem, device->backend, &shape))
+        return "a dilation group exceeds shared memory";
+    return NULL;
+}
+
+/* ---- plan ---- */
+
+static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
+                                     const struct nh_short_shape *shape, const int32_t *value) {
+    struct nh_kernel_spec spec = {.source = "short90_forward.cu"};
+    nh_short_define(problem, shape, value[WARPS], &spec);
+    nh_kernel_define(&spec, "NH_CONTIGUOUS", shape->contiguous);
+    nh_kernel_define(&spec, "NH_FOLDED", nh_fused90_folds(problem));
+    nh_kernel_define(&spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
+    nh_kernel_define(&spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
+    nh_kernel_define(&spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    return spec;
+}
+
+/* struct nh_maps of the kernel. Where dilation groups have an axis of the maps, those of equally long groups are the
+ * second half. */
+static void add_maps(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                     const int32_t *value, struct nh_cuda_step *step) {
+    enum { MAPS = 3 };
+    int32_t box[NH_AXES];
+    part_of(problem, shape, value, box);
+    for (int32_t tensor = NHOOD_Q; tensor <= NHOOD_V; tensor++)
+        step->map[step->maps++] =
+            nh_fused90_map(problem, tensor, tensor == NHOOD_Q ? box : shape->extent, 1);
+    nh_fused90_add_twins(step, problem);
+    if (step->maps > MAPS) memcpy(step->map, step->map + MAPS, MAPS * sizeof *step->map);
+    step->maps = MAPS;
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const struct nh_cuda_device *cuda = operation->device;
+    const int32_t *value = config->value;
+    struct nh_short_shape shape;
+    if (!shape_of(problem, &shape))
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
+    struct nh_kernel_spec spec = spec_of(problem, &shape, value);
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nhood_status status = nh_short_forward_tiling(problem, &shape, value[PARTS], &step.args.tiling);
+    if (status) return status;
+    int32_t box[NH_AXES];
+    part_of(problem, &shape, value, box);
+    step.args.tiling.lines = box[NH_AXES - problem->rank];
+    step.args.tiling.queries = box[0] * box[1] * box[2];
+    step.threads = 32 * (value[WARPS] + 1);
+    step.args.tiling.stages = (int)stages_of(problem, cuda, &shape, value);
+    step.shared_bytes = shared_bytes(problem, &shape, value, step.args.tiling.stages);
+    step.grid[0] = nh_min(step.args.tiling.items, cuda->multiprocessors);
+    add_maps(problem, &shape, value, &step);
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, add_steps, operation);
+}
+
+const struct nh_solver nh_solver_cuda_short90 = {"cuda.short90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

@@ -1,0 +1,228 @@
+/* Whole dilation groups brought by the copy engine of sm_90: a ring of stages in shared memory, each with a group's
+ * keys, values and queries, that one thread of a warp of its own fetches while the other warps, 16 queries each, work
+ * on what has landed. No warp waits for another: it takes the next 16 queries of the block's items, wherever these are
+ * in the ring, and says when it has no more use for their stage.
+ *
+ * An item is one group, and one query head; where there are few, a part of a group's queries, some of its lines along
+ * the first axis (args.tiling.parts), beside all of its keys. Groups are boxes no longer than the engine's: equally
+ * long (NH_GROUPS = NH_EVEN), or of all the kinds that there are (NH_BOXES), a token shorter on some axes than the
+ * longest, with zeros in place of those.
+ *
+ * Rows lie as the engine leaves them: 128 bytes each, or 64 of a head dim of 32, their units of 16 bytes swizzled;
+ * wider rows in planes of 64 elements.
+ *
+ * Knobs, besides those of short_queries.cuh: NH_FOLDED and NH_Q_MAP, NH_K_MAP, NH_V_MAP (tensor_maps.h). */
+#pragma once
+
+#define NH_TENSORS 0 /* no origins of groups: boxes have coordinates */
+#define NH_ORIGINS 1
+#include "short_queries.cuh"
+
+#include "tma.cuh"
+
+struct nh_maps {
+    nh_tensor_map q, k, v;
+};
+
+/* Which item a stage holds, on which axes (bits) the group is shorter than the longest, and elements from the start of
+ * its outputs to the group's first token. */
+struct alignas(16) nh_place {
+    long long output, lse;
+    int batch, head, key_head, residue[3], kind, part;
+};
+static_assert(sizeof(nh_place) == 48, "the host's count of shared memory");
+
+/* ---- where things lie ---- */
+
+NH_DEVICE constexpr int nh_planes(int width) {
+    return (width + 63) / 64;
+}
+NH_DEVICE constexpr int nh_line_bytes(int width) {
+    return width == 32 ? 64 : 128;
+}
+
+/* Addresses in shared memory; rows of a group, and those of the queries of a part, are filled up to a multiple of
+ * 16. */
+struct nh_ring {
+    int rows, own_rows, count; /* of stages */
+    unsigned full, free; /* barriers */
+    nh_place *places;
+    unsigned *columns; /* which rows are which keys, the same in all stages */
+    unsigned stages;
+};
+
+NH_DEVICE unsigned nh_plane_bytes(int rows, int width) {
+    return rows * nh_line_bytes(width);
+}
+NH_DEVICE unsigned nh_tensor_bytes(int rows, int width) {
+    return nh_planes(width) * nh_plane_bytes(rows, width);
+}
+
+
+/* Of a stage. Outputs take the places of queries. */
+NH_DEVICE unsigned nh_keys_at(const nh_ring &ring, int stage) {
+    const unsigned stage_bytes = nh_tensor_bytes(ring.rows, NH_DIM) + nh_tensor_bytes(ring.rows, NH_DIM_V) +
+                                 nh_tensor_bytes(ring.own_rows, NH_WIDEST);
+    return ring.stages + stage * stage_bytes;
+}
+NH_DEVICE unsigned nh_values_at(const nh_ring &ring, int stage) {
+    return nh_keys_at(ring, stage) + nh_tensor_bytes(ring.rows, NH_DIM);
+}
+NH_DEVICE unsigned nh_queries_at(const nh_ring &ring, int stage) {
+    return nh_values_at(ring, stage) + nh_tensor_bytes(ring.rows, NH_DIM_V);
+}
+
+NH_DEVICE char *nh_shared_pointer(unsigned address) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    return nh_shared_memory + (address - nh_shared_address(nh_shared_memory));
+}
+
+/* The swizzle repeats every 1024 bytes, of which planes are multiples. */
+NH_DEVICE nh_ring nh_ring_of(const nh_cuda_args &args) {
+    extern __shared__ __align__(16) char nh_shared_memory[];
+    nh_ring ring;
+    ring.rows = args.tiling.rows;
+    ring.own_rows = (args.tiling.queries + 15) / 16 * 16;
+    ring.count = args.tiling.stages;
+    ring.full = nh_shared_address(nh_shared_memory);
+    ring.free = ring.full + 8 * ring.count;
+    ring.places = (nh_place *)(nh_shared_memory + 16 * ring.count);
+    ring.columns = (unsigned *)(ring.places + ring.count);
+    ring.stages = (nh_shared_address(ring.columns + ring.rows) + 1023u) & ~1023u;
+    return ring;
+}
+
+/* A unit of 16 bytes of a row's first plane, and the pair of units that a product's step has, from where the step with
+ * the same half of the first pair is: steps of a plane are flips of bits 5 and 6. rows: of a plane. */
+template <int WIDTH> NH_DEVICE unsigned nh_unit_at(unsigned rows, int row, int unit) {
+    const int swizzle = nh_line_bytes(WIDTH) == 128 ? row & 7 : row >> 1 & 3;
+    return rows + row * nh_line_bytes(WIDTH) + ((unit ^ swizzle) << 4);
+}
+template <int WIDTH> NH_DEVICE unsigned nh_step_at(int rows, unsigned first, int step) {
+    const int steps = nh_line_bytes(WIDTH) / 32;
+    return (first + step / steps * nh_plane_bytes(rows, WIDTH)) ^ (step % steps * 32);
+}
+
+/* ---- items ---- */
+
+NH_DEVICE nh_group nh_group_of_kind(const nh_cuda_args &args, int kind) {
+    nh_group group = {};
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        group.length[a] = args.tiling.tiles[a] - (kind >> a & 1);
+    return group;
+}
+
+/* Of an item's number, digit by digit. With NH_BOXES residues are the last of them, so that items of one kind follow
+ * each other. */
+NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
+    nh_place place = {};
+    unsigned rest = (unsigned)number;
+    const auto take = [&](int &digit, unsigned radix) {
+        digit = (int)(rest % radix);
+        rest /= radix;
+    };
+    take(place.part, (unsigned)args.tiling.parts);
+    take(place.head, (unsigned)args.heads);
+    if (NH_GROUPS == NH_BOXES) take(place.batch, (unsigned)args.batch);
+#pragma unroll
+    for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--)
+        take(place.residue[a], (unsigned)args.axis[a].dilation);
+    if (NH_GROUPS != NH_BOXES) place.batch = (int)rest;
+    return place;
+}
+
+/* So many items further, which are told by their digits, too: without a division. */
+NH_DEVICE void nh_move(const nh_cuda_args &args, nh_place &place, const nh_place &by) {
+    int carry = 0;
+    const auto add = [&](int &digit, int step, int radix) {
+        digit += step + carry;
+        carry = digit >= radix;
+        if (carry) digit -= radix;
+    };
+    add(place.part, by.part, args.tiling.parts);
+    add(place.head, by.head, (int)args.heads);
+    if (NH_GROUPS == NH_BOXES) add(place.batch, by.batch, (int)args.batch);
+#pragma unroll
+    for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--)
+        add(place.residue[a], by.residue[a], (int)args.axis[a].dilation);
+    if (NH_GROUPS != NH_BOXES) place.batch += by.batch + carry;
+}
+
+/* What else consumers ask for. */
+NH_DEVICE void nh_complete(const nh_cuda_args &args, nh_place &place) {
+    const nh_cuda_tensor &o = args.tensor[NH_O], &lse = args.tensor[NH_LSE];
+    place.key_head = args.tiling.heads == 1 ? place.head : place.head / args.tiling.heads;
+    place.output = place.batch * o.batch + place.head * o.head;
+    place.lse = place.batch * lse.batch + place.head * lse.head;
+    place.kind = 0;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3 && NH_DILATED; a++) {
+        place.output += place.residue[a] * o.axis[a];
+        place.lse += place.residue[a] * lse.axis[a];
+        if (NH_GROUPS == NH_BOXES)
+            place.kind |= (nh_tokens_of(args, a, place.residue[a]) < args.tiling.tiles[a]) << a;
+    }
+}
+
+template <int LAYOUT, int WIDTH>
+NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, unsigned barrier, int head, int heads,
+                             const int token[3], int batch) {
+    int at[5];
+#pragma unroll
+    for (int plane = 0; plane < nh_planes(WIDTH); plane++) {
+        ::place<LAYOUT>(at, 64 * plane, head, heads, WIDTH, token, batch);
+        nh_copy_box(to + plane * nh_plane_bytes(rows, WIDTH), map, barrier, at);
+    }
+}
+
+/* The item's keys, queries and values. */
+NH_DEVICE void nh_fetch_item(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
+                             const nh_place &place) {
+    const unsigned barrier = ring.full + 8 * stage;
+    const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.key_head;
+    const int token[3] = {NH_FOLDED ? 0 : place.residue[0], place.residue[NH_FOLDED ? 2 : 1],
+                          NH_FOLDED ? 0 : place.residue[2]};
+    const int line = place.part * args.tiling.lines, first_axis = NH_FIRST_AXIS;
+    int own[3] = {token[0], token[1], token[2]};
+    own[first_axis] += line * (NH_DILATED && !NH_FOLDED ? (int)args.axis[first_axis].dilation : 1);
+    nh_barrier_expect(barrier, nh_tensor_bytes(args.tiling.tokens, NH_DIM) +
+                                   nh_tensor_bytes(args.tiling.tokens, NH_DIM_V) +
+                                   nh_tensor_bytes(args.tiling.queries, NH_DIM));
+    nh_fetch_rows<NH_K_MAP, NH_DIM>(ring.rows, nh_keys_at(ring, stage), &maps.k, barrier, key_head, key_heads, token,
+                                    place.batch);
+    nh_fetch_rows<NH_Q_MAP, NH_DIM>(ring.own_rows, nh_queries_at(ring, stage), &maps.q, barrier, place.head, heads, own,
+                                    place.batch);
+    nh_fetch_rows<NH_V_MAP, NH_DIM_V>(ring.rows, nh_values_at(ring, stage), &maps.v, barrier, key_head, key_heads,
+                                      token, place.batch);
+}
+
+/* The thread that fetches: its next item, and the stage for that. */
+struct nh_producer {
+    nh_place place;
+    int number = (int)blockIdx.x, stage = 0, parity = 1;
+};
+
+/* As soon as the stage is free. */
+NH_DEVICE void nh_fetch(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring, nh_producer &producer) {
+    nh_complete(args, producer.place);
+    nh_barrier_wait(ring.free + 8 * producer.stage, producer.parity);
+    ring.places[producer.stage] = producer.place;
+    nh_fetch_item(args, maps, ring, producer.stage, producer.place);
+    producer.number += (int)gridDim.x;
+    if (++producer.stage == ring.count) {
+        producer.stage = 0;
+        producer.parity ^= 1;
+    }
+}
+
+/* All items of the block but the first. */
+NH_DEVICE void nh_fetch_rest(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring,
+                             nh_producer &producer) {
+    const nh_place step = nh_place_of(args, (int)gridDim.x);
+#pragma unroll 1
+    while (producer.number < args.tiling.items) {
+        nh_move(args, producer.place, step);
+        nh_fetch(args, maps, ring, producer);
+    }
+}

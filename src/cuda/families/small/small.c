@@ -1,0 +1,297 @@
+/* cuda.small: fused attention for windows whose halo fits shared memory, sm_80 and later, forward and backward.
+ *
+ * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here 16 queries
+ * at a time, a box, meet just the box of their keys, which matrix loads gather out of the halo of a larger box of
+ * queries: see small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
+ * atomics, bit-equal every run. Boxes are chosen per problem, and in f32 whether tensors of columns lie in shared memory
+ * side by side or take turns there. No extra tokens, head dims up to 128. */
+#include "backward_steps.h"
+#include "cuda_solvers.h"
+#include "dtype.h"
+#include "tensor_maps.h"
+#include "launch.h"
+#include "load.h"
+#include "small_choice.h"
+#include "small_roll.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_DIM = 128, MOST_LENGTH = 1 << 30, MOST_BIAS = 4096, END = -1 };
+
+static const char *source_of(const struct nh_small_launch *launch) {
+    static const char *const sources[] = {"small_forward.cu", "small_backward_query.cu",
+                                          "small_backward_key.cu"};
+    static const char *const turns[] = {"small_forward_turns.cu", "small_backward_query_turns.cu",
+                                        "small_backward_key_turns.cu"};
+    return (launch->turns ? turns : sources)[launch->kernel];
+}
+
+/* What all subtiles of a launch ask for; scores are computed in both launches of the backward pass. */
+static void count_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                         const struct nh_small_launch *launch, struct nh_count *work) {
+    const double dims[] = {(double)(problem->dim + problem->dim_v),
+                           (double)(2 * problem->dim + problem->dim_v),
+                           (double)(2 * problem->dim + 2 * problem->dim_v)};
+    const struct nh_small_shape *shape = &launch->shape;
+    double copies = (double)(problem->batch * problem->heads),
+           scores = 16 * 8 * (double)shape->blocks;
+    const struct nh_cuda_load load = {
+        .tiles = copies * shape->subtiles,
+        .masked_tiles = shape->dense ? 0 : copies * shape->subtiles,
+        .scores = scores,
+        .products = scores * dims[launch->kernel],
+        .bytes = nh_small_launch_bytes(problem, launch),
+        .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
+    };
+    nh_cuda_count_load(device, &load, work);
+}
+
+/* Nanoseconds. */
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    const struct nh_cuda_device *cuda = device->backend;
+    bool forward = problem->op == NHOOD_OP_FWD;
+    double ns = 0;
+    struct nh_count work = {.tiles = 0};
+    for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
+         k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
+        struct nh_small_launch launch;
+        if (!nh_small_launch_of(problem, (enum nh_small_kernel)k, config->value, &launch))
+            return 1e18;
+        ns += nh_small_launch_ns(problem, cuda, &launch);
+        count_launch(problem, cuda, &launch, &work);
+    }
+    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    if (count) *count = work;
+    return ns;
+}
+
+/* ---- refusal ---- */
+
+static bool dim_fits(const struct nh_problem *problem, int64_t dim) {
+    return problem->dtype == NHOOD_DTYPE_F32 ? dim % 32 == 0 && dim <= MOST_DIM
+                                             : dim % 8 == 0 && dim <= MOST_DIM;
+}
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    struct nh_config config;
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
+        return "only the forward and the backward pass";
+    if (problem->dtype == NHOOD_DTYPE_F64)
+        return "no f64: tensor cores are used for f32, f16 and bf16";
+    if (!dim_fits(problem, problem->dim) || !dim_fits(problem, problem->dim_v))
+        return problem->dtype == NHOOD_DTYPE_F32
+                   ? "head dims must be multiples of 32 up to 128 in f32"
+                   : "head dims must be multiples of 8 up to 128";
+    if (problem->op == NHOOD_OP_FWD && !(problem->scale > 0)) return "the scale is not positive";
+    if (problem->op == NHOOD_OP_BWD && fabs(problem->scale) < NH_SMALL_LEAST_SCALE)
+        return "the scale is less than 1e-30, which LSE is divided by";
+    if (problem->extra_tokens) return "no extra tokens";
+    if (problem->has_bias && problem->bias_count > MOST_BIAS)
+        return "a head's bias table has more than 4096 entries";
+    if (nh_cuda_vector(problem, UINT32_MAX) * (int64_t)nh_dtype_bytes(problem->dtype) < 16)
+        return "a stride is no multiple of 16 bytes";
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
+    if (!nh_small_candidates(problem, device, INFINITY, &config, 1))
+        return "16 queries have more than 1024 keys, or a halo exceeds shared memory";
+    return NULL;
+}
+
+/* ---- plan ---- */
+
+static void define_boxes(const struct nh_problem *problem, struct nh_kernel_spec *spec) {
+    nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
+    nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
+    nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    nh_kernel_define(spec, "NH_O_MAP", nh_map_layout_of(problem, NHOOD_O));
+    if (problem->op == NHOOD_OP_FWD) return;
+    nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
+    nh_kernel_define(spec, "NH_D_Q_MAP", nh_map_layout_of(problem, NHOOD_D_Q));
+    nh_kernel_define(spec, "NH_D_K_MAP", nh_map_layout_of(problem, NHOOD_D_K));
+    nh_kernel_define(spec, "NH_D_V_MAP", nh_map_layout_of(problem, NHOOD_D_V));
+}
+
+/* Whether boxes of rows divide every dilation group. */
+static bool whole(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+    bool all = true;
+    for (int a = 0; a < NH_AXES; a++)
+        all = all && problem->axis[a].length % (problem->axis[a].dilation * shape->rows[a]) == 0;
+    return all;
+}
+
+static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
+                                     const struct nh_cuda_device *device,
+                                     const struct nh_small_launch *launch) {
+    static const char *const names[][NH_AXES] = {{"NH_Q0", "NH_Q1", "NH_Q2"},
+                                                 {"NH_S0", "NH_S1", "NH_S2"},
+                                                 {"NH_K0", "NH_K1", "NH_K2"},
+                                                 {"NH_H0", "NH_H1", "NH_H2"},
+                                                 {"NH_W0", "NH_W1", "NH_W2"}};
+    const struct nh_small_shape *shape = &launch->shape;
+    int penalty = nh_small_penalty(problem, launch);
+    struct nh_kernel_spec spec = {.source = source_of(launch)};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_kernel_define(&spec, "NH_RANK", problem->rank);
+    nh_kernel_define(&spec, "NH_DIM", problem->dim);
+    nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
+    nh_kernel_define(&spec, "NH_WARPS", launch->warps);
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_small_residents(problem, device, launch));
+    nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
+    nh_kernel_define(&spec, "NH_DILATED", nh_problem_dilated(problem));
+    nh_kernel_define(&spec, "NH_DENSE", shape->dense);
+    nh_kernel_define(&spec, "NH_PENALTY", penalty);
+    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
+    nh_kernel_define(&spec, "NH_WHOLE", whole(problem, shape));
+    nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
+    nh_kernel_define(&spec, "NH_STAGES", launch->stages);
+    nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));
+    nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
+    nh_kernel_define(&spec, "NH_HELD", launch->held);
+    nh_kernel_define(&spec, "NH_LEAST_PAIRS", shape->least_pairs);
+    nh_kernel_define(&spec, "NH_NEAR_HEADS", nh_small_near_heads(problem, shape));
+    if (launch->stages) define_boxes(problem, &spec);
+    for (int a = 0; a < NH_AXES; a++) {
+        nh_kernel_define(&spec, names[0][a], shape->rows[a]);
+        nh_kernel_define(&spec, names[1][a], shape->subtile[a]);
+        nh_kernel_define(&spec, names[2][a], shape->columns[a]);
+        nh_kernel_define(&spec, names[3][a], shape->halo[a]);
+        nh_kernel_define(&spec, names[4][a], problem->axis[a].window);
+    }
+    return spec;
+}
+
+static nhood_status set_items(const struct nh_problem *problem, const struct nh_small_shape *shape,
+                              int64_t heads, struct nh_cuda_tiling *tiling) {
+    int64_t items = problem->batch;
+    bool fits = nh_multiply(items, heads, &items);
+    *tiling = (struct nh_cuda_tiling){.items = 0};
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_group(axis), shape->rows[a]);
+        fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
+               nh_multiply(items, axis->dilation, &items);
+    }
+    if (!fits || items > MOST_LENGTH)
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 boxes of rows");
+    tiling->items = (int)items;
+    return NHOOD_OK;
+}
+
+/* What the kernels' nh_maps hold, in their order. */
+static const int32_t mapped[][NH_CUDA_MAPS] = {
+    {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, END},
+    {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, NHOOD_D_O, NHOOD_D_Q, END},
+    {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_D_O, NHOOD_D_K, NHOOD_D_V, NH_DELTA, END}};
+
+/* Of halos and rows as they are fetched, of results as they are stored. */
+static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tensor) {
+    const struct nh_small_shape *shape = &launch->shape;
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    switch (tensor) {
+    case NHOOD_Q:
+    case NHOOD_D_O: return by_keys ? shape->halo : shape->rows;
+    case NHOOD_K:
+    case NHOOD_V: return by_keys ? shape->rows : shape->halo;
+    case NHOOD_O: return launch->kernel == NH_SMALL_FORWARD ? shape->subtile : shape->rows;
+    default: return shape->subtile;
+    }
+}
+
+static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
+                     struct nh_cuda_step *step) {
+    int32_t statistics[NH_AXES];
+    nh_small_statistics_box(&launch->shape, statistics);
+    step->maps = 0;
+    if (!launch->stages) return;
+    for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++) {
+        struct nh_cuda_map *map = &step->map[step->maps++];
+        *map = *tensor == NH_DELTA ? nh_fused90_stats_map(problem, statistics)
+                                   : nh_fused90_map(problem, *tensor, box_of(launch, *tensor), 1);
+        /* more would be fetched for nothing where heads lie apart */
+        map->promotion = NH_CU_TENSOR_PROMOTE_128B;
+    }
+}
+
+static nhood_status prepare(const struct nh_cuda_operation *operation,
+                            const struct nh_problem *problem, enum nh_small_kernel kernel,
+                            const int32_t *value, struct nh_cuda_step *step,
+                            struct nh_kernel_spec *spec) {
+    const struct nh_cuda_device *device = operation->device;
+    struct nh_small_launch launch;
+    if (!nh_small_launch_of(problem, kernel, value, &launch) ||
+        !nh_small_residents(problem, device, &launch))
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
+    nhood_status status = set_items(
+        problem, &launch.shape,
+        kernel == NH_SMALL_BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->args.tiling);
+    if (status) return status;
+    *spec = spec_of(problem, device, &launch);
+    set_maps(problem, &launch, step);
+    step->threads = 32 * (launch.warps + nh_small_fetchers(&launch));
+    step->shared_bytes = nh_small_shared_bytes(problem, &launch);
+    int64_t blocks = nh_min(step->args.tiling.items,
+                            device->multiprocessors * nh_small_residents(problem, device, &launch));
+    int64_t near_heads = nh_small_near_heads(problem, &launch.shape);
+    step->grid[0] = nh_max(blocks / near_heads, 1) * near_heads;
+    return NHOOD_OK;
+}
+
+/* Of each head and query, as nh_fused90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
+static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                            struct nh_cuda_step *step) {
+    struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
+    int64_t stride = 4;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        tensor->axis[a] = stride;
+        stride *= problem->axis[a].length;
+    }
+    tensor->head = stride;
+    tensor->batch = stride * problem->heads;
+    size_t bytes = (size_t)(problem->batch * tensor->batch) * sizeof(float);
+    step->binding[NH_DELTA] =
+        (struct nh_cuda_binding){NH_BIND_WORKSPACE, nh_cuda_reserve(operation, bytes), {0, 0}};
+}
+
+static nhood_status add_backward(struct nh_cuda_operation *operation,
+                                 const struct nh_problem *problem, const int32_t *value,
+                                 struct nh_cuda_step *step) {
+    struct nh_kernel_spec spec;
+    bind_statistics(operation, problem, step);
+    nhood_status status = prepare(operation, problem, NH_SMALL_BACKWARD_QUERY, value, step, &spec);
+    if (!status && problem->has_bias) {
+        int64_t sums = step->grid[0] * value[NH_SMALL_WARPS] * problem->bias_count;
+        step->args.tensor[NH_D_S].head = sums;
+        step->binding[NH_D_S] = (struct nh_cuda_binding){
+            NH_BIND_WORKSPACE,
+            nh_cuda_reserve(operation, (size_t)(problem->heads * sums) * sizeof(float)),
+            {0, 0}};
+    }
+    if (!status) status = nh_cuda_step_add(operation, step, &spec);
+    if (!status && problem->has_bias) status = nh_cuda_add_bias_sum(operation, problem, *step);
+    if (!status) status = prepare(operation, problem, NH_SMALL_BACKWARD_KEY, value, step, &spec);
+    step->outputs = 1u << NHOOD_D_K | 1u << NHOOD_D_V;
+    step->overlaps = true;
+    return status ? status : nh_cuda_step_add(operation, step, &spec);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const int32_t *value = config->value;
+    struct nh_cuda_step step;
+    struct nh_kernel_spec spec;
+    nh_cuda_step_init(&step, problem);
+    if (problem->op == NHOOD_OP_BWD) return add_backward(operation, problem, value, &step);
+    nhood_status status = prepare(operation, problem, NH_SMALL_FORWARD, value, &step, &spec);
+    return status ? status : nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    return nh_cuda_build(problem, device, config, add_steps, operation);
+}
+
+const struct nh_solver nh_solver_cuda_small = {
+    "cuda.small", NHOOD_DEVICE_CUDA, nh_small_knobs, refuse, nh_small_candidates, estimate, build};

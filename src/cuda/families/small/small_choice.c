@@ -1,0 +1,341 @@
+#include "small_choice.h"
+
+#include "dtype.h"
+#include "tensor_maps.h"
+#include "small_roll.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_STAGES = 5, MOST_BOX = 1024 };
+
+const char *const nh_small_knobs[] = {"q0",        "q1",         "q2", "s0", "s1",
+                                      "warps",     "stages",     "k0", "k1", "k2",
+                                      "key_warps", "key_stages", NULL};
+
+/* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more items hold their part of the halo
+ * than have stages; by keys it has statistics, too, and there is less room. Away from the ends of chains the slots do for
+ * one item more. */
+static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
+    enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    int32_t held = launch->stages + (by_keys ? HELD_LONGER_BY_KEYS : HELD_LONGER);
+    nh_small_roll(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, held, &launch->shape);
+    launch->held = launch->shape.slots ? held + 1 : launch->stages;
+}
+
+bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                        const int32_t *value, struct nh_small_launch *launch) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    int32_t s0 = value[NH_SMALL_S0], s1 = value[NH_SMALL_S1];
+    const int32_t subtile[NH_AXES] = {s0, s1, 16 / (s0 * s1)};
+    launch->kernel = kernel;
+    launch->warps = value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS];
+    int32_t stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
+    launch->turns = stages == NH_SMALL_IN_TURNS;
+    launch->stages = stages > 0 ? stages : 0;
+    enum nh_small_rows rows = by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
+    bool boxes = launch->stages > 0;
+    if (!nh_small_shape_of(problem, rows, value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), subtile,
+                           boxes, &launch->shape))
+        return false;
+    launch->held = 0;
+    if (boxes) roll(problem, launch);
+    return true;
+}
+
+/* Of an item and a subtile, and warps where threads copy: by keys one per subtile, which keeps its sums. */
+struct box {
+    int32_t item[NH_AXES], subtile[NH_AXES], warps;
+};
+
+/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last ones are for f32, whose halos take twice the bytes: narrow strips
+ * leave room for several items. */
+enum { QUERY_BOXES_OF_F32 = 2 };
+static const struct box query_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
+    {{1, 8, 28}, {1, 4, 4}, 7},  {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 8, 12}, {1, 4, 4}, 6},
+    {{1, 12, 12}, {1, 4, 4}, 9}, {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 8, 20}, {1, 4, 4}, 5},
+    {{1, 16, 16}, {1, 4, 4}, 8}, {{1, 12, 28}, {1, 4, 4}, 7},  {{1, 16, 28}, {1, 4, 4}, 7},
+    {{1, 4, 28}, {1, 4, 4}, 7},  {{1, 4, 20}, {1, 4, 4}, 5},   {{2, 4, 8}, {2, 2, 4}, 4},
+    {{4, 4, 4}, {2, 2, 4}, 4},   {{4, 4, 8}, {2, 2, 4}, 8},    {{4, 8, 8}, {2, 2, 4}, 8},
+    {{4, 8, 12}, {2, 2, 4}, 8},  {{2, 8, 8}, {1, 4, 4}, 8},    {{4, 8, 8}, {1, 4, 4}, 8},
+    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 4, 12}, {1, 4, 4}, 3},
+};
+static const struct box key_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 16},
+    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 4, 16}, {1, 4, 4}, 4},
+    {{1, 8, 12}, {1, 4, 4}, 6},  {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 12, 12}, {1, 4, 4}, 9},
+    {{1, 8, 28}, {1, 4, 4}, 14}, {{1, 16, 16}, {1, 4, 4}, 16}, {{1, 4, 28}, {1, 4, 4}, 7},
+    {{1, 4, 12}, {1, 4, 4}, 3},  {{1, 8, 20}, {1, 4, 4}, 10},  {{2, 4, 4}, {2, 2, 4}, 2},
+    {{4, 4, 4}, {2, 2, 4}, 4},   {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 8}, {2, 2, 4}, 8},
+    {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
+};
+
+/* Of the boxes of three axes above. */
+static const int32_t subtiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
+
+/* Of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
+static const int32_t query_warps[] = {8, 12, 16, 20, 24};
+static const int32_t key_warps[] = {8, 12, 16};
+
+enum { MOST_CANDIDATES = 6 };
+
+/* The cheapest launches of a kernel, cheapest first. */
+struct choice {
+    struct option {
+        struct box box;
+        int32_t warps, stages;
+        double ns;
+    } option[MOST_CANDIDATES];
+    int count;
+};
+
+static void insert(struct choice *choice, const struct option *option) {
+    int place = choice->count;
+    while (place > 0 && option->ns < choice->option[place - 1].ns)
+        place--;
+    if (place == MOST_CANDIDATES) return;
+    if (choice->count < MOST_CANDIDATES) choice->count++;
+    for (int i = choice->count - 1; i > place; i--)
+        choice->option[i] = choice->option[i - 1];
+    choice->option[place] = *option;
+}
+
+static void set_config(enum nh_small_kernel kernel, const struct option *option,
+                       struct nh_config *config) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    const struct box *box = &option->box;
+    memcpy(config->value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->item, sizeof box->item);
+    config->value[NH_SMALL_S0] = box->subtile[0];
+    config->value[NH_SMALL_S1] = box->subtile[1];
+    config->value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = option->warps;
+    config->value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] = option->stages;
+}
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+static const uint32_t ROW_TENSORS =
+    BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(D_O) | BIT(D_Q) | BIT(D_K) | BIT(D_V);
+#undef BIT
+
+/* Whether the copy engine can serve the problem at all. */
+static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
+    int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
+    return problem->dim == problem->dim_v && (bytes == 64 || bytes == 128) &&
+           !nh_fused90_folds(problem) && !nh_fused90_any_far(problem) &&
+           !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS);
+}
+
+static bool warps_fit(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    int64_t subtiles = launch->shape.item_rows / 16;
+    /* a warp keeps the sums of one subtile while the heads that share it pass by */
+    bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
+    return launch->warps <= launch->stages * subtiles && (!shared || launch->warps == subtiles);
+}
+
+/* Launches that warps can share out, and those of them that a multiprocessor has room for. */
+struct tries {
+    int made, fitting;
+};
+
+/* Adds the launch if there is room for it. */
+static void consider(const struct nh_problem *problem, const struct nh_device *device,
+                     const struct nh_small_launch *launch, const struct box *box,
+                     struct choice *choice, struct tries *tries) {
+    if (launch->stages && !warps_fit(problem, launch)) return;
+    const struct option option = {*box, launch->warps,
+                                  launch->turns ? NH_SMALL_IN_TURNS : launch->stages,
+                                  nh_small_launch_ns(problem, device->backend, launch)};
+    tries->made++;
+    if (!isfinite(option.ns)) return;
+    tries->fitting++;
+    insert(choice, &option);
+}
+
+/* Sets the shape of a halo that does not roll, which stages and warps have no part in. */
+static bool shape_fits(const struct nh_problem *problem, const struct box *box, bool boxes,
+                       struct nh_small_launch *launch) {
+    enum nh_small_rows rows =
+        launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
+    return nh_small_shape_of(problem, rows, box->item, box->subtile, boxes, &launch->shape) &&
+           8 * launch->shape.blocks <= MOST_BOX &&
+           (!boxes || (nh_fused90_boxes_fit(problem, launch->shape.halo) &&
+                       nh_fused90_boxes_fit(problem, launch->shape.rows)));
+}
+
+/* As many warps as an item has subtiles, which keep their scores in registers. */
+static void consider_turns(const struct nh_problem *problem, const struct nh_device *device,
+                           const struct box *box, struct nh_small_launch launch,
+                           struct choice *choice) {
+    enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
+    int64_t subtiles = box->item[0] * box->item[1] * box->item[2] / 16;
+    struct tries tries = {0, 0};
+    bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias;
+    bool shared = launch.kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
+    if (problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || shared || subtiles > MOST_WARPS ||
+        !shape_fits(problem, box, false, &launch) || launch.shape.blocks > MOST_BLOCKS)
+        return;
+    launch.turns = true;
+    launch.warps = (int32_t)subtiles;
+    consider(problem, device, &launch, box, choice, &tries);
+}
+
+static void consider_box(const struct nh_problem *problem, const struct nh_device *device,
+                         enum nh_small_kernel kernel, const struct box *box, bool boxes,
+                         struct choice *choice) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    const int32_t *warps = by_keys ? key_warps : query_warps;
+    size_t count = by_keys ? sizeof key_warps / sizeof *warps : sizeof query_warps / sizeof *warps;
+    struct nh_small_launch launch = {.kernel = kernel, .warps = box->warps};
+    struct tries tries = {0, 0};
+    if (shape_fits(problem, box, false, &launch))
+        consider(problem, device, &launch, box, choice, &tries);
+    consider_turns(problem, device, box, launch, choice);
+    if (!boxes || !shape_fits(problem, box, true, &launch)) return;
+    const struct nh_small_shape whole = launch.shape;
+    for (launch.stages = 1; launch.stages <= MOST_STAGES; launch.stages++) {
+        tries = (struct tries){0, 0};
+        launch.shape = whole;
+        roll(problem, &launch);
+        /* as many warps as an item has subtiles serve heads that share keys */
+        launch.warps = box->warps;
+        consider(problem, device, &launch, box, choice, &tries);
+        for (size_t i = 0; i < count; i++) {
+            launch.warps = warps[i] - nh_small_fetchers(&launch);
+            if (launch.warps != box->warps) consider(problem, device, &launch, box, choice, &tries);
+        }
+        if (tries.made && !tries.fitting) break; /* nor is there for more stages */
+    }
+}
+
+static int rank_of(const struct box *box) {
+    return box->item[0] > 1 ? 3 : box->item[1] > 1 ? 2 : 1;
+}
+
+/* Whether some of the box's subtiles exist in no dilation group: their room would be fetched to for nothing. */
+static bool sticks_out(const struct nh_problem *problem, const struct box *box) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t longest = nh_longest_group(axis);
+        if (box->item[a] >= longest + box->subtile[a]) return true;
+    }
+    return false;
+}
+
+/* Boxes of one kernel, and in 3-D those that hold a whole dilation group and no subtile beyond it: halos of short groups
+ * are mostly their own. (In 1-D they lose to longer boxes, whose warps without a subtile help with copies.) */
+struct boxes {
+    struct box box[sizeof query_boxes / sizeof *query_boxes + sizeof subtiles3 / sizeof *subtiles3];
+    size_t count;
+};
+
+/* The least box that holds a dilation group, of 2 to 16 subtiles. */
+static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                      const int32_t *subtile, struct box *box) {
+    enum { MOST_SUBTILES = 16, MOST_WARPS = 8 };
+    int64_t count = 1;
+    memcpy(box->subtile, subtile, sizeof box->subtile);
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+        int64_t along = nh_ceil_div(longest, subtile[a]);
+        if (along > MOST_SUBTILES) return false;
+        box->item[a] = (int32_t)along * subtile[a];
+        count *= along;
+    }
+    bool halves = kernel != NH_SMALL_BACKWARD_KEY && count > MOST_WARPS && count % 2 == 0;
+    box->warps = (int32_t)(halves ? count / 2 : count);
+    return count > 1 && count <= MOST_SUBTILES;
+}
+
+static bool same_box(const struct box *a, const struct box *b) {
+    return memcmp(a->item, b->item, sizeof a->item) == 0 &&
+           memcmp(a->subtile, b->subtile, sizeof a->subtile) == 0;
+}
+
+static bool has_box(const struct boxes *boxes, const struct box *box) {
+    bool has = false;
+    for (size_t i = 0; i < boxes->count; i++)
+        has = has || same_box(&boxes->box[i], box);
+    return has;
+}
+
+static void list_boxes(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                       struct boxes *boxes) {
+    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+    boxes->count =
+        by_keys ? sizeof key_boxes / sizeof *key_boxes : sizeof query_boxes / sizeof *query_boxes;
+    if (!by_keys && problem->dtype != NHOOD_DTYPE_F32) boxes->count -= QUERY_BOXES_OF_F32;
+    memcpy(boxes->box, by_keys ? key_boxes : query_boxes, boxes->count * sizeof *boxes->box);
+    for (size_t i = 0; problem->rank == 3 && i < sizeof subtiles3 / sizeof *subtiles3; i++) {
+        struct box *box = &boxes->box[boxes->count];
+        boxes->count += fit_group(problem, kernel, subtiles3[i], box) && !has_box(boxes, box);
+    }
+}
+
+/* subtile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
+static struct choice choose(const struct nh_problem *problem, const struct nh_device *device,
+                            enum nh_small_kernel kernel, const int32_t *subtile) {
+    bool boxes_too = boxes_possible(problem, device);
+    struct boxes boxes;
+    struct choice choice = {.count = 0};
+    list_boxes(problem, kernel, &boxes);
+    for (int out = 0; out < 2 && !choice.count; out++)
+        for (size_t i = 0; i < boxes.count; i++) {
+            const struct box *box = &boxes.box[i];
+            if (rank_of(box) == problem->rank && sticks_out(problem, box) == out &&
+                (!subtile || memcmp(subtile, box->subtile, sizeof box->subtile) == 0))
+                consider_box(problem, device, kernel, box, boxes_too, &choice);
+        }
+    return choice;
+}
+
+/* Which choices of the backward pass' two launches go together: the best ones, then each with variants of the other. */
+static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
+
+static int search(const struct nh_problem *problem, const struct nh_device *device,
+                  struct nh_config config[MOST_CANDIDATES]) {
+    bool forward = problem->op == NHOOD_OP_FWD;
+    enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
+    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
+    struct choice queries = choose(problem, device, by_queries, NULL), keys = {.count = 0};
+    const int32_t *subtile = queries.count ? queries.option[0].box.subtile : NULL;
+    int count = 0;
+    if (!forward && subtile) keys = choose(problem, device, NH_SMALL_BACKWARD_KEY, subtile);
+    for (int i = 0; i < MOST_CANDIDATES; i++) {
+        int q = forward ? i : pairs[i][0], k = pairs[i][1];
+        if (q >= queries.count) continue;
+        const struct option *option = &queries.option[q];
+        config[count] = (struct nh_config){{0}};
+        set_config(by_queries, option, &config[count]);
+        if (!forward) {
+            if (k >= keys.count ||
+                memcmp(option->box.subtile, subtile, sizeof option->box.subtile) != 0)
+                continue;
+            set_config(NH_SMALL_BACKWARD_KEY, &keys.option[k], &config[count]);
+        }
+        count++;
+    }
+    return count;
+}
+
+/* The solver is asked whether it refuses, then for its candidates: what a thread has found last is remembered. */
+int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
+                        double below_ns, struct nh_config *config, int capacity) {
+    (void)below_ns;
+    static _Thread_local struct {
+        nhood_device_info device;
+        struct nh_problem problem;
+        struct nh_config config[MOST_CANDIDATES];
+        int count;
+    } last;
+    if (strcmp(last.device.description, device->info.description) != 0 ||
+        memcmp(&last.problem, problem, sizeof *problem) != 0) {
+        last.count = search(problem, device, last.config);
+        last.device = device->info;
+        memcpy(&last.problem, problem, sizeof *problem);
+    }
+    int count = (int)nh_min(capacity, last.count);
+    memcpy(config, last.config, (size_t)count * sizeof *config);
+    return count;
+}

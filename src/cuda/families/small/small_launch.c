@@ -1,0 +1,173 @@
+#include "small_launch.h"
+#include "dtype.h"
+#include "load.h"
+#include "small_roll.h"
+
+int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
+    bool forward = launch->kernel == NH_SMALL_FORWARD;
+    if (forward && launch->shape.slots) return (int32_t)nh_min(launch->stages + 1, 4);
+    return (int32_t)nh_min(launch->stages, forward ? 3 : 2);
+}
+
+/* As nh_kinds in small_kinds.cuh. */
+static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
+    int64_t kinds = 0;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
+        kinds += 2 * nh_ceil_div(problem->axis[a].window, launch->shape.subtile[a]) + 2;
+    return kinds * (BYTES_PER_PAIR * nh_small_columns(&launch->shape) / 16 + SEEN_BYTES);
+}
+
+/* Whether the tables of small_kinds.cuh mask: dilation groups of one length, no strides, and between the
+ * borders all subtiles' boxes begin where the first of their columns does. */
+static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { PLACES = 8, MOST_BYTES = 16384 };
+    const struct nh_small_shape *shape = &launch->shape;
+    int64_t places = 0;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        bool rolls = shape->slots && a == NH_AXES - problem->rank;
+        places += shape->subtile[a];
+        if (axis->stride > 1 || axis->length % axis->dilation || shape->subtile[a] % 2 ||
+            shape->columns[a] > shape->subtile[a] + axis->window ||
+            (!rolls && shape->rows[a] - shape->subtile[a] + shape->columns[a] > shape->halo[a]))
+            return false;
+    }
+    return launch->kernel == NH_SMALL_BACKWARD_KEY && places <= PLACES &&
+           kinds_bytes(problem, launch) <= MOST_BYTES;
+}
+
+int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31 };
+    int64_t starts = 0, coordinates = 0;
+    bool runs = launch->kernel != NH_SMALL_BACKWARD_KEY;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        int64_t spread = launch->shape.columns[a] - problem->axis[a].window;
+        starts += spread > 0 ? spread + 1 : 0;
+        coordinates += launch->shape.columns[a];
+        runs = runs && !problem->axis[a].causal;
+    }
+    if (launch->shape.dense || !(problem->scale >= NH_SMALL_LEAST_SCALE))
+        return NH_SMALL_NO_PENALTY;
+    if (runs && starts <= PLACES_OF_STARTS) return NH_SMALL_BY_STARTS;
+    if (kinds_mask(problem, launch)) return NH_SMALL_BY_KINDS;
+    return coordinates <= PLACES_OF_COORDINATES ? NH_SMALL_BY_COORDINATES : NH_SMALL_NO_PENALTY;
+}
+
+static int64_t penalty_bytes(const struct nh_problem *problem,
+                             const struct nh_small_launch *launch) {
+    enum { OTHER_BYTES = 512 };
+    const int32_t *columns = launch->shape.columns;
+    int penalty = nh_small_penalty(problem, launch);
+    int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
+    int64_t per_column = penalty == NH_SMALL_BY_COORDINATES ? 32 * steps : 16;
+    return (penalty == NH_SMALL_BY_KINDS ? kinds_bytes(problem, launch)
+                                         : per_column * nh_small_columns(&launch->shape)) +
+           OTHER_BYTES;
+}
+
+static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes) {
+    enum { BOX_ALIGNMENT = 1024 };
+    return launch->stages ? nh_ceil_div(bytes, BOX_ALIGNMENT) * BOX_ALIGNMENT : bytes;
+}
+
+/* Halos and rows of items that are under way or in use. */
+static int64_t stages_bytes(const struct nh_problem *problem,
+                            const struct nh_small_launch *launch) {
+    enum { STATISTICS_BYTES = 16 };
+    int64_t columns = launch->shape.halo_rows, rows = launch->shape.item_rows;
+    int64_t key = nh_small_row_bytes(problem, problem->dim),
+            value = nh_small_row_bytes(problem, problem->dim_v);
+    int64_t stages = nh_max(1, launch->stages), halos = launch->shape.slots ? 1 : stages;
+    int64_t halo = aligned_bytes(launch, columns * key) + aligned_bytes(launch, columns * value);
+    int32_t box[NH_AXES];
+    int64_t statistics = aligned_bytes(launch, nh_max(1, launch->shape.slots) * STATISTICS_BYTES *
+                                                   nh_small_statistics_box(&launch->shape, box));
+    if (launch->turns)
+        return columns * nh_max(key, value) +
+               (launch->kernel == NH_SMALL_BACKWARD_KEY ? statistics : 0);
+    if (launch->kernel == NH_SMALL_FORWARD)
+        return halos * halo + stages * aligned_bytes(launch, rows * nh_max(key, value));
+    int64_t item = aligned_bytes(launch, rows * key) + aligned_bytes(launch, rows * value);
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) item += aligned_bytes(launch, rows * value);
+    if (launch->kernel == NH_SMALL_BACKWARD_KEY) halo += statistics;
+    return halos * halo + stages * item;
+}
+
+int64_t nh_small_shared_bytes(const struct nh_problem *problem,
+                              const struct nh_small_launch *launch) {
+    const struct nh_small_shape *shape = &launch->shape;
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    /* per warp, score gradients of a subtile and sums for the bias's */
+    int64_t bias_gradient = 0;
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
+        bias_gradient = launch->warps * (16 * (int64_t)nh_dtype_bytes(problem->dtype) *
+                                             (nh_small_columns(shape) + 8) +
+                                         4 * problem->bias_count);
+    int64_t scenes = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
+    /* barriers of stages, scenes and items held, and where each warp is */
+    int64_t ring = launch->stages
+                       ? 16 * launch->stages + 8 * (scenes + launch->held) + 4 * launch->warps + 8
+                       : 0;
+    int64_t results =
+        launch->stages
+            ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) * (by_keys ? 2 : 1)
+            : 0;
+    int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
+    return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse +
+           results + ring +
+           nh_small_table_bytes(problem, shape, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
+                                !shape->dense && !nh_small_penalty(problem, launch), scenes);
+}
+
+bool nh_small_masks_by_bits(const struct nh_problem *problem,
+                            const struct nh_small_launch *launch) {
+    return !launch->shape.dense && !nh_small_penalty(problem, launch);
+}
+
+/* Of the high and low parts of a row in f32, if a thread keeps it, as nh_row_operand in small_products.cuh;
+ * else of one step's. */
+static int64_t split_row(int64_t steps) {
+    enum { STEPS_KEPT = 4, PARTS = 8 };
+    return PARTS * (steps > STEPS_KEPT ? 1 : steps);
+}
+
+/* Operands, scores and sums of a thread, and what addresses and masks take. */
+static int64_t registers_of(const struct nh_problem *problem,
+                            const struct nh_small_launch *launch) {
+    int64_t keys = nh_small_steps(problem, problem->dim),
+            values = nh_small_steps(problem, problem->dim_v);
+    int64_t rows = split_row(keys), rows2 = split_row(values);
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32, forward = launch->kernel == NH_SMALL_FORWARD;
+    /* scores of all columns; with more of them the compiler keeps less of what it can work out again */
+    if (launch->turns)
+        return forward ? 3 * launch->shape.blocks + 80 : 2 * launch->shape.blocks + 96;
+    switch (launch->kernel) {
+    case NH_SMALL_FORWARD: return f32 ? rows + 4 * values + 80 : 4 * keys + 8 * values + 48;
+    case NH_SMALL_BACKWARD_QUERY:
+        return (f32 ? rows + rows2 + 4 * keys + 16 : 12 * keys + 4 * values) +
+               (problem->has_bias                          ? 80
+                : !nh_small_masks_by_bits(problem, launch) ? 64
+                : f32                                      ? 72
+                                                           : 100);
+    default: return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
+    }
+}
+
+/* Where the copy engine fetches, many warps belong to a block: it fits as long as the compiler need not spill. */
+int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                           const struct nh_small_launch *launch) {
+    enum { MOST_RESIDENTS = 16, MOST_WARPS = 48 };
+    int64_t by_shared = nh_cuda_residents_by_shared(device, nh_small_shared_bytes(problem, launch));
+    if (!by_shared) return 0;
+    int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
+    int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
+    int64_t by_registers = NH_CUDA_REGISTERS / (32 * warps * registers);
+    /* in f32, what is split is as much again, and spilled by the hundred bytes */
+    if ((launch->stages || problem->dtype == NHOOD_DTYPE_F32) && !by_registers) return 0;
+    /* spilling a few registers costs little, a third of them as much as all else */
+    if (!by_registers && 3 * registers_of(problem, launch) > 4 * NH_CUDA_REGISTERS / (32 * warps))
+        return 0;
+    int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
+    return nh_max(1, nh_min(residents, MOST_RESIDENTS));
+}

@@ -1,0 +1,50 @@
+/* One kernel of cuda.small with its boxes: what it needs of a device, and how long it takes. */
+#ifndef NH_SMALL_LAUNCH_H
+#define NH_SMALL_LAUNCH_H
+
+#include "small_shape.h"
+
+enum nh_small_kernel { NH_SMALL_FORWARD, NH_SMALL_BACKWARD_QUERY, NH_SMALL_BACKWARD_KEY };
+
+struct nh_small_launch {
+    enum nh_small_kernel kernel;
+    /* that multiply; with stages, others fetch */
+    int32_t warps;
+    /* of the copy engine; 0: threads copy */
+    int32_t stages;
+    /* threads copy keys and values to the same place, one after the other */
+    bool turns;
+    /* items whose part of a halo that rolls may be in use, at the ends of chains one less; else as many as stages */
+    int32_t held;
+    struct nh_small_shape shape;
+};
+
+/* Warps that fetch by the copy engine: an item is prepared in less time than the others need for it. */
+int32_t nh_small_fetchers(const struct nh_small_launch *launch);
+
+/* Of a scale's size: LSE is divided by it in the backward pass, and with less a penalty would be a small one. */
+#define NH_SMALL_LEAST_SCALE 1e-30
+
+/* Which product can mask, as NH_PENALTY in small_penalty.cuh. */
+enum { NH_SMALL_NO_PENALTY, NH_SMALL_BY_STARTS, NH_SMALL_BY_COORDINATES, NH_SMALL_BY_KINDS };
+int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch);
+
+/* Whether every block of columns is masked by bits. */
+bool nh_small_masks_by_bits(const struct nh_problem *problem, const struct nh_small_launch *launch);
+
+int64_t nh_small_shared_bytes(const struct nh_problem *problem,
+                              const struct nh_small_launch *launch);
+
+/* Blocks that share a multiprocessor; 0: not even one fits. */
+int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                           const struct nh_small_launch *launch);
+
+/* That all blocks copy to shared memory. */
+double nh_small_launch_bytes(const struct nh_problem *problem,
+                             const struct nh_small_launch *launch);
+
+/* Nanoseconds of a launch, when no other is under way: small_time.c. */
+double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                          const struct nh_small_launch *launch);
+
+#endif

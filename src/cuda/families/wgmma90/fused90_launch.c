@@ -1,0 +1,105 @@
+#include "fused90_launch.h"
+
+#include "cluster.h"
+#include "spoilt.h"
+
+int32_t nh_fused90_keys(const int32_t *value) {
+    return value[KX] * value[KY] * value[KZ] * value[ABREAST];
+}
+
+int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t *value) {
+    int64_t keys = nh_fused90_keys(value);
+    int64_t stage =
+        keys * (nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v));
+    if (problem->has_bias) stage += nh_fused90_bias_bytes(value + QX, value[QH], value + KX);
+    return 64 * value[WARPGROUPS] * nh_fused90_row_bytes(problem->dim) + value[STAGES] * stage +
+           1024 + 256;
+}
+
+bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *value) {
+    int64_t keys = nh_fused90_keys(value);
+    int64_t held = value[HOLD] ? problem->dim / 4 : 0;
+    return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
+}
+
+double nh_fused90_copies(const struct nh_problem *problem, const int32_t *value) {
+    return (double)(problem->batch * problem->heads / value[QH]);
+}
+
+double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *value) {
+    return (double)nh_ceil_div(problem->extra_tokens, nh_fused90_keys(value));
+}
+
+int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const int32_t *value, const struct nh_tiling_count *fetched) {
+    int64_t keys = nh_fused90_keys(value), rows = 64 * value[WARPGROUPS];
+    double items = nh_fused90_copies(problem, value) * fetched->items;
+    if (2 * items > cuda->multiprocessors || problem->has_bias || value[ABREAST] > 1) return 1;
+    int64_t row = nh_fused90_row_bytes(problem->dim), row_v = nh_fused90_row_bytes(problem->dim_v);
+    if (nh_fused90_sums_bytes(rows, problem->dim_v) >
+        rows * row + value[STAGES] * keys * (row + row_v))
+        return 1;
+    return nh_fused90_cluster(cuda->multiprocessors, items,
+                              fetched->visited / fetched->items +
+                                  nh_fused90_extra_tiles(problem, value));
+}
+
+/* ---- launches ---- */
+
+static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              size_t words) {
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_spoilt_bind(&step, words);
+    return nh_spoilt_add_again(operation, problem, &step, "fused90_again.cu",
+                               NH_FUSED90_MOST_DIM / 8);
+}
+
+static nhood_status add_forward(struct nh_cuda_operation *operation,
+                                const struct nh_problem *problem, const int32_t *value,
+                                size_t words) {
+    int64_t keys = nh_fused90_keys(value);
+    struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
+    struct nh_cuda_step step;
+    nh_fused90_define(&spec, problem, value + QX, value + KX, value[ABREAST], value[WARPGROUPS],
+                      value[STAGES]);
+    int32_t slab[3];
+    nh_kernel_define(&spec, "NH_OWN_HEADS", value[QH]);
+    nh_kernel_define(&spec, "NH_STACK", value[STACK]);
+    nh_kernel_define(&spec, "NH_HOLD", value[HOLD]);
+    nh_kernel_define(&spec, "NH_AGAIN", value[AGAIN]);
+    nh_cuda_step_init(&step, problem);
+    if (value[AGAIN]) nh_spoilt_bind(&step, words);
+    nhood_status status =
+        nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.args.tiling);
+    if (status) return status;
+    step.args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
+    step.threads = 128 * (value[WARPGROUPS] + 1);
+    step.grid[0] = nh_min(step.args.tiling.items, operation->device->multiprocessors);
+    const struct nh_tiling_count fetched = nh_tiling_count(problem, value + QX, value + KX);
+    nh_fused90_share(&step, &spec,
+                     nh_fused90_cluster_of(problem, operation->device, value, &fetched));
+    step.shared_bytes = nh_fused90_shared_bytes(problem, value);
+    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
+    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_Q, slab, value[QH]);
+    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_K, value + KX, 1);
+    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_V, value + KX, 1);
+    if (problem->extra_tokens) {
+        step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, keys);
+        step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, keys);
+    }
+    nh_fused90_add_twins(&step, problem);
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+nhood_status nh_fused90_add_steps(struct nh_cuda_operation *operation,
+                                  const struct nh_problem *problem,
+                                  const struct nh_config *config) {
+    const int32_t *value = config->value;
+    if (!value[AGAIN]) return add_forward(operation, problem, value, 0);
+    size_t words = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
+    nhood_status status = nh_spoilt_add_clear(operation, problem, words);
+    if (!status) status = add_forward(operation, problem, value, words);
+    if (!status) status = add_again(operation, problem, words);
+    return status;
+}

@@ -1,0 +1,33 @@
+/* cuda.fused90's launches: what a config takes of the hardware, and what it runs. */
+#ifndef NH_FUSED90_LAUNCH_H
+#define NH_FUSED90_LAUNCH_H
+
+#include "tensor_maps.h"
+#include "tiling.h"
+
+enum { NH_FUSED90_MOST_DIM = 256 };
+
+/* Places of a config's values. */
+enum { QX, QY, QZ, QH, KX, KY, KZ, ABREAST, WARPGROUPS, STACK, STAGES, ORDER, HOLD, AGAIN };
+
+/* Of a key tile: of all boxes that it has abreast. */
+int32_t nh_fused90_keys(const int32_t *value);
+
+int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t *value);
+
+/* Sums, scores, weights and held queries of one thread, of what setmaxnreg leaves it beside addresses and masks. */
+bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *value);
+
+/* Of batch entries and heads that walk for themselves. */
+double nh_fused90_copies(const struct nh_problem *problem, const int32_t *value);
+
+double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *value);
+
+/* Blocks that share an item. Boxes of a bias are laid down for whole walks, lines abreast walked as a whole. */
+int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                              const int32_t *value, const struct nh_tiling_count *fetched);
+
+nhood_status nh_fused90_add_steps(struct nh_cuda_operation *operation,
+                                  const struct nh_problem *problem, const struct nh_config *config);
+
+#endif

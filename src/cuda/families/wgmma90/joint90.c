@@ -1,0 +1,256 @@
+/* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu): stats of the queries, which also
+ * zero f32 sums for dQ; then blocks that own keys, from which the copy engine adds each walked tile's dQ to the sums;
+ * then dQ in the tensors' type, and spoilt rows made again. Sums are added in whatever order blocks come to them: not
+ * deterministic. */
+#include "backward90.h"
+#include "backward_steps.h"
+#include "cuda_solvers.h"
+#include "load.h"
+#include "permuted_axes.h"
+#include "spoilt.h"
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+enum { OWN = 0, WALK = 3 };
+static const char *const knobs[] = {"ox", "oy", "oz", "wx", "wy", "wz", NULL};
+/* Void rows cost it more than they spare: see docs/kernels.md. */
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
+    if (problem->extra_tokens) return "no extra tokens";
+    if (problem->has_bias) return "no relative bias";
+    if (problem->flags & NHOOD_FLAG_DETERMINISTIC)
+        return "dQ is summed in whatever order blocks come, which differs from run to run";
+    return nh_fused90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
+                             BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+}
+
+/* ---- tiles ---- */
+
+/* Columns of dQ's sums: whole chunks of shared memory. */
+static int64_t sum_columns(const struct nh_problem *problem) {
+    return nh_fused90_row_bytes(problem->dim) / 2;
+}
+
+/* dS, twice, and dQ. */
+static int64_t own_bytes(const struct nh_problem *problem, const int32_t walk[3]) {
+    int64_t rows = nh_backward90_rows(walk);
+    return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(problem));
+}
+
+/* Queries split between the warpgroups; sums, scores, their gradients and what is packed of them. */
+static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                 const int32_t walk[3]) {
+    int64_t rows = nh_backward90_rows(walk);
+    return rows % 64 == 0 && (problem->dim + problem->dim_v) / 2 + rows * 5 / 4 <= 208 &&
+           nh_backward90_stages(problem, cuda, walk, true, own_bytes(problem, walk)) >= 2;
+}
+
+/* ---- estimate ---- */
+
+/* Fitted to 195 problems on an H200. In 3-D the kernel orders its products in another way. */
+static struct nh_backward90_load load_of(const struct nh_problem *problem) {
+    bool deep = problem->rank == 3;
+    return (struct nh_backward90_load){
+        .products = (double)(3 * problem->dim + 2 * problem->dim_v),
+        .column_bytes =
+            (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem),
+        .tensor = deep ? 1.04 : 1.33,
+        .exponential = 2,
+        .masks = 3.87,
+        .turn = deep ? 1130 : 586,
+        .item = 2800,
+    };
+}
+
+/* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
+static double sums_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
+    double rows = (double)(problem->batch * problem->tokens * problem->heads);
+    double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
+    return 1e9 * rows * bytes / cuda->memory_bytes_per_s;
+}
+
+/* Of launches, and those that wait for memory. */
+static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
+    const double launches_ns = 16500, sums = 2.68;
+    return sums * sums_ns(problem, cuda) + launches_ns;
+}
+
+static double estimate(const struct nh_problem *given, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *walk = config->value + WALK;
+    const struct nh_backward90_load load = load_of(problem);
+    const struct nh_backward90_walks walks =
+        nh_backward90_walks_of(problem, config->value + OWN, walk, true);
+    struct nh_backward90_prices prices = {.tile = 0};
+    nh_backward90_add_prices(problem, cuda, &load, walks.columns, &prices);
+    if (count) {
+        *count = (struct nh_count){.tiles = 0};
+        nh_backward90_count(problem, cuda, &walks, &load, count);
+        count->limit_ns[NHOOD_LIMIT_MEMORY] =
+            nh_cuda_memory_ns(problem, cuda) + sums_ns(problem, cuda);
+    }
+    const struct nh_backward90_spans spans = nh_backward90_spans_of(problem, cuda, &walks, &prices);
+    return nh_backward90_ns(&spans) + beside_ns(problem, cuda);
+}
+
+static bool offer(const struct nh_problem *problem, const struct nh_device *device,
+                  const int32_t own[3], const int32_t walk[3],
+                  struct nh_backward90_prices *prices) {
+    (void)own;
+    if (!fits(problem, device->backend, walk)) return false;
+    const struct nh_backward90_load load = load_of(problem);
+    *prices = (struct nh_backward90_prices){.tile = 0};
+    nh_backward90_add_prices(problem, device->backend, &load, (double)nh_backward90_rows(walk),
+                             prices);
+    return true;
+}
+
+static int candidates(const struct nh_problem *given, const struct nh_device *device,
+                      double below_ns, struct nh_config *config, int capacity) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
+    struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
+    const struct nh_backward90_search search = {.problem = problem,
+                                                .device = device,
+                                                .offer = offer,
+                                                .keys = true,
+                                                .least_rows = FULL_ROWS,
+                                                .most = (int)nh_min(capacity, NH_BACKWARD90_KEPT),
+                                                .below =
+                                                    below_ns - beside_ns(problem, device->backend)};
+    int count = nh_backward90_best(&search, best);
+    for (int i = 0; i < count; i++)
+        for (int a = 0; a < NH_AXES; a++) {
+            config[i].value[OWN + a] = best[i].own[a];
+            config[i].value[WALK + a] = best[i].walk[a];
+        }
+    return count;
+}
+
+/* ---- building ---- */
+
+/* dQ's sums: [B, H, X', Y', Z', columns], see joint90.cu, and the two words of NH_QUEUE. */
+struct sums {
+    size_t offset, bytes, queue;
+    int64_t extent[NH_AXES], columns;
+};
+
+static struct sums sums_of(const struct nh_problem *problem) {
+    struct sums sums = {.columns = sum_columns(problem)};
+    int64_t rows = problem->batch * problem->heads;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        sums.extent[a] = axis->dilation * nh_longest_group(axis);
+        rows *= sums.extent[a];
+    }
+    sums.bytes = (size_t)(rows * sums.columns) * sizeof(float);
+    return sums;
+}
+
+static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem,
+                      const struct sums *sums) {
+    struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
+    nh_spoilt_bind(step, sums->queue);
+    step->binding[NH_D_Q_SUMS] =
+        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset};
+    int64_t stride = sums->columns;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        t->axis[a] = stride;
+        stride *= sums->extent[a];
+    }
+    t->head = stride;
+    t->batch = stride * problem->heads;
+}
+
+static void init_with_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
+                            size_t stats, const struct sums *sums) {
+    nh_cuda_step_init(step, problem);
+    nh_backward90_bind_stats(step, problem, stats);
+    bind_sums(step, problem, sums);
+}
+
+static nhood_status add_stats(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              size_t stats, const struct sums *sums) {
+    struct nh_cuda_step step;
+    init_with_stats(&step, problem, stats, sums);
+    return nh_cuda_add_stats(operation, &step, problem, sums->columns);
+}
+
+static nhood_status add_kernel(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, size_t stats,
+                               const struct sums *sums, const int32_t own[3],
+                               const int32_t walk[3]) {
+    const struct nh_cuda_device *cuda = operation->device;
+    struct nh_kernel_spec spec = {.source = "joint90.cu"};
+    struct nh_cuda_step step;
+    int64_t beside = own_bytes(problem, walk);
+    nhood_status status =
+        nh_backward90_step(problem, cuda, stats, own, walk, true,
+                           nh_backward90_stages(problem, cuda, walk, true, beside), &step, &spec);
+    if (status) return status;
+    status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads),
+                           nh_tiling_queue_order(problem), &step.args.tiling);
+    if (status) return status;
+    int64_t columns = sums->columns * nh_backward90_rows(walk) / (64 * WARPGROUPS);
+    nh_kernel_define(&spec, "NH_D_Q_N", columns);
+    nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
+    bind_sums(&step, problem, sums);
+    nh_fused90_add_twins(&step, problem);
+    step.map[step.maps++] = nh_fused90_sums_map(problem, sums->extent, sums->columns, walk);
+    step.overlaps = true;
+    step.shared_bytes += beside;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_convert(struct nh_cuda_operation *operation,
+                                const struct nh_problem *problem, const struct sums *sums) {
+    enum { THREADS = 128, COLUMNS = 16 };
+    struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
+    struct nh_cuda_step step;
+    int64_t rows = problem->batch * problem->heads * problem->tokens;
+    int64_t lanes = sums->columns / COLUMNS;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_cuda_step_init(&step, problem);
+    bind_sums(&step, problem, sums);
+    step.threads = THREADS;
+    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+    step.outputs = BIT(D_Q);
+    step.overlaps = true;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              size_t stats, const struct sums *sums) {
+    struct nh_cuda_step step;
+    init_with_stats(&step, problem, stats, sums);
+    return nh_spoilt_add_again(operation, problem, &step, "joint90_again.cu", MOST_DIM / 8);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const int32_t *value = config->value;
+    size_t stats = nh_backward90_reserve_stats(operation, problem);
+    struct sums sums = sums_of(problem);
+    sums.offset = nh_cuda_reserve(operation, sums.bytes);
+    sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
+    nhood_status status = add_stats(operation, problem, stats, &sums);
+    if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + WALK);
+    if (!status) status = add_convert(operation, problem, &sums);
+    if (!status) status = add_again(operation, problem, stats, &sums);
+    return status;
+}
+
+static nhood_status build(const struct nh_problem *given, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
+    return nh_cuda_build(problem, device, config, add_steps, operation);
+}
+
+const struct nh_solver nh_solver_cuda_joint90 = {"cuda.joint90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

@@ -1,0 +1,367 @@
+/* cuda.split90: the backward pass on sm_90: stats of the queries, dQ by the blocks that own queries, dK and dV by the
+ * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added
+ * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
+#include "split90.h"
+
+#include "backward_steps.h"
+#include "top_n.h"
+#include "cuda_solvers.h"
+#include "cluster.h"
+#include "load.h"
+#include "permuted_axes.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+/* A config is two pairs of tiles: of the kernel that owns queries (walking keys), and of the one that owns keys. */
+enum { QUERY_OWN = 0, QUERY_WALK = 3, KEY_OWN = 6, KEY_WALK = 9 };
+static const char *const knobs[] = {"qx", "qy", "qz", "kx", "ky", "kz", "ox",
+                                    "oy", "oz", "wx", "wy", "wz", NULL};
+/* Void rows of keys cost more than they spare: see docs/kernels.md. */
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * WARPGROUPS };
+
+static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
+    const char *reason = nh_fused90_refuse(
+        problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O) | BIT(EXTRA_K) | BIT(EXTRA_V),
+        BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+    if (reason || !problem->extra_tokens) return reason;
+    return nh_split90_refuse_extra(problem, device);
+}
+
+struct pass_facts {
+    /* owns keys and walks queries */
+    bool keys;
+    uint32_t outputs;
+    /* products with rows of the head dim and of the value dim, and sums */
+    int products, products_v, sums, sums_v;
+    /* registers of a thread per four rows walked: scores, their gradients and what is packed of them */
+    int registers;
+};
+
+static const struct pass_facts facts[NH_SPLIT90_PASSES] = {
+    [NH_SPLIT90_D_Q] = {false, BIT(D_Q), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_K_AND_V] = {true, BIT(D_K) | BIT(D_V), 2, 2, 1, 1, 5},
+    [NH_SPLIT90_D_K] = {true, BIT(D_K), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_V] = {true, BIT(D_V), 1, 1, 0, 1, 3},
+};
+
+bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass) {
+    enum { MOST_TOGETHER = 288 };
+    if (!facts[pass].keys) return true;
+    return (pass == NH_SPLIT90_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
+}
+
+/* dV alone needs no V. */
+static int64_t own_bytes(const struct nh_problem *problem, const int32_t own[3],
+                         const int32_t walk[3], enum nh_split90_pass pass) {
+    int64_t values =
+        pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_fused90_row_bytes(problem->dim_v) : 0;
+    return nh_split90_bias_bytes(problem, own, walk, facts[pass].keys) - values;
+}
+
+static int32_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    return nh_backward90_stages(problem, cuda, walk, facts[pass].keys,
+                                own_bytes(problem, own, walk, pass));
+}
+
+/* Of what setmaxnreg leaves a thread, beside addresses and masks. */
+static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_pass pass) {
+    return problem->has_bias && !facts[pass].keys ? 184 : 208;
+}
+
+bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    if (problem->has_bias && !nh_fused90_pairs(own)) return false;
+    int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
+    return sums / 2 + nh_backward90_rows(walk) * facts[pass].registers / 4 <=
+               most_registers(problem, pass) &&
+           stages_of(problem, cuda, own, walk, pass) >= 2;
+}
+
+/* ---- estimate ---- */
+
+/* What a bias adds to the weight of exponentials. Beside dQ, helpers work on every entry of a pair of tiles: fitted to five
+ * problems with 2.3 to 7.7 entries per column. */
+static double bias_weight(const struct nh_problem *problem, const int32_t own[3],
+                          const int32_t walk[3], bool keys) {
+    const double scores = 0.4, gradient = 1.66, spared = 2.2;
+    if (!problem->has_bias || keys) return problem->has_bias ? scores : 0;
+    double entries = 1;
+    for (int a = 0; a < NH_AXES; a++)
+        entries *= own[a] + walk[a] - 1;
+    double weight = gradient * entries / (double)nh_backward90_rows(walk) - spared;
+    return weight > scores ? weight : scores;
+}
+
+/* Fitted to 130 problems on an H200. */
+static struct nh_backward90_load load_of(const struct nh_problem *problem,
+                                         enum nh_split90_pass pass, double bias) {
+    return (struct nh_backward90_load){
+        .products =
+            (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v),
+        .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
+        .tensor = 1.08,
+        .exponential = 1.47 + bias,
+        .masks = 1.5,
+        .turn = 612,
+        .item = 1720,
+    };
+}
+
+/* What blocks that share an item spend on adding up the sums of a launch, in nanoseconds of the device; 0 if they cannot:
+ * the sums do not fit in place of the tiles, or boxes of a bias are laid down for whole walks. */
+static double meeting_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
+    int64_t widest = nh_max(facts[pass].sums * problem->dim, facts[pass].sums_v * problem->dim_v);
+    int64_t bytes = nh_backward90_shared_bytes(problem, walk, facts[pass].keys,
+                                               stages_of(problem, cuda, own, walk, pass)) +
+                    own_bytes(problem, own, walk, pass) - beside;
+    if (problem->has_bias || nh_fused90_sums_bytes(rows, widest) > bytes) return 0;
+    double clocks = facts[pass].sums * nh_fused90_meeting_clocks(rows, problem->dim) +
+                    facts[pass].sums_v * nh_fused90_meeting_clocks(rows, problem->dim_v);
+    return nh_cuda_clocks_ns(cuda, clocks / cuda->multiprocessors);
+}
+
+/* Of the launches that own queries, or keys. */
+static double meetings_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t own[3], const int32_t walk[3], bool keys) {
+    double all = 0;
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
+        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
+        double one = meeting_ns(problem, cuda, own, walk, pass);
+        if (!(one > 0)) return 0;
+        all += one;
+    }
+    return all;
+}
+
+static struct nh_backward90_prices prices_of(const struct nh_problem *problem,
+                                             const struct nh_cuda_device *cuda, double columns,
+                                             double bias, double meeting, bool keys) {
+    struct nh_backward90_prices prices = {.meeting = meeting};
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
+        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
+        const struct nh_backward90_load load = load_of(problem, pass, bias);
+        nh_backward90_add_prices(problem, cuda, &load, columns, &prices);
+    }
+    return prices;
+}
+
+/* Adds launches that overlap with those before, and what they ask for to `work`, if there is one. */
+static void add_passes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       const struct nh_backward90_walks *walks, double bias, double meeting,
+                       bool keys, struct nh_backward90_spans *spans, struct nh_count *work) {
+    for (enum nh_split90_pass pass = 0; work && pass < NH_SPLIT90_PASSES; pass++) {
+        const struct nh_backward90_load load = load_of(problem, pass, bias);
+        if (facts[pass].keys == keys && nh_split90_used(problem, pass))
+            nh_backward90_count(problem, cuda, walks, &load, work);
+    }
+    const struct nh_backward90_prices prices =
+        prices_of(problem, cuda, walks->columns, bias, meeting, keys);
+    const struct nh_backward90_spans added = nh_backward90_spans_of(problem, cuda, walks, &prices);
+    nh_backward90_overlap(&added, spans);
+}
+
+static void add_side(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int32_t own[3], const int32_t walk[3], bool keys,
+                     struct nh_backward90_spans *spans, struct nh_count *work) {
+    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
+    add_passes(problem, cuda, &walks, bias_weight(problem, own, walk, keys),
+               meetings_ns(problem, cuda, own, walk, keys), keys, spans, work);
+}
+
+/* Extra tokens' gradients: blocks that own them share the queries out evenly. */
+static void add_extra(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      struct nh_backward90_spans *spans, struct nh_count *work) {
+    if (!problem->extra_tokens) return;
+    struct nh_backward90_walks walks = {.items = (double)cuda->multiprocessors /
+                                                 (double)(problem->batch * problem->heads)};
+    const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
+    walks.columns = (double)nh_backward90_rows(walk);
+    add_passes(problem, cuda, &walks, 0, 0, true, spans, work);
+}
+
+/* What launches cost, and the one for the stats, which alone waits for memory. */
+static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
+    const double launches_ns = 14700, stats = 4.31;
+    double stats_bytes =
+        2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
+    return stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
+}
+
+static double estimate(const struct nh_problem *given, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
+    const struct nh_cuda_device *cuda = device->backend;
+    const int32_t *value = config->value;
+    struct nh_backward90_spans spans = {0, 0};
+    if (count) {
+        *count = (struct nh_count){.tiles = 0};
+        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
+    }
+    add_side(problem, cuda, value + QUERY_OWN, value + QUERY_WALK, false, &spans, count);
+    add_side(problem, cuda, value + KEY_OWN, value + KEY_WALK, true, &spans, count);
+    add_extra(problem, cuda, &spans, count);
+    return nh_backward90_ns(&spans) + beside_ns(problem, cuda);
+}
+
+/* ---- configs ---- */
+
+static bool offer(const struct nh_problem *problem, const struct nh_device *device,
+                  const int32_t own[3], const int32_t walk[3], bool keys,
+                  struct nh_backward90_prices *prices) {
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
+        if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
+            !nh_split90_fits(problem, device->backend, own, walk, pass))
+            return false;
+    *prices = prices_of(problem, device->backend, (double)nh_backward90_rows(walk),
+                        bias_weight(problem, own, walk, keys),
+                        meetings_ns(problem, device->backend, own, walk, keys), keys);
+    return true;
+}
+
+static bool offer_queries(const struct nh_problem *problem, const struct nh_device *device,
+                          const int32_t own[3], const int32_t walk[3],
+                          struct nh_backward90_prices *prices) {
+    return offer(problem, device, own, walk, false, prices);
+}
+
+static bool offer_keys(const struct nh_problem *problem, const struct nh_device *device,
+                       const int32_t own[3], const int32_t walk[3],
+                       struct nh_backward90_prices *prices) {
+    return offer(problem, device, own, walk, true, prices);
+}
+
+/* Launches for queries and keys overlap, so what is best for each need not be the best together; but no pair takes less
+ * than the work of both. */
+static int candidates(const struct nh_problem *given, const struct nh_device *device,
+                      double below_ns, struct nh_config *config, int capacity) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
+    struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
+    struct nh_cheapest cheapest;
+    const size_t tile_bytes = 3 * sizeof(int32_t);
+    struct nh_backward90_spans extra = {0, 0};
+    add_extra(problem, device->backend, &extra, NULL);
+    double below = below_ns - beside_ns(problem, device->backend), busy = INFINITY;
+    struct nh_backward90_search search = {.problem = problem,
+                                          .device = device,
+                                          .offer = offer_keys,
+                                          .keys = true,
+                                          .least_rows = FULL_ROWS,
+                                          .most = NH_BACKWARD90_KEPT,
+                                          .below = below - extra.busy};
+    int keys = nh_backward90_best(&search, key);
+    for (int k = 0; k < keys; k++)
+        busy = fmin(busy, key[k].spans.busy);
+    search.offer = offer_queries;
+    search.keys = false;
+    search.least_rows = 0;
+    search.below -= busy;
+    int queries = keys ? nh_backward90_best(&search, query) : 0;
+    nh_cheapest_start(&cheapest, below, config, capacity);
+    for (int q = 0; q < queries; q++)
+        for (int k = 0; k < keys; k++) {
+            struct nh_backward90_spans spans = query[q].spans;
+            nh_backward90_overlap(&key[k].spans, &spans);
+            nh_backward90_overlap(&extra, &spans);
+            struct nh_config tried = {{0}};
+            memcpy(tried.value + QUERY_OWN, query[q].own, tile_bytes);
+            memcpy(tried.value + QUERY_WALK, query[q].walk, tile_bytes);
+            memcpy(tried.value + KEY_OWN, key[k].own, tile_bytes);
+            memcpy(tried.value + KEY_WALK, key[k].walk, tile_bytes);
+            nh_cheapest_add(&cheapest, &tried, nh_backward90_ns(&spans));
+        }
+    return cheapest.count;
+}
+
+/* ---- building ---- */
+
+static nhood_status add_stats(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              size_t stats) {
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_backward90_bind_stats(&step, problem, stats);
+    return nh_cuda_add_stats(operation, &step, problem, 0);
+}
+
+nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             enum nh_split90_pass pass, struct nh_cuda_step *step,
+                             struct nh_kernel_spec *spec) {
+    nhood_status status = nh_backward90_step(problem, cuda, stats, own, walk, facts[pass].keys,
+                                             stages_of(problem, cuda, own, walk, pass), step, spec);
+    if (status) return status;
+    if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_K", facts[pass].sums);
+    if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
+    step->shared_bytes += own_bytes(problem, own, walk, pass);
+    step->outputs = facts[pass].outputs;
+    step->overlaps = true;
+    return NHOOD_OK;
+}
+
+/* dQ has the extra tokens among its keys. */
+static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *problem,
+                           const int32_t walk[3]) {
+    int64_t rows = nh_backward90_rows(walk);
+    step->args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
+    step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, rows);
+    step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, rows);
+}
+
+static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t own[3], const int32_t walk[3], bool keys) {
+    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
+    const struct nh_backward90_prices prices = {.meeting =
+                                                    meetings_ns(problem, cuda, own, walk, keys)};
+    return nh_backward90_cluster(problem, cuda, &walks, &prices);
+}
+
+static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             enum nh_split90_pass pass) {
+    const char *source = facts[pass].keys ? "split90_key.cu" : "split90_query.cu";
+    struct nh_kernel_spec spec = {.source = source};
+    struct nh_cuda_step step;
+    nhood_status status =
+        nh_split90_step(problem, operation->device, stats, own, walk, pass, &step, &spec);
+    if (status) return status;
+    if (!facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
+    nh_fused90_add_twins(&step, problem);
+    nh_fused90_share(&step, &spec,
+                     cluster_of(problem, operation->device, own, walk, facts[pass].keys));
+    if (facts[pass].keys || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
+    nh_split90_add_tables(operation, problem, &step, &spec);
+    status = nh_cuda_step_add(operation, &step, &spec);
+    return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const int32_t *value = config->value;
+    size_t stats = nh_backward90_reserve_stats(operation, problem);
+    nhood_status status = add_stats(operation, problem, stats);
+    for (enum nh_split90_pass pass = 0; !status && pass < NH_SPLIT90_PASSES; pass++) {
+        bool keys = facts[pass].keys;
+        if (nh_split90_used(problem, pass))
+            status = add_pass(operation, problem, stats, value + (keys ? KEY_OWN : QUERY_OWN),
+                              value + (keys ? KEY_WALK : QUERY_WALK), pass);
+    }
+    if (status || !problem->extra_tokens) return status;
+    return nh_split90_add_extra(operation, problem, stats);
+}
+
+static nhood_status build(const struct nh_problem *given, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_operation **operation) {
+    struct nh_problem turned;
+    const struct nh_problem *problem = nh_turned_axes(given, &turned);
+    return nh_cuda_build(problem, device, config, add_steps, operation);
+}
+
+const struct nh_solver nh_solver_cuda_split90 = {"cuda.split90", NHOOD_DEVICE_CUDA, knobs, refuse,
+                                                 candidates,     estimate,          build};

@@ -1,0 +1,87 @@
+/* What a launch hands to a kernel: plain data, compiled by the host and by NVRTC alike, so only types whose
+ * size both agree on. Extents are arguments and never part of a kernel's key: a new size recompiles nothing. */
+#ifndef NH_KERNEL_ABI_H
+#define NH_KERNEL_ABI_H
+
+/* The tensors a kernel may be handed: NHOOD_Q .. NHOOD_D_EXTRA_V under the same numbers, then what only lives in
+ * the workspace. */
+enum nh_slot {
+    NH_Q,
+    NH_K,
+    NH_V,
+    NH_O,
+    NH_LSE,
+    NH_A,
+    NH_BIAS,
+    NH_EXTRA_K,
+    NH_EXTRA_V,
+    NH_D_O,
+    NH_D_LSE,
+    NH_D_Q,
+    NH_D_K,
+    NH_D_V,
+    NH_D_BIAS,
+    NH_D_EXTRA_K,
+    NH_D_EXTRA_V,
+    /* rowsum(dO * O) - dLSE, [B, X.., H], in the arithmetic's type */
+    NH_DELTA,
+    /* attention weights and their gradient, as A */
+    NH_P,
+    NH_D_S,
+    /* dQ in f32 while it is summed, see joint90.cu */
+    NH_D_Q_SUMS,
+    /* two 32-bit words that start as zero: the counter of item_queue.cuh; whether a sum was not finite */
+    NH_QUEUE,
+    /* 32-bit words per item, of the counting build alone: kernels/common/tile_note.cuh */
+    NH_NOTES,
+    NH_CUDA_TENSORS
+};
+
+struct nh_cuda_axis {
+    long long length, window, stride, dilation;
+    int causal;
+    int reserved;
+};
+
+/* Strides in elements; the last axis is contiguous. data is NULL for what the pass does not use. */
+struct nh_cuda_tensor {
+    void *data;
+    long long batch, axis[3], head;
+};
+
+/* How a fused kernel cuts a problem into work items, one per query tile: worked out on the host, once. */
+struct nh_cuda_tiling {
+    /* query tiles per axis of one dilation group, of the longest group; where items hold whole groups, its tokens */
+    int tiles[3];
+    /* which axis' tiles come one after the other: order[0] fastest */
+    int order[3];
+    /* tiles of extra tokens after those of the window */
+    int extra_tiles;
+    int items;
+    /* that a block of gemm_part takes, one after the other; in short.cuh query heads that share a key head */
+    int heads;
+    /* of an item that holds whole dilation groups, short.cuh: these, at most, rows, and blocks that share it; how many
+     * groups there are, of each residue or in all, and how many items these make; tokens of the longest group, and items that a block holds at a time */
+    int groups, rows, parts, total, chunks, tokens, stages;
+    /* of a block's part of a group, short90.cuh: lines along the first axis, and queries */
+    int lines, queries;
+};
+
+/* Of a block of small_bias_sum.cu, which two solvers launch. */
+enum { NH_BIAS_SUM_WARPS = 32 };
+
+struct nh_cuda_args {
+    struct nh_cuda_tensor tensor[NH_CUDA_TENSORS];
+    /* Slowest first; problems of fewer axes have unit axes in front. */
+    struct nh_cuda_axis axis[3];
+    long long batch, heads, kv_heads, dim, dim_v, extra_tokens;
+    /* Slots of A: the product of the windows. */
+    long long window_count;
+    double scale;
+    /* NHOOD_FLAG_* */
+    unsigned flags;
+    int has_bias, rank, dtype;
+    struct nh_cuda_tiling tiling;
+};
+
+#endif

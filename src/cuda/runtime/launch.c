@@ -1,0 +1,273 @@
+/* Plans on CUDA: filling in arguments, and the launches of one execute. */
+#include "launch.h"
+
+#include "dtype.h"
+#include "kernel_loading.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { WORKSPACE_ALIGNMENT = 256 };
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+static const uint32_t EXTRA_TENSORS = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
+static const uint32_t DIM_TENSORS =
+    BIT(Q) | BIT(K) | BIT(EXTRA_K) | BIT(D_Q) | BIT(D_K) | BIT(D_EXTRA_K);
+static const uint32_t DIM_V_TENSORS =
+    BIT(V) | BIT(O) | BIT(EXTRA_V) | BIT(D_O) | BIT(D_V) | BIT(D_EXTRA_V);
+#undef BIT
+
+static nhood_status check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io) {
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if ((operation->aligned >> t & 1) && (uintptr_t)io->data[t] % NH_CUDA_ALIGNMENT)
+            return nh_error(NHOOD_ERR_ARGUMENT,
+                            "io.data[%s] = %p is not a multiple of %d bytes, which CUDA plans need "
+                            "without NHOOD_FLAG_UNALIGNED",
+                            nh_tensor_name(t), io->data[t], NH_CUDA_ALIGNMENT);
+    return NHOOD_OK;
+}
+
+static void bind(const struct nh_cuda_step *step, const nhood_io *io, const int64_t slab[2],
+                 struct nh_cuda_args *args) {
+    *args = step->args;
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
+        const struct nh_cuda_binding *binding = &step->binding[slot];
+        char *data = NULL;
+        if (binding->from >= 0) data = io->data[binding->from];
+        if (binding->from == NH_BIND_WORKSPACE)
+            data = (char *)io->workspace + binding->offset_bytes;
+        if (data) data += slab[0] * binding->slab_bytes[0] + slab[1] * binding->slab_bytes[1];
+        args->tensor[slot].data = data;
+    }
+}
+
+static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_step *step,
+                           const struct nh_cuda_args *args, struct nh_cu_tensor_map *map) {
+    for (int32_t i = 0; i < step->maps; i++) {
+        const struct nh_cuda_map *m = &step->map[i];
+        /* an output that the caller leaves out: the kernel leaves its map alone, too */
+        if (!args->tensor[m->slot].data) continue;
+        nh_cu_result result = driver->tensor_map(
+            &map[i], m->type, (uint32_t)m->rank,
+            (char *)args->tensor[m->slot].data + m->offset_bytes, m->extent, m->stride_bytes,
+            m->box, m->element_stride, 0, m->swizzle, m->promotion, 0);
+        if (result) return nh_driver_check(driver, result, "tensor map");
+    }
+    return NHOOD_OK;
+}
+
+static nhood_status launch(const struct nh_cuda_operation *operation,
+                           const struct nh_cuda_step *step, const nhood_io *io,
+                           const int64_t slab[2], bool overlaps) {
+    const struct nh_driver *driver = &operation->device->cuda->driver;
+    struct nh_cu_launch_attribute attribute[2];
+    unsigned attributes = 0;
+    if (overlaps)
+        attribute[attributes++] =
+            (struct nh_cu_launch_attribute){.id = NH_CU_LAUNCH_OVERLAPS, .value = {1}};
+    if (step->cluster > 1)
+        attribute[attributes++] = (struct nh_cu_launch_attribute){.id = NH_CU_LAUNCH_CLUSTER,
+                                                                  .value = {step->cluster, 1, 1}};
+    const struct nh_cu_launch config = {
+        .grid = {(unsigned)step->grid[0], (unsigned)step->grid[1], (unsigned)step->grid[2]},
+        .block = {(unsigned)step->threads, 1, 1},
+        .shared_bytes = (unsigned)step->shared_bytes,
+        .stream = (nh_cu_stream)io->stream,
+        .attribute = attribute,
+        .attributes = attributes,
+    };
+    struct nh_cuda_args args;
+    struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
+    void *parameters[2] = {&args, map};
+    bind(step, io, slab, &args);
+    nhood_status status = encode(driver, step, &args, map);
+    if (status) return status;
+    /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
+    return nh_driver_check(
+        driver,
+        driver->launch(&config, (nh_cu_function)(void *)step->kernel.handle, parameters, NULL),
+        "launch");
+}
+
+static bool wanted(const struct nh_cuda_step *step, const nhood_io *io) {
+    if (!step->outputs) return true;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if ((step->outputs >> t & 1) && io->data[t]) return true;
+    return false;
+}
+
+/* The steps of one slab, or those after the slabs. */
+static nhood_status run_steps(const struct nh_cuda_operation *operation, const nhood_io *io,
+                              const int64_t slab[2], bool after_slabs) {
+    nhood_status status = NHOOD_OK;
+    bool follows = false; /* the step before this one */
+    for (int32_t i = 0; !status && i < operation->count; i++) {
+        const struct nh_cuda_step *step = &operation->step[i];
+        bool launched = step->after_slabs == after_slabs && wanted(step, io);
+        bool overlaps = follows && step->overlaps && operation->device->overlaps;
+        if (launched) status = launch(operation, step, io, slab, overlaps);
+        follows = launched;
+    }
+    return status;
+}
+
+static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
+    const struct nh_cuda_operation *operation = (const struct nh_cuda_operation *)base;
+    const int64_t first[2] = {0, 0};
+    struct nh_cuda_scope scope;
+    nhood_status status = check_alignment(operation, io);
+    if (status || (status = nh_cuda_enter(operation->device, false, &scope))) return status;
+    for (int64_t outer = 0; !status && outer < nh_max(1, operation->slabs[0]); outer++)
+        for (int64_t inner = 0; !status && inner < nh_max(1, operation->slabs[1]); inner++) {
+            const int64_t slab[2] = {outer, inner};
+            status = run_steps(operation, io, slab, false);
+        }
+    if (!status) status = run_steps(operation, io, first, true);
+    nh_cuda_leave(operation->device, &scope);
+    return status;
+}
+
+static void destroy(struct nh_operation *base) {
+    struct nh_cuda_operation *operation = (struct nh_cuda_operation *)base;
+    if (operation) nh_release(operation->host, operation);
+}
+
+static nhood_status create(const struct nh_problem *problem, const struct nh_device *device,
+                           struct nh_cuda_operation **operation) {
+    struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
+    if (!created) return NHOOD_ERR_MEMORY;
+    created->base = (struct nh_operation){.run = run, .destroy = destroy};
+    created->device = device->backend;
+    created->host = device->host;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if (!(problem->flags & NHOOD_FLAG_UNALIGNED) && ((DIM_TENSORS | DIM_V_TENSORS) >> t & 1) &&
+            nh_problem_role(problem, t) != NH_UNUSED)
+            created->aligned |= 1u << t;
+    *operation = created;
+    return NHOOD_OK;
+}
+
+nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_device *device,
+                           const struct nh_config *config, nh_cuda_steps *add_steps,
+                           struct nh_operation **operation) {
+    struct nh_cuda_operation *created = NULL;
+    nhood_status status = create(problem, device, &created);
+    if (status) return status;
+    status = add_steps(created, problem, config);
+    if (!status) status = nh_cuda_load_kernels(created);
+    if (status) {
+        destroy(&created->base);
+        return status;
+    }
+    *operation = &created->base;
+    return NHOOD_OK;
+}
+
+size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes) {
+    size_t offset = operation->base.workspace_bytes;
+    operation->base.workspace_bytes +=
+        (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    return offset;
+}
+
+static void set_tensor(struct nh_cuda_tensor *tensor, const nhood_strides *strides) {
+    tensor->batch = strides->batch;
+    tensor->head = strides->head;
+    for (int a = 0; a < NH_AXES; a++)
+        tensor->axis[a] = strides->axis[a];
+}
+
+void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
+    *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
+    struct nh_cuda_args *args = &step->args;
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
+        bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
+        step->binding[slot].from = used ? slot : NH_BIND_NONE;
+        if (used) set_tensor(&args->tensor[slot], &problem->strides[slot]);
+    }
+    for (int a = 0; a < NH_AXES; a++)
+        args->axis[a] = (struct nh_cuda_axis){problem->axis[a].length, problem->axis[a].window,
+                                              problem->axis[a].stride, problem->axis[a].dilation,
+                                              problem->axis[a].causal, 0};
+    args->batch = problem->batch;
+    args->heads = problem->heads;
+    args->kv_heads = problem->kv_heads;
+    args->dim = problem->dim;
+    args->dim_v = problem->dim_v;
+    args->extra_tokens = problem->extra_tokens;
+    args->window_count = problem->window_count;
+    args->scale = problem->scale;
+    args->flags = problem->flags;
+    args->has_bias = problem->has_bias;
+    args->rank = problem->rank;
+    args->dtype = problem->dtype;
+}
+
+void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
+                            size_t offset_bytes, int64_t width) {
+    struct nh_cuda_tensor *tensor = &step->args.tensor[slot];
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+    tensor->head = width;
+    int64_t size = width * problem->heads;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        tensor->axis[a] = size;
+        size *= problem->axis[a].length;
+    }
+    tensor->batch = size;
+}
+
+int64_t nh_cuda_step_items(const struct nh_cuda_step *step) {
+    return step->args.tiling.items ? step->args.tiling.items : step->grid[0];
+}
+
+/* Gives the step a table for kernels/common/tile_note.cuh. */
+static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
+                       struct nh_kernel_spec *spec) {
+    int64_t words = nh_cuda_step_items(step) * operation->device->noted_tiles;
+    nh_kernel_define(spec, "NH_NOTED", operation->device->noted_tiles);
+    step->binding[NH_NOTES] = (struct nh_cuda_binding){
+        .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};
+}
+
+nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
+                              const struct nh_kernel_spec *spec) {
+    static const int64_t limit[3] = {INT32_MAX, 65535, 65535};
+    for (int i = 0; i < 3; i++)
+        if (step->grid[i] < 1 || step->grid[i] > limit[i])
+            return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: grid axis %d has %lld blocks, of [1, %lld]",
+                            spec->source, i, (long long)step->grid[i], (long long)limit[i]);
+    if (operation->count == NH_CUDA_STEPS)
+        return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
+    int32_t index = operation->count++;
+    operation->step[index] = *step;
+    operation->spec[index] = *spec;
+    if (operation->device->noted_tiles)
+        note_tiles(operation, &operation->step[index], &operation->spec[index]);
+    /* one that did not fit is missing, and most have a value that goes without saying */
+    if (operation->spec[index].count == NH_KERNEL_DEFINES)
+        return nh_error(NHOOD_ERR_INTERNAL, "%s: more than %d macros", spec->source,
+                        NH_KERNEL_DEFINES - 1);
+    return NHOOD_OK;
+}
+
+/* Bits of every stride that an index of the tensor may be multiplied with. */
+static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    int64_t bits = problem->batch > 1 ? s->batch : 0;
+    bool extra = EXTRA_TENSORS >> tensor & 1;
+    for (int a = 0; a < NH_AXES; a++)
+        if (extra || problem->axis[a].length > 1) bits |= s->axis[a];
+    return bits | (problem->heads > 1 ? s->head : 0);
+}
+
+int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
+    if (problem->flags & NHOOD_FLAG_UNALIGNED) return 1;
+    int64_t bits = 16 / (int64_t)nh_dtype_bytes(problem->dtype);
+    if (slots & DIM_TENSORS) bits |= problem->dim;
+    if (slots & DIM_V_TENSORS) bits |= problem->dim_v;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if ((slots & (DIM_TENSORS | DIM_V_TENSORS)) >> t & 1 &&
+            nh_problem_role(problem, t) != NH_UNUSED)
+            bits |= stride_bits(problem, t);
+    return (int)(bits & -bits);
+}

@@ -1,0 +1,96 @@
+/* A CUDA plan's operation: a few kernel launches in a fixed order, with everything but the pointers known. */
+#ifndef NH_LAUNCH_H
+#define NH_LAUNCH_H
+
+#include "kernel_abi.h"
+#include "kernel_cache.h"
+
+enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16 };
+
+/* Where a tensor slot of a step gets its memory from. */
+struct nh_cuda_binding {
+    /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace, at offset_bytes; NH_BIND_NONE */
+    int32_t from;
+    size_t offset_bytes;
+    /* what each slab adds to the address, for the outer and the inner count of slabs */
+    int64_t slab_bytes[2];
+};
+enum { NH_BIND_WORKSPACE = -1, NH_BIND_NONE = -2 };
+
+/* A box of a tensor that the copy engine of sm_90 moves: see cuTensorMapEncodeTiled. */
+struct nh_cuda_map {
+    int32_t slot, rank, type, swizzle, promotion;
+    uint64_t extent[5], stride_bytes[4];
+    uint32_t box[5], element_stride[5];
+    /* added to the tensor's address */
+    int64_t offset_bytes;
+};
+
+struct nh_cuda_step {
+    struct nh_kernel kernel;
+    /* x, y and z; nh_cuda_step_add checks them against the hardware's limits */
+    int64_t grid[3];
+    /* blocks along x that run at once and reach each other's shared memory, at most 8; 0 or 1: on their own */
+    int32_t cluster;
+    int32_t threads;
+    int64_t shared_bytes;
+    /* Not part of the slabs: launched once, after them. Comes after the steps that are. */
+    bool after_slabs;
+    /* If the step right before it was launched, too, and the device can, it begins as soon as that one lets it
+     * (kernels/common/overlap.cuh): its kernel waits for what it needs, and does not end before the other has. */
+    bool overlaps;
+    /* Launched only if one of these tensors is given; 0: always. Bits 1 << NHOOD_D_Q .. */
+    uint32_t outputs;
+    struct nh_cuda_args args;
+    struct nh_cuda_binding binding[NH_CUDA_TENSORS];
+    /* Handed to the kernel as an array after its args, if there are any. */
+    int32_t maps;
+    struct nh_cuda_map map[NH_CUDA_MAPS];
+};
+
+struct nh_cuda_operation {
+    struct nh_operation base;
+    struct nh_cuda_device *device;
+    const struct nh_host *host;
+    /* tensors whose pointers must be multiples of NH_CUDA_ALIGNMENT */
+    uint32_t aligned;
+    /* Outer and inner count of equal parts, one after the other in the same workspace; 0: no such parts. */
+    int64_t slabs[2];
+    int32_t count;
+    struct nh_cuda_step step[NH_CUDA_STEPS];
+    /* what the steps' kernels are made from; not needed once they are loaded */
+    struct nh_kernel_spec spec[NH_CUDA_STEPS];
+};
+
+/* Adds a solver's launches to an operation. */
+typedef nhood_status nh_cuda_steps(struct nh_cuda_operation *operation,
+                                   const struct nh_problem *problem,
+                                   const struct nh_config *config);
+
+/* What the build() of every CUDA solver does: an operation of these launches, with their kernels. */
+nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_device *device,
+                           const struct nh_config *config, nh_cuda_steps *add_steps,
+                           struct nh_operation **operation);
+
+/* Reserves workspace; returns its offset, a multiple of 256. */
+size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);
+
+/* A step with the problem's arguments and every slot bound to the caller's tensor of that number. */
+void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem);
+
+/* Binds a slot to the workspace as a packed [B, X.., H, width] tensor. */
+void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
+                            size_t offset_bytes, int64_t width);
+
+/* Work items of a launch: those of its tiling or, without one, its blocks. */
+int64_t nh_cuda_step_items(const struct nh_cuda_step *step);
+
+/* Appends the step. UNSUPPORTED if the grid exceeds what the hardware takes. */
+nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
+                              const struct nh_kernel_spec *spec);
+
+/* Elements per vector load (1, 2, 4 or 8, at most 16 bytes) that the extents, strides and alignment of the slots in
+ * the mask allow; bits 1 << NH_Q .. Of those only rows of D or Dv count: LSE, A and biases are never loaded so. */
+int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots);
+
+#endif

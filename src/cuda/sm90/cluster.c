@@ -1,0 +1,29 @@
+#include "cluster.h"
+
+/* Every device of compute capability 9.0 takes clusters of 8. Not all multiprocessors can be in one at a time: of 132, 14
+ * clusters of 8 ran at once and 16 did not, where 32 of 4 did. */
+enum { MOST = 8 };
+static const double within_most = 0.875;
+
+int32_t nh_fused90_cluster(double multiprocessors, double items, double tiles) {
+    int32_t cluster = 1;
+    for (int32_t next = 2; next <= MOST && next <= tiles; next *= 2)
+        if (next * items <= (next == MOST ? within_most : 1) * multiprocessors) cluster = next;
+    return cluster;
+}
+
+int64_t nh_fused90_sums_bytes(int64_t rows, int64_t dim) {
+    return rows * (dim + 8) * (int64_t)sizeof(float);
+}
+
+double nh_fused90_meeting_clocks(int64_t rows, int64_t dim) {
+    const double meeting = 1500, element = 0.1;
+    return meeting + element * (double)(rows * dim);
+}
+
+void nh_fused90_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, int32_t cluster) {
+    if (cluster == 1) return;
+    nh_kernel_define(spec, "NH_CLUSTER", cluster);
+    step->cluster = cluster;
+    step->grid[0] = (int64_t)step->args.tiling.items * cluster;
+}

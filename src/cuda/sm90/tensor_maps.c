@@ -1,0 +1,393 @@
+/* Tensors as boxes: the layouts that five axes can describe, and the tensor maps of them. */
+#include "tensor_maps.h"
+#include "dtype.h"
+
+#include <string.h>
+
+enum {
+    LEAST_DIM = 32,
+    MOST_ELEMENT_STRIDE = 8,
+    MOST_BOX = 256,
+    STATS = 4,
+    UNIT_BYTES = 16,
+    NARROW_BYTES = 128
+};
+
+static int64_t element_bytes(const struct nh_problem *problem) {
+    return (int64_t)nh_dtype_bytes(problem->dtype);
+}
+
+/* Elements of 16 bytes. */
+static int64_t unit_of(const struct nh_problem *problem) {
+    return UNIT_BYTES / element_bytes(problem);
+}
+
+static bool of_queries(int32_t tensor) {
+    return tensor == NHOOD_Q || tensor == NHOOD_D_O || tensor == NHOOD_O || tensor == NHOOD_D_Q;
+}
+
+static bool extra_token(int32_t tensor) {
+    return tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V;
+}
+
+static int64_t heads_of(const struct nh_problem *problem, int32_t tensor) {
+    return of_queries(tensor) ? problem->heads : problem->kv_heads;
+}
+
+static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
+    bool values = tensor == NHOOD_V || tensor == NHOOD_O || tensor == NHOOD_D_O ||
+                  tensor == NHOOD_D_V || tensor == NHOOD_EXTRA_V;
+    return values ? problem->dim_v : problem->dim;
+}
+
+enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor) {
+    int64_t heads = heads_of(problem, tensor);
+    const nhood_strides *s = &problem->strides[tensor];
+    if (nh_fused90_any_far(problem)) return NH_MAP_ORIGIN;
+    if (problem->rank < 3) return NH_MAP_SPLIT;
+    if (problem->batch == 1) return NH_MAP_ONE_BATCH;
+    if (heads == 1 || s->head == dim_of(problem, tensor)) return NH_MAP_HEADS_IN_ROW;
+    return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_NONE;
+}
+
+/* Steps of two elements serve cuda.small, too, whose rows are narrow, but leave no room for boxes of more than 128 tokens. */
+bool nh_fused90_folds(const struct nh_problem *problem) {
+    bool wide = nh_max(problem->dim, problem->dim_v) * element_bytes(problem) > NARROW_BYTES;
+    return problem->rank == 1 && problem->axis[2].dilation > (wide ? 1 : 2);
+}
+
+/* See nh_fused90_any_far. */
+static bool is_far(const struct nh_problem *problem, int axis) {
+    return problem->rank > 1 && problem->axis[axis].dilation > MOST_ELEMENT_STRIDE;
+}
+
+bool nh_fused90_any_far(const struct nh_problem *problem) {
+    return is_far(problem, 0) || is_far(problem, 1) || is_far(problem, 2);
+}
+
+/* Whether positions of an axis, and not tokens, are an axis of the maps. */
+static bool by_position(const struct nh_problem *problem, int axis) {
+    return (nh_fused90_folds(problem) && axis == 2) || is_far(problem, axis);
+}
+
+/* Whether the last dilation groups of such an axis need maps of their own. */
+static bool is_uneven(const struct nh_problem *problem, int axis) {
+    return by_position(problem, axis) &&
+           (nh_fused90_folds(problem) || problem->axis[axis].length % problem->axis[axis].dilation);
+}
+
+static int32_t axes_that(const struct nh_problem *problem,
+                         bool (*hold)(const struct nh_problem *, int)) {
+    return hold(problem, 0) | hold(problem, 1) << 1 | hold(problem, 2) << 2;
+}
+
+static int32_t variants(const struct nh_problem *problem) {
+    return 1 << (is_uneven(problem, 0) + is_uneven(problem, 1) + is_uneven(problem, 2));
+}
+
+/* How many origins a tensor's boxes have, which are units of so many elements apart; -1 if more than coordinates count. */
+static int64_t origins(const struct nh_problem *problem, int64_t heads, const nhood_strides *s,
+                       int64_t unit) {
+    double last = (double)(problem->batch - 1) * (double)s->batch;
+    last += (double)(heads - 1) * (double)s->head;
+    for (int a = 0; a < NH_AXES; a++)
+        if (is_far(problem, a))
+            last += (double)(problem->axis[a].dilation - 1) * (double)s->axis[a];
+    last /= (double)unit;
+    return last < INT32_MAX ? (int64_t)last + 1 : -1;
+}
+
+/* Positive multiples of 16 bytes, where the axis has more than one entry. */
+static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    bool extra = extra_token(tensor);
+    int64_t extent[] = {problem->batch, heads_of(problem, tensor), 1, 1, 1};
+    int64_t stride[] = {s->batch, s->head, s->axis[0], s->axis[1], s->axis[2]};
+    for (int a = 0; a < NH_AXES; a++)
+        extent[2 + a] = extra ? 1 : problem->axis[a].length;
+    if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
+    for (int i = 0; i < 5; i++)
+        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % unit_of(problem) || stride[i] >> 38))
+            return false;
+    for (int a = 0; a < NH_AXES && !extra; a++)
+        if (by_position(problem, a) && s->axis[a] > ((int64_t)1 << 38) / problem->axis[a].dilation)
+            return false;
+    return extra || !nh_fused90_any_far(problem) ||
+           origins(problem, heads_of(problem, tensor), s, unit_of(problem)) > 0;
+}
+
+static bool dim_fits(int64_t dim, int64_t most) {
+    return dim >= LEAST_DIM && dim <= most && dim % 16 == 0;
+}
+
+const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
+                                    const struct nh_device *device, uint32_t moved) {
+    const struct nh_cuda_device *cuda = device->backend;
+    if (cuda->arch != 90) return "needs compute capability 9.0";
+    if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        if (!(moved >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
+        if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
+        if (!extra_token(tensor) && nh_map_layout_of(problem, tensor) == NH_MAP_NONE)
+            return "a 3-D tensor whose batch and heads join neither each other nor a row";
+    }
+    return NULL;
+}
+
+const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
+                              uint32_t fetched, uint32_t stored, int64_t most_dim) {
+    const char *reason = nh_fused90_refuse_boxes(problem, device, fetched);
+    if (reason) return reason;
+    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
+        return "only f16 and bf16";
+    int32_t maps = 0;
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        maps += (fetched >> tensor & 1) && nh_problem_role(problem, tensor) != NH_UNUSED;
+    if (maps * variants(problem) > NH_CUDA_MAPS)
+        return "too many axes whose dilation is above 8 and does not divide them";
+    if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
+        return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
+                               : "head dims must be multiples of 16 from 32 to 128";
+    if (problem->bias_count > INT32_MAX) return "a bias table of 2^31 entries or more";
+    if (!(problem->scale > 0)) return "the scale is not positive";
+    if (problem->extra_tokens > INT32_MAX) return "2^31 extra tokens or more";
+    if (nh_cuda_vector(problem, stored) < 8)
+        return "a stride of an output is no multiple of 16 bytes";
+    return NULL;
+}
+
+int64_t nh_fused90_row_bytes(int64_t dim) {
+    return dim == 32 ? 64 : nh_ceil_div(dim, 64) * 128;
+}
+
+bool nh_fused90_pairs(const int32_t slab[3]) {
+    return slab[2] % 16 == 0 || (slab[2] == 8 && slab[1] % 2 == 0);
+}
+
+int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]) {
+    int64_t floats = (own[0] + walk[0] - 1) * (own[1] + walk[1] - 1) * (own[2] + walk[2]);
+    int64_t copy = (floats + 16) / 32 * 32 + 16;
+    return heads * (2 * copy + (heads > 1 ? 8 : 0)) * (int64_t)sizeof(float);
+}
+
+bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {
+    int32_t slabs = (int32_t)nh_ceil_div(tile[0] * tile[1] * tile[2] * heads, 64);
+    memcpy(slab, tile, 3 * sizeof *slab);
+    slab[stack] /= slabs;
+    return slab[stack] * slabs == tile[stack];
+}
+
+bool nh_fused90_first_slab(const int32_t tile[3], int32_t slab[3]) {
+    return nh_fused90_slab(tile, 1, tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2, slab);
+}
+
+bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
+    for (int a = 0; a < NH_AXES; a++)
+        if (tile[a] * (by_position(problem, a) ? 1 : problem->axis[a].dilation) > MOST_BOX)
+            return false;
+    return true;
+}
+
+bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (tile[a] > 1 && tile[a] / 2 >= nh_longest_group(axis)) return false;
+    }
+    return true;
+}
+
+bool nh_fused90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t length = nh_longest_group(axis);
+        if (tile[a] % 7 == 0 && nh_ceil_div(length, tile[a]) > nh_ceil_div(length, tile[a] / 7 * 8))
+            return false;
+    }
+    return true;
+}
+
+static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t stride_bytes,
+                     int64_t tile, int64_t dilation) {
+    map->extent[index] = (uint64_t)extent;
+    if (index > 0) map->stride_bytes[index - 1] = extent > 1 ? (uint64_t)stride_bytes : 16;
+    map->box[index] = (uint32_t)(tile * dilation);
+    map->element_stride[index] = (uint32_t)dilation;
+}
+
+/* Tokens with steps of the dilation or, of a far axis, positions. */
+static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_problem *problem,
+                          int axis, int64_t stride_bytes, int64_t tile) {
+    int64_t length = problem->axis[axis].length, dilation = problem->axis[axis].dilation;
+    if (is_far(problem, axis)) {
+        set_axis(map, index, nh_ceil_div(length, dilation), dilation * stride_bytes, tile, 1);
+    } else {
+        set_axis(map, index, length, stride_bytes, tile, dilation);
+    }
+}
+
+/* A map of rows, with its innermost axis: a box has 128 bytes of a row, or 64 if a head dim has no more. */
+static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
+                                   int64_t columns) {
+    int64_t bytes = nh_min(dim_of(problem, tensor) * element_bytes(problem), 128);
+    bool narrow = bytes == 64;
+    struct nh_cuda_map map = {.slot = tensor,
+                              .rank = 5,
+                              .type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
+                                      : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
+                                                                          : NH_CU_TENSOR_BFLOAT16,
+                              .swizzle =
+                                  narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
+                              .promotion = NH_CU_TENSOR_PROMOTE_256B};
+    set_axis(&map, 0, columns, 0, (narrow ? 64 : 128) / element_bytes(problem), 1);
+    return map;
+}
+
+/* The one axis of a problem as two, positions and dilation groups: of the groups that are a token longer than the others,
+ * or of the others. */
+static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool longer) {
+    const struct nh_axis *axis = &problem->axis[2];
+    bool stats = map->slot == NH_DELTA;
+    int at = stats ? 1 : 2;
+    int64_t stride_bytes = stats ? STATS * (int64_t)sizeof(float)
+                                 : element_bytes(problem) * problem->strides[map->slot].axis[2];
+    int64_t positions = axis->length / axis->dilation,
+            longer_groups = axis->length % axis->dilation;
+    int64_t tile = map->box[at] / map->element_stride[at];
+    int64_t groups = longer ? nh_max(1, longer_groups) : axis->dilation - longer_groups;
+    set_axis(map, at, positions + (longer && longer_groups), axis->dilation * stride_bytes, tile,
+             1);
+    set_axis(map, at + 1, groups, stride_bytes, 1, 1);
+    map->offset_bytes = longer ? 0 : longer_groups * stride_bytes;
+}
+
+/* A map of the longest dilation groups as one of groups that are a token shorter on the uneven axes of which `variant` has
+ * a bit. */
+static void shorten(struct nh_cuda_map *map, const struct nh_problem *problem, int32_t variant) {
+    for (int a = 0; a < NH_AXES; a++) {
+        if (!is_uneven(problem, a)) continue;
+        map->extent[NH_AXES - a] -= variant & 1;
+        variant >>= 1;
+    }
+}
+
+void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem) {
+    int32_t count = step->maps;
+    for (int32_t variant = 1; variant < variants(problem); variant++)
+        for (int32_t i = 0; i < count; i++) {
+            struct nh_cuda_map *twin = &step->map[step->maps++];
+            *twin = step->map[i];
+            if (extra_token(twin->slot)) continue;
+            if (nh_fused90_folds(problem)) {
+                fold(twin, problem, false);
+            } else {
+                shorten(twin, problem, variant);
+            }
+        }
+}
+
+struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
+                                  const int32_t tile[3], int32_t tile_heads) {
+    const nhood_strides *s = &problem->strides[tensor];
+    int64_t heads = heads_of(problem, tensor), dim = dim_of(problem, tensor);
+    int64_t bytes = element_bytes(problem);
+    enum nh_map_layout layout = nh_map_layout_of(problem, tensor);
+    struct nh_cuda_map map =
+        rows_map(problem, tensor, layout == NH_MAP_HEADS_IN_ROW ? heads * dim : dim);
+    int next = 1;
+    if (layout <= NH_MAP_ONE_BATCH) set_axis(&map, next++, heads, bytes * s->head, tile_heads, 1);
+    for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
+        set_grid_axis(&map, next++, problem, a, bytes * s->axis[a], tile[a]);
+    if (nh_fused90_folds(problem)) fold(&map, problem, true);
+    if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
+        set_axis(&map, next++, problem->batch, bytes * s->batch, 1, 1);
+    if (layout == NH_MAP_HEADS_IN_BATCH)
+        set_axis(&map, next++, problem->batch * heads, bytes * s->head, 1, 1);
+    if (layout == NH_MAP_ORIGIN)
+        set_axis(&map, next++, origins(problem, heads, s, unit_of(problem)), UNIT_BYTES, 1, 1);
+    return map;
+}
+
+struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_t tensor,
+                                        int64_t rows) {
+    const nhood_strides *s = &problem->strides[tensor];
+    struct nh_cuda_map map = rows_map(problem, tensor, dim_of(problem, tensor));
+    int64_t bytes = element_bytes(problem);
+    set_axis(&map, 1, problem->kv_heads, bytes * s->head, 1, 1);
+    set_axis(&map, 2, problem->extra_tokens, bytes * s->axis[NH_AXES - problem->rank], rows, 1);
+    set_axis(&map, 3, 1, 0, 1, 1);
+    set_axis(&map, 4, problem->batch, bytes * s->batch, 1, 1);
+    return map;
+}
+
+struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const int32_t tile[3]) {
+    struct nh_cuda_map map = {.slot = NH_DELTA,
+                              .rank = 5,
+                              .type = NH_CU_TENSOR_FLOAT32,
+                              .promotion = NH_CU_TENSOR_PROMOTE_128B};
+    nhood_strides rows = {.batch = problem->heads * problem->tokens, .head = problem->tokens};
+    int64_t stride = 1;
+    set_axis(&map, 0, STATS, 0, STATS, 1);
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        rows.axis[a] = stride;
+        set_grid_axis(&map, NH_AXES - a, problem, a, stride * UNIT_BYTES, tile[a]);
+        stride *= problem->axis[a].length;
+    }
+    if (nh_fused90_any_far(problem)) {
+        set_axis(&map, 4, origins(problem, problem->heads, &rows, 1), UNIT_BYTES, 1, 1);
+    } else {
+        set_axis(&map, 4, problem->batch * problem->heads, stride * UNIT_BYTES, 1, 1);
+    }
+    if (nh_fused90_folds(problem)) fold(&map, problem, true);
+    return map;
+}
+
+struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
+                                       const int64_t extent[NH_AXES], int64_t columns,
+                                       const int32_t tile[3]) {
+    enum { CHUNK = 32 };
+    struct nh_cuda_map map = {.slot = NH_D_Q_SUMS,
+                              .rank = 5,
+                              .type = NH_CU_TENSOR_FLOAT32,
+                              .swizzle = NH_CU_TENSOR_SWIZZLE_128B};
+    int64_t stride_bytes = columns * (int64_t)sizeof(float);
+    set_axis(&map, 0, columns, 0, CHUNK, 1);
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        set_axis(&map, NH_AXES - a, extent[a], stride_bytes, tile[a], 1);
+        stride_bytes *= extent[a];
+    }
+    set_axis(&map, 4, problem->batch * problem->heads, stride_bytes, 1, 1);
+    return map;
+}
+
+void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                       const int32_t own[3], const int32_t walk[3], int32_t abreast,
+                       int32_t warpgroups, int32_t stages) {
+    static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
+    static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
+    int32_t rows = walk[0] * walk[1] * walk[2] * abreast;
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_RANK", problem->rank);
+    nh_kernel_define(spec, "NH_DIM", problem->dim);
+    nh_kernel_define(spec, "NH_DIM16", problem->dim / 16);
+    nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
+    nh_kernel_define(spec, "NH_DIM_V16", problem->dim_v / 16);
+    nh_kernel_define(spec, "NH_WALK_N", rows);
+    nh_kernel_define(spec, "NH_WALK_N16", rows / 16);
+    nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
+    nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
+    nh_kernel_define(spec, "NH_FOLDED", nh_fused90_folds(problem));
+    nh_kernel_define(spec, "NH_FAR", axes_that(problem, is_far));
+    nh_kernel_define(spec, "NH_UNEVEN", axes_that(problem, is_uneven));
+    nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
+    nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
+    nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    nh_kernel_define(spec, "NH_ABREAST", abreast);
+    nh_kernel_define(spec, "NH_WARPGROUPS", warpgroups);
+    nh_kernel_define(spec, "NH_STAGES", stages);
+    for (int a = 0; a < NH_AXES; a++) {
+        nh_kernel_define(spec, own_names[a], own[a]);
+        nh_kernel_define(spec, walk_names[a], walk[a]);
+    }
+}

@@ -1,0 +1,65 @@
+#include "merged_axes.h"
+
+bool nh_tensor_of_grid(int32_t tensor) {
+    return tensor != NHOOD_BIAS && tensor != NHOOD_D_BIAS && tensor != NHOOD_EXTRA_K &&
+           tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
+}
+
+static bool is_whole(const struct nh_axis *axis) {
+    return axis->window == axis->length && !axis->causal && axis->dilation == 1;
+}
+
+/* Of an axis whose every token becomes `inner` tokens. A window that is not whole is where it was only if halves of window
+ * and stride round alike. */
+static bool widen(const struct nh_axis *axis, int64_t inner, struct nh_axis *wide) {
+    if (axis->causal || axis->dilation > 1 || axis->length > INT32_MAX / inner) return false;
+    *wide = *axis;
+    wide->length *= inner;
+    wide->window *= inner;
+    wide->stride = is_whole(axis) ? 1 : axis->stride * inner;
+    return is_whole(axis) ||
+           wide->stride / 2 - wide->window / 2 == (axis->stride / 2 - axis->window / 2) * inner;
+}
+
+/* Whether an axis of all tensors goes on where the one after it ends. */
+static bool follow(const struct nh_problem *problem, int axis) {
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        const int64_t *stride = problem->strides[tensor].axis;
+        if (nh_tensor_of_grid(tensor) &&
+            stride[axis] != stride[axis + 1] * problem->axis[axis + 1].length)
+            return false;
+    }
+    return true;
+}
+
+/* The axes before the one that two have become move on by one, as does the stride of extra tokens, which stands where the
+ * first axis is. */
+static void join(struct nh_problem *problem, int axis, const struct nh_axis *wide) {
+    int first = NH_AXES - problem->rank--;
+    problem->axis[axis + 1] = *wide;
+    for (int a = axis; a > first; a--)
+        problem->axis[a] = problem->axis[a - 1];
+    problem->axis[first] = (struct nh_axis){1, 1, 1, 1, 0};
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        int64_t *stride = problem->strides[tensor].axis;
+        if (!nh_tensor_of_grid(tensor)) stride[first + 1] = stride[first];
+        for (int a = axis; a > first; a--)
+            if (nh_tensor_of_grid(tensor)) stride[a] = stride[a - 1];
+        stride[first] = 0;
+    }
+}
+
+bool nh_joined_axes(const struct nh_problem *problem, struct nh_problem *joined) {
+    struct nh_axis wide;
+    if (problem->has_bias) return false;
+    *joined = *problem;
+    for (int a = NH_AXES - 2; a >= NH_AXES - joined->rank; a--) {
+        const struct nh_axis *inner = &joined->axis[a + 1];
+        if (!is_whole(inner) || !widen(&joined->axis[a], inner->length, &wide) ||
+            !follow(joined, a))
+            continue;
+        join(joined, a, &wide);
+        a++; /* what was before it is there now */
+    }
+    return joined->rank < problem->rank;
+}

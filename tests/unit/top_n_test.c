@@ -1,0 +1,73 @@
+/* The configs that nh_cheapest keeps, against a search for the least of all that were tried, again and again. */
+#include "top_n.h"
+#include "test.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_TRIED = 60 };
+
+static struct {
+    double ns[MOST_TRIED];
+    int count;
+} tried;
+
+/* Of estimates that few numbers share, some of them INFINITY. */
+static void draw(uint32_t *state, int count) {
+    tried.count = count;
+    for (int i = 0; i < count; i++) {
+        *state = *state * 1664525u + 1013904223u;
+        int number = (int)(*state >> 24) % 24;
+        tried.ns[i] = number == 0 ? (double)INFINITY : number;
+    }
+}
+
+/* The first of the least that is not taken; -1: there is none below the limit. */
+static int next_of(const bool *taken, double below_ns) {
+    int least = -1;
+    for (int i = 0; i < tried.count; i++)
+        if (!taken[i] && tried.ns[i] < (least < 0 ? below_ns : tried.ns[least])) least = i;
+    return least;
+}
+
+static void check(double below_ns, int capacity) {
+    struct nh_config config[MOST_TRIED] = {{{0}}};
+    struct nh_cheapest cheapest;
+    bool taken[MOST_TRIED] = {false};
+    nh_cheapest_start(&cheapest, below_ns, config, capacity);
+    for (int i = 0; i < tried.count; i++) {
+        const struct nh_config one = {{i, -i}};
+        double limit = nh_cheapest_limit(&cheapest);
+        int before = cheapest.count;
+        nh_cheapest_add(&cheapest, &one, tried.ns[i]);
+        CHECK(cheapest.count == before || tried.ns[i] < limit, "%g kept at a limit of %g",
+              tried.ns[i], limit);
+    }
+    int room = capacity < NH_MOST_CHEAPEST ? capacity : NH_MOST_CHEAPEST, kept = 0;
+    for (int i; kept < room && (i = next_of(taken, below_ns)) >= 0; kept++) {
+        taken[i] = true;
+        CHECK(kept < cheapest.count && cheapest.ns[kept] == tried.ns[i] &&
+                  config[kept].value[0] == i && config[kept].value[1] == -i,
+              "below %g, room for %d: place %d has config %d, not %d of %g ns", below_ns, capacity,
+              kept, (int)config[kept].value[0], i, tried.ns[i]);
+    }
+    CHECK(cheapest.count == kept, "below %g, room for %d: %d kept of %d", below_ns, capacity,
+          cheapest.count, kept);
+    bool full = kept == room;
+    CHECK(nh_cheapest_limit(&cheapest) == (full ? cheapest.ns[kept - 1] : below_ns),
+          "below %g, room for %d: the limit is %g", below_ns, capacity,
+          nh_cheapest_limit(&cheapest));
+}
+
+int main(void) {
+    const double below[] = {INFINITY, 24, 12, 1, 0};
+    const int capacities[] = {1, 2, 3, NH_MOST_CHEAPEST, MOST_TRIED};
+    uint32_t state = 1;
+    for (int round = 0; round < 40; round++) {
+        draw(&state, round < 20 ? round : MOST_TRIED);
+        for (size_t b = 0; b < sizeof below / sizeof *below; b++)
+            for (size_t c = 0; c < sizeof capacities / sizeof *capacities; c++)
+                check(below[b], capacities[c]);
+    }
+    return test_result();
+}
