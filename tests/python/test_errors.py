@@ -31,6 +31,7 @@ def attention(query=QUERY, key=QUERY, value=QUERY, kernel_size=3, **arguments):
         (dict(is_causal=(True,)), r"is_causal = \(True,\) has 1 entries, not 2"),
         (dict(scale=float("inf")), r"problem.scale = inf is not finite"),
         (dict(scale=float("nan")), r"scale = nan is not finite"),
+        (dict(scale=10**400), r"scale = 10*0 is beyond float64"),
         (dict(bias=zeros(4, 5, 5), is_causal=True), r"axis\[0\].causal = 1: a relative bias"),
         (dict(bias=zeros(4, 5, 6)), r"bias.shape = .*: 2 \* window - 1 of axis 1 is 6, expected 5"),
         (dict(bias=zeros(2, 5, 5)), r"bias.shape = .*: the number of query heads is 2, expected 4"),
@@ -70,12 +71,54 @@ def test_value_errors(arguments, text):
         (dict(kernel_size=(3, 3.5)), "kernel_size = 3.5 is not an integer"),
         (dict(kernel_size="33"), "kernel_size = '33' is not an integer"),
         (dict(stride=None), "stride = None is not an integer"),
-        (dict(scale="large"), "large"),
+        (dict(scale="0.3"), "scale = '0.3' is not a number"),
+        (dict(scale=True), "scale = True is not a number"),
+        (dict(scale=np.complex64(1)), "scale = .* is not a number"),
+        (dict(kernel_size=True), "kernel_size = True is not an integer"),
+        (dict(kernel_size=(3, np.bool_(True))), "kernel_size = .*True.* is not an integer"),
+        (dict(kernel_size=np.array([3])), r"kernel_size = array\(\[3\]\) is not an integer"),
+        (dict(dilation=True), "dilation = True is not an integer"),
+        (dict(is_causal="no"), "is_causal = 'no' is not a bool"),
+        (dict(is_causal=1), "is_causal = 1 is not a bool"),
+        (dict(is_causal=None), "is_causal = None is not a bool"),
+        (dict(is_causal=(True, 0)), "is_causal = 0 is not a bool"),
+        (dict(is_causal=(False, "no")), "is_causal = 'no' is not a bool"),
+        (dict(clamp_window="no"), "clamp_window = 'no' is not a bool"),
+        (dict(return_lse=1), "return_lse = 1 is not a bool"),
+        (dict(query=np.ma.masked_array(QUERY, QUERY == 0)), "query has a mask"),
     ],
 )
 def test_type_errors(arguments, text):
-    with pytest.raises((TypeError, ValueError) if "scale" in arguments else TypeError, match=text):
+    with pytest.raises(TypeError, match=text):
         attention(**arguments)
+
+
+def test_scalars_of_numpy():
+    expected = attention(kernel_size=5, is_causal=(True, False), scale=0.5, return_lse=True)
+    got = attention(
+        kernel_size=(np.int8(5), np.uint64(5)),
+        stride=np.int64(1),
+        is_causal=(np.True_, np.False_),
+        scale=np.float32(0.5),
+        return_lse=np.True_,
+    )
+    for one, other in zip(got, expected):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_integers_and_flags_of_other_functions():
+    attn = nhood.na2d_qk(QUERY, QUERY, 3)
+    for call, text in (
+        (lambda: nhood.na2d_qk(QUERY, QUERY, 3, zero_fill=1), "zero_fill = 1 is not a bool"),
+        (lambda: nhood.na2d_av(attn, QUERY, 3, clamp_window=0), "clamp_window = 0 is not a bool"),
+        (lambda: nhood.na2d_in(attn, QUERY, 3, kv_heads=True), "kv_heads = True is not an integer"),
+        (lambda: nhood.na2d_in(attn, QUERY, 3, kv_heads=4.0), "kv_heads = 4.0 is not an integer"),
+        (lambda: nhood.configure(threads=True), "threads = True is not an integer"),
+        (lambda: nhood.configure(threads="2"), "threads = '2' is not an integer"),
+        (lambda: nhood.configure(isa=2), "isa = 2 is not a str"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            call()
 
 
 def test_a_wrong_call_stays_wrong_after_a_right_one():

@@ -101,9 +101,22 @@ def _torch_kind(torch: Any) -> Kind:
             raise ValueError(where + "; nhood.torch takes it" * tensor.is_cuda)
         if tensor.layout is not torch.strided:
             raise ValueError(f"{name} has layout {tensor.layout}: not torch.strided")
+        if tensor.is_nested:
+            raise ValueError(f"{name} is a nested tensor: not one array")
+        if tensor.is_neg():  # a view whose memory holds the values with the other sign
+            tensor = tensor.resolve_neg()
         size = c.DTYPE_BYTES[dtype]
         strides = tuple([stride * size for stride in tensor.stride()])
-        return tensor.data_ptr(), (tuple(tensor.shape), strides, dtype), tensor
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:
+            address = 0
+        if address == 0 and tensor.numel():
+            raise ValueError(
+                f"{name} has no memory of its own, as those of tracers, transforms and wrapping subclasses: "
+                "call nhood.torch, or pass a plain tensor"
+            )
+        return address, (tuple(tensor.shape), strides, dtype), tensor
 
     def empty(shape: tuple[int, ...], dtype: int) -> tuple[Any, int]:
         tensor = torch.empty(shape, dtype=from_dtype[dtype], device="cpu")
@@ -146,6 +159,8 @@ def _exports(array: Any) -> bool:
 def find_kind(array: Any, name: str) -> Kind:
     """The kind of an array of a type that is not in `kinds` yet."""
     torch = sys.modules.get("torch")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} has a mask: only whole arrays are read; pass {name}.filled(..) or {name}.data")
     if isinstance(array, np.ndarray):
         kind = _NUMPY
     elif torch is not None and isinstance(array, torch.Tensor):

@@ -49,7 +49,7 @@ def _call(name: str, *arguments: Any) -> None:
     if result:
         text = ctypes.c_char_p()
         _driver().cuGetErrorName(result, byref(text))
-        raise RuntimeError(f"{name}: {(text.value or b'an unknown error').decode()}")
+        raise RuntimeError(f"{name}: {(text.value or b'an unknown error').decode(errors='replace')}")
 
 
 @functools.lru_cache(maxsize=None)
@@ -70,11 +70,14 @@ def on_device(ordinal: int) -> Iterator[None]:
     if device.value == ordinal:
         yield
         return
-    _call("cuCtxPushCurrent_v2", _primary_context(ordinal))
+    primary = _primary_context(ordinal)
     try:
+        _call("cuCtxPushCurrent_v2", primary)
         yield
     finally:
-        _call("cuCtxPopCurrent_v2", byref(current))
+        _call("cuCtxGetCurrent", byref(current))
+        if current.value == primary.value:  # an interrupt may have come before the push
+            _call("cuCtxPopCurrent_v2", byref(current))
 
 
 def device_of_pointer(address: int) -> int:
@@ -87,24 +90,30 @@ def device_of_pointer(address: int) -> int:
 def let_wait(stream: int, other: int) -> None:
     """What is enqueued on `stream` from now on waits for what has been on `other`."""
     event = c_void_p()
-    _call("cuEventCreate", byref(event), _EVENT_WITHOUT_TIMING)
     try:
+        _call("cuEventCreate", byref(event), _EVENT_WITHOUT_TIMING)
         _call("cuEventRecord", event, other)
         _call("cuStreamWaitEvent", stream, event, 0)
     finally:
-        _call("cuEventDestroy_v2", event)
+        if event:
+            _call("cuEventDestroy_v2", event)
 
 
 class Memory:
     """Memory of the current context's device, allocated and freed in the order of a stream."""
 
+    _address = c_uint64()  # of one whose making was interrupted
+
     def __init__(self, size: int, ordinal: int, stream: int) -> None:
-        self.address, self.ordinal, self.stream = 0, ordinal, stream
-        address = c_uint64()
-        _call("cuMemAllocAsync", byref(address), max(1, size), stream)
-        self.address = address.value
+        self.ordinal, self.stream = ordinal, stream
+        self._address = c_uint64()  # the driver writes to it: no interrupt comes between allocating and knowing where
+        _call("cuMemAllocAsync", byref(self._address), max(1, size), stream)
+
+    @property
+    def address(self) -> int:
+        return self._address.value
 
     def __del__(self, on_device: Any = on_device, call: Any = _call) -> None:
-        if self.address:
+        if self._address:
             with on_device(self.ordinal):
-                call("cuMemFreeAsync", self.address, self.stream)
+                call("cuMemFreeAsync", self._address, self.stream)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from operator import index
 from typing import NamedTuple, Optional
 
 from . import _library as c
+from ._functions import integer
 from ._plans import Context, current_context, set_context
 
 
@@ -33,7 +33,7 @@ class Ceilings(NamedTuple):
 
 def version() -> str:
     """The version of the C library in use, "major.minor.patch"."""
-    return c.lib.nhood_version().decode()
+    return c.text(c.lib.nhood_version())
 
 
 def configure(threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None) -> None:
@@ -45,16 +45,16 @@ def configure(threads: int = 0, isa: Optional[str] = None, solver: Optional[str]
         there is.
     solver: hold all plans to one solver, for tests and measurements; None: the library chooses.
 
-    Raises ValueError, and then changes nothing.
+    Raises ValueError or TypeError, and then changes nothing.
     """
-    set_context(Context(index(threads), isa, solver))
+    set_context(Context(integer(threads, "threads"), isa, solver))
 
 
 def devices() -> list[Device]:
     """The devices the library sees. A call runs on the one that has its arrays."""
     kinds = {c.DEVICE_CPU: "cpu", c.DEVICE_CUDA: "cuda"}
     return [
-        Device(info.name.decode(), kinds[info.kind], info.ordinal, info.workers, info.description.decode())
+        Device(c.text(info.name), kinds[info.kind], info.ordinal, info.workers, c.text(info.description))
         for info in current_context().devices()
     ]
 
@@ -66,7 +66,7 @@ def threads() -> int:
 
 def notes() -> str:
     """One line on what was looked for beyond the CPU, and what to install where something is missing."""
-    return c.lib.nhood_context_notes(current_context().handle).decode()
+    return c.text(c.lib.nhood_context_notes(current_context().handle))
 
 
 def measure(dtype: str = "float32") -> Ceilings:

@@ -146,5 +146,12 @@ def capsule_of(
         name, managed = _NAME_VERSIONED, _ManagedVersioned(1, 0, None, _delete, 0, tensor)
     else:
         name, managed = _NAME, _Managed(tensor, None, _delete)
-    _exported[ctypes.addressof(managed)] = (managed, extents, strides, owner)
-    return _new_capsule(ctypes.addressof(managed), name, _drop)
+    held = (managed, extents, strides, owner)
+    at = ctypes.addressof(managed)
+    try:
+        _exported[at] = held
+        return _new_capsule(at, name, _drop)
+    except BaseException:  # no memory for the capsule, or an interrupt, which may have dropped the capsule already
+        if _exported.get(at) is held:
+            del _exported[at]
+        raise

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
+import numpy as np
+
 from ._calls import run
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
@@ -77,24 +79,60 @@ def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
     if type(value) is int:
         return (value,) * rank
     if isinstance(value, str) or not isinstance(value, Sequence):
-        return (_integer(value, name),) * rank
+        return (integer(value, name),) * rank
     if len(value) != rank:
         raise ValueError(f"{name} = {value} has {len(value)} entries, not {rank}")
-    return tuple([entry if type(entry) is int else _integer(entry, name) for entry in value])
+    return tuple([entry if type(entry) is int else integer(entry, name) for entry in value])
 
 
-def _integer(value: Any, name: str) -> int:
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"{name} = {value!r} is not an integer")
-    return index(value)
+def integer(value: Any, name: str) -> int:
+    """Any kind of integer, but no bool: that is a mistaken argument."""
+    if not isinstance(value, bool) and "bool" not in _dtype_name(value):
+        try:
+            return index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} = {value!r} is not an integer")
+
+
+def number(value: Any, name: str) -> float:
+    """A real number of any kind, but no bool and no text."""
+    if type(value) is float:
+        return value
+    kind = _dtype_name(value)
+    if isinstance(value, bool) or "bool" in kind or "complex" in kind or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} = {value!r} is not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} = {value} is beyond float64") from None
+
+
+def _dtype_name(value: Any) -> str:
+    """Of a scalar or array of numpy or torch; empty for others."""
+    return str(getattr(value, "dtype", ""))
+
+
+def flag(value: bool, name: str) -> bool:
+    if value is True or value is False:
+        return value
+    if not isinstance(value, np.bool_):
+        raise TypeError(f"{name} = {value!r} is not a bool")
+    return bool(value)
 
 
 def causal_per_axis(value: CausalPerAxis, rank: int) -> tuple[bool, ...]:
-    if not isinstance(value, Sequence):
-        return (bool(value),) * rank
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return (flag(value, "is_causal"),) * rank
     if len(value) != rank:
         raise ValueError(f"is_causal = {value} has {len(value)} entries, not {rank}")
-    return tuple([bool(entry) for entry in value])
+    return tuple([flag(entry, "is_causal") for entry in value])
+
+
+def flags(clamp_window: bool, zero_fill: bool = False) -> int:
+    """The library's flags for these arguments. TypeError for what is no bool."""
+    asked = FLAG_CLAMP_WINDOW if flag(clamp_window, "clamp_window") else 0
+    return asked | FLAG_ZERO_FILL if flag(zero_fill, "zero_fill") else asked
 
 
 def _request(
@@ -115,7 +153,7 @@ def _request(
         per_axis(stride, rank, "stride"),
         per_axis(dilation, rank, "dilation"),
         causal_per_axis(is_causal, rank),
-        None if scale is None else float(scale),
+        None if scale is None else number(scale, "scale"),
         flags,
         wanted,
         kv_heads,
@@ -169,8 +207,8 @@ def attention(
         dilation,
         is_causal,
         scale,
-        FLAG_CLAMP_WINDOW if clamp_window else 0,
-        (True, True) if return_lse else (True, False),
+        flags(clamp_window),
+        (True, flag(return_lse, "return_lse")),
     )
     arrays = (query, key, value, bias, additional_keys, additional_values)
     out, lse = run(request, arrays)
@@ -218,7 +256,7 @@ def _attention_backward(
         dilation,
         is_causal,
         scale,
-        FLAG_CLAMP_WINDOW if clamp_window else 0,
+        flags(clamp_window),
         (True, True, True, bias is not None, additional, additional),
     )
     arrays = (query, key, value, bias, additional_keys, additional_values, out, lse, d_out, d_lse)
@@ -252,8 +290,8 @@ def qk(
 
     COMMON_PARAGRAPHS
     """
-    flags = (FLAG_CLAMP_WINDOW if clamp_window else 0) | (FLAG_ZERO_FILL if zero_fill else 0)
-    request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, flags, (True,))
+    asked = flags(clamp_window, zero_fill)
+    request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, asked, (True,))
     return run(request, (query, key, bias))[0]
 
 
@@ -278,8 +316,7 @@ def av(
 
     COMMON_PARAGRAPHS
     """
-    flags = FLAG_CLAMP_WINDOW if clamp_window else 0
-    request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, flags, (True,))
+    request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,))
     return run(request, (attn, value))[0]
 
 
@@ -306,13 +343,12 @@ def _in(
 
     COMMON_PARAGRAPHS
     """
-    flags = FLAG_CLAMP_WINDOW if clamp_window else 0
     if kv_heads is not None:
-        kv_heads = _integer(kv_heads, "kv_heads")
+        kv_heads = integer(kv_heads, "kv_heads")
         if kv_heads < 1:
             raise ValueError(f"kv_heads = {kv_heads} is less than 1")
     request = _request(
-        IN, rank, kernel_size, stride, dilation, is_causal, None, flags, (True,), kv_heads
+        IN, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,), kv_heads
     )
     return run(request, (attn, d_out))[0]
 

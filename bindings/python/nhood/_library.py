@@ -137,6 +137,7 @@ _PROTOTYPES = {
     "nhood_plan_release": (None, [c_void_p]),
     "nhood_plan_workspace_bytes": (c_size_t, [c_void_p]),
     "nhood_plan_description": (c_char_p, [c_void_p]),
+    "nhood_solver_name": (c_char_p, [c_int32, c_void_p]),
     "nhood_plan_execute": (c_int32, [c_void_p, c_void_p]),
     "nhood_wisdom_export": (c_int32, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "nhood_wisdom_import": (c_int32, [c_void_p, c_char_p, c_void_p]),
@@ -179,10 +180,32 @@ def _load() -> tuple[Path, ctypes.CDLL]:
 
 path, lib = _load()
 
+
+def text(raw: bytes) -> str:
+    """Text of the library, which may quote a part of what it was given and end within a character of it."""
+    return raw.decode(errors="replace")
+
+
+def as_bytes(name: str, given: str) -> bytes:
+    """Text for the library. TypeError for what is no text, ValueError for a NUL, at which C would end it."""
+    if not isinstance(given, str):
+        raise TypeError(f"{name} = {given!r} is not a str")
+    if "\0" in given:
+        raise ValueError(f"{name} = {_shortened(given)} has a NUL character at index {given.index(chr(0))}")
+    return given.encode(errors="surrogatepass")
+
+
+def _shortened(given: str, most: int = 80) -> str:
+    return repr(given if len(given) <= most else given[:most] + "..")
+
+
+def last_error() -> str:
+    return text(lib.nhood_last_error())
+
 _EXCEPTIONS = {-1: ValueError, -2: NotImplementedError, -3: MemoryError}
 
 
 def check(status: int) -> None:
     """Raises what a status other than OK means, with the library's text."""
     if status:
-        raise _EXCEPTIONS.get(status, RuntimeError)(lib.nhood_last_error().decode())
+        raise _EXCEPTIONS.get(status, RuntimeError)(last_error())

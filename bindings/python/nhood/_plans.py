@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import threading
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -30,12 +29,13 @@ class Context:
 
     def __init__(self, threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None) -> None:
         self.handle = ctypes.c_void_p()
-        self.solver = solver.encode() if solver else None
-        self.effort, self.budget = c.EFFORT_ESTIMATE, 0.0
+        self.solver = None if solver is None else _known_solver(solver)
+        self.measuring: list[c.PlanOptions] = []
+        """of the blocks of nhood.tuning() that are open, in all threads; the last one counts"""
         options = c.ContextOptions(
             struct_size=ctypes.sizeof(c.ContextOptions),
             threads=_int_in(threads, "threads", 31),
-            isa=isa.encode() if isa else None,
+            isa=None if isa is None else c.as_bytes("isa", isa),
         )
         c.check(c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle)))
         self.cuda_devices = {
@@ -46,7 +46,7 @@ class Context:
     def cuda_device(self, ordinal: int) -> int:
         number = self.cuda_devices.get(ordinal)
         if number is None:
-            notes = c.lib.nhood_context_notes(self.handle).decode()
+            notes = c.text(c.lib.nhood_context_notes(self.handle))
             raise RuntimeError(f"the library does not see cuda:{ordinal}: {notes}")
         return number
 
@@ -58,12 +58,24 @@ class Context:
             found.append(info)
         return found
 
+    handle: Optional[ctypes.c_void_p] = None  # of one whose making was interrupted
+
     def __del__(self, _destroy: Callable = c.lib.nhood_context_destroy) -> None:
         _destroy(self.handle)
 
 
+def _known_solver(name: str) -> bytes:
+    known: list[str] = []
+    while (next_name := c.lib.nhood_solver_name(len(known), None)) is not None:
+        known.append(c.text(next_name))
+    given = c.as_bytes("solver", name)
+    if name not in known:
+        raise ValueError(f"solver = {name!r} is not one of {', '.join(known)}")
+    return given
+
+
 class Plan(NamedTuple):
-    owner: _PlanOwner
+    owner: PlanOwner
     handle: ctypes.c_void_p
     workspace_bytes: int
     outputs: tuple[Optional[tuple[tuple[int, ...], int]], ...]
@@ -73,11 +85,13 @@ class Plan(NamedTuple):
 
     @property
     def description(self) -> str:
-        return c.lib.nhood_plan_description(self.handle).decode()
+        return c.text(c.lib.nhood_plan_description(self.handle))
 
 
-class _PlanOwner:
+class PlanOwner:
     """Releases the plan when the last of cache and running calls lets go of it."""
+
+    handle: Optional[ctypes.c_void_p] = None  # of one whose making was interrupted
 
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
@@ -177,7 +191,7 @@ def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.P
     problem.extra_tokens = sizes.get("M", 0)
     problem.has_bias = "R0" in sizes
     if request.scale is not None:
-        if math.isnan(request.scale):
+        if request.scale != request.scale:  # to the library, NaN means the default
             raise ValueError("scale = nan is not finite")
         problem.scale = request.scale
     _fill_axes(problem, request, sizes)
@@ -191,6 +205,10 @@ def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.P
     return problem, sizes
 
 
+def plan_options(context: Context, effort: int, budget: float = 0.0) -> c.PlanOptions:
+    return c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver, effort, budget_s=budget)
+
+
 @cached
 def find_plan(
     context: Context, device: int, request: Request, layouts: tuple[Optional[Layout], ...]
@@ -198,10 +216,9 @@ def find_plan(
     """The plan for a request on arrays of these layouts, made if it is not in the cache."""
     problem, sizes = _problem(request, layouts)
     operation, rank = request.operation, len(request.window)
-    options = c.PlanOptions(
-        ctypes.sizeof(c.PlanOptions), context.solver, context.effort, budget_s=context.budget
-    )
-    owner = _PlanOwner()
+    measuring = context.measuring[-1:]  # at once: other threads change it
+    options = measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
+    owner = PlanOwner()
     c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle)))
     outputs = tuple(
         (tuple(sizes[letter] for letter in tensor.letters(rank)), tensor_dtype(tensor, problem.dtype))
@@ -232,7 +249,11 @@ class _Scratch:
         self.workspace: Any = None
 
     def reserve(self, size: int) -> None:
-        self.workspace = None  # frees the old one first
+        """Any line may be the last one, by a MemoryError or a KeyboardInterrupt: a workspace is there only once its size
+        is set, and that is taken back before the memory goes."""
+        self.io.workspace_bytes = 0
+        self.io.workspace = None
+        self.workspace = None  # frees the old one before the new one is allocated
         self.workspace = aligned_bytes(size)
         self.io.workspace = self.workspace.ctypes.data
         self.io.workspace_bytes = size

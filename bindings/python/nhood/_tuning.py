@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Optional
 
 from . import _library as c
-from ._plans import Context, clear_cache, current_context
+from ._functions import number
+from ._plans import Context, PlanOwner, clear_cache, current_context, plan_options
 
 
 def tune(*problems: str, device: str = "cpu", budget: float = 1.0) -> list[str]:
@@ -20,13 +21,14 @@ def tune(*problems: str, device: str = "cpu", budget: float = 1.0) -> list[str]:
     budget: seconds per problem, more or less; 0: until every candidate has been timed well.
     """
     context = current_context()
-    options = _options(context, budget)
-    number = _device_number(context, device)
+    options = plan_options(context, c.EFFORT_MEASURE, _seconds(budget))
+    where = _device_number(context, device)
     parsed = [_parse(text) for text in problems]
-    lines = [_plan_line(context, number, problem, options) for problem in parsed]
-    _save(context)
-    clear_cache()
-    return lines
+    try:
+        return [_plan_line(context, where, problem, options) for problem in parsed]
+    finally:  # what was measured before an error or an interrupt is kept
+        clear_cache()
+        _save(context)
 
 
 @contextlib.contextmanager
@@ -36,17 +38,18 @@ def tuning(budget: float = 1.0) -> Iterator[None]:
         with nhood.tuning():
             model(image)
 
-    budget: as for tune. What was learned is remembered as by tune.
+    budget: as for tune. What was learned is remembered as by tune. Where blocks overlap, in one thread or in several, the
+    budget of the one that began last counts.
     """
     context = current_context()
-    before = context.effort, context.budget
-    options = _options(context, budget)
-    context.effort, context.budget = options.effort, options.budget_s
-    clear_cache()
+    options = plan_options(context, c.EFFORT_MEASURE, _seconds(budget))
     try:
+        context.measuring.append(options)
+        clear_cache()
         yield
     finally:
-        context.effort, context.budget = before
+        if options in context.measuring:  # not where an interrupt came first
+            context.measuring.remove(options)
         _save(context)
 
 
@@ -56,16 +59,16 @@ def export_wisdom() -> str:
     text, length = ctypes.create_string_buffer(1), ctypes.c_size_t()
     while c.lib.nhood_wisdom_export(handle, text, len(text), ctypes.byref(length)):
         if length.value < len(text):
-            raise MemoryError(c.lib.nhood_last_error().decode())
+            raise MemoryError(c.last_error())
         text = ctypes.create_string_buffer(length.value + 1)
-    return text.value.decode()
+    return c.text(text.value)
 
 
 def import_wisdom(text: str) -> int:
     """Adds exported text to what is known; returns the number of lines that were well formed."""
     accepted = ctypes.c_int64()
     c.check(
-        c.lib.nhood_wisdom_import(current_context().handle, _bytes("text", text), ctypes.byref(accepted))
+        c.lib.nhood_wisdom_import(current_context().handle, c.as_bytes("text", text), ctypes.byref(accepted))
     )
     clear_cache()
     return accepted.value
@@ -81,22 +84,15 @@ def forget_wisdom(problem: Optional[str] = None) -> int:
     return forgotten.value
 
 
-def _bytes(name: str, text: str) -> bytes:
-    if not isinstance(text, str):
-        raise TypeError(f"{name} = {text!r} is not a str")
-    return text.encode()
-
-
-def _options(context: Context, budget: float) -> c.PlanOptions:
-    if not isinstance(budget, (int, float)) or not 0 <= budget < float("inf"):
-        raise ValueError(f"budget = {budget!r} is not a number of seconds")
-    return c.PlanOptions(
-        ctypes.sizeof(c.PlanOptions), context.solver, c.EFFORT_MEASURE, budget_s=float(budget)
-    )
+def _seconds(budget: float) -> float:
+    seconds = number(budget, "budget")
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"budget = {budget!r} is not in [0, infinity) seconds")
+    return seconds
 
 
 def _device_number(context: Context, name: str) -> int:
-    names = [info.name.decode() for info in context.devices()]
+    names = [c.text(info.name) for info in context.devices()]
     if name not in names:
         raise ValueError(f"device = {name!r} is not one of {', '.join(names)}")
     return names.index(name)
@@ -104,19 +100,14 @@ def _device_number(context: Context, name: str) -> int:
 
 def _parse(text: str) -> c.Problem:
     problem = c.Problem()
-    c.check(c.lib.nhood_problem_parse(_bytes("problem", text), ctypes.byref(problem)))
+    c.check(c.lib.nhood_problem_parse(c.as_bytes("problem", text), ctypes.byref(problem)))
     return problem
 
 
 def _plan_line(context: Context, device: int, problem: c.Problem, options: c.PlanOptions) -> str:
-    plan = ctypes.c_void_p()
-    c.check(
-        c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(plan))
-    )
-    try:
-        return c.lib.nhood_plan_description(plan).decode()
-    finally:
-        c.lib.nhood_plan_release(plan)
+    plan = PlanOwner()
+    c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(plan.handle)))
+    return c.text(c.lib.nhood_plan_description(plan.handle))
 
 
 def _save(context: Context) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _functions as of_arrays
-from .._functions import CausalPerAxis, PerAxis, causal_per_axis, check_additional, per_axis, publish
+from .._functions import CausalPerAxis, PerAxis, causal_per_axis, check_additional, flag, number, per_axis, publish
 from .._operations import AV, FORWARD, QK, Operation
 from ._fused import fused_attention
 from ._unfused import Axes, av, qk
@@ -85,8 +85,9 @@ def attention_of_rank(
     _check_tensors(FORWARD, (query, key, value), (bias, additional_keys, additional_values))
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
-    scale = None if scale is None else float(scale)
-    results = fused_attention(inputs, axes, scale, clamp_window, return_lse)
+    scale = None if scale is None else number(scale, "scale")
+    return_lse = flag(return_lse, "return_lse")
+    results = fused_attention(inputs, axes, scale, flag(clamp_window, "clamp_window"), return_lse)
     return tuple(results) if return_lse else results[0]
 
 
@@ -107,7 +108,8 @@ def _qk(
     _check_tensors(QK, (query, key), (bias,))
     query, key, bias = autocast(query, key, bias)
     axes = _axes(rank, kernel_size, stride, dilation, is_causal)
-    return qk(query, key, bias, axes, 1.0 if scale is None else float(scale), zero_fill, clamp_window)
+    scale = 1.0 if scale is None else number(scale, "scale")
+    return qk(query, key, bias, axes, scale, flag(zero_fill, "zero_fill"), flag(clamp_window, "clamp_window"))
 
 
 def _av(
@@ -123,7 +125,8 @@ def _av(
 ) -> Tensor:
     _check_tensors(AV, (attn, value), ())
     attn, value = autocast(attn, value)
-    return av(attn, value, _axes(rank, kernel_size, stride, dilation, is_causal), clamp_window)
+    axes = _axes(rank, kernel_size, stride, dilation, is_causal)
+    return av(attn, value, axes, flag(clamp_window, "clamp_window"))
 
 
 def neighborhood_attention(

@@ -1,0 +1,126 @@
+"""Tensors that stand for others or are no plain arrays: right results or an error that names the argument, from the
+functions of arrays and from those of torch."""
+
+import nhood
+import nhood.torch as nt
+import numpy as np
+import pytest
+import torch
+from interrupts import assert_workspaces_are_owned, at_every_bytecode
+from nhood import _plans
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+X = torch.randn(1, 16, 2, 8, generator=torch.Generator().manual_seed(0))
+BOTH = pytest.mark.parametrize("na1d", (nhood.na1d, nt.na1d), ids=("arrays", "torch"))
+
+
+class Wrapper(torch.Tensor):
+    """Has no memory; what it stands for is another tensor."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, strides=inner.stride())
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*[x.inner if isinstance(x, cls) else x for x in args], **(kwargs or {}))
+
+
+@BOTH
+def test_lazily_negated(na1d):
+    conjugate = torch.complex(X, X + 1).conj()
+    for lazy in (torch._neg_view(X), conjugate.imag, conjugate.imag[:, :, :, ::1], conjugate.real):
+        plain = torch.from_numpy(lazy.resolve_neg().numpy().copy())
+        for at in range(3):
+            inputs = [lazy.contiguous() if i == at else X for i in range(3)]
+            views = [lazy if i == at and lazy.stride(-1) == 1 else x for i, x in enumerate(inputs)]
+            expected = na1d(*[plain if i == at else X for i in range(3)], 3)
+            assert torch.equal(na1d(*views, 3), expected)
+    assert torch._neg_view(X).is_neg() and conjugate.imag.is_neg()
+
+
+def test_lazily_negated_beside_numpy():
+    lazy = torch._neg_view(X)
+    got = nhood.na1d(X.numpy(), lazy, X, 3)
+    np.testing.assert_array_equal(got, nhood.na1d(X.numpy(), -X.numpy(), X.numpy(), 3))
+
+
+@BOTH
+def test_strides_of_0(na1d):
+    expanded = X[:, :1].expand(X.shape)
+    assert torch.equal(na1d(expanded, X, expanded, 3), na1d(expanded.clone(), X, expanded.clone(), 3))
+
+
+def test_no_plain_arrays():
+    fake = FakeTensorMode().from_tensor(X)
+    nested = torch.nested.nested_tensor([X[0], X[0]])
+    emptied = X.clone()
+    emptied.untyped_storage().resize_(0)
+    for wrong, text in (
+        (X.clone().requires_grad_(), "key requires a gradient"),
+        (X.to_sparse(), "key has layout torch.sparse_coo"),
+        (X[0, :, 0].to_sparse_csr(), "key has layout torch.sparse_csr"),
+        (torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), "key has dtype torch.qint8"),
+        (X.to(torch.complex64), "key has dtype torch.complex64"),
+        (X.to("meta"), "key is on device meta"),
+        (nested, "key is a nested tensor"),
+        (fake, "key has no memory of its own"),
+        (Wrapper(X), "key has no memory of its own"),
+        (torch._efficientzerotensor(X.shape), "key has no memory of its own"),
+        (emptied, "key has no memory of its own"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            nhood.na1d(X, wrong, X, 3)
+    with pytest.raises(ValueError, match="query has no memory of its own"):
+        torch.vmap(lambda x: nhood.na1d(x, x, x, 3))(X[None])
+    with pytest.raises(TypeError, match="kernel_size = tensor.True. is not an integer"):
+        nhood.na1d(X, X, X, torch.tensor(True))
+
+
+def test_tensors_that_stand_for_others_in_torch():
+    expected = nt.na1d(X, X, X, 3)
+    assert torch.equal(nt.na1d(Wrapper(X), X, X, 3), expected)
+    zeros = torch._efficientzerotensor(X.shape)
+    assert torch.equal(nt.na1d(X, X, zeros, 3), torch.zeros_like(X))
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(X)
+        assert nt.na1d(fake, fake, fake, 3).shape == X.shape
+    with pytest.raises(NotImplementedError, match="nhood::na.*Sparse"):
+        nt.na1d(X.to_sparse(), X, X, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(is_causal="no"), "is_causal = 'no' is not a bool"),
+        (dict(kernel_size=True), "kernel_size = True is not an integer"),
+        (dict(kernel_size=3.0), "kernel_size = 3.0 is not an integer"),
+        (dict(scale="1"), "scale = '1' is not a number"),
+        (dict(return_lse=None), "return_lse = None is not a bool"),
+        (dict(clamp_window=2), "clamp_window = 2 is not a bool"),
+    ],
+)
+def test_types_of_arguments(arguments, text):
+    with pytest.raises(TypeError, match=text):
+        nt.na1d(X, X, X, **{"kernel_size": 3, **arguments})
+
+
+def test_interrupts():
+    """As in tests/python: by torch, calls on the CPU take their workspaces from the same pool."""
+    nhood.configure(threads=1)
+    try:
+        large = torch.randn(3, 1, 300, 2, 32, generator=torch.Generator().manual_seed(1))
+        expected = nt.na1d(X, X, X, 3), nt.na1d(*large, 101)
+        places = 0
+        _plans._idle.clear()
+        for _ in at_every_bytecode(KeyboardInterrupt, lambda: nt.na1d(*large, 101)):
+            assert_workspaces_are_owned()
+            assert torch.equal(nt.na1d(X, X, X, 3), expected[0])
+            _plans._idle.clear()
+            places += 1
+        assert places > 100 and torch.equal(nt.na1d(*large, 101), expected[1])
+    finally:
+        nhood.configure()
