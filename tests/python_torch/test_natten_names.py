@@ -81,6 +81,28 @@ def test_determinism_and_parallelism_over_keys():
     assert natten.is_kv_parallelism_in_fused_na_enabled()
 
 
+def test_defaults_of_older_versions():
+    code = "import nhood.compat.natten as n; n.install(); import natten; print(natten.is_kv_parallelism_in_fused_na_enabled(), end=' '); "
+    code += "natten.use_fused_na(); print(natten.is_kv_parallelism_in_fused_na_enabled(), end=' '); "
+    code += "natten.context.NattenContext.reset(); print(natten.is_kv_parallelism_in_fused_na_enabled())"
+    assert in_new_process(code, NHOOD_NATTEN_VERSION="0.17.5") == "False False False"
+    assert in_new_process(code) == "True True True"
+
+
+def test_a_changed_setting_outlasts_a_change_of_version():
+    try:
+        nhood.compat.natten.install("0.17.5")
+        assert not natten.is_kv_parallelism_in_fused_na_enabled()
+        natten.use_kv_parallelism_in_fused_na()
+        nhood.compat.natten.install("0.21.0")
+        nhood.compat.natten.install("0.17.5")
+        natten.use_fused_na(kv_parallel=True)
+        assert natten.is_kv_parallelism_in_fused_na_enabled()
+    finally:
+        nhood.compat.natten.install()
+        NattenContext.reset()
+
+
 def test_determinism_reaches_the_plans():
     request = _plans.Request(_operations.FORWARD, (3,), (1,), (1,), (False,), None, 0, (True, False))
     tensor = torch.zeros(1)

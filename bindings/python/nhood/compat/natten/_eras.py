@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 from typing import Dict, Tuple
 
-from . import _v015, _v017, functional, modules, utils, version
+from . import _v015, _v017, context, functional, modules, utils, version
 
 VERSION_VARIABLE = "NHOOD_NATTEN_VERSION"
 
@@ -54,6 +54,7 @@ def select(wanted: str, package: ModuleType) -> None:
         setattr(homes.get(name, functional), name, thing)
         if name in SELECTED_NAMES:
             setattr(package, name, thing)
+    context.follow(number)
     version.__version__ = wanted
     setattr(package, "__version__", wanted)
 

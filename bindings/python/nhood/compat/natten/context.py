@@ -7,7 +7,7 @@ out where it is on) and the guards of backend="flex-fna" with torch_compile=True
 """
 
 from enum import Enum
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 from nhood.torch import _tensors
@@ -26,7 +26,7 @@ class MemoryUsagePreference(Enum):
 class NattenContext:
     is_deterministic_mode_enabled: bool = False
     is_fused_na_enabled: bool = False
-    is_kv_parallelism_enabled: bool = True
+    is_kv_parallelism_enabled: bool = True  # False up to 0.17: see follow()
     use_flex_attention: bool = False
     force_flex_attention: bool = False
     training_memory_preference: MemoryUsagePreference = MemoryUsagePreference.Default
@@ -70,6 +70,16 @@ def _restore(holder: type, settings: dict) -> None:
 
 _NATTEN_DEFAULTS = _settings(NattenContext)
 _AUTOTUNER_DEFAULTS = _settings(AutotunerContext)
+
+
+def follow(version: Tuple[int, int]) -> None:
+    """Takes over the defaults of a version of NATTEN: up to 0.17, parallelism over keys was off. A setting that was
+    changed from its default stays."""
+    name = "is_kv_parallelism_enabled"
+    wanted = version >= (0, 20)
+    if getattr(NattenContext, name) == _NATTEN_DEFAULTS[name]:
+        setattr(NattenContext, name, wanted)
+    _NATTEN_DEFAULTS[name] = wanted
 
 
 # Memory
@@ -165,10 +175,13 @@ def is_flex_compile_backprop_allowed() -> bool:
 
 def use_fused_na(
     mode: bool = True,
-    kv_parallel: bool = True,
+    kv_parallel: Optional[bool] = None,
     use_flex_attention: bool = False,
     force_flex_attention: bool = False,
 ) -> None:
+    """kv_parallel: None: the default of the version that is followed."""
+    if kv_parallel is None:
+        kv_parallel = _NATTEN_DEFAULTS["is_kv_parallelism_enabled"]
     use_kv_parallelism_in_fused_na(mode and kv_parallel)
     NattenContext.is_fused_na_enabled = mode
     NattenContext.use_flex_attention = mode and use_flex_attention
