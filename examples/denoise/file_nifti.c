@@ -90,10 +90,14 @@ bool nifti_read(const char *path, struct grid *grid) {
                     path);
     }
     float offset = float_from(header + AT_OFFSET);
-    const int64_t extent[3] = {short_at(header, AT_DIM + 6), short_at(header, AT_DIM + 4),
-                               short_at(header, AT_DIM + 2)}; /* x is fastest in the file */
-    ok = offset >= NIFTI_HEADER && offset < 1e9f;
-    if (!ok) fail("%s: data offset %g is not in [348, 1e9]", path, (double)offset);
+    int axes = short_at(header, AT_DIM);
+    int64_t extent[3] = {1, 1,
+                         1}; /* x is fastest in the file; axes it does not have hold anything */
+    for (int a = 0; a < 3 && a < axes; a++)
+        extent[2 - a] = short_at(header, AT_DIM + 2 + 2 * a);
+    ok = offset >= NIFTI_HEADER && offset < 1e9f && offset == floorf(offset);
+    if (!ok) fail("%s: data offset %g is not a whole number in [348, 1e9]", path, (double)offset);
+    if (ok && (axes < 1 || axes > 7)) ok = fail("%s: %d axes are not in [1, 7]", path, axes);
     ok = ok && grid_create(grid, 3, extent, 1);
     if (ok) memcpy(grid->nifti, header, NIFTI_HEADER);
     ok = ok && read_voxels(file, path, type, offset, grid);

@@ -2,31 +2,57 @@
 #include "grid.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The next token of a Netpbm header; '#' starts a comment. */
+#define MOST_PIXELS 1000000 /* along an axis, as libpng's limit for PNG */
+
+static int skip_comment(FILE *file) {
+    int c = getc(file);
+    while (c != '\n' && c != EOF)
+        c = getc(file);
+    return c;
+}
+
+/* The next token of a Netpbm header; '#' starts a comment to the end of the line, of any length. The white space or
+ * comment that ends the token is consumed: after the last token, data begin. False for none or one that is too long. */
 static bool header_token(FILE *file, char *token, size_t capacity) {
     int c = getc(file);
-    while (isspace(c) || c == '#') {
-        if (c == '#')
-            while (c != '\n' && c != EOF)
-                c = getc(file);
-        c = getc(file);
-    }
+    while (isspace(c) || c == '#')
+        c = c == '#' ? skip_comment(file) : getc(file);
     size_t length = 0;
-    for (; c != EOF && !isspace(c) && length + 1 < capacity; c = getc(file))
+    for (; c != EOF && !isspace(c) && c != '#'; c = getc(file)) {
+        if (length + 1 == capacity) return false;
         token[length++] = (char)c;
-    token[length] =
-        '\0'; /* the white space after the token is consumed: after the last one, data begin */
+    }
+    if (c == '#') skip_comment(file);
+    token[length] = '\0';
     return length > 0;
 }
 
-static bool header_number(FILE *file, double *value) {
-    char token[32], *end;
-    if (!header_token(file, token, sizeof token)) return false;
-    *value = strtod(token, &end);
-    return *end == '\0';
+/* A whole number in [1, high], in digits and nothing else. */
+static bool header_integer(FILE *file, const char *path, const char *name, int64_t high,
+                           int64_t *value) {
+    char token[32] = "";
+    bool read = header_token(file, token, sizeof token);
+    char *end = token;
+    errno = 0;
+    *value = isdigit((unsigned char)token[0]) ? strtoll(token, &end, 10) : 0;
+    if (!read || end == token || *end || errno || *value < 1 || *value > high)
+        return fail("%s: %s '%s' is not a whole number in [1, %lld]", path, name, token,
+                    (long long)high);
+    return true;
+}
+
+/* The scale of a PFM picture, of which only the sign is used: it tells the order of bytes. */
+static bool header_scale(FILE *file, const char *path, double *scale) {
+    char token[64] = "", *end = token;
+    if (header_token(file, token, sizeof token)) *scale = strtod(token, &end);
+    if (end == token || *end || !isfinite(*scale) || !(*scale < 0 || *scale > 0))
+        return fail("%s: scale '%s' is not a finite number other than 0", path, token);
+    return true;
 }
 
 static float sample_at(const unsigned char *bytes, int64_t index, char kind, double top) {
@@ -66,19 +92,18 @@ bool pnm_read(const char *path, struct grid *grid) {
     FILE *file = open_file(path, "rb");
     if (!file) return false;
     char magic[4];
-    double width = 0, height = 0, top = 0;
     bool ok = header_token(file, magic, sizeof magic) && strlen(magic) == 2 && magic[0] == 'P' &&
-              strchr("56Ff", magic[1]) && header_number(file, &width) &&
-              header_number(file, &height) && header_number(file, &top);
+              strchr("56Ff", magic[1]);
+    if (!ok) fail("%s: not a P5, P6 or PFM picture", path);
     bool floats = ok && (magic[1] == 'F' || magic[1] == 'f');
-    bool sized = width >= 1 && height >= 1 && width <= 1e6 && height <= 1e6; /* false for NaN */
-    bool scaled = floats ? top < 0 || top > 0 : top >= 1 && top <= 65535;
-    if (!ok || !sized || !scaled) {
-        fclose(file);
-        return fail("%s: not a P5, P6 or PFM picture", path);
-    }
-    const int64_t extent[3] = {1, (int64_t)height, (int64_t)width};
-    ok = grid_create(grid, 2, extent, magic[1] == '6' || magic[1] == 'F' ? 3 : 1) &&
+    int64_t extent[3] = {1, 0, 0}, largest = 0;
+    double top = 0;
+    ok = ok && header_integer(file, path, "width", MOST_PIXELS, &extent[2]) &&
+         header_integer(file, path, "height", MOST_PIXELS, &extent[1]);
+    ok = ok && (floats ? header_scale(file, path, &top)
+                       : header_integer(file, path, "largest sample", 65535, &largest));
+    if (!floats) top = (double)largest;
+    ok = ok && grid_create(grid, 2, extent, magic[1] == '6' || magic[1] == 'F' ? 3 : 1) &&
          read_body(file, path, magic[1], top, grid);
     fclose(file);
     if (!ok) grid_destroy(grid);

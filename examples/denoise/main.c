@@ -224,7 +224,9 @@ static bool choose_sigma(struct request *request, const struct grid *grid) {
 static bool write_as(const struct request *request, const char *name, const char *ending,
                      const struct grid *grid) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/%s%s", request->output, name, ending);
+    if ((size_t)snprintf(path, sizeof path, "%s/%s%s", request->output, name, ending) >=
+        sizeof path)
+        return fail("--output: %zu bytes are too long for a path", strlen(request->output));
     return grid_write(path, grid);
 }
 
