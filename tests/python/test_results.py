@@ -166,7 +166,7 @@ def test_scalars_stand_for_every_axis():
     arrays = case.arrays(np.dtype(np.float32))
     scalars = nhood.na2d(**arrays, kernel_size=4, stride=2, dilation=2, is_causal=True)
     np.testing.assert_array_equal(scalars, nhood.na2d(**arrays, **case.axes))
-    lists = nhood.na2d(**arrays, kernel_size=[np.int64(4), 4], stride=[2, 2], dilation=[2, 2], is_causal=[True, 1])
+    lists = nhood.na2d(**arrays, kernel_size=[np.int64(4), 4], stride=[2, 2], dilation=[2, 2], is_causal=[True, np.True_])
     np.testing.assert_array_equal(lists, scalars)
 
 

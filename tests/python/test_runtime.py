@@ -14,7 +14,7 @@ from pathlib import Path
 import nhood
 import numpy as np
 import pytest
-from nhood import _plans
+from nhood import _arrays, _calls, _plans
 
 
 @pytest.fixture(autouse=True)
@@ -152,11 +152,35 @@ def test_plan_cache_is_used_and_bounded():
     arrays = problem()
     for _ in range(10):
         nhood.na1d(*arrays, 7)
-    info = _plans.find_plan.cache_info()
-    assert (info.misses, info.hits) == (1, 9)
+    info = _calls._prepare_numpy.cache_info()
+    assert (info.misses, info.hits) == (1, 9) and _plans.find_plan.cache_info().misses == 1
     for tokens in range(8, 8 + _plans.PLAN_CACHE_SIZE + 50):
         nhood.na1d(*np.zeros((3, 1, tokens, 1, 1), np.float32), 3)
     assert _plans.find_plan.cache_info().currsize == _plans.PLAN_CACHE_SIZE
+    assert _calls._prepare_numpy.cache_info().currsize == _plans.PLAN_CACHE_SIZE
+
+
+def test_results_left_out_are_null_again():
+    """io structs are used again by plans of fewer tensors."""
+    query, key, value = problem()
+    expected = nhood.na1d(query, key, value, 5)
+    bias = np.zeros((2, 9), np.float32)
+    for _ in range(3):
+        out, lse = nhood.na1d(query, key, value, 5, bias=bias, return_lse=True)
+        before = lse.copy()
+        np.testing.assert_array_equal(nhood.na1d(-query, key, value, 5), nhood.na1d(-query, key, value, 5))
+        np.testing.assert_array_equal(lse, before)
+        np.testing.assert_array_equal(nhood.na1d(query, key, value, 5), expected)
+        (scratch,) = _plans._idle
+        assert [slot for slot in range(_plans.c.TENSOR_SLOTS) if scratch.data[slot]] == [0, 1, 2, 3]
+
+
+def test_addresses_of_arrays():
+    whole = np.zeros((5, 7), np.float32)
+    read_only = whole.copy()
+    read_only.flags.writeable = False
+    for array in (whole, whole[1:, 2:], whole[::-1], whole[:0], np.zeros(()), read_only, np.broadcast_to(whole, (3, 5, 7))):
+        assert _arrays.address_of_numpy(array) == array.ctypes.data
 
 
 def test_everything_that_matters_is_in_the_key():

@@ -6,6 +6,7 @@ imported it), and everything else that exports its memory. Results are of the ki
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 from collections.abc import Callable
@@ -60,22 +61,56 @@ def _numpy_bfloat16() -> np.dtype:
     return dtype
 
 
+def layout_of_numpy(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype, name: str) -> Layout:
+    return shape, strides, _NUMPY_TO_DTYPE.get(dtype) or _register_bfloat16(dtype, name)
+
+
+_pointer_at, _HEAD = ctypes.c_void_p.from_address, object.__basicsize__
+
+
+def _address_behind_head(array: np.ndarray) -> int:
+    """In numpy's C API the address follows the head of the object, for good: PyArray_DATA is compiled into extensions.
+    Reading it there takes an eighth of the time of `array.ctypes`, which makes an object."""
+    return _pointer_at(id(array) + _HEAD).value or 0
+
+
+def _address_by_ctypes(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def _is_behind_head() -> bool:
+    tried = np.empty(9)[5:]
+    return sys.implementation.name == "cpython" and _address_behind_head(tried) == tried.ctypes.data
+
+
+address_of_numpy = _address_behind_head if _is_behind_head() else _address_by_ctypes
+
+
 def _read_numpy(array: np.ndarray, name: str) -> tuple[int, Layout, Any]:
-    dtype = _NUMPY_TO_DTYPE.get(array.dtype) or _register_bfloat16(array.dtype, name)
-    return array.ctypes.data, (array.shape, array.strides, dtype), array
+    return address_of_numpy(array), layout_of_numpy(array.shape, array.strides, array.dtype, name), array
 
 
 _LARGE = 1 << 16  # bytes; of smaller results, aligning costs more than it saves
 
 
-def _empty_numpy(shape: tuple[int, ...], dtype: int) -> tuple[Any, int]:
+Output = tuple[tuple[int, ...], np.dtype, int]
+"""shape, dtype and bytes of a result"""
+
+
+def output_of_numpy(shape: tuple[int, ...], dtype: int) -> Output:
     numpy_dtype = _DTYPE_TO_NUMPY[dtype] if dtype in _DTYPE_TO_NUMPY else _numpy_bfloat16()
-    size = math.prod(shape) * numpy_dtype.itemsize
+    return shape, numpy_dtype, math.prod(shape) * numpy_dtype.itemsize
+
+
+def empty_numpy(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     if size < _LARGE:
-        array = np.empty(shape, numpy_dtype)
-    else:
-        array = aligned_bytes(size).view(numpy_dtype).reshape(shape)
-    return array, array.ctypes.data
+        return np.empty(shape, dtype)
+    return aligned_bytes(size).view(dtype).reshape(shape)
+
+
+def _empty_numpy(shape: tuple[int, ...], dtype: int) -> tuple[Any, int]:
+    array = empty_numpy(*output_of_numpy(shape, dtype))
+    return array, address_of_numpy(array)
 
 
 _NUMPY = Kind(_read_numpy, _empty_numpy, None)

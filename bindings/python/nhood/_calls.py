@@ -4,15 +4,41 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import numpy as np
+
 from . import _cuda, _device_arrays
-from ._arrays import EXPORTED, Kind, find_kind, kinds
+from ._arrays import (
+    EXPORTED,
+    Kind,
+    Output,
+    address_of_numpy,
+    empty_numpy,
+    find_kind,
+    kinds,
+    layout_of_numpy,
+    output_of_numpy,
+)
 from ._layouts import Layout
 from ._library import FLAG_UNALIGNED
-from ._plans import CPU, CUDA_ALIGNMENT, Request, current_context, enqueue, execute, find_plan
+from ._plans import (
+    CPU,
+    CUDA_ALIGNMENT,
+    Context,
+    Plan,
+    Request,
+    cached,
+    current_context,
+    enqueue,
+    execute,
+    find_plan,
+)
 
 
 def run(request: Request, arrays: tuple[Any, ...]) -> list[Any]:
     """Executes; results in the order of the operation's outputs, None for one that is not wanted."""
+    results = _run_on_numpy(request, arrays)
+    if results is not None:
+        return results
     names = request.operation.input_names
     kind = kinds.get(type(arrays[0])) or find_kind(arrays[0], names[0])
     if kind is EXPORTED:
@@ -23,13 +49,48 @@ def run(request: Request, arrays: tuple[Any, ...]) -> list[Any]:
     return _run_on_cpu(request, arrays, kind)
 
 
+def _run_on_numpy(request: Request, arrays: tuple[Any, ...]) -> Optional[list[Any]]:
+    """The quick path, for numpy's own arrays; None if one is none of them."""
+    seen: list[Any] = []
+    addresses = []
+    for array in arrays:
+        if type(array) is np.ndarray:
+            seen += array.shape, array.strides, array.dtype
+            addresses.append(address_of_numpy(array))
+        elif array is None:
+            seen.append(None)
+        else:
+            return None
+    plan, outputs = _prepare_numpy(current_context(), request, *seen)
+    results = []
+    for output in outputs:
+        if output is None:
+            results.append(None)
+            continue
+        result = empty_numpy(*output)
+        results.append(result)
+        addresses.append(address_of_numpy(result))
+    execute(plan, addresses)
+    return results
+
+
+@cached
+def _prepare_numpy(context: Context, request: Request, *seen: Any) -> tuple[Plan, tuple[Optional[Output], ...]]:
+    """The plan and the results of a request; `seen` has shape, strides and dtype of each input, or a None."""
+    layouts: list[Optional[Layout]] = []
+    parts = iter(seen)
+    for name, part in zip(request.operation.input_names, parts):
+        layouts.append(None if part is None else layout_of_numpy(part, next(parts), next(parts), name))
+    plan = find_plan(context, CPU, request, tuple(layouts))
+    return plan, tuple([output and output_of_numpy(*output) for output in plan.outputs])
+
+
 def _run_on_cpu(request: Request, arrays: tuple[Any, ...], kind: Kind) -> list[Any]:
-    addresses: list[Optional[int]] = []
+    addresses: list[int] = []
     layouts: list[Optional[Layout]] = []
     owners = []  # keep exported memory alive until the end of the call
     for name, array in zip(request.operation.input_names, arrays):
         if array is None:
-            addresses.append(None)
             layouts.append(None)
             continue
         address, layout, owner = (kinds.get(type(array)) or find_kind(array, name)).read(array, name)
@@ -39,9 +100,12 @@ def _run_on_cpu(request: Request, arrays: tuple[Any, ...], kind: Kind) -> list[A
     plan = find_plan(current_context(), CPU, request, tuple(layouts))
     results = []
     for output in plan.outputs:
-        made = kind.empty(*output) if output else (None, None)
-        results.append(made[0])
-        addresses.append(made[1])
+        if output is None:
+            results.append(None)
+            continue
+        result, address = kind.empty(*output)
+        results.append(result)
+        addresses.append(address)
     execute(plan, addresses)
     if kind.wrap:
         return [result if result is None else kind.wrap(result, arrays[0]) for result in results]
@@ -56,12 +120,12 @@ def _run_on_device(request: Request, arrays: tuple[Any, ...], ordinal: int) -> l
         (None, None, None) if array is None else _device_arrays.read(array, name, ordinal, stream)
         for name, array in zip(request.operation.input_names, arrays)
     ]
-    addresses: list[Optional[int]] = [address for address, _, _ in read]
-    if any(address and address % CUDA_ALIGNMENT for address in addresses):
+    addresses = [address for (address, _, _), array in zip(read, arrays) if array is not None]
+    if any(address % CUDA_ALIGNMENT for address in addresses):
         request = request._replace(flags=request.flags | FLAG_UNALIGNED)
     plan = find_plan(context, context.cuda_device(ordinal), request, tuple(layout for _, layout, _ in read))
     results = [output and _device_arrays.DeviceArray(*output, ordinal, stream) for output in plan.outputs]
-    addresses += [result and result.address for result in results]
+    addresses += [result.address for result in results if result]
     workspace = _cuda.Memory(plan.workspace_bytes, ordinal, stream) if plan.workspace_bytes else None
     enqueue(plan, addresses, workspace and workspace.address, stream)
     namespace = getattr(arrays[0], "__array_namespace__", None)

@@ -13,7 +13,7 @@ import numpy as np
 from ._calls import run
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
-from ._plans import Request
+from ._plans import PLAN_CACHE_SIZE, Request
 
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec
@@ -147,6 +147,11 @@ def _request(
     wanted: tuple[bool, ...],
     kv_heads: Optional[int] = None,
 ) -> Request:
+    if type(kernel_size) is type(stride) is type(dilation) is int and type(is_causal) is bool:
+        if scale is None or type(scale) is float:
+            return _same_on_all_axes(
+                operation, rank, kernel_size, stride, dilation, is_causal, scale, flags, wanted, kv_heads
+            )
     return Request(
         operation,
         per_axis(kernel_size, rank, "kernel_size"),
@@ -158,6 +163,26 @@ def _request(
         wanted,
         kv_heads,
     )
+
+
+@functools.lru_cache(maxsize=PLAN_CACHE_SIZE)
+def _same_on_all_axes(
+    operation: Operation,
+    rank: int,
+    kernel_size: int,
+    stride: int,
+    dilation: int,
+    is_causal: bool,
+    scale: Optional[float],
+    flags: int,
+    wanted: tuple[bool, ...],
+    kv_heads: Optional[int],
+) -> Request:
+    axes = [(value,) * rank for value in (kernel_size, stride, dilation, is_causal)]
+    return Request(operation, *axes, scale, flags, wanted, kv_heads)
+
+
+_OUT_ALONE = (True, False)
 
 
 def check_additional(keys: Optional[Array], values: Optional[Array]) -> None:
@@ -207,8 +232,8 @@ def attention(
         dilation,
         is_causal,
         scale,
-        flags(clamp_window),
-        (True, flag(return_lse, "return_lse")),
+        0 if clamp_window is False else flags(clamp_window),
+        _OUT_ALONE if return_lse is False else (True, flag(return_lse, "return_lse")),
     )
     arrays = (query, key, value, bias, additional_keys, additional_values)
     out, lse = run(request, arrays)

@@ -3,7 +3,8 @@
 The quick path of a call: read the arrays' addresses and layouts, find the plan by everything it depends on in
 a bounded LRU cache, allocate the results, and execute with an io struct and a workspace from a pool. The pool
 holds as many of them as calls have ever run at the same time, and each grows to the largest workspace it has
-served: repeating calls allocates nothing but results.
+served: repeating calls allocates nothing but results. Pointers that a plan has no use for are made NULL when an io
+struct comes to it from another plan.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Plan(NamedTuple):
     outputs: tuple[Optional[tuple[tuple[int, ...], int]], ...]
     """shape and dtype per output of the operation, None for one that is not wanted"""
     slots: tuple[int, ...]
-    """where the pointers of the inputs, then of the outputs, go"""
+    """where the pointers of the inputs, then of the outputs, go: of those that are there"""
 
     @property
     def description(self) -> str:
@@ -226,7 +227,9 @@ def find_plan(
         else None
         for tensor, wanted in zip(operation.outputs, request.wanted)
     )
-    slots = tuple(tensor.slot for tensor in operation.inputs + operation.outputs)
+    given = [tensor.slot for tensor, layout in zip(operation.inputs, layouts) if layout is not None]
+    wanted_slots = [tensor.slot for tensor, output in zip(operation.outputs, outputs) if output]
+    slots = (*given, *wanted_slots)
     return Plan(owner, owner.handle, c.lib.nhood_plan_workspace_bytes(owner.handle), outputs, slots)
 
 
@@ -240,12 +243,14 @@ def flops(request: Request, layouts: Sequence[Optional[Layout]]) -> float:
 class _Scratch:
     """An io struct and the workspace in it, for one call at a time."""
 
-    __slots__ = ("data", "io", "reference", "workspace")
+    __slots__ = ("data", "io", "reference", "slots", "workspace")
 
     def __init__(self) -> None:
         self.io = c.Io(struct_size=ctypes.sizeof(c.Io))
         self.reference = ctypes.byref(self.io)
         self.data = self.io.data
+        self.slots: Optional[tuple[int, ...]] = ()
+        """all that are not NULL; None: not known"""
         self.workspace: Any = None
 
     def reserve(self, size: int) -> None:
@@ -258,6 +263,14 @@ class _Scratch:
         self.io.workspace = self.workspace.ctypes.data
         self.io.workspace_bytes = size
 
+    def use(self, slots: tuple[int, ...]) -> None:
+        """Makes all others NULL."""
+        self.slots = None
+        self.data[:] = _NO_POINTERS
+        self.slots = slots
+
+
+_NO_POINTERS = [None] * c.TENSOR_SLOTS
 
 _idle: list[_Scratch] = []  # append and pop are atomic
 
@@ -270,8 +283,8 @@ def clear_cache() -> None:
     _idle_io.clear()
 
 
-def execute(plan: Plan, addresses: list[Optional[int]]) -> None:
-    """Runs a plan on the CPU, in a workspace from the pool."""
+def execute(plan: Plan, addresses: Sequence[int]) -> None:
+    """Runs a plan on the CPU, in a workspace from the pool. The addresses are those of the plan's slots."""
     try:
         scratch = _idle.pop()
     except IndexError:
@@ -279,20 +292,24 @@ def execute(plan: Plan, addresses: list[Optional[int]]) -> None:
     try:
         if scratch.io.workspace_bytes < plan.workspace_bytes:
             scratch.reserve(plan.workspace_bytes)
-        data = scratch.data
-        for slot, address in zip(plan.slots, addresses):
+        slots, data = plan.slots, scratch.data
+        if scratch.slots is not slots:
+            scratch.use(slots)
+        for slot, address in zip(slots, addresses):
             data[slot] = address
-        status = c.lib.nhood_plan_execute(plan.handle, scratch.reference)
+        status = _execute(plan.handle, scratch.reference)
         if status:
             c.check(status)
     finally:
         _idle.append(scratch)
 
 
+_execute = c.lib.nhood_plan_execute
+
 _idle_io: list[c.Io] = []  # of CUDA calls; append and pop are atomic
 
 
-def enqueue(plan: Plan, addresses: list[Optional[int]], workspace: Optional[int], stream: int) -> None:
+def enqueue(plan: Plan, addresses: Sequence[int], workspace: Optional[int], stream: int) -> None:
     """Enqueues a plan of a CUDA device."""
     try:
         io = _idle_io.pop()
@@ -300,8 +317,9 @@ def enqueue(plan: Plan, addresses: list[Optional[int]], workspace: Optional[int]
         io = c.Io(struct_size=ctypes.sizeof(c.Io))
     io.workspace, io.workspace_bytes, io.stream = workspace, plan.workspace_bytes, stream
     data = io.data
+    data[:] = _NO_POINTERS
     for slot, address in zip(plan.slots, addresses):
         data[slot] = address
-    status = c.lib.nhood_plan_execute(plan.handle, ctypes.byref(io))
+    status = _execute(plan.handle, ctypes.byref(io))
     _idle_io.append(io)
     c.check(status)

@@ -107,12 +107,11 @@ def run(request: Request, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
     assert first is not None  # no operation's first input is optional
     ordinal = first.get_device()  # -1 for the CPU
     seen: list[Optional[Seen]] = []
-    addresses: list[Optional[int]] = []
+    addresses: list[int] = []
     low_bits = 0
     for tensor in tensors:
         if tensor is None:
             seen.append(None)
-            addresses.append(None)
             continue
         if tensor.get_device() != ordinal:
             raise _mixed_devices(request, tensors)
@@ -144,12 +143,11 @@ def _mixed_devices(request: Request, tensors: Sequence[Optional[Tensor]]) -> Val
     return ValueError(f"{other} is on {its_device}, {first} on {device}")
 
 
-def _allocate(call: _Call, first: Tensor, addresses: list[Optional[int]]) -> list[Tensor]:
-    """New tensors for the wanted results, where the first is; the addresses of all results are appended."""
+def _allocate(call: _Call, first: Tensor, addresses: list[int]) -> list[Tensor]:
+    """New tensors for the wanted results, where the first is; their addresses are appended."""
     results = []
     for output in call.outputs:
         if output is None:
-            addresses.append(None)
             continue
         shape, dtype = output
         result = first.new_empty(shape) if dtype is first.dtype else first.new_empty(shape, dtype=dtype)
