@@ -58,11 +58,11 @@ static inline void case_destroy(struct test_case *c) {
 }
 
 /* Plans (solver NULL: the planner's choice) and executes once, with a workspace full of NaN patterns. */
-static inline nhood_status case_run(nhood_context *context, struct test_case *c,
-                                    const char *solver) {
+static inline nhood_status case_run_on(nhood_context *context, int32_t device, struct test_case *c,
+                                       const char *solver) {
     nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
     nhood_plan *plan = NULL;
-    nhood_status status = nhood_plan_create(context, 0, &c->problem, &options, &plan);
+    nhood_status status = nhood_plan_create(context, device, &c->problem, &options, &plan);
     if (status) return status;
     c->io.workspace_bytes = nhood_plan_workspace_bytes(plan);
     c->io.workspace = c->io.workspace_bytes ? aligned_alloc(64, c->io.workspace_bytes) : NULL;
@@ -72,6 +72,11 @@ static inline nhood_status case_run(nhood_context *context, struct test_case *c,
     c->io.workspace = NULL;
     nhood_plan_release(plan);
     return status;
+}
+
+static inline nhood_status case_run(nhood_context *context, struct test_case *c,
+                                    const char *solver) {
+    return case_run_on(context, 0, c, solver);
 }
 
 /* Largest difference of a tensor between two cases of the same shape; a NaN in either counts as infinite. */

@@ -11,10 +11,52 @@ static void weigh(const struct tile *tile, const struct step *step, int32_t row)
     real *score = row_scores(tile, s->score, row), *d_score = row_scores(tile, s->d_score, row);
     int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
     vec lse = v_load(s->lse + row * VL), delta = v_load(s->delta + row * VL);
+    const vec norm = v_load(s->norm + row * VL);
     for (int64_t i = 0; i < count; i++) {
-        vec p = v_exp2(v_load(score + i * VL) - lse);
+        vec p = norm * v_exp(v_load(score + i * VL) - lse);
         v_store(score + i * VL, p);
         v_store(d_score + i * VL, p * (v_load(d_score + i * VL) - delta));
+    }
+}
+
+/* The products S and dP. */
+static void backward_dots(const struct tile *tile, const struct block *block,
+                          const struct step *step) {
+    const struct scratch *s = &tile->scratch;
+    step_dots(tile, block, step, s->score, s->q_columns, (int32_t)tile->problem->dim, s->k_columns,
+              s->extra_k_columns);
+    step_bias(tile, block, step, s->score);
+    step_dots(tile, block, step, s->d_score, s->d_o_columns, (int32_t)tile->problem->dim_v,
+              s->v_columns, s->extra_v_columns);
+}
+
+/* Onto the softmax's largest score and sum, and onto sum(weight * dP). */
+static void collect(const struct tile *tile, const struct step *step, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    const real *score = row_scores(tile, s->score, row), *d_p = row_scores(tile, s->d_score, row);
+    const int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
+    const vec old = v_load(s->largest + row * VL);
+    vec largest = old, sum = {0}, weighted = {0};
+    for (int64_t i = 0; i < count; i++)
+        largest = v_max(v_load(score + i * VL), largest);
+    for (int64_t i = 0; i < count; i++) {
+        vec weight = v_exp(v_load(score + i * VL) - largest);
+        vint used = (vint)(weight > (vec){0}); /* dP of an unused slot is anything */
+        sum += weight;
+        weighted += v_select(used, weight * v_load(d_p + i * VL), (vec){0});
+    }
+    const vec factor = v_exp(old - largest);
+    v_store(s->largest + row * VL, largest);
+    v_store(s->sum + row * VL, v_load(s->sum + row * VL) * factor + sum);
+    v_store(s->weighted + row * VL, v_load(s->weighted + row * VL) * factor + weighted);
+}
+
+static void state_step(struct tile *tile, const struct block *block, const struct step *step) {
+    backward_dots(tile, block, step);
+    for (int32_t r = 0; r < block->rows; r++) {
+        if (!step_parts(step, r)) continue;
+        mask_unused(tile, block, step, r);
+        collect(tile, step, r);
     }
 }
 
@@ -22,11 +64,7 @@ static void backward_step(struct tile *tile, const struct block *block, const st
     const struct scratch *s = &tile->scratch;
     const struct nh_geometry *geometry = tile->geometry;
     const struct partial at = partial_layout(geometry);
-    step_dots(tile, block, step, s->score, s->q_columns, (int32_t)tile->problem->dim, s->k_columns,
-              s->extra_k_columns);
-    step_bias(tile, block, step, s->score);
-    step_dots(tile, block, step, s->d_score, s->d_o_columns, (int32_t)tile->problem->dim_v,
-              s->v_columns, s->extra_v_columns);
+    backward_dots(tile, block, step);
     for (int32_t r = 0; r < block->rows; r++) {
         if (!step_parts(step, r)) continue;
         weigh(tile, step, r);
@@ -81,13 +119,50 @@ static vec row_deltas(const struct tile *tile, const struct block *block, int32_
     return v_load(lanes);
 }
 
-/* delta = rowsum(dO * O) - dLSE, and LSE in base 2. */
+/* delta = rowsum(dO * O) - dLSE, and LSE. */
 static void pack_softmax_state(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     vec delta = row_deltas(tile, block, row);
     if (tile->run->io->data[NHOOD_D_LSE]) delta -= load_lanes(tile, block, row, NHOOD_D_LSE);
     v_store(s->delta + row * VL, delta);
-    v_store(s->lse + row * VL, load_lanes(tile, block, row, NHOOD_LSE) * (real)log2_e);
+    v_store(s->lse + row * VL, load_lanes(tile, block, row, NHOOD_LSE));
+    v_store(s->norm + row * VL, v_set(1));
+}
+
+/* Lanes whose LSE is so large that its rounding shows in P: f32 holds 32 to 2e-6, 80,000 to 0.004. */
+static vint coarse_lse(vec lse) {
+    const vec limit = v_set(NH_REAL == 64 ? (real)INFINITY : 32);
+    return (vint)(v_max(lse, -lse) > limit);
+}
+
+/* Makes P of the row's coarse lanes add up to 1, and delta the very sum(P * dP), so that they cancel as they do in exact
+ * arithmetic. An LSE that is not of this window alone, as of results that the caller has merged, stays. */
+static void settle(const struct tile *tile, const struct block *block, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    const vec lse = v_load(s->lse + row * VL), sum = v_load(s->sum + row * VL);
+    const vec largest = v_load(s->largest + row * VL), one = v_set(1);
+    const vec off = largest + v_log2(sum) * (real)ln_2 - lse;
+    const vec room = v_max(lse, -lse) * v_set((real)0x1p-20); /* 8 to 16 units in the last place */
+    const vint coarse = coarse_lse(lse) & (vint)(v_max(off, -off) <= room);
+    vec delta = v_load(s->weighted + row * VL) / sum;
+    if (tile->run->io->data[NHOOD_D_LSE]) delta -= load_lanes(tile, block, row, NHOOD_D_LSE);
+    v_store(s->lse + row * VL, v_select(coarse, largest, lse));
+    v_store(s->norm + row * VL, v_select(coarse, one / sum, one));
+    v_store(s->delta + row * VL, v_select(coarse, delta, v_load(s->delta + row * VL)));
+}
+
+/* Walks the window once before the gradients do, where any LSE is coarse. */
+static void settle_coarse(struct tile *tile, const struct block *block) {
+    const struct scratch *s = &tile->scratch;
+    bool any = false;
+    for (int32_t r = 0; r < block->rows; r++)
+        any |= v_any(coarse_lse(v_load(s->lse + r * VL)));
+    if (!any) return;
+    clear_softmax(s, block);
+    memset(s->weighted, 0, (size_t)(block->rows * VL) * sizeof(real));
+    each_step(tile, block, state_step);
+    for (int32_t r = 0; r < block->rows; r++)
+        settle(tile, block, r);
 }
 
 static void backward_block(struct tile *tile, const struct block *block) {
@@ -96,12 +171,12 @@ static void backward_block(struct tile *tile, const struct block *block) {
     real scale = (real)problem->scale;
     /* Rows before columns: whoever reads line after line waits least for memory. */
     pack_query_rows(tile, block, NHOOD_Q, problem->dim, scale, s->q_rows, s->width_k);
-    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)(problem->scale * log2_e), false,
-                       s->q_columns);
+    pack_query_columns(tile, block, NHOOD_Q, problem->dim, scale, false, s->q_columns);
     pack_query_rows(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_rows, s->width_v);
     pack_query_columns(tile, block, NHOOD_D_O, problem->dim_v, 1, false, s->d_o_columns);
     for (int32_t r = 0; r < block->rows; r++)
         pack_softmax_state(tile, block, r);
+    settle_coarse(tile, block);
     each_step(tile, block, backward_step);
     if (!tile->run->io->data[NHOOD_D_Q]) return;
     for (int32_t p = 0; p < block->places; p++)

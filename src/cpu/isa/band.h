@@ -22,7 +22,8 @@ struct band_product {
     int32_t parts;
     bool fresh;           /* out holds nothing yet */
     int64_t source_pitch; /* reals from one source row to the next */
-    real *out;
+    real *
+        out; /* what is summed up here is added to it last, so that chains of additions stay short */
     int64_t out_pitch;
 };
 
@@ -56,7 +57,7 @@ INLINE void band_kernel(const int G, const int V, const int lead, const int trai
     for (int g = 0; g < G; g++) {
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++)
-            sum[g][v] = product->fresh ? (vec){0} : v_load(out + g * product->out_pitch + v * VL);
+            sum[g][v] = (vec){0};
     }
     for (int32_t part = 0; part < product->parts; part++) {
         const real *weight = product->weight[part] + band->weight;
@@ -83,11 +84,22 @@ INLINE void band_kernel(const int G, const int V, const int lead, const int trai
             }
         }
     }
+    if (product->fresh) {
+#pragma GCC unroll 8
+        for (int g = 0; g < G; g++) {
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++)
+                v_store(out + g * product->out_pitch + v * VL, sum[g][v]);
+        }
+        return;
+    }
 #pragma GCC unroll 8
     for (int g = 0; g < G; g++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < V; v++)
-            v_store(out + g * product->out_pitch + v * VL, sum[g][v]);
+        for (int v = 0; v < V; v++) {
+            real *at = out + g * product->out_pitch + v * VL;
+            v_store(at, v_load(at) + sum[g][v]);
+        }
     }
 }
 

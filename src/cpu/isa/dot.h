@@ -21,6 +21,10 @@
 #define CUT_KEYS(R) false
 #endif
 
+/* Channels of a product that are summed up in one chain, in registers: the error of a sum grows with the length of its chain. What
+ * chains give is added up in the scores. */
+enum { CHAIN_CHANNELS = 16 };
+
 /* Key n as each lane meets it. */
 INLINE vec key_lanes(const int mode, const real *key, const int n, vint index) {
     if (mode == NH_LANES_SAME) return v_set(key[n]);
@@ -28,9 +32,10 @@ INLINE vec key_lanes(const int mode, const real *key, const int n, vint index) {
     return mode == NH_LANES_PERMUTE ? v_permute(lanes, index) : lanes;
 }
 
-INLINE void dot_kernel(const int R, const int N, const int mode, real *const *score,
-                       const real *const *query, const real *key, int64_t pitch, int32_t dim,
-                       vint index) {
+/* Channels [from, end): the first ones make the scores, others are added to them. */
+INLINE void dot_chain(const int R, const int N, const int mode, real *const *score,
+                      const real *const *query, const real *key, int64_t pitch, int32_t from,
+                      int32_t end, vint index) {
     vec sum[MOST_ROWS][8];
     const real *q[MOST_ROWS];
 #pragma GCC unroll 4
@@ -40,7 +45,7 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
         for (int n = 0; n < N; n++)
             sum[r][n] = (vec){0};
     }
-    for (int32_t c = 0; c < dim; c++) {
+    for (int32_t c = from; c < end; c++) {
         vec value[MOST_ROWS];
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
@@ -68,8 +73,19 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; n++)
-            v_store(score[r] + n * VL, sum[r][n]);
+        for (int n = 0; n < N; n++) {
+            real *at = score[r] + n * VL;
+            v_store(at, from > 0 ? v_load(at) + sum[r][n] : sum[r][n]);
+        }
+    }
+}
+
+INLINE void dot_kernel(const int R, const int N, const int mode, real *const *score,
+                       const real *const *query, const real *key, int64_t pitch, int32_t dim,
+                       vint index) {
+    for (int32_t from = 0; from < dim; from += CHAIN_CHANNELS, key += CHAIN_CHANNELS * pitch) {
+        const int32_t end = from + CHAIN_CHANNELS < dim ? from + CHAIN_CHANNELS : dim;
+        dot_chain(R, N, mode, score, query, key, pitch, from, end, index);
     }
 }
 

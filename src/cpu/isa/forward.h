@@ -1,5 +1,5 @@
-/* Forward: scores, online softmax in base 2, values. The scale and log2(e) are folded into the packed
- * queries, so a score is the exponent of its weight. */
+/* Forward: scores, online softmax, values. The scale is folded into the packed queries; log2(e) is not, as queries rounded
+ * after it would move all scores of a row, and LSE would be rounded twice on its way to base 2 and back. */
 #ifndef NH_FORWARD_H
 #define NH_FORWARD_H
 
@@ -15,7 +15,6 @@
 #else
 #define LOWEST (-FLT_MAX)
 #endif
-static const double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
 /* Lanes of the row whose places attend a key row of the middle axis. */
 static vint attending(const struct block *block, const struct step *step, int32_t row,
@@ -65,8 +64,9 @@ static void rescale(real *out, int64_t width, vec factor) {
             v_store(out + lane * width + c, v_load(out + lane * width + c) * factor[lane]);
 }
 
-/* Scores to weights: 2^(score - largest), with largest, sum and results carried over from earlier steps. In the
- * first step there is nothing yet to rescale. */
+/* Scores to weights: e^(score - largest), with largest, sum and results carried over from earlier steps. In the
+ * first step there is nothing yet to rescale. The weights of a step are summed up by themselves, in four chains: the error
+ * of a sum grows with the length of its chain. */
 static void soften(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row);
@@ -80,27 +80,27 @@ static void soften(const struct tile *tile, const struct step *step, int32_t row
     for (; i < count; i++)
         largest = v_max(v_load(score + i * VL), largest);
     largest = v_max(more, largest);
-    vec sum = v_load(s->sum + row * VL), rest = {0};
+    vec before = v_load(s->sum + row * VL), sum[4] = {{0}};
     if (v_any((vint)(largest > old) & (vint)(old > v_set(LOWEST)))) {
-        vec factor = v_exp2(old - largest);
-        sum *= factor;
+        vec factor = v_exp(old - largest);
+        before *= factor;
         rescale(s->out + (int64_t)row * VL * s->width_v, s->width_v, factor);
     }
-    for (i = 0; i + 2 <= count; i += 2) {
-        vec a = v_exp2(v_load(score + i * VL) - largest);
-        vec b = v_exp2(v_load(score + (i + 1) * VL) - largest);
-        v_store(score + i * VL, a);
-        v_store(score + (i + 1) * VL, b);
-        sum += a;
-        rest += b;
+    for (i = 0; i + 4 <= count; i += 4) {
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            vec weight = v_exp(v_load(score + (i + j) * VL) - largest);
+            v_store(score + (i + j) * VL, weight);
+            sum[j] += weight;
+        }
     }
     for (; i < count; i++) {
-        vec a = v_exp2(v_load(score + i * VL) - largest);
-        v_store(score + i * VL, a);
-        sum += a;
+        vec weight = v_exp(v_load(score + i * VL) - largest);
+        v_store(score + i * VL, weight);
+        sum[0] += weight;
     }
     v_store(s->largest + row * VL, largest);
-    v_store(s->sum + row * VL, sum + rest);
+    v_store(s->sum + row * VL, before + ((sum[0] + sum[1]) + (sum[2] + sum[3])));
 }
 
 static void forward_step(struct tile *tile, const struct block *block, const struct step *step) {
@@ -202,20 +202,24 @@ static void store_lse(const struct tile *tile, const struct block *block, int32_
     const struct scratch *s = &tile->scratch;
     int32_t place = block->first_of[row], end = block->first_of[row + 1];
     real lse[NH_LANES];
-    v_store(lse, (v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL))) * (real)ln_2);
+    v_store(lse, v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL)) * (real)ln_2);
     for (const real *at = lse; place < end; place++, at += block->vector[row]->count)
         store_numbers(tile, block, place, NHOOD_LSE, at);
+}
+
+static void clear_softmax(const struct scratch *s, const struct block *block) {
+    for (int i = 0; i < block->rows * VL; i++) {
+        s->largest[i] = LOWEST;
+        s->sum[i] = 0;
+    }
 }
 
 static void forward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
-    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)(problem->scale * log2_e), true,
+    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, true,
                        s->q_columns);
-    for (int i = 0; i < block->rows * VL; i++) {
-        s->largest[i] = LOWEST;
-        s->sum[i] = 0;
-    }
+    clear_softmax(s, block);
     each_step(tile, block, forward_step);
     for (int32_t r = 0; r < block->rows; r++) {
         store_out(tile, block, r);

@@ -39,6 +39,22 @@ static void add_rows(real *sum, const real *part, int64_t reals, int64_t ahead) 
     }
 }
 
+/* Tiles that are added up in one chain, before their sum is added to the total. */
+enum { CHAIN_TILES = 32 };
+
+/* Ends a chain after its last tile: `line`, the sums of tiles, goes to `total` and begins anew. */
+static void end_chain(const struct scratch *s, int64_t reals, int64_t tiles) {
+    if (tiles % CHAIN_TILES != 0) return;
+    if (tiles == CHAIN_TILES) memset(s->total, 0, (size_t)reals * sizeof(real));
+    add_rows(s->total, s->line, reals, 0);
+    memset(s->line, 0, (size_t)reals * sizeof(real));
+}
+
+/* Adds the earlier chains to the last. */
+static void add_chains(const struct scratch *s, int64_t reals, int64_t tiles) {
+    if (tiles >= CHAIN_TILES) add_rows(s->line, s->total, reals, 0);
+}
+
 /* Tiles [*first, *last) of an axis whose halo may hold some place of [begin, end): halos never decrease. */
 static void tiles_with(const struct nh_geometry *geometry, int axis, int32_t begin, int32_t end,
                        int32_t *first, int32_t *last) {
@@ -58,10 +74,12 @@ static void sum_span(const struct nh_tile_run *run, struct tile *tile, int64_t u
     const struct nh_geometry *geometry = run->geometry;
     int32_t first[NH_AXES], last[NH_AXES];
     real *line = tile->scratch.line;
+    const int64_t reals = (end - begin) * width;
+    int64_t tiles = 0;
     tiles_with(geometry, 0, slow, slow + 1, &first[0], &last[0]);
     tiles_with(geometry, 1, middle, middle + 1, &first[1], &last[1]);
     tiles_with(geometry, 2, begin, end, &first[2], &last[2]);
-    memset(line, 0, (size_t)((end - begin) * width) * sizeof(real));
+    memset(line, 0, (size_t)reals * sizeof(real));
     for (int32_t t0 = first[0]; t0 < last[0]; t0++)
         for (int32_t t1 = first[1]; t1 < last[1]; t1++)
             for (int32_t t2 = first[2]; t2 < last[2]; t2++) {
@@ -84,7 +102,9 @@ static void sum_span(const struct nh_tile_run *run, struct tile *tile, int64_t u
                         width;
                 add_rows(line + (from - begin) * width, part, (to - from) * width,
                          tile->box.keys[2] * width); /* the next key row's */
+                end_chain(&tile->scratch, reals, ++tiles);
             }
+    add_chains(&tile->scratch, reals, tiles);
 }
 
 static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_t job,
@@ -123,12 +143,15 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
         if (!run->io->data[tensor]) continue;
         for (int32_t token = 0; token < tile->problem->extra_tokens; token++) {
             memset(tile->scratch.line, 0, (size_t)width * sizeof(real));
-            for (int64_t t = 0; t < geometry->tiles; t++)
+            for (int64_t t = 0; t < geometry->tiles; t++) {
                 add_rows(tile->scratch.line,
                          (const real *)run->partial +
                              nh_round_item(run, unit, t) * run->partial_reals + offset +
                              token * width,
                          width, 0);
+                end_chain(&tile->scratch, width, t + 1);
+            }
+            add_chains(&tile->scratch, width, geometry->tiles);
             struct rows rows =
                 extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim);
             rows_to(&rows, 0, 1, NULL, tile->scratch.line, width);
@@ -144,12 +167,15 @@ static void reduce_bias(const struct nh_tile_run *run, int64_t kv_head) {
     real *sum = (real *)run->d_bias + kv_head * count;
     for (int64_t unit = 0; unit < run->units; unit++) {
         if ((run->first_unit + unit) % problem->kv_heads != kv_head) continue;
-        for (int64_t t = 0; t < geometry->tiles; t++) {
-            const real *part = (const real *)run->partial +
-                               nh_round_item(run, unit, t) * run->partial_reals +
-                               partial_layout(geometry).d_bias;
-            for (int64_t i = 0; i < count; i++)
-                sum[i] += part[i];
+        for (int64_t first = 0; first < geometry->tiles; first += CHAIN_TILES) {
+            const int64_t end = nh_min(first + CHAIN_TILES, geometry->tiles);
+            const real *part = (const real *)run->partial + partial_layout(geometry).d_bias;
+            for (int64_t i = 0; i < count; i++) {
+                real chain = 0;
+                for (int64_t t = first; t < end; t++)
+                    chain += part[nh_round_item(run, unit, t) * run->partial_reals + i];
+                sum[i] += chain;
+            }
         }
     }
 }
@@ -160,6 +186,8 @@ static void reduce(const struct nh_tile_run *run, int64_t job, int32_t worker) {
     tile.scratch.line = (real *)run->scratch + worker * run->scratch_reals;
     tile.scratch.width_k = (int64_t)run->geometry->vectors_k * VL;
     tile.scratch.width_v = (int64_t)run->geometry->vectors_v * VL;
+    tile.scratch.total =
+        tile.scratch.line + REDUCE_SPAN * nh_max(tile.scratch.width_k, tile.scratch.width_v);
     if (job < jobs.keys) {
         reduce_keys(run, &tile, job, jobs.spans);
     } else if (job < jobs.keys + jobs.extra) {

@@ -22,10 +22,8 @@ static void begin(const struct nh_tile_run *run) {
     const struct nh_problem *problem = &run->geometry->problem;
     if (!problem->has_bias) return;
     int64_t count = problem->heads * problem->bias_count;
-    double factor = problem->op == NHOOD_OP_PN ? 1.0 : log2_e;
     for (int64_t i = 0; i < count; i++)
-        ((real *)run->bias)[i] =
-            (real)(factor * nh_load_f64(problem->dtype, run->io->data[NHOOD_BIAS], i));
+        ((real *)run->bias)[i] = (real)nh_load_f64(problem->dtype, run->io->data[NHOOD_BIAS], i);
     if (problem->op == NHOOD_OP_BWD) memset(run->d_bias, 0, (size_t)count * sizeof(real));
 }
 

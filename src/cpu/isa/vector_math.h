@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+static const double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
+
 #if NH_REAL == 64
 enum { MANTISSA_BITS = 52 };
 #else
@@ -59,6 +61,11 @@ INLINE vec v_exp2(vec x) {
     vec shifted = x + magic;
     return exp2_polynomial(x - (shifted - magic)) * (vec)((vint)shifted << MANTISSA_BITS);
 #endif
+}
+
+/* e^x, to the same accuracy where x is near 0; of the argument's product a relative 2^-24 (f64: 2^-53) is lost. */
+INLINE vec v_exp(vec x) {
+    return v_exp2(x * (real)log2_e);
 }
 
 /* Base-2 logarithm of positive numbers in the normal range; -infinity for 0, NaN kept. x = 2^e * m with m in
