@@ -126,7 +126,9 @@ typedef struct nhood_context_options {
 } nhood_context_options;
 
 /* Creates a context: devices, worker threads, loaded kernels, wisdom. options may be NULL.
- * Several contexts may coexist; one context may be used by many threads.
+ * Several contexts may coexist; one context may be used by many threads. Threads of the library block all signals; those
+ * that cannot be started are done without (log). After a fork, also one beside other threads' calls, the child may plan and
+ * execute: its calls run on one thread. Calls are no cancellation points. Setuid programs take nothing from the environment.
  * Returns ARGUMENT (bad option or environment value) or MEMORY. */
 NHOOD_API nhood_status nhood_context_create(const nhood_context_options *options,
                                             nhood_context **context);
@@ -435,8 +437,8 @@ NHOOD_API nhood_status nhood_wisdom_load(nhood_context *context, const char *pat
                                          int64_t *accepted);
 
 /* Joins the context's wisdom into a file; with `replace` not 0, in place of what is there. path NULL: as above; the
- * folder is made. Any number of processes may do so at once: a file is always complete, though what two save at the
- * very same time may keep the lines of one of them only. CACHE_MISS (no cache folder), ARGUMENT (the file there is not
+ * folder is made. Any number of processes may do so at once: they take turns, by a lock on <path>.lock, and nothing is
+ * lost (but where files cannot be locked; log). CACHE_MISS (no cache folder), ARGUMENT (the file there is not
  * wisdom, cannot be written), MEMORY. */
 NHOOD_API nhood_status nhood_wisdom_save(nhood_context *context, const char *path, int32_t replace);
 

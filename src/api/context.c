@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #define TEXT(x) #x
 #define VERSION(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
@@ -12,14 +13,20 @@ const char *nhood_version(void) {
     return VERSION(NHOOD_VERSION_MAJOR, NHOOD_VERSION_MINOR, NHOOD_VERSION_PATCH);
 }
 
+/* A program that runs with more rights than its user (setuid, capabilities) takes no libraries, folders or threads from that
+ * user's environment. */
+static const char *environment(const char *variable) {
+    return getauxval(AT_SECURE) ? NULL : getenv(variable);
+}
+
 static const char *text_or_environment(const char *text, const char *variable) {
     if (text) return text;
-    const char *value = getenv(variable);
+    const char *value = environment(variable);
     return value && *value ? value : NULL;
 }
 
 static nhood_status read_threads(int32_t *threads) {
-    const char *text = getenv("NHOOD_THREADS");
+    const char *text = environment("NHOOD_THREADS");
     if (*threads == 0 && text && *text) {
         char *end;
         long value = strtol(text, &end, 10);
@@ -35,14 +42,14 @@ static nhood_status read_threads(int32_t *threads) {
 
 /* "" for none; path has NH_PATH_BYTES. A folder that is given by $NHOOD_CACHE may be "", too. */
 static nhood_status read_cache(const char *given, char *path) {
-    const char *variable = getenv("NHOOD_CACHE"), *base = getenv("XDG_CACHE_HOME");
+    const char *variable = environment("NHOOD_CACHE"), *base = environment("XDG_CACHE_HOME");
     int length;
     if (given || variable) {
         length = snprintf(path, NH_PATH_BYTES, "%s", given ? given : variable);
     } else if (base && *base == '/') {
         length = snprintf(path, NH_PATH_BYTES, "%s/nhood", base);
     } else {
-        const char *home = getenv("HOME");
+        const char *home = environment("HOME");
         bool known = home && *home == '/';
         length =
             snprintf(path, NH_PATH_BYTES, "%s%s", known ? home : "", known ? "/.cache/nhood" : "");
@@ -75,7 +82,14 @@ static nhood_status load_wisdom(nhood_context *context) {
     return status == NHOOD_ERR_MEMORY ? status : NHOOD_OK;
 }
 
+/* In a forked child nobody measures, whoever did in its parent: forks do not wait for a measurement. */
+static void stop_measuring(void *owner) {
+    nhood_context *context = owner;
+    pthread_mutex_init(&context->measuring, NULL);
+}
+
 nhood_status nhood_context_create(const nhood_context_options *options, nhood_context **context) {
+    NH_NOT_CANCELLED;
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     *context = NULL;
     nhood_context_options effective = {.struct_size = sizeof effective};
@@ -103,8 +117,10 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     created->host = host;
     atomic_init(&created->references, 1);
     pthread_mutex_init(&created->measuring, NULL);
+    created->measuring_guard = (struct nh_fork_guard){.child = stop_measuring, .owner = created};
+    status = nh_fork_guard_add(&created->measuring_guard);
     created->cache = nh_copy_text(&created->host, cache);
-    status = created->cache ? load_wisdom(created) : NHOOD_ERR_MEMORY;
+    if (!status) status = created->cache ? load_wisdom(created) : NHOOD_ERR_MEMORY;
     if (!status) status = nh_choice_cache_create(&created->host, &created->choices);
     if (!status) status = nh_registry_open(&effective, &created->host, &created->devices);
     if (status) {
@@ -124,6 +140,7 @@ void nh_context_drop(nhood_context *context) {
     nh_registry_close(&context->devices);
     nh_choice_cache_destroy(context->choices);
     nh_wisdom_destroy(context->wisdom);
+    nh_fork_guard_remove(&context->measuring_guard);
     pthread_mutex_destroy(&context->measuring);
     struct nh_host host = context->host;
     nh_release(&host, context->cache);
@@ -131,6 +148,7 @@ void nh_context_drop(nhood_context *context) {
 }
 
 void nhood_context_destroy(nhood_context *context) {
+    NH_NOT_CANCELLED;
     if (context) nh_context_drop(context);
 }
 
@@ -172,6 +190,7 @@ const char *nhood_context_notes(const nhood_context *context) {
 }
 
 nhood_status nhood_context_kernels(const nhood_context *context, nhood_kernel_counts *counts) {
+    NH_NOT_CANCELLED;
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     if (!counts) return nh_error(NHOOD_ERR_ARGUMENT, "counts is NULL");
     if (counts->struct_size != sizeof *counts)
@@ -183,6 +202,7 @@ nhood_status nhood_context_kernels(const nhood_context *context, nhood_kernel_co
 
 nhood_status nhood_device_measure(nhood_context *context, int32_t device, int32_t dtype,
                                   nhood_ceilings *ceilings) {
+    NH_NOT_CANCELLED;
     const struct nh_device *found = NULL;
     nhood_status status = nh_context_device(context, device, &found);
     if (!status) status = nh_context_present(found);

@@ -4,9 +4,9 @@
 
 #include "choice_cache.h"
 #include "registry.h"
+#include "thread.h"
 #include "wisdom.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct nhood_context {
@@ -16,6 +16,7 @@ struct nhood_context {
     struct nh_choice_cache *choices;
     char *cache;               /* a folder; "" for none */
     pthread_mutex_t measuring; /* timings at the same time would disturb each other */
+    struct nh_fork_guard measuring_guard;
     atomic_int references;
 };
 

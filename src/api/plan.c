@@ -51,6 +51,7 @@ static nhood_status read_request(nhood_context *context, int32_t device, const n
 nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nhood_problem *given,
                                 const nhood_plan_options *options, nhood_candidate_fn report,
                                 void *user) {
+    NH_NOT_CANCELLED;
     struct nh_problem problem;
     struct nh_request request;
     struct nh_choice choice;
@@ -107,6 +108,7 @@ static void describe(nhood_plan *plan, const struct nh_device *device,
 
 nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nhood_problem *given,
                                const nhood_plan_options *options, nhood_plan **plan) {
+    NH_NOT_CANCELLED;
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
     *plan = NULL;
     struct nh_problem problem;
@@ -139,6 +141,7 @@ void nhood_plan_retain(nhood_plan *plan) {
 }
 
 void nhood_plan_release(nhood_plan *plan) {
+    NH_NOT_CANCELLED;
     if (!plan || atomic_fetch_sub(&plan->references, 1) != 1) return;
     if (plan->operation) plan->operation->destroy(plan->operation);
     nhood_context *context = plan->context;
@@ -155,6 +158,7 @@ const char *nhood_plan_description(const nhood_plan *plan) {
 }
 
 nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io *io) {
+    NH_NOT_CANCELLED;
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
     nhood_status status = nh_problem_check_io(&plan->problem, io, plan->operation->workspace_bytes);
     if (status) return status;

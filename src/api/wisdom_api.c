@@ -6,6 +6,7 @@
 
 nhood_status nhood_wisdom_export(const nhood_context *context, char *text, size_t capacity,
                                  size_t *length) {
+    NH_NOT_CANCELLED;
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     if (!text && capacity)
         return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL, capacity is %zu", capacity);
@@ -25,6 +26,7 @@ nhood_status nhood_wisdom_export(const nhood_context *context, char *text, size_
 }
 
 nhood_status nhood_wisdom_import(nhood_context *context, const char *text, int64_t *accepted) {
+    NH_NOT_CANCELLED;
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     if (!text) return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL");
     int64_t lines = 0;
@@ -34,6 +36,7 @@ nhood_status nhood_wisdom_import(nhood_context *context, const char *text, int64
 }
 
 nhood_status nhood_wisdom_load(nhood_context *context, const char *given, int64_t *accepted) {
+    NH_NOT_CANCELLED;
     char path[NH_PATH_BYTES];
     int64_t lines = 0;
     if (accepted) *accepted = 0;
@@ -45,6 +48,7 @@ nhood_status nhood_wisdom_load(nhood_context *context, const char *given, int64_
 }
 
 nhood_status nhood_wisdom_save(nhood_context *context, const char *given, int32_t replace) {
+    NH_NOT_CANCELLED;
     char path[NH_PATH_BYTES];
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     nhood_status status = nh_context_wisdom_path(context, given, path);
@@ -55,6 +59,7 @@ nhood_status nhood_wisdom_save(nhood_context *context, const char *given, int32_
 
 nhood_status nhood_wisdom_forget(nhood_context *context, int32_t device,
                                  const nhood_problem *problem, int64_t *forgotten) {
+    NH_NOT_CANCELLED;
     const struct nh_device *found = NULL;
     struct nh_problem canonical;
     struct nh_wisdom_key key;

@@ -3,7 +3,6 @@
 
 #include "dtype.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,14 +36,18 @@ static void put_integer(struct writer *writer, const char *lead, int64_t value) 
     put(writer, first);
 }
 
-/* The text has '.' in every locale. */
+/* The text has '.' in every locale, whatever stands between the digits that printf writes: a comma, or several bytes. */
 static void put_number(struct writer *writer, const char *lead, double value) {
-    char number[40];
+    static const char others[] = "0123456789+-e";
+    char number[48];
     snprintf(number, sizeof number, "%.17g", value);
-    char *point = strchr(number, *localeconv()->decimal_point);
-    if (point) *point = '.';
+    size_t whole = strspn(number, others), point = strcspn(number + whole, others);
+    char *rest = number + whole + point;
+    number[whole] = '\0';
     put(writer, lead);
     put(writer, number);
+    if (point) put(writer, ".");
+    if (point) put(writer, rest);
 }
 
 static void put_axes(struct writer *writer, const struct nh_problem *problem, const char *lead,
@@ -191,15 +194,20 @@ static nhood_status parse_causal(struct reader *reader, nhood_problem *problem) 
 }
 
 static bool take_number(struct reader *reader, double *value) {
-    char *end;
-    char copy[40];
+    enum { MOST_BYTES = 39, POINT_BYTES = 16 };
+    char half[POINT_BYTES + 3], copy[MOST_BYTES + POINT_BYTES + 1], *end;
     size_t length = strcspn(reader->at, ":");
-    if (!length || length >= sizeof copy) return false;
-    memcpy(copy, reader->at, length);
-    copy[length] = '\0';
-    if (strspn(copy, "0123456789+-.eE") != length) return false;
-    char *point = strchr(copy, '.');
-    if (point) *point = *localeconv()->decimal_point; /* what strtod expects */
+    if (!length || length > MOST_BYTES) return false;
+    if (strspn(reader->at, "0123456789+-.eE") != length) return false;
+    size_t whole = strcspn(reader->at, ".");
+    if (whole < length) {
+        /* strtod expects the locale's point, which is what stands in a half: "0.5", "0,5". */
+        snprintf(half, sizeof half, "%.1f", 0.5);
+        snprintf(copy, sizeof copy, "%.*s%.*s%.*s", (int)whole, reader->at, (int)strlen(half) - 2,
+                 half + 1, (int)(length - whole - 1), reader->at + whole + 1);
+    } else {
+        snprintf(copy, sizeof copy, "%.*s", (int)length, reader->at);
+    }
     *value = strtod(copy, &end);
     if (*end || !isfinite(*value)) return false;
     reader->at += length;

@@ -82,6 +82,14 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
     cpu->host = host;
     cpu->kernels = kernels;
     cpu->threads = options->threads ? options->threads : usable_cpus();
+    if (!host->parallel_for) {
+        status = nh_pool_create(host, cpu->threads, &cpu->pool);
+        if (status) {
+            nh_release(host, cpu);
+            return status;
+        }
+        cpu->threads = nh_pool_threads(cpu->pool);
+    }
     device->backend = cpu;
     device->timing = &nh_cpu_timing;
     device->host = host;
@@ -93,10 +101,7 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
     model_name(model, sizeof model);
     snprintf(device->info.description, sizeof device->info.description, "%s, %s, %d thread%s",
              model, kernels->name, (int)cpu->threads, cpu->threads == 1 ? "" : "s");
-    if (host->parallel_for) return NHOOD_OK;
-    status = nh_pool_create(host, cpu->threads, &cpu->pool);
-    if (status) nh_cpu_close(device);
-    return status;
+    return NHOOD_OK;
 }
 
 void nh_cpu_close(struct nh_device *device) {

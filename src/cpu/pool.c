@@ -3,10 +3,11 @@
  * backward pass publishes two jobs a round, and waking a thread takes as long as a short one. */
 #include "pool.h"
 
-#include <pthread.h>
+#include "thread.h"
+
 #include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
+#include <string.h>
 
 struct nh_pool {
     const struct nh_host *host;
@@ -20,7 +21,7 @@ struct nh_pool {
     nhood_parallel_body body;
     void *arg;
     atomic_llong next;
-    pid_t process;
+    unsigned forks;  /* when the workers were started */
     int32_t workers; /* without the caller */
     struct worker {
         struct nh_pool *pool;
@@ -88,35 +89,49 @@ static void *worker_main(void *argument) {
     }
 }
 
+/* Starts the workers, or those for which the system has room; each takes part from here on. */
+static void start_workers(struct nh_pool *pool, int32_t wanted) {
+    while (pool->workers < wanted) {
+        struct worker *worker = &pool->worker[pool->workers];
+        worker->pool = pool;
+        worker->index = pool->workers + 1; /* the caller is worker 0 */
+        int error = nh_thread_create(&worker->thread, worker_main, worker);
+        if (error) {
+            nh_log(pool->host, NHOOD_LOG_WARNING,
+                   "CPU thread %d of %d could not be started (%s): the context does with %d",
+                   (int)pool->workers + 2, (int)wanted + 1, strerror(error),
+                   (int)pool->workers + 1);
+            return;
+        }
+        pool->workers++;
+    }
+}
+
 nhood_status nh_pool_create(const struct nh_host *host, int32_t threads, struct nh_pool **created) {
     *created = NULL;
     size_t workers = (size_t)threads - 1;
+    nhood_status status = nh_fork_watch();
+    if (status) return status;
     struct nh_pool *pool = nh_allocate(host, sizeof *pool + workers * sizeof pool->worker[0]);
     if (!pool) return NHOOD_ERR_MEMORY;
     pool->host = host;
-    pool->process = getpid();
+    pool->forks = nh_fork_count();
     pthread_mutex_init(&pool->owner, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->done, NULL);
-    for (int32_t i = 0; i < (int32_t)workers; i++) {
-        struct worker *worker = &pool->worker[i];
-        worker->pool = pool;
-        worker->index = i + 1; /* the caller is worker 0 */
-        if (pthread_create(&worker->thread, NULL, worker_main, worker)) {
-            nh_pool_destroy(pool);
-            return nh_error(NHOOD_ERR_MEMORY, "could not start CPU thread %d of %d", (int)i + 2,
-                            (int)threads);
-        }
-        pool->workers++;
-    }
+    start_workers(pool, threads - 1);
     *created = pool;
     return NHOOD_OK;
 }
 
+int32_t nh_pool_threads(const struct nh_pool *pool) {
+    return pool->workers + 1;
+}
+
 void nh_pool_destroy(struct nh_pool *pool) {
     if (!pool) return;
-    if (getpid() == pool->process) {
+    if (nh_fork_count() == pool->forks) {
         pthread_mutex_lock(&pool->lock);
         atomic_store(&pool->stop, true);
         pthread_cond_broadcast(&pool->start);
@@ -137,7 +152,7 @@ static void run_alone(int64_t count, nhood_parallel_body body, void *arg) {
 }
 
 void nh_pool_run(struct nh_pool *pool, int64_t count, nhood_parallel_body body, void *arg) {
-    if (pool->workers == 0 || count <= 1 || getpid() != pool->process ||
+    if (pool->workers == 0 || count <= 1 || nh_fork_count() != pool->forks ||
         pthread_mutex_trylock(&pool->owner)) {
         run_alone(count, body, arg);
         return;

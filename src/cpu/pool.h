@@ -6,9 +6,10 @@
 
 struct nh_pool;
 
-/* threads counts the caller. MEMORY if a thread cannot be started. */
+/* threads counts the caller; fewer, with a warning, where the system starts no more. MEMORY. */
 nhood_status nh_pool_create(const struct nh_host *host, int32_t threads, struct nh_pool **pool);
-void nh_pool_destroy(struct nh_pool *pool); /* NULL is fine */
+int32_t nh_pool_threads(const struct nh_pool *pool); /* the caller included */
+void nh_pool_destroy(struct nh_pool *pool);          /* NULL is fine */
 
 /* Runs body(arg, index, worker) once for every index in [0, count), worker in [0, threads). If another thread
  * holds the pool, or in a forked child (which has no workers), the caller does all the work itself. */

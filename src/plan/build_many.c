@@ -1,6 +1,7 @@
 #include "build_many.h"
 
-#include <pthread.h>
+#include "thread.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
@@ -56,7 +57,7 @@ void nh_build_many(const struct nh_problem *problem, const struct nh_device *dev
             threads = nh_min(nh_min(cpus, MOST_THREADS), count);
     int started = 0;
     atomic_init(&work.next, 1);
-    while (started + 1 < threads && !pthread_create(&thread[started], NULL, build_more, &work))
+    while (started + 1 < threads && !nh_thread_create(&thread[started], build_more, &work))
         started++;
     build_one(&work, &build[0]);
     build_more(&work);

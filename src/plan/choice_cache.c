@@ -1,6 +1,7 @@
 #include "choice_cache.h"
 
-#include <pthread.h>
+#include "thread.h"
+
 #include <string.h>
 
 enum { SLOTS = 256 }; /* a power of two; problems that share a slot drive each other out */
@@ -16,6 +17,7 @@ struct entry {
 struct nh_choice_cache {
     const struct nh_host *host;
     pthread_mutex_t lock;
+    struct nh_fork_guard guard;
     struct entry *slot[SLOTS];
 };
 
@@ -24,13 +26,15 @@ nhood_status nh_choice_cache_create(const struct nh_host *host, struct nh_choice
     if (!*cache) return NHOOD_ERR_MEMORY;
     (*cache)->host = host;
     pthread_mutex_init(&(*cache)->lock, NULL);
-    return NHOOD_OK;
+    (*cache)->guard.lock = &(*cache)->lock;
+    return nh_fork_guard_add(&(*cache)->guard);
 }
 
 void nh_choice_cache_destroy(struct nh_choice_cache *cache) {
     if (!cache) return;
     for (int i = 0; i < SLOTS; i++)
         nh_release(cache->host, cache->slot[i]);
+    nh_fork_guard_remove(&cache->guard);
     pthread_mutex_destroy(&cache->lock);
     nh_release(cache->host, cache);
 }

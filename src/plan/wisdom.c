@@ -1,4 +1,5 @@
-/* The table of records: hashed by device and problem, so that all records of a key share a bucket. */
+/* The table of records, hashed twice: by device and problem, so that all records of a key share a bucket, and by all that
+ * names a record, so that one is found among any number. */
 #include "wisdom.h"
 
 #include "wisdom_table.h"
@@ -8,15 +9,30 @@
 
 enum { FIRST_BUCKETS = 64 };
 
-/* FNV-1a over both texts, and the zero between them. */
-static uint64_t hash_of(const char *device, const char *problem) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (const char *at = device; *at; at++)
+/* FNV-1a over the text and the zero behind it. */
+static uint64_t hash_more(uint64_t hash, const char *text) {
+    for (const char *at = text; *at; at++)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
-    hash *= 0x100000001b3u;
-    for (const char *at = problem; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
-    return hash;
+    return hash * 0x100000001b3u;
+}
+
+static uint64_t hash_of_key(const char *device, const char *problem) {
+    return hash_more(hash_more(0xcbf29ce484222325u, device), problem);
+}
+
+static uint64_t hash_of(uint64_t key_hash, const char *solver, const char *config) {
+    return hash_more(hash_more(key_hash, solver), config);
+}
+
+static nhood_status make_buckets(struct nh_wisdom *wisdom) {
+    wisdom->bucket = nh_allocate(wisdom->host, wisdom->buckets * sizeof *wisdom->bucket);
+    wisdom->alike = nh_allocate(wisdom->host, wisdom->buckets * sizeof *wisdom->alike);
+    return wisdom->bucket && wisdom->alike ? NHOOD_OK : NHOOD_ERR_MEMORY;
+}
+
+static void release_buckets(struct nh_wisdom *wisdom) {
+    nh_release(wisdom->host, wisdom->bucket);
+    nh_release(wisdom->host, wisdom->alike);
 }
 
 nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wisdom) {
@@ -25,12 +41,15 @@ nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wis
     if (!created) return NHOOD_ERR_MEMORY;
     created->host = host;
     created->buckets = FIRST_BUCKETS;
-    created->bucket = nh_allocate(host, FIRST_BUCKETS * sizeof *created->bucket);
-    if (!created->bucket) {
-        nh_release(host, created);
-        return NHOOD_ERR_MEMORY;
-    }
     pthread_mutex_init(&created->lock, NULL);
+    created->guard.lock = &created->lock;
+    nhood_status status = make_buckets(created);
+    if (!status) status = nh_fork_guard_add(&created->guard);
+    if (status) {
+        release_buckets(created);
+        nh_release(host, created);
+        return status;
+    }
     *wisdom = created;
     return NHOOD_OK;
 }
@@ -38,8 +57,9 @@ nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wis
 void nh_wisdom_destroy(struct nh_wisdom *wisdom) {
     if (!wisdom) return;
     nh_wisdom_forget(wisdom, NULL, NULL);
+    nh_fork_guard_remove(&wisdom->guard);
     pthread_mutex_destroy(&wisdom->lock);
-    nh_release(wisdom->host, wisdom->bucket);
+    release_buckets(wisdom);
     nh_release(wisdom->host, wisdom);
 }
 
@@ -68,40 +88,51 @@ uint64_t nh_wisdom_version(struct nh_wisdom *wisdom) {
 
 /* ---- the table, under the lock ---- */
 
-static struct nh_wisdom_entry **bucket_of(const struct nh_wisdom *wisdom, uint64_t hash) {
-    return &wisdom->bucket[hash & (wisdom->buckets - 1)];
+static size_t slot_of(const struct nh_wisdom *wisdom, uint64_t hash) {
+    return hash & (wisdom->buckets - 1);
 }
 
-static bool about(const struct nh_wisdom_entry *entry, uint64_t hash, const char *device,
+static bool about(const struct nh_wisdom_entry *entry, uint64_t key_hash, const char *device,
                   const char *problem) {
-    return entry->hash == hash && !strcmp(entry->record.problem, problem) &&
+    return entry->key_hash == key_hash && !strcmp(entry->record.problem, problem) &&
            !strcmp(entry->record.device, device);
 }
 
-static struct nh_wisdom_entry *find(const struct nh_wisdom *wisdom, uint64_t hash,
+static struct nh_wisdom_entry *find(const struct nh_wisdom *wisdom, uint64_t key_hash,
                                     const struct nh_wisdom_record *like) {
-    struct nh_wisdom_entry *entry = *bucket_of(wisdom, hash);
-    while (entry && !(about(entry, hash, like->device, like->problem) &&
+    uint64_t hash = hash_of(key_hash, like->solver, like->config);
+    struct nh_wisdom_entry *entry = wisdom->alike[slot_of(wisdom, hash)];
+    while (entry && !(entry->hash == hash && about(entry, key_hash, like->device, like->problem) &&
                       !strcmp(entry->record.solver, like->solver) &&
                       !strcmp(entry->record.config, like->config)))
-        entry = entry->next;
+        entry = entry->next_alike;
     return entry;
+}
+
+static void link_entry(struct nh_wisdom *wisdom, struct nh_wisdom_entry *entry) {
+    struct nh_wisdom_entry **head = &wisdom->bucket[slot_of(wisdom, entry->key_hash)];
+    entry->next = *head;
+    *head = entry;
+    head = &wisdom->alike[slot_of(wisdom, entry->hash)];
+    entry->next_alike = *head;
+    *head = entry;
 }
 
 /* Doubles the buckets; without memory the chains just grow longer. */
 static void grow(struct nh_wisdom *wisdom) {
-    struct nh_wisdom larger = {.buckets = 2 * wisdom->buckets};
-    larger.bucket = nh_allocate(wisdom->host, larger.buckets * sizeof *larger.bucket);
-    if (!larger.bucket) return;
+    struct nh_wisdom larger = {.host = wisdom->host, .buckets = 2 * wisdom->buckets};
+    if (make_buckets(&larger)) {
+        release_buckets(&larger);
+        return;
+    }
     for (size_t i = 0; i < wisdom->buckets; i++)
         for (struct nh_wisdom_entry *entry = wisdom->bucket[i], *next; entry; entry = next) {
-            struct nh_wisdom_entry **head = bucket_of(&larger, entry->hash);
             next = entry->next;
-            entry->next = *head;
-            *head = entry;
+            link_entry(&larger, entry);
         }
-    nh_release(wisdom->host, wisdom->bucket);
+    release_buckets(wisdom);
     wisdom->bucket = larger.bucket;
+    wisdom->alike = larger.alike;
     wisdom->buckets = larger.buckets;
 }
 
@@ -112,23 +143,22 @@ static const char *place(char **end, const char *text) {
     return start;
 }
 
-static nhood_status insert(struct nh_wisdom *wisdom, uint64_t hash,
+static nhood_status insert(struct nh_wisdom *wisdom, uint64_t key_hash,
                            const struct nh_wisdom_record *record) {
     size_t bytes = sizeof(struct nh_wisdom_entry) + strlen(record->device) +
                    strlen(record->problem) + strlen(record->solver) + strlen(record->config) + 4;
     struct nh_wisdom_entry *entry = nh_allocate(wisdom->host, bytes);
     if (!entry) return NHOOD_ERR_MEMORY;
     char *end = (char *)(entry + 1);
-    entry->hash = hash;
+    entry->key_hash = key_hash;
+    entry->hash = hash_of(key_hash, record->solver, record->config);
     entry->record = *record;
     entry->record.device = place(&end, record->device);
     entry->record.problem = place(&end, record->problem);
     entry->record.solver = place(&end, record->solver);
     entry->record.config = place(&end, record->config);
     if (wisdom->count >= wisdom->buckets) grow(wisdom);
-    struct nh_wisdom_entry **head = bucket_of(wisdom, hash);
-    entry->next = *head;
-    *head = entry;
+    link_entry(wisdom, entry);
     wisdom->count++;
     return NHOOD_OK;
 }
@@ -136,13 +166,13 @@ static nhood_status insert(struct nh_wisdom *wisdom, uint64_t hash,
 /* ---- the interface ---- */
 
 nhood_status nh_wisdom_add(struct nh_wisdom *wisdom, const struct nh_wisdom_record *record) {
-    uint64_t hash = hash_of(record->device, record->problem);
+    uint64_t key_hash = hash_of_key(record->device, record->problem);
     nhood_status status = NHOOD_OK;
     pthread_mutex_lock(&wisdom->lock);
     wisdom->version++;
-    struct nh_wisdom_entry *known = find(wisdom, hash, record);
+    struct nh_wisdom_entry *known = find(wisdom, key_hash, record);
     if (!known) {
-        status = insert(wisdom, hash, record);
+        status = insert(wisdom, key_hash, record);
     } else if (record->samples > known->record.samples ||
                (record->samples == known->record.samples &&
                 record->median_ns < known->record.median_ns)) {
@@ -166,10 +196,11 @@ nhood_status nh_wisdom_merge(struct nh_wisdom *wisdom, struct nh_wisdom *other) 
 
 void nh_wisdom_visit(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
                      void (*visit)(void *user, const struct nh_wisdom_record *record), void *user) {
-    uint64_t hash = hash_of(key->device, key->problem);
+    uint64_t key_hash = hash_of_key(key->device, key->problem);
     pthread_mutex_lock(&wisdom->lock);
-    for (struct nh_wisdom_entry *entry = *bucket_of(wisdom, hash); entry; entry = entry->next)
-        if (about(entry, hash, key->device, key->problem)) visit(user, &entry->record);
+    for (struct nh_wisdom_entry *entry = wisdom->bucket[slot_of(wisdom, key_hash)]; entry;
+         entry = entry->next)
+        if (about(entry, key_hash, key->device, key->problem)) visit(user, &entry->record);
     pthread_mutex_unlock(&wisdom->lock);
 }
 
@@ -177,15 +208,22 @@ bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key
                        const char *solver, const char *config, int64_t *median_ns,
                        int64_t *samples) {
     struct nh_wisdom_record like = {key->device, key->problem, solver, config, 0, 0};
-    uint64_t hash = hash_of(key->device, key->problem);
+    uint64_t key_hash = hash_of_key(key->device, key->problem);
     pthread_mutex_lock(&wisdom->lock);
-    const struct nh_wisdom_entry *entry = find(wisdom, hash, &like);
+    const struct nh_wisdom_entry *entry = find(wisdom, key_hash, &like);
     if (entry) {
         *median_ns = entry->record.median_ns;
         *samples = entry->record.samples;
     }
     pthread_mutex_unlock(&wisdom->lock);
     return entry != NULL;
+}
+
+static void unlink_alike(struct nh_wisdom *wisdom, const struct nh_wisdom_entry *entry) {
+    struct nh_wisdom_entry **at = &wisdom->alike[slot_of(wisdom, entry->hash)];
+    while (*at != entry)
+        at = &(*at)->next_alike;
+    *at = entry->next_alike;
 }
 
 static bool named(const char *wanted, const char *name) {
@@ -204,6 +242,7 @@ int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *device, const cha
                 continue;
             }
             *at = entry->next;
+            unlink_alike(wisdom, entry);
             nh_release(wisdom->host, entry);
             wisdom->count--;
             forgotten++;

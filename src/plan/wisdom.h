@@ -71,7 +71,8 @@ nhood_status nh_wisdom_read(struct nh_wisdom *wisdom, const char *text, const ch
 nhood_status nh_wisdom_load(struct nh_wisdom *wisdom, const char *path, int64_t *accepted);
 
 /* Replaces the file by a merge of its records (but not if `replace`) and these. The new file is complete before
- * it takes the old one's name: readers see one or the other, and of writers at the same time the last one wins.
+ * it takes the old one's name: readers see one or the other. Writers take turns, by a lock on <path>.lock that lasts no
+ * longer than they do; where files cannot be locked (a warning), of writers at the same time the last one wins.
  * ARGUMENT if the file there is not wisdom or cannot be written; MEMORY. */
 nhood_status nh_wisdom_save(struct nh_wisdom *wisdom, const char *path, bool replace);
 

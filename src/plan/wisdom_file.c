@@ -6,11 +6,15 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096, MOST_FILE_BYTES = 1 << 28 };
+
+/* Saving takes milliseconds, behind a busy disk a second: who holds the lock longer than this has been stopped. */
+static const double patience_s = 30;
 
 static nhood_status refuse(const char *path, const char *what) {
     return nh_error(NHOOD_ERR_ARGUMENT, "%s: %s", path, what);
@@ -75,7 +79,57 @@ static nhood_status replace_file(const char *path, const char *text, size_t leng
     return refuse(path, strerror(reason));
 }
 
-nhood_status nh_wisdom_save(struct nh_wisdom *wisdom, const char *path, bool replace) {
+/* ---- one at a time ---- */
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Waits until the open file is locked by this process alone. An error number if it cannot be. The lock goes with the process,
+ * however that ends. */
+static int wait_for_lock(int file, double deadline_s) {
+    struct timespec pause = {.tv_nsec = 1000000};
+    while (flock(file, LOCK_EX | LOCK_NB)) {
+        if (errno != EWOULDBLOCK && errno != EINTR) return errno;
+        if (now_s() > deadline_s) return ETIMEDOUT;
+        nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec < 32000000 ? 2 * pause.tv_nsec : pause.tv_nsec;
+    }
+    return 0;
+}
+
+/* Whether the name still means the open file: who held the lock before has removed it. */
+static bool is_current(int file, const char *name) {
+    struct stat opened, named;
+    return !fstat(file, &opened) && !stat(name, &named) && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+/* Locks a file beside the one to be replaced, as that one is another after each save. Returns it open, or -1 and the reason
+ * where files cannot be locked: then writers at the same time may lose what others wrote, but never harm the file. */
+static int lock_file(const char *path, char name[PATH_BYTES], int *error) {
+    const double deadline_s = now_s() + patience_s;
+    *error = ENAMETOOLONG;
+    if (snprintf(name, PATH_BYTES, "%s.lock", path) >= PATH_BYTES) return -1;
+    for (;;) {
+        int file = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        *error = file < 0 ? errno : wait_for_lock(file, deadline_s);
+        if (!*error && is_current(file, name)) return file;
+        if (file >= 0) close(file);
+        if (*error) return -1;
+    }
+}
+
+/* The name goes first: who has it open, and is waiting, sees that it is gone and makes another. */
+static void unlock_file(int file, const char *name) {
+    if (file < 0) return;
+    unlink(name);
+    close(file);
+}
+
+static nhood_status save_alone(struct nh_wisdom *wisdom, const char *path, bool replace) {
     const struct nh_host *host = wisdom->host;
     struct nh_wisdom *merged = NULL;
     char *text = NULL;
@@ -90,5 +144,16 @@ nhood_status nh_wisdom_save(struct nh_wisdom *wisdom, const char *path, bool rep
     if (!status) status = replace_file(path, text, length);
     nh_release(host, text);
     nh_wisdom_destroy(merged);
+    return status;
+}
+
+nhood_status nh_wisdom_save(struct nh_wisdom *wisdom, const char *path, bool replace) {
+    char name[PATH_BYTES];
+    int error, lock = lock_file(path, name, &error);
+    nhood_status status = save_alone(wisdom, path, replace);
+    if (lock < 0 && !status)
+        nh_log(wisdom->host, NHOOD_LOG_WARNING, "%s: saved without a lock: %s", path,
+               strerror(error));
+    unlock_file(lock, name);
     return status;
 }

@@ -4,19 +4,23 @@
 
 #include "wisdom.h"
 
-#include <pthread.h>
+#include "thread.h"
 
 struct nh_wisdom_entry {
-    struct nh_wisdom_entry *next;
-    uint64_t hash;                  /* of device and problem */
+    struct nh_wisdom_entry *next;       /* of the same bucket by key */
+    struct nh_wisdom_entry *next_alike; /* .. and by all that names the record */
+    uint64_t key_hash, hash;
     struct nh_wisdom_record record; /* its texts follow the struct */
 };
 
 struct nh_wisdom {
     const struct nh_host *host;
     pthread_mutex_t lock;
-    struct nh_wisdom_entry **bucket;
-    size_t buckets; /* a power of two */
+    struct nh_fork_guard guard;
+    struct nh_wisdom_entry **bucket; /* by device and problem: a key's records share one */
+    struct nh_wisdom_entry *
+        *alike; /* by device, problem, solver and config: a key may have any number of records */
+    size_t buckets; /* of each; a power of two */
     size_t count;
     uint64_t version;
 };

@@ -224,3 +224,42 @@ def test_errors(call, text):
 def test_wrong_types(call):
     with pytest.raises(TypeError, match="is not a"):
         call()
+
+
+FORKS = """
+import os, signal, threading
+import nhood, numpy as np
+
+def call(tokens):
+    x = np.ones((1, tokens, 1, 8), np.float32)
+    assert (nhood.na1d(x, x, x, 3) == 1).all()
+
+def measure(first):
+    for tokens in range(first, first + 100000, 2):
+        if stop.is_set():
+            return
+        call(tokens)
+
+stop = threading.Event()
+with nhood.tuning(0.02):
+    threads = [threading.Thread(target=measure, args=(10 + i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(12):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                call(200001 + number)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0, f"child {number} hangs or fails"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+"""
+
+
+def test_children_of_a_process_that_measures():
+    environment = dict(os.environ, NHOOD_CACHE="", PYTHONWARNINGS="ignore")
+    subprocess.run([sys.executable, "-c", FORKS], env=environment, check=True, timeout=110)

@@ -31,11 +31,11 @@ struct tune {
     size_t behind_count;
 };
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted; /* the signal's number */
 
 /* The first interrupt ends the work after the problem at hand; the second one ends the program. */
 static void interrupt(int number) {
-    interrupted = 1;
+    interrupted = number;
     signal(number, SIG_DFL);
 }
 
@@ -194,6 +194,14 @@ static int forget(struct tune *tune, const struct suite *suite) {
     return status ? complain_library(status, "wisdom was not saved") : 0;
 }
 
+/* What was measured is saved, and the output written: the program ends by the signal after all, so that a shell or a script
+ * sees what happened (130 for an interrupt). */
+static void end_by_signal(void) {
+    if (fflush(stdout) || ferror(stdout)) return; /* which main complains of */
+    signal(interrupted, SIG_DFL);
+    raise(interrupted);
+}
+
 /* Wisdom is of the file named, or of the cache folder, which the context has read. */
 static int open_wisdom(struct tune *tune) {
     if (!tune->file) return 0;
@@ -217,6 +225,7 @@ static int run(struct tune *tune, int count, char **texts) {
     free(tune->behind);
     target_close(&tune->target);
     suite_free(&suite);
+    if (interrupted) end_by_signal();
     return failed;
 }
 
@@ -252,7 +261,8 @@ int cmd_tune(int argc, char **argv) {
     const struct usage usage = {
         "tune", "[options] <problem>...|--suite FILE",
         "Times the candidates of each problem that wisdom does not know yet, and saves what it\n"
-        "learns every few seconds: after an interrupt the same command goes on where it was.\n"
+        "learns every few seconds. After an interrupt, by which it ends (130), the same command\n"
+        "goes on where it was.\n"
         "Later plans on this machine use it. Prints the fastest candidate, its median, how many\n"
         "were timed, and how much slower the choice by estimate is.",
         options, tune.target.options};

@@ -4,8 +4,8 @@
 #include "kernel_sources.h"
 #include "nvrtc.h"
 #include "store.h"
+#include "thread.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -32,6 +32,7 @@ struct entry {
 struct nh_kernel_cache {
     const struct nh_host *host;
     pthread_mutex_t lock;
+    struct nh_fork_guard guard;
     pthread_cond_t changed;
     struct entry *first;
     struct nh_store store;
@@ -130,6 +131,22 @@ static nhood_status compile(const struct nh_kernel_cache *cache, const struct nh
 
 /* ---- the cache itself ---- */
 
+/* In a forked child nobody goes on making the kernels that were being made. */
+static void drop_unfinished(void *owner) {
+    struct nh_kernel_cache *cache = owner;
+    pthread_cond_init(&cache->changed, NULL);
+    for (struct entry **link = &cache->first; *link;) {
+        struct entry *entry = *link;
+        if (entry->state == MAKING) {
+            *link = entry->next;
+            nh_release(cache->host, entry);
+        } else {
+            entry->waiting = 0;
+            link = &entry->next;
+        }
+    }
+}
+
 nhood_status nh_kernel_cache_create(const struct nh_host *host,
                                     const nhood_context_options *options,
                                     struct nh_kernel_cache **cache) {
@@ -143,6 +160,14 @@ nhood_status nh_kernel_cache_create(const struct nh_host *host,
     }
     pthread_mutex_init(&created->lock, NULL);
     pthread_cond_init(&created->changed, NULL);
+    created->guard =
+        (struct nh_fork_guard){.lock = &created->lock, .child = drop_unfinished, .owner = created};
+    nhood_status status = nh_fork_guard_add(&created->guard);
+    if (status) {
+        nh_release(host, created->nvrtc_path);
+        nh_release(host, created);
+        return status;
+    }
     nh_store_open(&created->store, host, options->cache, store_most_bytes);
     *cache = created;
     return NHOOD_OK;
@@ -158,6 +183,7 @@ void nh_kernel_cache_destroy(struct nh_kernel_cache *cache, const struct nh_driv
     }
     nh_store_close(&cache->store);
     nh_nvrtc_close(&cache->nvrtc);
+    nh_fork_guard_remove(&cache->guard);
     pthread_cond_destroy(&cache->changed);
     pthread_mutex_destroy(&cache->lock);
     nh_release(cache->host, cache->nvrtc_path);

@@ -2,7 +2,8 @@
  * or three large kernels. */
 #include "kernel_loading.h"
 
-#include <pthread.h>
+#include "thread.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -32,8 +33,7 @@ static void *load(void *argument) {
 
 static bool start(struct part *part) {
     int64_t most = nh_min(sysconf(_SC_NPROCESSORS_ONLN), MOST_THREADS);
-    if (atomic_fetch_add(&threads, 1) + 1 < most &&
-        !pthread_create(&part->thread, NULL, load, part))
+    if (atomic_fetch_add(&threads, 1) + 1 < most && !nh_thread_create(&part->thread, load, part))
         return true;
     atomic_fetch_sub(&threads, 1);
     return false;
