@@ -33,27 +33,18 @@ void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
                 problem->strides[tensor].axis[NH_AXES - problem->rank];
 }
 
-static nhood_status make_order(const struct nh_host *host, const struct nh_axis *axis,
-                               struct nh_order *order) {
-    order->length = (int32_t)axis->length;
-    order->window = (int32_t)axis->window;
-    order->token = nh_allocate(host, 3 * (size_t)axis->length * sizeof *order->token);
-    if (!order->token) return NHOOD_ERR_MEMORY;
-    order->begin = order->token + axis->length;
-    order->end = order->begin + axis->length;
-    int32_t place = 0;
-    for (int64_t group = 0; group < axis->dilation; group++) {
-        int64_t length = nh_axis_group_length(axis->length, axis->dilation, group);
-        int32_t base = place;
-        for (int64_t position = 0; position < length; position++, place++) {
-            struct nh_range range =
-                nh_window_range(length, axis->window, axis->stride, axis->causal, position);
-            order->token[place] = (int32_t)(position * axis->dilation + group);
-            order->begin[place] = base + (int32_t)range.begin;
-            order->end[place] = base + (int32_t)range.end;
-        }
+/* Appends the places of a dilation group of `length` tokens, or of one that looks like it. */
+static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
+                      struct nh_order *order) {
+    const int32_t base = order->length;
+    for (int64_t position = 0; position < length; position++) {
+        const int32_t place = order->length++;
+        struct nh_range range =
+            nh_window_range(length, axis->window, axis->stride, axis->causal, position);
+        order->token[place] = (int32_t)(position * axis->dilation + group);
+        order->begin[place] = base + (int32_t)range.begin;
+        order->end[place] = base + (int32_t)range.end;
     }
-    return NHOOD_OK;
 }
 
 /* As many queries from `first` on as fit one vector: their first keys must lie within `lanes` keys. 2^fold_log places of the
@@ -87,13 +78,13 @@ static void make_vector(const struct nh_order *order, int32_t first, int32_t lim
 static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry *geometry) {
     const struct nh_order *order = &geometry->order[2];
     const struct nh_tile_axis *tile = &geometry->tile[2];
-    geometry->tile_vector = nh_allocate(host, ((size_t)tile->count + 1) * sizeof(int32_t));
+    geometry->tile_vector = nh_allocate(host, ((size_t)tile->kept + 1) * sizeof(int32_t));
     if (!geometry->tile_vector) return NHOOD_ERR_MEMORY;
     int32_t count = 0;
     struct nh_vector trial;
     for (int pass = 0; pass < 2; pass++) {
         count = 0;
-        for (int32_t t = 0; t < tile->count; t++) {
+        for (int32_t t = 0; t < tile->kept; t++) {
             geometry->tile_vector[t] = count;
             int32_t end = nh_tile_end(geometry, 2, t);
             for (int32_t first = nh_tile_first(geometry, 2, t); first < end; count++) {
@@ -107,14 +98,14 @@ static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry 
             if (!geometry->vector) return NHOOD_ERR_MEMORY;
         }
     }
-    geometry->tile_vector[tile->count] = count;
+    geometry->tile_vector[tile->kept] = count;
     return NHOOD_OK;
 }
 
 /* Band lists of every vector for the whole window; left empty where the window is taken in chunks. */
 static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *geometry) {
     int32_t window = geometry->order[2].window, total = 0;
-    int32_t vectors = geometry->tile_vector[geometry->tile[2].count];
+    int32_t vectors = geometry->tile_vector[geometry->tile[2].kept];
     if (geometry->chunk < window) return NHOOD_OK;
     for (int pass = 0; pass < 2; pass++) {
         total = 0;
@@ -143,37 +134,22 @@ static bool parts_keys(const struct nh_order *order, int32_t first) {
     return first == order->length || order->begin[first] >= order->end[first - 1];
 }
 
-/* End of the tile that begins at `first`, of `size` queries or, where that parts keys, fewer. */
-static int32_t cut_tile(const struct nh_order *order, int32_t first, int32_t size) {
-    const int32_t limit = (int32_t)nh_min((int64_t)first + size, order->length);
+/* End of the tile that begins at `first`, of `size` queries or, where that parts keys, fewer; not beyond `last`. */
+static int32_t cut_tile(const struct nh_order *order, int32_t first, int32_t size, int32_t last) {
+    const int32_t limit = (int32_t)nh_min((int64_t)first + size, last);
     int32_t end = limit;
     while (end > first && !parts_keys(order, end))
         end--;
     return end > first ? end : limit;
 }
 
-static nhood_status make_tile_axis(const struct nh_host *host, const struct nh_order *order,
-                                   int32_t size, struct nh_tile_axis *tile) {
-    for (int pass = 0; pass < 2; pass++) {
-        tile->count = 0;
-        for (int32_t first = 0; first < order->length; tile->count++) {
-            if (pass) tile->first[tile->count] = first;
-            first = cut_tile(order, first, size);
-        }
-        if (pass == 0)
-            tile->first = nh_allocate(host, ((size_t)tile->count + 1) * sizeof *tile->first);
-        if (!tile->first) return NHOOD_ERR_MEMORY;
+/* Cuts the places from the part's first one on; with tile->first NULL only counts. */
+static void cut_part(const struct nh_order *order, int32_t size, const struct nh_axis_part *part,
+                     int32_t last, struct nh_tile_axis *tile) {
+    for (int32_t first = part->place; first < last; tile->kept++) {
+        if (tile->first) tile->first[tile->kept] = first;
+        first = cut_tile(order, first, size, last);
     }
-    tile->first[tile->count] = order->length;
-    tile->apart = true;
-    for (int32_t t = 0; t < tile->count; t++) {
-        const int32_t first = tile->first[t], end = tile->first[t + 1];
-        const int32_t keys = order->end[end - 1] - order->begin[first];
-        if (end - first > tile->size) tile->size = end - first;
-        if (keys > tile->most_keys) tile->most_keys = keys;
-        tile->apart &= parts_keys(order, end);
-    }
-    return NHOOD_OK;
 }
 
 /* Of the tiles that `most` queries make of an axis, as even as whole units are, so that no thread gets a larger one. */
@@ -183,17 +159,121 @@ static int32_t even_size(int32_t length, int32_t most, int32_t unit) {
     return (int32_t)nh_max(1, nh_min(most, nh_ceil_div(units, tiles) * unit));
 }
 
-static nhood_status make_tiles(const struct nh_host *host,
-                               const struct nh_geometry_options *options,
-                               struct nh_geometry *geometry) {
+/* The tiles of the parts' kept units, and with them what those that are not kept are like. */
+static nhood_status cut_tiles(const struct nh_host *host, const struct nh_order *order,
+                              int32_t size, struct nh_tile_axis *tile) {
+    for (int pass = 0; pass < 2; pass++) {
+        tile->kept = 0;
+        tile->count = 0;
+        for (int32_t p = 0; p < tile->parts; p++) {
+            struct nh_axis_part *part = &tile->part[p];
+            const int32_t last = p + 1 < tile->parts ? part[1].place : order->length;
+            part->tile = tile->kept;
+            cut_part(order, size, part, last, tile);
+            part->tiles = tile->kept - part->tile + part->skipped * part->period;
+            tile->count += part->units * part->tiles;
+        }
+        if (pass == 0)
+            tile->first = nh_allocate(host, ((size_t)tile->kept + 1) * sizeof *tile->first);
+        if (!tile->first) return NHOOD_ERR_MEMORY;
+    }
+    tile->first[tile->kept] = order->length;
+    tile->apart = true;
+    for (int32_t t = 0; t < tile->kept; t++) {
+        const int32_t first = tile->first[t], end = tile->first[t + 1];
+        const int32_t keys = order->end[end - 1] - order->begin[first];
+        if (end - first > tile->size) tile->size = end - first;
+        if (keys > tile->most_keys) tile->most_keys = keys;
+        tile->apart &= parts_keys(order, end);
+    }
+    return NHOOD_OK;
+}
+
+/* Sets what of a dilation group of `length` tokens repeats itself: periods of whole tiles and whole blocks of the stride, from where
+ * windows are no longer shifted to where they are again. Returns the length of a group that looks like it without the periods that are
+ * not kept. */
+static int64_t set_periods(const struct nh_axis *axis, int64_t length, int32_t size,
+                           struct nh_axis_part *part) {
+    const int64_t stride = axis->stride, border = axis->window + stride;
+    int64_t period = size / nh_common_divisor(size, stride) * stride, tile = size;
+    if (stride == axis->window) { /* cut_tile cuts between blocks */
+        period = stride <= size ? size - size % stride : stride;
+        tile = nh_min(size, period);
+    }
+    const int64_t head = nh_ceil_div(border, period) * period;
+    part->head = part->period = 1;
+    part->head_places = part->period_places = 1;
+    if (head + 2 * period + border >= length) return length;
+    part->period = (int32_t)nh_ceil_div(period, tile);
+    part->head = (int32_t)(head / period) * part->period;
+    part->head_places = (int32_t)head;
+    part->period_places = (int32_t)period;
+    part->period_tokens = period * axis->dilation;
+    part->skipped = (length - head - period - border) / period;
+    return length - part->skipped * period;
+}
+
+/* Appends `groups` dilation groups of `length` tokens, the first of which is `group`: by tiles of several whole ones, or one by one. */
+static void add_part(const struct nh_axis *axis, int64_t group, int64_t groups, int64_t length,
+                     int32_t size, struct nh_order *order, struct nh_tile_axis *tile) {
+    if (groups == 0) return;
+    const int64_t most = nh_max(1, axis->dilation > 1 ? size / length : 1);
+    const int64_t of_unit = nh_min(most, groups), units = groups / of_unit;
+    struct nh_axis_part *part = &tile->part[tile->parts++];
+    *part = (struct nh_axis_part){
+        .units = units, .places = of_unit * length, .unit_tokens = of_unit, .place = order->length};
+    const int64_t kept = set_periods(axis, length, size, part);
+    if (order->token)
+        for (int64_t g = 0; g < of_unit; g++)
+            add_group(axis, group + g, kept, order);
+    else
+        order->length += (int32_t)(of_unit * kept);
+    add_part(axis, group + units * of_unit, groups - units * of_unit, length, size, order, tile);
+}
+
+/* All groups one after the other as one unit, or only so much as differs. */
+static void add_places(const struct nh_axis *axis, bool is_long, int32_t size,
+                       struct nh_order *order, struct nh_tile_axis *tile) {
+    const int64_t longer = axis->length % axis->dilation, shorter = axis->length / axis->dilation;
+    order->length = 0;
+    tile->parts = 0;
+    if (is_long) {
+        add_part(axis, 0, longer, shorter + 1, size, order, tile);
+        add_part(axis, longer, axis->dilation - longer, shorter, size, order, tile);
+        return;
+    }
+    tile->part[tile->parts++] =
+        (struct nh_axis_part){.units = 1, .places = axis->length, .head = 1, .period = 1};
+    if (!order->token) order->length = (int32_t)axis->length;
+    for (int64_t group = 0; order->token && group < axis->dilation; group++)
+        add_group(axis, group, nh_axis_group_length(axis->length, axis->dilation, group), order);
+}
+
+static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *axis, bool is_long,
+                              int32_t size, struct nh_order *order, struct nh_tile_axis *tile) {
+    order->window = (int32_t)axis->window;
+    add_places(axis, is_long, size, order, tile); /* counts them */
+    const int32_t length = order->length;
+    order->token = nh_allocate(host, 3 * (size_t)length * sizeof *order->token);
+    if (!order->token) return NHOOD_ERR_MEMORY;
+    order->begin = order->token + length;
+    order->end = order->begin + length;
+    add_places(axis, is_long, size, order, tile);
+    return cut_tiles(host, order, size, tile);
+}
+
+static nhood_status make_axes(const struct nh_host *host, const struct nh_geometry_options *options,
+                              struct nh_geometry *geometry) {
     const int32_t unit[NH_AXES] = {1, options->most_rows, options->lanes};
+    const int64_t most = options->long_axis ? options->long_axis : NH_LONG_AXIS;
     geometry->tiles = 1;
     geometry->tiles_apart = true;
     for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &geometry->problem.axis[a];
         struct nh_tile_axis *tile = &geometry->tile[a];
-        const struct nh_order *order = &geometry->order[a];
-        const int32_t size = even_size(order->length, options->size[a], unit[a]);
-        nhood_status status = make_tile_axis(host, order, size, tile);
+        const int32_t size = even_size((int32_t)axis->length, options->size[a], unit[a]);
+        nhood_status status =
+            make_axis(host, axis, axis->length > most, size, &geometry->order[a], tile);
         if (status) return status;
         geometry->tiles *= tile->count;
         geometry->tiles_apart &= tile->apart;
@@ -205,13 +285,13 @@ static nhood_status make_tiles(const struct nh_host *host,
  * key head), a ring of the rows that a block needs will do, and no row is packed twice within a tile. */
 static void choose_packed_rows(struct nh_geometry *geometry) {
     const struct nh_order *order = &geometry->order[1];
-    geometry->rolling =
-        geometry->order[0].length == 1 && geometry->problem.heads == geometry->problem.kv_heads;
+    geometry->rolling = geometry->problem.axis[0].length == 1 &&
+                        geometry->problem.heads == geometry->problem.kv_heads;
     geometry->packed_rows = geometry->tile[1].most_keys;
     if (!geometry->rolling) return;
     const int32_t places = geometry->rows << geometry->fold_log; /* of a block */
     geometry->packed_rows = 1;
-    for (int32_t t = 0; t < geometry->tile[1].count; t++) {
+    for (int32_t t = 0; t < geometry->tile[1].kept; t++) {
         int32_t end = nh_tile_end(geometry, 1, t);
         for (int32_t first = nh_tile_first(geometry, 1, t); first < end; first += places) {
             int32_t last = (int32_t)nh_min(first + places, end) - 1;
@@ -248,10 +328,7 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
     memset(geometry, 0, sizeof *geometry);
     nh_geometry_permute(problem, options->lane_axis, &geometry->problem, geometry->slot_step,
                         geometry->bias_step);
-    nhood_status status = NHOOD_OK;
-    for (int a = 0; a < NH_AXES && !status; a++)
-        status = make_order(host, &geometry->problem.axis[a], &geometry->order[a]);
-    if (!status) status = make_tiles(host, options, geometry);
+    nhood_status status = make_axes(host, options, geometry);
     if (!status) {
         choose_blocking(geometry, options);
         geometry->fold_log = nh_fold_log(geometry->order[2].length, geometry->tile[2].size,

@@ -3,6 +3,10 @@
  * Order. Each axis is walked dilation group by dilation group, so that in this order every window is a
  * contiguous, never decreasing range and dilation is gone: it lives on in order->token alone.
  *
+ * Long axes. Dilation groups of one length look alike, and so do the tiles of a group away from its borders, a period apart. Of a
+ * long axis only so much is kept as differs: the places of an order are those kept, and a tile of the axis is a kept one, so
+ * many tokens further on (nh_axis_tile).
+ *
  * Axes. The kernels put consecutive queries of one axis into the lanes of a vector ("lane axis", stored
  * last); bias tables and attention weights keep the caller's axis order through slot_step and bias_step. */
 #ifndef NH_GEOMETRY_H
@@ -13,7 +17,7 @@
 enum { NH_MOST_LANES = 16, NH_MOST_FOLD_LOG = 2, NH_MOST_BAND = 8 };
 
 struct nh_order {
-    int32_t length;
+    int32_t length; /* places: those kept */
     int32_t window; /* slots */
     int32_t *token; /* of each place in the order */
     int32_t *begin; /* keys [begin, end), places in the order */
@@ -58,9 +62,27 @@ struct nh_vector {
     struct nh_band_list scatter; /* key rows accumulate lanes of one place; for the whole window */
 };
 
+/* Units that look alike, one after the other: the axis, dilation groups, or tiles of several groups. The first one is kept, and of
+ * that, not all periods. */
+struct nh_axis_part {
+    int64_t units, tiles,
+        places;           /* tiles and places are those of a unit, what is not kept included */
+    int64_t unit_tokens;  /* from a unit to the next */
+    int32_t tile, place;  /* the first of those kept */
+    int32_t head, period; /* tiles before the first period; tiles of a period */
+    int32_t head_places, period_places;
+    int64_t period_tokens;
+    int64_t skipped; /* periods that are not kept */
+};
+
+enum { NH_MOST_PARTS = 4 }; /* groups of either length, in tiles that are full or the last */
+
 struct nh_tile_axis {
-    int32_t count;
-    int32_t *first;          /* place of each tile, and one past the last */
+    int64_t count; /* of the axis */
+    int32_t kept;
+    int32_t *first; /* place of each kept tile, and one past the last */
+    int32_t parts;
+    struct nh_axis_part part[NH_MOST_PARTS];
     int32_t size, most_keys; /* most queries of a tile, largest halo */
     bool apart;              /* no key is in two halos */
 };
@@ -92,7 +114,12 @@ struct nh_geometry_options {
     int32_t lanes, most_rows, band_budget; /* of the kernels */
     int32_t lane_axis;                     /* 0..2 in canonical axes */
     int32_t size[NH_AXES];                 /* most queries of a tile, in permuted axes */
+    int32_t
+        long_axis; /* axes of more tokens are long; 0: NH_LONG_AXIS, which tests need not reach */
 };
+
+/* Tables of so many tokens take some 2 MB. */
+enum { NH_LONG_AXIS = 1 << 15 };
 
 /* Axes and strides with the lane axis last. */
 void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
@@ -103,6 +130,25 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
                                 const struct nh_geometry_options *options,
                                 struct nh_geometry *geometry);
 void nh_geometry_destroy(const struct nh_host *host, struct nh_geometry *geometry);
+
+/* Periods that are not kept and lie before a tile, or a place, which is so many beyond the first period's begin. */
+static inline int64_t nh_skipped_before(const struct nh_axis_part *part, int64_t beyond,
+                                        int64_t period) {
+    return part->skipped && beyond >= 0 ? nh_min(beyond / period, part->skipped) : 0;
+}
+
+/* The kept tile that a tile of the axis looks like, and how many tokens further on it is. */
+static inline int32_t nh_axis_tile(const struct nh_tile_axis *axis, int64_t tile, int64_t *tokens) {
+    const struct nh_axis_part *part = axis->part;
+    *tokens = 0;
+    if (axis->count == axis->kept) return (int32_t)tile;
+    for (; tile >= part->units * part->tiles; part++)
+        tile -= part->units * part->tiles;
+    const int64_t unit = tile / part->tiles, of_unit = tile % part->tiles;
+    const int64_t skipped = nh_skipped_before(part, of_unit - part->head, part->period);
+    *tokens = unit * part->unit_tokens + skipped * part->period_tokens;
+    return part->tile + (int32_t)(of_unit - skipped * part->period);
+}
 
 static inline int32_t nh_tile_first(const struct nh_geometry *geometry, int axis, int64_t tile) {
     return geometry->tile[axis].first[tile];

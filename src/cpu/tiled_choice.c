@@ -158,6 +158,9 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
 }
 
+/* Instead of all of a long axis: the tables of a plan hold several tiles. */
+enum { MOST_OF_LONG_AXIS = NH_LONG_AXIS / 8 };
+
 /* Queries of a tile along the lane axis and along the others. 0: the whole axis. */
 static const struct {
     int32_t other, lane;
@@ -191,6 +194,7 @@ static int all_configs(const struct nh_problem *problem, struct nh_config config
                 int64_t length = problem->axis[from[a]].length;
                 if (a == 0 && size > 8)
                     size = 8; /* three axes multiply the halo: keep the first short */
+                if (size == 0 && length > NH_LONG_AXIS) size = MOST_OF_LONG_AXIS;
                 row->value[NH_KNOB_TILE_0 + a] = (int32_t)(size ? nh_min(size, length) : length);
             }
             if (!known(config, count)) count++;

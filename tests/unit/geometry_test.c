@@ -38,7 +38,7 @@ static void check_axis(const struct nh_geometry *geometry, int a, int32_t most) 
     const struct nh_order *order = &geometry->order[a];
     int32_t from[MOST_LENGTH], shared = 0, too_long = 0, most_keys = 0;
     memset(from, 0xff, sizeof from);
-    for (int32_t t = 0; t < tile->count; t++) {
+    for (int32_t t = 0; t < tile->kept; t++) {
         const int32_t first = nh_tile_first(geometry, a, t), end = nh_tile_end(geometry, a, t);
         too_long += end <= first || end - first > most;
         for (int32_t query = first; query < end; query++)
@@ -49,8 +49,9 @@ static void check_axis(const struct nh_geometry *geometry, int a, int32_t most) 
         if (order->end[end - 1] - order->begin[first] > most_keys)
             most_keys = order->end[end - 1] - order->begin[first];
     }
-    CHECK(tile->first[0] == 0 && tile->first[tile->count] == order->length && !too_long,
-          "%d tiles of axis %d", tile->count, a);
+    CHECK(tile->first[0] == 0 && tile->first[tile->kept] == order->length && !too_long &&
+              tile->count == tile->kept,
+          "%d tiles of axis %d", tile->kept, a);
     CHECK(tile->apart == !shared && tile->most_keys == most_keys, "axis %d, %d shared keys", a,
           shared);
     const struct nh_axis *axis = &geometry->problem.axis[a];
@@ -105,7 +106,7 @@ static void check_bands(const struct nh_geometry *geometry, const struct nh_vect
 static void check_vectors(const struct nh_geometry *geometry) {
     const struct nh_order *order = &geometry->order[2];
     int32_t next = 0;
-    for (int32_t v = 0; v < geometry->tile_vector[geometry->tile[2].count]; v++) {
+    for (int32_t v = 0; v < geometry->tile_vector[geometry->tile[2].kept]; v++) {
         const struct nh_vector *vector = &geometry->vector[v];
         const int32_t used = vector->count << geometry->fold_log;
         int wrong = vector->first != next || vector->count < 1 || used > geometry->lanes;
@@ -125,6 +126,70 @@ static void check_vectors(const struct nh_geometry *geometry) {
     CHECK(next == order->length, "%d of %d queries", next, order->length);
 }
 
+/* Wrong queries of an axis of which only so much is kept as differs: each one is in one tile, and its keys are those of its window. */
+static int wrong_queries(const struct nh_geometry *geometry, int a, uint8_t *met) {
+    const struct nh_axis *axis = &geometry->problem.axis[a];
+    const struct nh_tile_axis *tile = &geometry->tile[a];
+    const struct nh_order *order = &geometry->order[a];
+    int wrong = 0;
+    memset(met, 0, (size_t)axis->length);
+    for (int64_t t = 0; t < tile->count; t++) {
+        int64_t tokens;
+        const int32_t kept = nh_axis_tile(tile, t, &tokens);
+        const int32_t first = nh_tile_first(geometry, a, kept),
+                      end = nh_tile_end(geometry, a, kept);
+        wrong += kept < 0 || kept >= tile->kept || end - first > tile->size ||
+                 order->end[end - 1] - order->begin[first] > tile->most_keys;
+        for (int32_t query = first; query < end; query++) {
+            const int64_t token = order->token[query] + tokens;
+            if (token < 0 || token >= axis->length || met[token]++) return wrong + 1;
+            const struct nh_range range = nh_axis_window(axis, token);
+            for (int64_t key = range.begin; key < range.end; key++)
+                wrong += order->token[order->begin[query] + key - range.begin] + tokens !=
+                         key * axis->dilation + token % axis->dilation;
+            wrong += order->end[query] - order->begin[query] != range.end - range.begin;
+        }
+    }
+    for (int64_t token = 0; token < axis->length; token++)
+        wrong += met[token] != 1;
+    return wrong;
+}
+
+static void long_axes(uint64_t *state) {
+    enum { LONGEST = 6000 };
+    static uint8_t met[LONGEST];
+    const struct nh_host host = {0};
+    int skipping = 0, grouped = 0;
+    for (int i = 0; i < PROBLEMS; i++) {
+        struct nh_problem problem = random_problem(state);
+        struct nh_geometry_options options = random_options(state);
+        const int a = (int)test_between(state, 0, 2);
+        const int64_t length = test_between(state, 2000, LONGEST);
+        const int64_t dilation = test_between(state, 0, 1) ? 1 : test_between(state, 2, 900);
+        const int64_t window = test_between(state, 1, nh_min(30, length / dilation));
+        const int64_t strides[] = {1, window, test_between(state, 1, window)};
+        problem.axis[a] = (struct nh_axis){length, window, strides[test_between(state, 0, 2)],
+                                           dilation, test_between(state, 0, 3) == 0};
+        options.lane_axis = NH_AXES - 1;
+        options.long_axis = 1000;
+        struct nh_geometry geometry;
+        CHECK(!nh_geometry_create(&problem, &host, &options, &geometry), "no memory");
+        const struct nh_tile_axis *tile = &geometry.tile[a];
+        const int wrong = wrong_queries(&geometry, a, met);
+        CHECK(!wrong,
+              "%d wrong: length %lld, window %lld, stride %lld, dilation %lld, causal %d, size %d",
+              wrong, (long long)length, (long long)window, (long long)problem.axis[a].stride,
+              (long long)dilation, problem.axis[a].causal, options.size[a]);
+        for (int32_t p = 0; p < tile->parts; p++) {
+            skipping += tile->part[p].skipped > 0;
+            grouped += tile->part[p].unit_tokens > 1;
+        }
+        nh_geometry_destroy(&host, &geometry);
+    }
+    CHECK(skipping > PROBLEMS / 4 && grouped > PROBLEMS / 8, "%d skip periods, %d join groups",
+          skipping, grouped);
+}
+
 int main(void) {
     const struct nh_host host = {0};
     uint64_t state = 20240307;
@@ -141,6 +206,7 @@ int main(void) {
         apart += geometry.tiles > 1 && geometry.tiles_apart;
         nh_geometry_destroy(&host, &geometry);
     }
+    long_axes(&state);
     CHECK(folded > 0 && apart > 0, "%d folded, %d with tiles apart", folded, apart);
     return test_result();
 }

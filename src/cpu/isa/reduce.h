@@ -5,6 +5,83 @@
 
 #include "backward.h"
 
+/* Keys of an axis that are summed up at once, all of one unit, and the tiles whose halos may hold some of them. */
+struct span {
+    const struct nh_axis_part *part;
+    int64_t unit;
+    int64_t begin, end;         /* places of the unit */
+    int64_t first, last;        /* tiles of the unit */
+    int64_t axis_first;         /* the unit's first tile, of the axis' */
+    int32_t token[REDUCE_SPAN]; /* of each place */
+};
+
+static int64_t part_spans(const struct nh_axis_part *part, int64_t most) {
+    return part->units * ((part->places + most - 1) / most);
+}
+
+/* Spans of at most so many keys. */
+static int64_t axis_spans(const struct nh_geometry *geometry, int axis, int64_t most) {
+    const struct nh_tile_axis *tile = &geometry->tile[axis];
+    int64_t spans = 0;
+    for (int32_t p = 0; p < tile->parts; p++)
+        spans += part_spans(&tile->part[p], most);
+    return spans;
+}
+
+/* Places of the unit that tile t of it takes the keys of. */
+static void unit_halo(const struct nh_geometry *geometry, int axis, const struct nh_axis_part *part,
+                      int64_t t, int64_t *begin, int64_t *end) {
+    const struct nh_order *order = &geometry->order[axis];
+    const int64_t skipped = nh_skipped_before(part, t - part->head, part->period);
+    const int64_t kept = part->tile + t - skipped * part->period;
+    const int64_t beyond = skipped * part->period_places - part->place;
+    *begin = order->begin[nh_tile_first(geometry, axis, kept)] + beyond;
+    *end = order->end[nh_tile_end(geometry, axis, kept) - 1] + beyond;
+}
+
+/* The first tile of the unit whose halo ends (`ends`) or begins after the place: halos never decrease. */
+static int64_t first_tile(const struct nh_geometry *geometry, int axis,
+                          const struct nh_axis_part *part, int64_t place, bool ends) {
+    int64_t low = 0, high = part->tiles, halo[2];
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        unit_halo(geometry, axis, part, middle, &halo[0], &halo[1]);
+        if (halo[ends] > place) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+/* The axis' span of this number. */
+static void set_span(const struct nh_geometry *geometry, int axis, int64_t number, int64_t most,
+                     struct span *span) {
+    const struct nh_axis_part *part = geometry->tile[axis].part;
+    span->axis_first = 0;
+    for (; number >= part_spans(part, most); part++) {
+        number -= part_spans(part, most);
+        span->axis_first += part->units * part->tiles;
+    }
+    const int64_t spans = part_spans(part, most) / part->units;
+    span->part = part;
+    span->unit = number / spans;
+    span->axis_first += span->unit * part->tiles;
+    span->begin = number % spans * most;
+    span->end = nh_min(span->begin + most, part->places);
+    span->first = first_tile(geometry, axis, part, span->begin, true);
+    span->last = first_tile(geometry, axis, part, span->end - 1, false);
+    for (int64_t place = span->begin; place < span->end; place++) {
+        const int64_t skipped =
+            nh_skipped_before(part, place - part->head_places, part->period_places);
+        const int64_t kept = part->place + place - skipped * part->period_places;
+        span->token[place - span->begin] =
+            (int32_t)(geometry->order[axis].token[kept] + skipped * part->period_tokens +
+                      span->unit * part->unit_tokens);
+    }
+}
+
 /* Jobs of a round, in this order: spans of keys of each unit; extra tokens of each unit; bias tables of each
  * kv head. */
 struct reduce_jobs {
@@ -16,9 +93,9 @@ static struct reduce_jobs count_jobs(const struct nh_tile_run *run) {
     const struct nh_problem *problem = &geometry->problem;
     struct reduce_jobs jobs = {0};
     if (problem->op != NHOOD_OP_BWD && problem->op != NHOOD_OP_IN) return jobs;
-    jobs.spans = (geometry->order[2].length + REDUCE_SPAN - 1) / REDUCE_SPAN;
+    jobs.spans = axis_spans(geometry, 2, REDUCE_SPAN);
     if (!geometry->tiles_apart)
-        jobs.keys = run->units * geometry->order[0].length * geometry->order[1].length * jobs.spans;
+        jobs.keys = run->units * problem->axis[0].length * problem->axis[1].length * jobs.spans;
     if (problem->extra_tokens) jobs.extra = run->units;
     if (problem->op == NHOOD_OP_BWD && problem->has_bias) jobs.bias = problem->kv_heads;
     return jobs;
@@ -55,79 +132,72 @@ static void add_chains(const struct scratch *s, int64_t reals, int64_t tiles) {
     if (tiles >= CHAIN_TILES) add_rows(s->line, s->total, reals, 0);
 }
 
-/* Tiles [*first, *last) of an axis whose halo may hold some place of [begin, end): halos never decrease. */
-static void tiles_with(const struct nh_geometry *geometry, int axis, int32_t begin, int32_t end,
-                       int32_t *first, int32_t *last) {
-    const struct nh_order *order = &geometry->order[axis];
-    int32_t count = geometry->tile[axis].count, t = 0;
-    while (t < count && order->end[nh_tile_end(geometry, axis, t) - 1] <= begin)
-        t++;
-    *first = t;
-    while (t < count && order->begin[nh_tile_first(geometry, axis, t)] < end)
-        t++;
-    *last = t;
-}
-
-/* The tiles whose halo meets the span at (slow, middle, [begin, end)), each with its worker-free geometry. */
-static void sum_span(const struct nh_tile_run *run, struct tile *tile, int64_t unit, int32_t slow,
-                     int32_t middle, int32_t begin, int32_t end, int64_t offset, int64_t width) {
+/* The tiles whose halo meets the box of spans, always in the same order. */
+static void sum_spans(const struct nh_tile_run *run, const struct scratch *s, int64_t unit,
+                      const struct span span[NH_AXES], int64_t offset, int64_t width) {
     const struct nh_geometry *geometry = run->geometry;
-    int32_t first[NH_AXES], last[NH_AXES];
-    real *line = tile->scratch.line;
-    const int64_t reals = (end - begin) * width;
+    const struct nh_tile_axis *axis = geometry->tile;
+    int64_t t[NH_AXES], begin[NH_AXES], end[NH_AXES];
+    const int64_t reals = (span[2].end - span[2].begin) * width;
     int64_t tiles = 0;
-    tiles_with(geometry, 0, slow, slow + 1, &first[0], &last[0]);
-    tiles_with(geometry, 1, middle, middle + 1, &first[1], &last[1]);
-    tiles_with(geometry, 2, begin, end, &first[2], &last[2]);
-    memset(line, 0, (size_t)reals * sizeof(real));
-    for (int32_t t0 = first[0]; t0 < last[0]; t0++)
-        for (int32_t t1 = first[1]; t1 < last[1]; t1++)
-            for (int32_t t2 = first[2]; t2 < last[2]; t2++) {
-                const int32_t index[NH_AXES] = {t0, t1, t2};
+    memset(s->line, 0, (size_t)reals * sizeof(real));
+    for (t[0] = span[0].first; t[0] < span[0].last; t[0]++)
+        for (t[1] = span[1].first; t[1] < span[1].last; t[1]++)
+            for (t[2] = span[2].first; t[2] < span[2].last; t[2]++) {
+                int64_t number = 0;
                 for (int a = 0; a < NH_AXES; a++) {
-                    const struct nh_order *order = &geometry->order[a];
-                    tile->box.key[a] = order->begin[nh_tile_first(geometry, a, index[a])];
-                    tile->box.keys[a] =
-                        order->end[nh_tile_end(geometry, a, index[a]) - 1] - tile->box.key[a];
+                    unit_halo(geometry, a, span[a].part, t[a], &begin[a], &end[a]);
+                    number = number * axis[a].count + span[a].axis_first + t[a];
                 }
-                int64_t item = nh_round_item(
-                    run, unit, (t0 * geometry->tile[1].count + t1) * geometry->tile[2].count + t2);
-                int32_t from = begin > tile->box.key[2] ? begin : tile->box.key[2];
-                int32_t to = tile->box.key[2] + tile->box.keys[2];
-                if (to > end) to = end;
+                const int64_t keys = end[2] - begin[2];
+                const int64_t from = nh_max(span[2].begin, begin[2]);
+                const int64_t to = nh_min(span[2].end, end[2]);
                 if (from >= to) continue;
-                const real *part =
-                    (const real *)run->partial + item * run->partial_reals + offset +
-                    (halo_row(tile, slow, middle) * tile->box.keys[2] + from - tile->box.key[2]) *
-                        width;
-                add_rows(line + (from - begin) * width, part, (to - from) * width,
-                         tile->box.keys[2] * width); /* the next key row's */
-                end_chain(&tile->scratch, reals, ++tiles);
+                const int64_t row =
+                    (span[0].begin - begin[0]) * (end[1] - begin[1]) + span[1].begin - begin[1];
+                const real *part = (const real *)run->partial +
+                                   nh_round_item(run, unit, number) * run->partial_reals + offset +
+                                   (row * keys + from - begin[2]) * width;
+                add_rows(s->line + (from - span[2].begin) * width, part, (to - from) * width,
+                         keys * width); /* the next key row's */
+                end_chain(s, reals, ++tiles);
             }
-    add_chains(&tile->scratch, reals, tiles);
+    add_chains(s, reals, tiles);
 }
 
 static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_t job,
                         int64_t spans) {
     const struct nh_geometry *geometry = run->geometry;
-    int32_t begin = (int32_t)(job % spans) * REDUCE_SPAN;
-    int32_t end = (int32_t)nh_min(begin + REDUCE_SPAN, geometry->order[2].length);
+    const struct nh_problem *problem = tile->problem;
+    struct span span[NH_AXES];
+    set_span(geometry, 2, job % spans, REDUCE_SPAN, &span[2]);
     job /= spans;
-    int32_t middle = (int32_t)(job % geometry->order[1].length);
-    job /= geometry->order[1].length;
-    int32_t slow = (int32_t)(job % geometry->order[0].length);
-    int64_t unit = job / geometry->order[0].length;
-    tile->box.batch = (run->first_unit + unit) / tile->problem->kv_heads;
-    tile->box.kv_head = (run->first_unit + unit) % tile->problem->kv_heads;
+    set_span(geometry, 1, job % problem->axis[1].length, 1, &span[1]);
+    job /= problem->axis[1].length;
+    set_span(geometry, 0, job % problem->axis[0].length, 1, &span[0]);
+    const int64_t unit = job / problem->axis[0].length;
+    const int64_t batch = (run->first_unit + unit) / problem->kv_heads;
+    const int64_t kv_head = (run->first_unit + unit) % problem->kv_heads;
     struct key_gradient gradient[2];
     const int count = key_gradients(run, gradient);
     for (const struct key_gradient *g = gradient; g < gradient + count; g++) {
-        sum_span(run, tile, unit, slow, middle, begin, end, g->offset, g->width);
-        struct rows rows = tensor_rows(tile, g->tensor, tile->box.kv_head, slow, middle, g->dim);
-        if (middle + 1 < geometry->order[1].length) /* most likely the next job's row */
-            rows.ahead = axis_distance(tile, g->tensor, 1, middle, middle + 1) *
-                         (int64_t)nh_dtype_bytes(rows.dtype);
-        rows_to(&rows, begin, end - begin, NULL, tile->scratch.line, g->width);
+        const nhood_strides *strides = &problem->strides[g->tensor];
+        const int32_t dtype = nh_tensor_dtype(problem, g->tensor);
+        const int64_t element = batch * strides->batch + kv_head * strides->head +
+                                span[0].token[0] * strides->axis[0] +
+                                span[1].token[0] * strides->axis[1];
+        const char *data = run->io->data[g->tensor];
+        struct rows rows = {.base = data + element * (int64_t)nh_dtype_bytes(dtype),
+                            .step = strides->axis[2],
+                            .token = span[2].token,
+                            .dtype = dtype,
+                            .dim = (int32_t)g->dim};
+        sum_spans(run, &tile->scratch, unit, span, g->offset, g->width);
+        if (span[1].end < span[1].part->places) /* most likely the next job's row */
+            rows.ahead =
+                problem->axis[1].dilation * strides->axis[1] * (int64_t)nh_dtype_bytes(dtype);
+        rows_to(&rows, 0, (int32_t)(span[2].end - span[2].begin), NULL, tile->scratch.line,
+                g->width);
     }
 }
 

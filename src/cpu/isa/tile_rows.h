@@ -9,7 +9,8 @@
 
 struct tile_box {
     int64_t batch, kv_head;
-    int32_t index[NH_AXES];                     /* of the tile */
+    int32_t index[NH_AXES];                     /* of the tile, among those kept */
+    int64_t tokens[NH_AXES];                    /* from the kept tile to this one */
     int32_t query[NH_AXES], query_end[NH_AXES]; /* places */
     int32_t key[NH_AXES], keys[NH_AXES];        /* halo: first place, count */
 };
@@ -35,8 +36,9 @@ INLINE struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t 
     const nhood_strides *strides = &tile->problem->strides[tensor];
     int32_t dtype = nh_tensor_dtype(tile->problem, tensor);
     int64_t element = tile->box.batch * strides->batch + head * strides->head +
-                      geometry->order[0].token[slow] * strides->axis[0] +
-                      geometry->order[1].token[middle] * strides->axis[1];
+                      (tile->box.tokens[0] + geometry->order[0].token[slow]) * strides->axis[0] +
+                      (tile->box.tokens[1] + geometry->order[1].token[middle]) * strides->axis[1] +
+                      tile->box.tokens[2] * strides->axis[2];
     const char *data = tile->run->io->data[tensor];
     return (struct rows){.base = data + element * (int64_t)nh_dtype_bytes(dtype),
                          .step = strides->axis[2],
@@ -76,6 +78,8 @@ static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t midd
     elements += axis_distance(tile, tensor, 0, first[0], next[0]);
     elements += axis_distance(tile, tensor, 1, middle, place);
     elements += axis_distance(tile, tensor, 2, first[2], next[2]);
+    for (int a = 0; a < NH_AXES; a++)
+        elements += (tile->next.tokens[a] - tile->box.tokens[a]) * strides->axis[a];
     return elements * bytes;
 }
 
@@ -99,9 +103,10 @@ static struct tile_box item_box(const struct nh_tile_run *run, int64_t item) {
     box.kv_head = unit % geometry->problem.kv_heads;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         const struct nh_order *order = &geometry->order[a];
-        int64_t index = rest % geometry->tile[a].count;
+        const int32_t index =
+            nh_axis_tile(&geometry->tile[a], rest % geometry->tile[a].count, &box.tokens[a]);
         rest /= geometry->tile[a].count;
-        box.index[a] = (int32_t)index;
+        box.index[a] = index;
         box.query[a] = nh_tile_first(geometry, a, index);
         box.query_end[a] = nh_tile_end(geometry, a, index);
         box.key[a] = order->begin[box.query[a]];
