@@ -263,7 +263,7 @@ typedef struct nhood_problem {
     int64_t dim_v;      /* 1 <= Dv <= 65536; 0: D */
     /* M >= 0 further tokens that every query attends, in the same softmax; fwd and bwd. */
     int64_t extra_tokens;
-    /* Any finite value; NaN: D^-1/2, and 1 for pn. */
+    /* Any finite value; NaN: D^-1/2, and 1 for pn. Not f64 and not in [2^-100, 2^100], or 0: by the reference on a CPU. */
     double scale;
     /* 1: relative bias, index per axis (key position - query position) in the dilation group + k - 1; fwd, bwd
      * and pn; not with causal axes. */

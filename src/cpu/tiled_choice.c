@@ -3,6 +3,7 @@
 
 #include "dtype.h"
 #include "kernels.h"
+#include "scale.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,7 +18,7 @@ const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_de
             return "an axis is longer than 2^31 - 1025 tokens";
     if (problem->bias_count > INT32_MAX)
         return "a head's bias table has more than 2^31 - 1 entries";
-    return NULL;
+    return nh_scale_refusal(problem);
 }
 
 static const struct nh_tile_kernels *kernels_for(const struct nh_problem *problem,

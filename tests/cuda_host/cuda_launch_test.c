@@ -152,6 +152,28 @@ static void check_uncountable(void) {
     }
 }
 
+/* Scales that f32 does not take are refused, by whichever solver was chosen; 0, and those of f64, are not. */
+static void check_scales(void) {
+    static const struct {
+        const char *text;
+        nhood_status status;
+    } row[] = {{"fwd:f32:b1h1d32:64:w7:scale1e+39", NHOOD_ERR_UNSUPPORTED},
+               {"bwd:f16:b1h1d32:64:w7:scale-1e-50", NHOOD_ERR_UNSUPPORTED},
+               {"fwd:bf16:b1h1d32:64:w7:scale0", NHOOD_OK},
+               {"fwd:f32:b1h1d32:64:w7:scale1e+30", NHOOD_OK},
+               {"fwd:f64:b1h1d32:64:w7:scale1e+39", NHOOD_OK}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct nh_problem problem;
+        struct nh_operation *operation;
+        read_problem(row[i].text, &problem);
+        nhood_status status =
+            build_first(&nh_solver_cuda_naive, &problem, &f.device[0], &operation);
+        CHECK(status == row[i].status && (!status || strstr(nhood_last_error(), "scale = ")),
+              "%s: %s", row[i].text, status ? nhood_last_error() : "built");
+        if (!status) operation->destroy(operation);
+    }
+}
+
 /* Runs a backward with these outputs only; returns the kernels' names, joined, with a plus for launches that overlap with
  * the one before. */
 static const char *backward_kernels(const struct nh_operation *operation,
@@ -346,6 +368,7 @@ int main(void) {
     check_large();
     check_grid_limits();
     check_uncountable();
+    check_scales();
     check_left_out();
     check_overlaps();
     check_shared_kernel();

@@ -197,6 +197,45 @@ static void large_logits(nhood_context *context) {
     case_destroy(&c);
 }
 
+/* Scales beyond the range of f32, where scores are within that of f64: results are those of an f64 problem. */
+static void extreme_scales(nhood_context *context) {
+    static const struct {
+        double scale, input; /* what queries and keys are multiplied with */
+    } cases[] = {{1e39, 1}, {1e300, 1e-3}, {-1e200, 1}, {1e-50, 1e25}, {1e-60, 1e30}, {-1e-45, 1}};
+    static const char *const texts[] = {"fwd:f32:b1h2d8:30:w5", "pn:f32:b1h2d8:6x5:w3x3"};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t t = 0; t < 2; t++) {
+            struct test_case single, exact;
+            const int out = t ? NHOOD_A : NHOOD_O;
+            if (t && cases[i].input <= 1) continue; /* scores are not within the range of f32 */
+            case_create(&single, texts[t], 5);
+            char text[64];
+            snprintf(text, sizeof text, "%s", texts[t]);
+            memcpy(strstr(text, "f32"), "f64", 3);
+            case_create(&exact, text, 5);
+            single.problem.scale = exact.problem.scale = cases[i].scale;
+            for (int tensor = NHOOD_Q; tensor <= NHOOD_V; tensor++)
+                for (int64_t e = 0; e < single.elements[tensor]; e++) {
+                    const double factor = tensor == NHOOD_V ? 1 : cases[i].input;
+                    case_set(&single, tensor, e, factor * case_get(&exact, tensor, e));
+                    case_set(&exact, tensor, e, case_get(&single, tensor, e));
+                }
+            CHECK(!case_run(context, &single, NULL) && !case_run(context, &exact, NULL), "%s",
+                  nhood_last_error());
+            double worst = 0, largest = 0;
+            for (int64_t e = 0; e < single.elements[out]; e++) {
+                const double value = case_get(&exact, out, e);
+                largest = fmax(largest, fabs(value));
+                worst = fmax(worst, fabs(case_get(&single, out, e) - value));
+                if (isnan(case_get(&single, out, e))) worst = INFINITY;
+            }
+            CHECK(worst <= 1e-6 * largest, "scale %g, %s: error %g of %g", cases[i].scale, text,
+                  worst, largest);
+            case_destroy(&single);
+            case_destroy(&exact);
+        }
+}
+
 int main(void) {
     static const char *const isas[] = {"generic", "avx2", "avx512"};
     for (int i = 0; i < 3; i++) {
@@ -219,6 +258,7 @@ int main(void) {
             nan_stays_outside(context, "bwd:f32:b1h1d8:7x7:w3x5:c10", poisoned % 7);
         }
         large_logits(context);
+        extreme_scales(context);
         nhood_context_destroy(context);
     }
     threads_do_not_matter("fwd:f32:b2h4k2d24:30x40:w7x9");

@@ -3,6 +3,7 @@
 
 #include "dtype.h"
 #include "kernel_loading.h"
+#include "scale.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -151,6 +152,8 @@ nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_dev
                            const struct nh_config *config, nh_cuda_steps *add_steps,
                            struct nh_operation **operation) {
     struct nh_cuda_operation *created = NULL;
+    const char *refusal = nh_scale_refusal(problem);
+    if (refusal) return nh_error(NHOOD_ERR_UNSUPPORTED, "scale = %g: %s", problem->scale, refusal);
     nhood_status status = create(problem, device, &created);
     if (status) return status;
     status = add_steps(created, problem, config);
