@@ -126,9 +126,9 @@ typedef struct nhood_context_options {
 } nhood_context_options;
 
 /* Creates a context: devices, worker threads, loaded kernels, wisdom. options may be NULL.
- * Several contexts may coexist; one context may be used by many threads. Threads of the library block all signals; those
- * that cannot be started are done without (log). After a fork, also one beside other threads' calls, the child may plan and
- * execute: its calls run on one thread. Calls are no cancellation points. Setuid programs take nothing from the environment.
+ * Several contexts may coexist; one context may be used by many threads. The library's threads block signals (not those of
+ * faults); those that cannot be started are done without (log). After a fork, also beside other threads' calls, the child may
+ * plan and execute, on one thread. No call is a cancellation point. Setuid programs take nothing from the environment.
  * Returns ARGUMENT (bad option or environment value) or MEMORY. */
 NHOOD_API nhood_status nhood_context_create(const nhood_context_options *options,
                                             nhood_context **context);

@@ -4,9 +4,13 @@
 #include <stdatomic.h>
 
 int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument) {
-    sigset_t all, before;
-    sigfillset(&all); /* a thread starts with the mask of the one that creates it */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        sigdelset(&blocked, faults[i]);
+    /* A thread starts with the mask of the one that creates it. */
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int error = pthread_create(thread, NULL, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;

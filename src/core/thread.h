@@ -7,8 +7,8 @@
 
 #include <pthread.h>
 
-/* As pthread_create with default attributes, but the thread has every signal blocked: those of the process go to the
- * application's threads. Returns 0 or the error number. */
+/* As pthread_create with default attributes, but the thread has every signal blocked, so that those of the process go to
+ * the application's threads; not those of its own faults, for which the application may have a handler. Returns 0 or the error number. */
 int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument);
 
 /* ---- cancellation ---- */
