@@ -238,27 +238,26 @@ int main(int argc, char **argv) {
                                            .cache = getenv("NHOOD_CACHE"),
                                            .nvrtc = getenv("NHOOD_NVRTC")};
     const struct nh_host host = {0};
-    struct nh_device device;
+    struct nh_device device[NH_MOST_DESCRIBED];
     struct nh_cuda *cuda;
-    char note[1024];
     int32_t count = 0;
     if (argc != 2 && argc != 3) {
         fprintf(stderr, "usage: choices CUT [GPU] < commands\n");
         return EXIT_FAILURE;
     }
     if (argc == 3) {
-        if (nh_cuda_describe(argv[2], &host, &device)) {
+        if (nh_cuda_describe(argv[2], &host, device, &count)) {
             fprintf(stderr, "choices: %s\n", nhood_last_error());
             return EXIT_FAILURE;
         }
-        obey_all(&device, atof(argv[1]));
+        obey_all(device, atof(argv[1]));
         return EXIT_SUCCESS;
     }
-    if (nh_cuda_open(&options, &host, &device, 1, &count, &cuda, note, sizeof note) || !count) {
-        fprintf(stderr, "choices: no GPU: %s\n", note);
+    if (nh_cuda_open(&options, &host, device, 1, &count, &cuda) || !count) {
+        fprintf(stderr, "choices: no GPU: %s\n", cuda ? nh_cuda_note(cuda) : nhood_last_error());
         return EXIT_FAILURE;
     }
-    obey_all(&device, atof(argv[1]));
-    nh_cuda_close(cuda, &device, count);
+    obey_all(device, atof(argv[1]));
+    nh_cuda_close(cuda, device, count);
     return EXIT_SUCCESS;
 }

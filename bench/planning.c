@@ -103,7 +103,8 @@ int main(int argc, char **argv) {
     static struct nh_problem problem[MOST_PROBLEMS];
     static double us[MOST_PROBLEMS];
     const struct nh_host host = {0};
-    struct nh_device device;
+    struct nh_device device[NH_MOST_DESCRIBED];
+    int32_t described = 0;
     struct nh_wisdom *wisdom;
     char line[LINE_BYTES];
     enum mode mode;
@@ -112,7 +113,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: planning GPU [--wisdom | --choices | --list] < problems\n");
         return EXIT_FAILURE;
     }
-    if (nh_cuda_describe(argv[1], &host, &device) || nh_wisdom_create(&host, &wisdom)) {
+    if (nh_cuda_describe(argv[1], &host, device, &described) || nh_wisdom_create(&host, &wisdom)) {
         fprintf(stderr, "planning: %s\n", nhood_last_error());
         return EXIT_FAILURE;
     }
@@ -122,11 +123,11 @@ int main(int argc, char **argv) {
             return EXIT_FAILURE;
         }
     for (size_t i = 0; mode == WISDOM && i < count; i++) {
-        const struct nh_request request = {nh_registry_solvers, &device, &problem[i], NULL, wisdom};
+        const struct nh_request request = {nh_registry_solvers, device, &problem[i], NULL, wisdom};
         learn(&request);
     }
     for (size_t i = 0; i < count; i++) {
-        const struct nh_request request = {nh_registry_solvers, &device, &problem[i], NULL, wisdom};
+        const struct nh_request request = {nh_registry_solvers, device, &problem[i], NULL, wisdom};
         struct nh_choice choice;
         us[i] = choose_us(&request, &choice);
         if (mode == CHOICES && choice.solver) print(&request, &choice);

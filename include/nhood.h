@@ -121,15 +121,19 @@ typedef struct nhood_context_options {
      * NULL: the library's own threads. */
     void (*parallel_for)(void *user, int64_t count, nhood_parallel_body body, void *arg);
     /* A GPU to plan for that need not be there: "a100", "h100", "h200" or "b200" adds a device of this name behind
-     * the others, known by its published numbers. nhood_plan_explain works on it, nhood_plan_create does not. NULL: none. */
+     * the others, known by its published numbers; "sm_80", "sm_90" or "sm_100" all of that architecture.
+     * nhood_plan_explain and nhood_bundle_add work on it, nhood_plan_create does not. NULL: none. */
     const char *describe;
+    /* Bundles to take kernels from, before the cache folder and the compiler: paths, separated by colons, "" for none.
+     * NULL: $NHOOD_BUNDLE. Structs that end before this field are taken, too. */
+    const char *bundle;
 } nhood_context_options;
 
 /* Creates a context: devices, worker threads, loaded kernels, wisdom. options may be NULL.
  * Several contexts may coexist; one context may be used by many threads. The library's threads block signals (not those of
  * faults); those that cannot be started are done without (log). After a fork, also beside other threads' calls, the child may
  * plan and execute, on one thread. No call is a cancellation point. Setuid programs take nothing from the environment.
- * Returns ARGUMENT (bad option or environment value) or MEMORY. */
+ * Returns ARGUMENT (bad option or environment value, a bundle that is not there or is none) or MEMORY. */
 NHOOD_API nhood_status nhood_context_create(const nhood_context_options *options,
                                             nhood_context **context);
 
@@ -153,7 +157,7 @@ NHOOD_API int32_t nhood_device_count(const nhood_context *context);
 NHOOD_API nhood_status nhood_device_query(const nhood_context *context, int32_t device,
                                           nhood_device_info *info);
 
-/* One line that says what was looked for and found beyond the CPU (driver, compiler), and what to
+/* One line that says what was looked for and found beyond the CPU (driver, compiler, bundles), and what to
  * install where something is missing. Valid as long as the context. */
 NHOOD_API const char *nhood_context_notes(const nhood_context *context);
 
@@ -164,6 +168,8 @@ typedef struct nhood_kernel_counts {
     int64_t from_store;  /* of the cache folder */
     int64_t compiled;
     double store_ns, compile_ns;
+    int64_t from_bundle; /* structs that end before it are taken, too */
+    double bundle_ns;
 } nhood_kernel_counts;
 
 /* Zeros if no device compiles. ARGUMENT. */
@@ -383,6 +389,30 @@ NHOOD_API nhood_status nhood_plan_explain(nhood_context *context, int32_t device
 
 /* The solver table: names for index 0 .. count-1, each with the kind of device it runs on. NULL past the end. */
 NHOOD_API const char *nhood_solver_name(int32_t index, int32_t *device_kind);
+
+/* ---- bundles --------------------------------------------------------------------------------- */
+
+/* CUDA kernels compiled ahead of time, into one file, for machines without NVRTC and first plans that do not wait. A bundle
+ * serves the version of the library that made it (the same kernel sources), on the architectures it was made for. */
+typedef struct nhood_bundle nhood_bundle;
+
+/* An empty bundle. Needs NVRTC, but no GPU. COMPILE (no NVRTC), ARGUMENT, MEMORY. */
+NHOOD_API nhood_status nhood_bundle_create(nhood_context *context, nhood_bundle **bundle);
+NHOOD_API void nhood_bundle_destroy(nhood_bundle *bundle); /* NULL is fine */
+
+/* Adds the kernels that plan_create would use for the problem on a CUDA device, one that is there or is only described.
+ * Others than ESTIMATE and WISDOM_ONLY are ARGUMENT. Any number of threads may add at the same time. Returns what
+ * plan_create would. */
+NHOOD_API nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device,
+                                        const nhood_problem *problem,
+                                        const nhood_plan_options *options);
+
+/* Writes what was added so far in place of the file at the path. ARGUMENT (cannot be written). */
+NHOOD_API nhood_status nhood_bundle_save(nhood_bundle *bundle, const char *path);
+
+/* As nhood_context_kernels: the bundle has from_store + compiled kernels. ARGUMENT. */
+NHOOD_API nhood_status nhood_bundle_kernels(const nhood_bundle *bundle,
+                                            nhood_kernel_counts *counts);
 
 /* ---- execute --------------------------------------------------------------------------------- */
 

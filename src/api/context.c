@@ -94,10 +94,12 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     *context = NULL;
     nhood_context_options effective = {.struct_size = sizeof effective};
     if (options) {
-        if (options->struct_size != sizeof effective)
+        /* The first version of the struct ended before `bundle`. */
+        if (options->struct_size < offsetof(nhood_context_options, bundle) ||
+            options->struct_size > sizeof effective)
             return nh_error(NHOOD_ERR_ARGUMENT, "options.struct_size = %zu, this library knows %zu",
                             options->struct_size, sizeof effective);
-        effective = *options;
+        memcpy(&effective, options, options->struct_size);
     }
     if (!effective.allocate != !effective.release)
         return nh_error(NHOOD_ERR_ARGUMENT,
@@ -110,6 +112,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     if (status) return status;
     effective.cache = cache;
     effective.nvrtc = text_or_environment(effective.nvrtc, "NHOOD_NVRTC");
+    effective.bundle = text_or_environment(effective.bundle, "NHOOD_BUNDLE");
     struct nh_host host = {effective.user, effective.allocate, effective.release, effective.log,
                            effective.parallel_for};
     nhood_context *created = nh_allocate(&host, sizeof *created);
@@ -120,7 +123,9 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     created->measuring_guard = (struct nh_fork_guard){.child = stop_measuring, .owner = created};
     status = nh_fork_guard_add(&created->measuring_guard);
     created->cache = nh_copy_text(&created->host, cache);
-    if (!status) status = created->cache ? load_wisdom(created) : NHOOD_ERR_MEMORY;
+    if (effective.nvrtc) created->nvrtc = nh_copy_text(&created->host, effective.nvrtc);
+    bool copied = created->cache && (created->nvrtc || !effective.nvrtc);
+    if (!status) status = copied ? load_wisdom(created) : NHOOD_ERR_MEMORY;
     if (!status) status = nh_choice_cache_create(&created->host, &created->choices);
     if (!status) status = nh_registry_open(&effective, &created->host, &created->devices);
     if (status) {
@@ -144,6 +149,7 @@ void nh_context_drop(nhood_context *context) {
     pthread_mutex_destroy(&context->measuring);
     struct nh_host host = context->host;
     nh_release(&host, context->cache);
+    nh_release(&host, context->nvrtc);
     nh_release(&host, context);
 }
 
@@ -186,18 +192,28 @@ nhood_status nhood_device_query(const nhood_context *context, int32_t device,
 }
 
 const char *nhood_context_notes(const nhood_context *context) {
-    return context ? context->devices.notes : "";
+    NH_NOT_CANCELLED;
+    return context ? nh_registry_notes(&context->devices) : "";
+}
+
+nhood_status nh_context_counts(const nhood_kernel_counts *whole, nhood_kernel_counts *counts) {
+    size_t struct_size = counts->struct_size;
+    /* The first version of the struct ended before `from_bundle`. */
+    if (struct_size < offsetof(nhood_kernel_counts, from_bundle) || struct_size > sizeof *whole)
+        return nh_error(NHOOD_ERR_ARGUMENT, "counts.struct_size = %zu, this library knows %zu",
+                        struct_size, sizeof *whole);
+    memcpy(counts, whole, struct_size);
+    counts->struct_size = struct_size;
+    return NHOOD_OK;
 }
 
 nhood_status nhood_context_kernels(const nhood_context *context, nhood_kernel_counts *counts) {
     NH_NOT_CANCELLED;
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     if (!counts) return nh_error(NHOOD_ERR_ARGUMENT, "counts is NULL");
-    if (counts->struct_size != sizeof *counts)
-        return nh_error(NHOOD_ERR_ARGUMENT, "counts.struct_size = %zu, this library knows %zu",
-                        counts->struct_size, sizeof *counts);
-    nh_registry_count_kernels(&context->devices, counts);
-    return NHOOD_OK;
+    nhood_kernel_counts whole = {.struct_size = sizeof whole};
+    nh_registry_count_kernels(&context->devices, &whole);
+    return nh_context_counts(&whole, counts);
 }
 
 nhood_status nhood_device_measure(nhood_context *context, int32_t device, int32_t dtype,

@@ -3,6 +3,7 @@
 #define NH_CONTEXT_H
 
 #include "choice_cache.h"
+#include "planner.h"
 #include "registry.h"
 #include "thread.h"
 #include "wisdom.h"
@@ -15,6 +16,7 @@ struct nhood_context {
     struct nh_wisdom *wisdom;
     struct nh_choice_cache *choices;
     char *cache;               /* a folder; "" for none */
+    char *nvrtc;               /* NULL: searched for */
     pthread_mutex_t measuring; /* timings at the same time would disturb each other */
     struct nh_fork_guard measuring_guard;
     atomic_int references;
@@ -28,6 +30,15 @@ nhood_status nh_context_wisdom_path(const nhood_context *context, const char *gi
                                     char path[NH_PATH_BYTES]);
 nhood_status nh_context_device(const nhood_context *context, int32_t index,
                                const struct nh_device **device);
+/* What plan_create and what resembles it do with the problem: canonical, and what the choice depends on. ARGUMENT. */
+nhood_status nh_context_request(nhood_context *context, int32_t device, const nhood_problem *given,
+                                const nhood_plan_options *options, struct nh_problem *problem,
+                                struct nh_request *request);
+/* By wisdom and estimates; measures first where that is asked for and wisdom knows nothing. */
+nhood_status nh_context_choose(nhood_context *context, const struct nh_request *request,
+                               const nhood_plan_options *options, struct nh_choice *choice);
+/* Hands out as many of the counts as the caller's struct_size has room for. ARGUMENT. */
+nhood_status nh_context_counts(const nhood_kernel_counts *whole, nhood_kernel_counts *counts);
 /* DEVICE if the device is only described: nothing can run on it. */
 nhood_status nh_context_present(const struct nh_device *device);
 

@@ -23,10 +23,9 @@ const char *nhood_solver_name(int32_t index, int32_t *device_kind) {
     return NULL;
 }
 
-/* What plan_create and plan_explain check alike. */
-static nhood_status read_request(nhood_context *context, int32_t device, const nhood_problem *given,
-                                 const nhood_plan_options *options, struct nh_problem *problem,
-                                 struct nh_request *request) {
+nhood_status nh_context_request(nhood_context *context, int32_t device, const nhood_problem *given,
+                                const nhood_plan_options *options, struct nh_problem *problem,
+                                struct nh_request *request) {
     const struct nh_device *found = NULL;
     nhood_status status = nh_context_device(context, device, &found);
     if (status || (status = nh_problem_canonical(given, problem))) return status;
@@ -55,16 +54,15 @@ nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nh
     struct nh_problem problem;
     struct nh_request request;
     struct nh_choice choice;
-    nhood_status status = read_request(context, device, given, options, &problem, &request);
+    nhood_status status = nh_context_request(context, device, given, options, &problem, &request);
     if (status) return status;
     status = nh_planner_choose(&request, &choice);
     if (report) nh_planner_explain(&request, status ? NULL : &choice, report, user);
     return status;
 }
 
-/* By wisdom and estimates; measures first where that is asked for and wisdom knows nothing. */
-static nhood_status choose(nhood_context *context, const struct nh_request *request,
-                           const nhood_plan_options *options, struct nh_choice *choice) {
+nhood_status nh_context_choose(nhood_context *context, const struct nh_request *request,
+                               const nhood_plan_options *options, struct nh_choice *choice) {
     nhood_status status = nh_choice_cache_choose(context->choices, request, choice);
     if (status || !options || choice->samples) return status;
     if (options->effort == NHOOD_EFFORT_WISDOM_ONLY)
@@ -114,9 +112,9 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     struct nh_problem problem;
     struct nh_request request;
     struct nh_choice choice;
-    nhood_status status = read_request(context, device, given, options, &problem, &request);
+    nhood_status status = nh_context_request(context, device, given, options, &problem, &request);
     if (!status) status = nh_context_present(request.device);
-    if (!status) status = choose(context, &request, options, &choice);
+    if (!status) status = nh_context_choose(context, &request, options, &choice);
     if (status) return status;
     nhood_plan *created = nh_allocate(&context->host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;

@@ -9,6 +9,10 @@
 #include "peaks.h"
 #include "reference.h"
 
+#include <assert.h>
+
+static_assert((int)NH_MOST_DESCRIBED_DEVICES >= (int)NH_MOST_DESCRIBED, "room for all of them");
+
 const struct nh_solver *const nh_registry_solvers[] = {
     &nh_solver_cpu_fused,    &nh_solver_cpu_unfused,
     &nh_solver_reference,    &nh_solver_cuda_fused90,
@@ -24,12 +28,15 @@ nhood_status nh_registry_open(const nhood_context_options *options, const struct
     nhood_status status = nh_cpu_open(options, host, &devices->device[0]);
     if (status) return status;
     devices->count = 1;
-    status =
-        nh_cuda_open(options, host, &devices->device[1], NH_MOST_CUDA_DEVICES, &devices->cuda_count,
-                     &devices->cuda, devices->notes, sizeof devices->notes);
+    status = nh_cuda_open(options, host, &devices->device[1], NH_MOST_CUDA_DEVICES,
+                          &devices->cuda_count, &devices->cuda);
     devices->count += devices->cuda_count;
-    if (!status && options->describe)
-        status = nh_cuda_describe(options->describe, host, &devices->device[devices->count++]);
+    if (!status && options->describe) {
+        int32_t described = 0;
+        status =
+            nh_cuda_describe(options->describe, host, &devices->device[devices->count], &described);
+        devices->count += described;
+    }
     if (status) nh_registry_close(devices);
     return status;
 }
@@ -39,6 +46,33 @@ void nh_registry_close(struct nh_devices *devices) {
     nh_cuda_close(devices->cuda, &devices->device[1], devices->cuda_count);
     nh_cpu_close(&devices->device[0]);
     devices->count = 0;
+}
+
+const char *nh_registry_notes(const struct nh_devices *devices) {
+    return nh_cuda_note(devices->cuda);
+}
+
+nhood_status nh_registry_collect_open(const nhood_context_options *options,
+                                      const struct nh_host *host, struct nh_cuda **cuda) {
+    return nh_cuda_collect_open(options, host, cuda);
+}
+
+nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
+                                      struct nh_device *twin) {
+    if (device->info.kind == NHOOD_DEVICE_CUDA) return nh_cuda_collect_twin(cuda, device, twin);
+    return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: nothing is compiled for it", device->info.name);
+}
+
+nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path) {
+    return nh_cuda_collect_write(cuda, path);
+}
+
+void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {
+    nh_cuda_count_kernels(cuda, counts);
+}
+
+void nh_registry_collect_close(struct nh_cuda *cuda) {
+    nh_cuda_close(cuda, NULL, 0);
 }
 
 void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts) {

@@ -7,20 +7,33 @@
 /* NULL-terminated, best first, reference last. */
 extern const struct nh_solver *const nh_registry_solvers[];
 
-enum { NH_MOST_CUDA_DEVICES = 16, NH_MOST_DEVICES = 1 + NH_MOST_CUDA_DEVICES + 1 };
+/* of each kind: the CPU, those of CUDA, and those that are only described, in this order */
+enum { NH_MOST_CUDA_DEVICES = 16, NH_MOST_DESCRIBED_DEVICES = 4 };
+enum { NH_MOST_DEVICES = 1 + NH_MOST_CUDA_DEVICES + NH_MOST_DESCRIBED_DEVICES };
 
-/* The devices of one context: the CPU, those of CUDA, then the one that is only described. */
+/* The devices of one context. */
 struct nh_devices {
     struct nh_device device[NH_MOST_DEVICES];
     int32_t count, cuda_count;
-    /* behind the CUDA devices; NULL if there are none */
+    /* behind the CUDA devices, and there without any */
     struct nh_cuda *cuda;
-    char notes[2048];
 };
 
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,
                               struct nh_devices *devices);
 void nh_registry_close(struct nh_devices *devices);
+/* What was found beyond the CPU; as long-lived as the devices. */
+const char *nh_registry_notes(const struct nh_devices *devices);
+/* For bundles: a backend that keeps kernels instead of loading them, opened like the context's own, and the devices as
+ * that backend's, to be released with nh_release(host, twin->backend). UNSUPPORTED (nothing is compiled for the device),
+ * COMPILE, MEMORY. */
+nhood_status nh_registry_collect_open(const nhood_context_options *options,
+                                      const struct nh_host *host, struct nh_cuda **cuda);
+nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
+                                      struct nh_device *twin);
+nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path);
+void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *counts);
+void nh_registry_collect_close(struct nh_cuda *cuda);
 /* Fills in all but struct_size. */
 void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts);
 nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,

@@ -1,9 +1,14 @@
 #include "file_io.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
 
 bool nh_file_write(int file, const void *data, size_t bytes) {
     for (const char *at = data; bytes;) {
@@ -23,8 +28,30 @@ bool nh_file_close(int file, bool whole) {
     return whole;
 }
 
+/* The name's uniqueness: process and time. */
+bool nh_file_replace(const char *path, bool (*write)(int file, const void *content),
+                     const void *content) {
+    char unfinished[PATH_BYTES];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int size = snprintf(unfinished, sizeof unfinished, "%s.%lx-%llx-%lx.unfinished", path,
+                        (long)getpid(), (long long)now.tv_sec, now.tv_nsec);
+    if (size >= (int)sizeof unfinished) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    int file = open(unfinished, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0) return false;
+    bool whole = write(file, content) && fsync(file) == 0;
+    if (nh_file_close(file, whole) && rename(unfinished, path) == 0) return true;
+    int reason = errno;
+    unlink(unfinished);
+    errno = reason;
+    return false;
+}
+
 bool nh_folder_make(const char *path) {
-    char part[4096];
+    char part[PATH_BYTES];
     size_t length = strlen(path);
     if (length >= sizeof part) {
         errno = ENAMETOOLONG;

@@ -61,22 +61,8 @@ nhood_status nh_wisdom_load(struct nh_wisdom *wisdom, const char *path, int64_t 
 
 /* ---- saving ---- */
 
-/* Writes under a name of its own in the same folder, then renames. The name is unique also among hosts that
- * share the folder: process and time. */
-static nhood_status replace_file(const char *path, const char *text, size_t length) {
-    char unfinished[PATH_BYTES];
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int size = snprintf(unfinished, sizeof unfinished, "%s.%lx-%llx-%lx.unfinished", path,
-                        (long)getpid(), (long long)now.tv_sec, now.tv_nsec);
-    if (size >= (int)sizeof unfinished) return refuse(path, strerror(ENAMETOOLONG));
-    int file = open(unfinished, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file < 0) return refuse(path, strerror(errno));
-    bool whole = nh_file_write(file, text, length) && fsync(file) == 0;
-    if (nh_file_close(file, whole) && rename(unfinished, path) == 0) return NHOOD_OK;
-    int reason = errno;
-    unlink(unfinished);
-    return refuse(path, strerror(reason));
+static bool write_text(int file, const void *text) {
+    return nh_file_write(file, text, strlen(text));
 }
 
 /* ---- one at a time ---- */
@@ -141,7 +127,7 @@ static nhood_status save_alone(struct nh_wisdom *wisdom, const char *path, bool 
     if (status == NHOOD_ERR_CACHE_MISS) status = NHOOD_OK;
     if (!status) status = nh_wisdom_merge(merged, wisdom);
     if (!status) status = nh_wisdom_text(merged, &text, &length);
-    if (!status) status = replace_file(path, text, length);
+    if (!status && !nh_file_replace(path, write_text, text)) status = refuse(path, strerror(errno));
     nh_release(host, text);
     nh_wisdom_destroy(merged);
     return status;

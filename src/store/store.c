@@ -1,7 +1,7 @@
-/* Entries: a header, the key, the payload. The file's name is the hash of the key; the key inside the entry
- * tells apart two keys of one hash. */
+/* One file per entry, named by the hash of its key; the key inside the entry tells apart two keys of one hash. */
 #include "store.h"
 
+#include "entry.h"
 #include "file_io.h"
 #include "store_prune.h"
 
@@ -13,32 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Change it with the meaning of any field: older entries are then ignored and overwritten. */
-#define SCHEMA 1
-
-struct header {
-    char magic[8];
-    uint32_t schema;
-    uint32_t key_bytes;
-    uint64_t payload_bytes;
-    /* Of the key and then the payload. */
-    uint64_t hash;
-};
-
-static const char magic[8] = "nhoodent";
-
-/* FNV-1a: guards against damage, not against forgery, which the folder's owner and mode rule out. */
-static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes) {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
-static uint64_t hash_of(const void *data, size_t bytes) {
-    return hash_more(0xcbf29ce484222325u, data, bytes);
-}
-
 struct name {
     char text[80];
 };
@@ -46,7 +20,7 @@ struct name {
 static struct name entry_name(const char *key) {
     struct name name;
     snprintf(name.text, sizeof name.text, "%016llx" NH_STORE_ENTRY,
-             (unsigned long long)hash_of(key, strlen(key)));
+             (unsigned long long)nh_entry_hash(key, strlen(key)));
     return name;
 }
 
@@ -93,69 +67,30 @@ void nh_store_close(struct nh_store *store) {
     store->folder = -1;
 }
 
-static bool read_all(int file, void *data, size_t bytes) {
-    for (char *at = data; bytes;) {
-        ssize_t count = read(file, at, bytes);
-        if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) return false;
-        at += count;
-        bytes -= (size_t)count;
-    }
-    return true;
-}
-
-/* The entry's body (key, then payload), or NULL if it is not whole or of another key. */
-static char *read_body(const struct nh_store *store, int file, const char *key,
-                       struct header *header) {
-    struct stat facts;
-    size_t key_bytes = strlen(key);
-    if (fstat(file, &facts) || !read_all(file, header, sizeof *header) ||
-        memcmp(header->magic, magic, sizeof magic) != 0 || header->schema != SCHEMA ||
-        header->key_bytes != key_bytes)
-        return NULL;
-    uint64_t body_bytes = (uint64_t)facts.st_size - sizeof *header;
-    if (body_bytes < key_bytes || body_bytes - key_bytes != header->payload_bytes) return NULL;
-    char *body = nh_allocate(store->host, (size_t)body_bytes + 1);
-    if (!body) return NULL;
-    if (read_all(file, body, (size_t)body_bytes) && memcmp(body, key, key_bytes) == 0 &&
-        hash_of(body, (size_t)body_bytes) == header->hash)
-        return body;
-    nh_release(store->host, body);
-    return NULL;
-}
-
 bool nh_store_read(struct nh_store *store, const char *key, void **payload, size_t *bytes) {
     if (store->folder < 0) return false;
     struct name name = entry_name(key);
     /* Does not wait for a pipe, should something have put one there. */
     int file = openat(store->folder, name.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) return false;
-    struct header header;
-    char *body = read_body(store, file, key, &header);
+    struct nh_entry_header header;
+    struct stat facts;
+    uint64_t file_bytes = fstat(file, &facts) ? 0 : (uint64_t)facts.st_size;
+    bool found = nh_entry_read_header(file, 0, file_bytes, &header) &&
+                 file_bytes == sizeof header + header.key_bytes + header.payload_bytes &&
+                 nh_entry_read(store->host, file, 0, &header, key, payload, bytes);
     /* The time of modification is that of the last use; failing to set it only ages the entry. */
-    if (body) (void)futimens(file, NULL);
+    if (found) (void)futimens(file, NULL);
     close(file);
-    if (!body) return false;
-    memmove(body, body + header.key_bytes, (size_t)header.payload_bytes);
-    *payload = body;
-    *bytes = (size_t)header.payload_bytes;
-    return true;
+    return found;
 }
 
 static bool write_entry(struct nh_store *store, const char *unfinished, const char *key,
                         const void *payload, size_t bytes) {
-    size_t key_bytes = strlen(key);
-    struct header header = {.schema = SCHEMA,
-                            .key_bytes = (uint32_t)key_bytes,
-                            .payload_bytes = bytes,
-                            .hash = hash_more(hash_of(key, key_bytes), payload, bytes)};
-    memcpy(header.magic, magic, sizeof magic);
     int file = openat(store->folder, unfinished,
                       O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0) return false;
-    return nh_file_close(file, nh_file_write(file, &header, sizeof header) &&
-                                   nh_file_write(file, key, key_bytes) &&
-                                   nh_file_write(file, payload, bytes));
+    return nh_file_close(file, nh_entry_write(file, key, payload, bytes));
 }
 
 void nh_store_write(struct nh_store *store, const char *key, const void *payload, size_t bytes) {

@@ -136,16 +136,14 @@ int main(int argc, char **argv) {
     struct nh_host host = {0};
     struct nh_device device;
     struct nh_cuda *cuda;
-    char note[1024];
     int32_t count = 0;
     int most = argc > 1 ? atoi(argv[1]) : 2;
     nhood_context_options options = {.struct_size = sizeof options};
     if (most < 1 || most > MOST_CONFIGS) return EXIT_FAILURE;
-    nhood_status status =
-        nh_cuda_open(&options, &host, &device, 1, &count, &cuda, note, sizeof note);
+    nhood_status status = nh_cuda_open(&options, &host, &device, 1, &count, &cuda);
     CHECK(!status, "%s", nhood_last_error());
     if (!count) {
-        printf("skipped: %s\n", note);
+        printf("skipped: %s\n", cuda ? nh_cuda_note(cuda) : nhood_last_error());
         return SKIPPED;
     }
     struct nh_cuda_device *backend = device.backend;

@@ -19,13 +19,15 @@ int main(void) {
     OFFSET(nhood_io, data, 8);
     OFFSET(nhood_io, workspace, 200);
     OFFSET(nhood_io, stream, 216);
-    SIZE(nhood_context_options, 88);
+    SIZE(nhood_context_options, 96);
     OFFSET(nhood_context_options, user, 40);
     OFFSET(nhood_context_options, describe, 80);
+    OFFSET(nhood_context_options, bundle, 88);
     SIZE(nhood_device_info, 168);
     SIZE(nhood_ceilings, 24);
-    SIZE(nhood_kernel_counts, 48);
+    SIZE(nhood_kernel_counts, 64);
     OFFSET(nhood_kernel_counts, store_ns, 32);
+    OFFSET(nhood_kernel_counts, from_bundle, 48);
     SIZE(nhood_plan_options, 32);
     OFFSET(nhood_plan_options, budget_s, 24);
     SIZE(nhood_candidate, 128);

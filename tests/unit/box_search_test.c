@@ -60,11 +60,12 @@ int main(void) {
         nhood_problem given;
         struct nh_problem problem;
         struct nh_device device;
+        int32_t count = 0;
         random_problem(&state, text, sizeof text);
         nhood_status status = nhood_problem_parse(text, &given);
         if (!status) status = nh_problem_canonical(&given, &problem);
-        if (!status) status = nh_cuda_describe(gpus[i % 2], &host, &device);
-        CHECK(!status, "%s: %s", text, nhood_last_error());
+        if (!status) status = nh_cuda_describe(gpus[i % 2], &host, &device, &count);
+        CHECK(!status && count == 1, "%s: %s", text, nhood_last_error());
         if (status) continue;
         check_solver(text, &nh_solver_cuda_fused80, &problem, &device);
         check_solver(text, &nh_solver_cuda_split80, &problem, &device);

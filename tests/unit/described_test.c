@@ -74,7 +74,50 @@ static void check_gpu(const char *name, const char *model) {
     nhood_context_destroy(context);
 }
 
+/* By the name of an architecture, every GPU of it; in the struct of the first version, which ended there. */
+static void check_architecture(void) {
+    const nhood_context_options options = {.struct_size = offsetof(nhood_context_options, bundle),
+                                           .threads = 1,
+                                           .cache = "",
+                                           .describe = "sm_90"};
+    nhood_context *context = NULL;
+    CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
+    int32_t count = nhood_device_count(context);
+    nhood_device_info one = {.struct_size = sizeof one}, two = one;
+    CHECK(count >= 3 && !nhood_device_query(context, count - 2, &one) &&
+              !nhood_device_query(context, count - 1, &two) && !strcmp(one.name, "h100") &&
+              !strcmp(two.name, "h200"),
+          "%d devices, the last two %s and %s", (int)count, one.name, two.name);
+    nhood_context_destroy(context);
+    nhood_context_options short_struct = options;
+    short_struct.struct_size -= sizeof(char *);
+    CHECK(nhood_context_create(&short_struct, &context) == NHOOD_ERR_ARGUMENT,
+          "too short a struct");
+}
+
+static void check_bundle_arguments(void) {
+    const nhood_context_options options = {
+        .struct_size = sizeof options, .threads = 1, .cache = "", .nvrtc = "/nowhere"};
+    nhood_context *context = NULL;
+    nhood_bundle *bundle = NULL;
+    nhood_problem problem;
+    nhood_problem_init(&problem, NHOOD_OP_FWD, NHOOD_DTYPE_F32, 1);
+    CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
+    CHECK(nhood_bundle_create(context, &bundle) == NHOOD_ERR_COMPILE && !bundle,
+          "a bundle without a compiler");
+    CHECK(nhood_bundle_create(NULL, &bundle) == NHOOD_ERR_ARGUMENT &&
+              nhood_bundle_create(context, NULL) == NHOOD_ERR_ARGUMENT &&
+              nhood_bundle_add(NULL, 0, &problem, NULL) == NHOOD_ERR_ARGUMENT &&
+              nhood_bundle_save(NULL, "x") == NHOOD_ERR_ARGUMENT &&
+              nhood_bundle_kernels(NULL, NULL) == NHOOD_ERR_ARGUMENT,
+          "NULL is taken");
+    nhood_bundle_destroy(NULL);
+    nhood_context_destroy(context);
+}
+
 int main(void) {
+    check_architecture();
+    check_bundle_arguments();
     check_gpu("a100", "A100");
     check_gpu("h100", "H100");
     check_gpu("h200", "H200");
@@ -83,7 +126,7 @@ int main(void) {
         .struct_size = sizeof unknown, .cache = "", .describe = "v100"};
     nhood_context *context = NULL;
     CHECK(nhood_context_create(&unknown, &context) == NHOOD_ERR_ARGUMENT && !context &&
-              strstr(nhood_last_error(), "a100, h100, h200, b200"),
+              strstr(nhood_last_error(), "a100 (sm_80), h100 (sm_90), h200 (sm_90), b200 (sm_100)"),
           "%s", nhood_last_error());
     return test_result();
 }

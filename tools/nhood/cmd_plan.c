@@ -73,23 +73,29 @@ static nhood_kernel_counts kernels_since(const struct target *target,
     counts.from_memory -= before->from_memory;
     counts.from_store -= before->from_store;
     counts.compiled -= before->compiled;
+    counts.from_bundle -= before->from_bundle;
+    counts.bundle_ns -= before->bundle_ns;
     counts.store_ns -= before->store_ns;
     counts.compile_ns -= before->compile_ns;
     return counts;
 }
 
 static void print_kernels(const nhood_kernel_counts *counts) {
-    char store[UNIT_BYTES], compile[UNIT_BYTES];
-    printf("kernels    %lld from memory, %lld from the store in %s, %lld compiled in %s\n",
-           (long long)counts->from_memory, (long long)counts->from_store,
+    char bundle[UNIT_BYTES], store[UNIT_BYTES], compile[UNIT_BYTES];
+    printf("kernels    %lld from memory, %lld from bundles in %s, %lld from the store in %s, "
+           "%lld compiled in %s\n",
+           (long long)counts->from_memory, (long long)counts->from_bundle,
+           time_text(counts->bundle_ns, bundle), (long long)counts->from_store,
            time_text(counts->store_ns, store), (long long)counts->compiled,
            time_text(counts->compile_ns, compile));
 }
 
 static void print_kernels_json(const nhood_kernel_counts *counts) {
     json_integer("kernels_from_memory", counts->from_memory);
+    json_integer("kernels_from_bundle", counts->from_bundle);
     json_integer("kernels_from_store", counts->from_store);
     json_integer("kernels_compiled", counts->compiled);
+    json_number("bundle_ns", counts->bundle_ns);
     json_number("store_ns", counts->store_ns);
     json_number("compile_ns", counts->compile_ns);
 }

@@ -18,6 +18,7 @@ static const struct {
     {"bench", "measure speed, also as a share of what the machine can reach", cmd_bench},
     {"tune", "time every candidate of problems and remember", cmd_tune},
     {"wisdom", "show, carry, merge and forget what was measured", cmd_wisdom},
+    {"bundle", "compile the CUDA kernels of problems ahead of time", cmd_bundle},
     {"suite", "print sets of problems", cmd_suite},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

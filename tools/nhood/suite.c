@@ -34,7 +34,7 @@ static char *trim(char *line) {
     return line;
 }
 
-int suite_read(struct suite *suite, const char *path) {
+int suite_lines(const char *path, suite_line_fn *take, void *argument) {
     bool from_stdin = strcmp(path, "-") == 0;
     FILE *file = from_stdin ? stdin : fopen(path, "r");
     if (!file) return complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
@@ -45,13 +45,21 @@ int suite_read(struct suite *suite, const char *path) {
         char origin[PROBLEM_BYTES];
         const char *text = trim(line);
         snprintf(origin, sizeof origin, "%s:%d", path, number);
-        if (*text) failed = suite_add(suite, text, origin);
+        if (*text) failed = take(argument, text, origin);
     }
     if (!failed && ferror(file))
         failed = complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
     free(line);
     if (!from_stdin) fclose(file);
     return failed;
+}
+
+static int add_line(void *argument, const char *text, const char *origin) {
+    return suite_add(argument, text, origin);
+}
+
+int suite_read(struct suite *suite, const char *path) {
+    return suite_lines(path, add_line, suite);
 }
 
 int suite_load(struct suite *suite, const char *command, int count, char **texts,

@@ -20,6 +20,10 @@ struct suite {
 
 /* Both return 0, or the exit status after a message; `origin` is what the message names. */
 int suite_add(struct suite *suite, const char *text, const char *origin);
+/* Hands on what is on each line of a list of problems, until one returns not 0; returns that, or the exit status after a
+ * message. */
+typedef int suite_line_fn(void *argument, const char *text, const char *origin);
+int suite_lines(const char *path, suite_line_fn *take, void *argument);
 /* One problem a line, from stdin if the path is "-"; blank lines and what follows a '#' are left out. */
 int suite_read(struct suite *suite, const char *path);
 /* The problems of a command line and of its --suite (NULL: none), at least one. */

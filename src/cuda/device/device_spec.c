@@ -6,6 +6,7 @@
  * DGX B200's data sheet (72 PFLOPS of sparse FP8 by eight GPUs). No estimate asks for the size of the L2. */
 #include "device_spec.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,22 +55,30 @@ static struct {
       .memory_bytes_per_s = 7.672e12}},
 };
 
+enum { MODELS = sizeof described / sizeof *described };
+static_assert((int)MODELS <= (int)NH_MOST_DESCRIBED, "room for all of one architecture");
+
 nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,
-                              struct nh_device *device) {
-    char known[64] = "";
-    for (size_t i = 0; i < sizeof described / sizeof *described; i++) {
+                              struct nh_device *device, int32_t *count) {
+    char known[128] = "";
+    *count = 0;
+    for (size_t i = 0; i < MODELS; i++) {
         struct nh_cuda_device *backend = &described[i].backend;
+        char arch[16];
+        snprintf(arch, sizeof arch, "sm_%d", (int)backend->arch);
         size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", described[i].name);
-        if (strcmp(name, described[i].name) != 0) continue;
-        *device = (struct nh_device){.host = host, .described = true, .backend = backend};
-        device->info = (nhood_device_info){.struct_size = sizeof device->info,
-                                           .kind = NHOOD_DEVICE_CUDA,
-                                           .ordinal = -1,
-                                           .workers = backend->multiprocessors};
-        snprintf(device->info.name, sizeof device->info.name, "%s", name);
-        nh_cuda_device_text(&device->info, described[i].model, backend->arch);
-        return NHOOD_OK;
+        snprintf(known + used, sizeof known - used, "%s%s (%s)", used ? ", " : "",
+                 described[i].name, arch);
+        if (strcmp(name, described[i].name) != 0 && strcmp(name, arch) != 0) continue;
+        struct nh_device *found = &device[(*count)++];
+        *found = (struct nh_device){.host = host, .described = true, .backend = backend};
+        found->info = (nhood_device_info){.struct_size = sizeof found->info,
+                                          .kind = NHOOD_DEVICE_CUDA,
+                                          .ordinal = -1,
+                                          .workers = backend->multiprocessors};
+        snprintf(found->info.name, sizeof found->info.name, "%s", described[i].name);
+        nh_cuda_device_text(&found->info, described[i].model, backend->arch);
     }
+    if (*count) return NHOOD_OK;
     return nh_error(NHOOD_ERR_ARGUMENT, "options.describe = '%s' is not one of %s", name, known);
 }

@@ -4,8 +4,10 @@
 
 #include "cuda.h"
 
-/* A device that is only described, by the name of a GPU: nothing to close. ARGUMENT. */
+/* Devices that are only described, by the name of a GPU or, "sm_90", of an architecture, at most NH_MOST_DESCRIBED into
+ * device[]: nothing to close. ARGUMENT. */
+enum { NH_MOST_DESCRIBED = 4 };
 nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,
-                              struct nh_device *device);
+                              struct nh_device *device, int32_t *count);
 
 #endif

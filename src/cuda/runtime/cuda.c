@@ -99,23 +99,27 @@ void nh_cuda_leave(const struct nh_cuda_device *device, const struct nh_cuda_sco
     if (scope->pushed) device->cuda->driver.context_pop(&popped);
 }
 
-nhood_status nh_cuda_open_with(const struct nh_driver *driver, const nhood_context_options *options,
-                               const struct nh_host *host, struct nh_device *device,
-                               int32_t capacity, int32_t *count, struct nh_cuda **cuda) {
+static nhood_status create(const nhood_context_options *options, const struct nh_host *host,
+                           struct nh_cuda **cuda) {
+    *cuda = nh_allocate(host, sizeof **cuda);
+    if (!*cuda) return NHOOD_ERR_MEMORY;
+    (*cuda)->host = host;
+    nhood_status status = nh_kernel_cache_create(host, options, &(*cuda)->kernels);
+    if (status) {
+        nh_cuda_close(*cuda, NULL, 0);
+        *cuda = NULL;
+    }
+    return status;
+}
+
+static nhood_status open_devices(struct nh_cuda *cuda, struct nh_device *device, int32_t capacity,
+                                 int32_t *count) {
     int present = 0;
-    *count = 0;
-    *cuda = NULL;
-    nh_cu_result result = driver->device_count(&present);
-    if (result == NH_CU_ERROR_NO_DEVICE || (result == NH_CU_SUCCESS && !present)) return NHOOD_OK;
-    nhood_status status = nh_driver_check(driver, result, "counting devices");
-    if (status) return status;
-    struct nh_cuda *opened = nh_allocate(host, sizeof *opened);
-    if (!opened) return NHOOD_ERR_MEMORY;
-    opened->host = host;
-    opened->driver = *driver;
-    status = nh_kernel_cache_create(host, options, &opened->kernels);
+    nh_cu_result result = cuda->driver.device_count(&present);
+    if (result == NH_CU_ERROR_NO_DEVICE) return NHOOD_OK;
+    nhood_status status = nh_driver_check(&cuda->driver, result, "counting devices");
     for (int i = 0; !status && i < present && *count < capacity; i++) {
-        status = open_device(opened, i, &device[*count]);
+        status = open_device(cuda, i, &device[*count]);
         if (status) break;
         struct nh_cuda_device *found = device[*count].backend;
         if (found->arch < OLDEST_ARCH) {
@@ -124,39 +128,81 @@ nhood_status nh_cuda_open_with(const struct nh_driver *driver, const nhood_conte
             (*count)++;
         }
     }
-    if (status) {
-        nh_cuda_close(opened, device, *count);
-        *count = 0;
-        return status;
+    return status;
+}
+
+/* driver: NULL, or the one to use in place of the machine's. */
+static nhood_status open_all(const struct nh_driver *driver, const nhood_context_options *options,
+                             const struct nh_host *host, struct nh_device *device, int32_t capacity,
+                             int32_t *count, struct nh_cuda **cuda) {
+    *count = 0;
+    nhood_status status = create(options, host, cuda);
+    if (status) return status;
+    char *note = (*cuda)->driver_note;
+    size_t note_bytes = sizeof(*cuda)->driver_note;
+    if (driver) {
+        (*cuda)->driver = *driver;
+    } else if (!nh_driver_open(&(*cuda)->driver, note, note_bytes)) {
+        return NHOOD_OK;
     }
-    *cuda = opened;
-    return NHOOD_OK;
+    status = open_devices(*cuda, device, capacity, count);
+    size_t used = strlen(note);
+    if (!status && !*count)
+        snprintf(note + used, note_bytes - used, ", no device of compute capability 8.0 or later");
+    if (status) {
+        nh_cuda_close(*cuda, device, *count);
+        *cuda = NULL;
+        *count = 0;
+    }
+    return status;
+}
+
+nhood_status nh_cuda_open_with(const struct nh_driver *driver, const nhood_context_options *options,
+                               const struct nh_host *host, struct nh_device *device,
+                               int32_t capacity, int32_t *count, struct nh_cuda **cuda) {
+    return open_all(driver, options, host, device, capacity, count, cuda);
 }
 
 nhood_status nh_cuda_open(const nhood_context_options *options, const struct nh_host *host,
                           struct nh_device *device, int32_t capacity, int32_t *count,
-                          struct nh_cuda **cuda, char *note, size_t note_capacity) {
-    struct nh_driver driver;
-    *count = 0;
+                          struct nh_cuda **cuda) {
+    return open_all(NULL, options, host, device, capacity, count, cuda);
+}
+
+const char *nh_cuda_note(struct nh_cuda *cuda) {
+    char before[sizeof cuda->driver_note + 2];
+    snprintf(before, sizeof before, "%s, ", cuda->driver_note);
+    return nh_kernel_cache_note(cuda->kernels, before);
+}
+
+nhood_status nh_cuda_collect_open(const nhood_context_options *options, const struct nh_host *host,
+                                  struct nh_cuda **cuda) {
+    nhood_status status = create(options, host, cuda);
+    if (!status) status = nh_kernel_cache_collect((*cuda)->kernels);
+    if (!status) return NHOOD_OK;
+    nh_cuda_close(*cuda, NULL, 0);
     *cuda = NULL;
-    if (!nh_driver_open(&driver, note, note_capacity)) return NHOOD_OK;
-    nhood_status status = nh_cuda_open_with(&driver, options, host, device, capacity, count, cuda);
-    size_t used = strlen(note);
-    if (status || !*count) {
-        if (!status)
-            snprintf(note + used, note_capacity - used,
-                     ", no device of compute capability 8.0 or later");
-        return status;
-    }
-    snprintf(note + used, note_capacity - used, ", ");
-    used = strlen(note);
-    nh_kernel_cache_note((*cuda)->kernels, note + used, note_capacity - used);
+    return status;
+}
+
+nhood_status nh_cuda_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
+                                  struct nh_device *twin) {
+    struct nh_cuda_device *backend = nh_allocate(cuda->host, sizeof *backend);
+    if (!backend) return NHOOD_ERR_MEMORY;
+    *backend = *(const struct nh_cuda_device *)device->backend;
+    backend->cuda = cuda;
+    atomic_init(&backend->primary, NULL);
+    *twin = *device;
+    twin->backend = backend;
     return NHOOD_OK;
 }
 
+nhood_status nh_cuda_collect_write(struct nh_cuda *cuda, const char *path) {
+    return nh_kernel_cache_write(cuda->kernels, path);
+}
+
 void nh_cuda_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {
-    *counts = (nhood_kernel_counts){.struct_size = counts->struct_size};
-    if (cuda) nh_kernel_cache_count(cuda->kernels, counts);
+    nh_kernel_cache_count(cuda->kernels, counts);
 }
 
 void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count) {

@@ -11,8 +11,9 @@ struct nh_kernel_cache;
 
 struct nh_cuda {
     const struct nh_host *host;
-    struct nh_driver driver;
+    struct nh_driver driver; /* all NULL where there is none */
     struct nh_kernel_cache *kernels;
+    char driver_note[512];
 };
 
 struct nh_cuda_device {
@@ -32,16 +33,31 @@ struct nh_cuda_device {
     double clock_hz, memory_bytes_per_s;
 };
 
-/* Opens every CUDA device, at most `capacity`, into device[]; *cuda is NULL and *count 0 where there is none. The
- * note (never empty) says what was found or what to install. ARGUMENT, MEMORY or DEVICE. */
+/* Opens every CUDA device, at most `capacity`, into device[]; *count is 0 where there is none or no driver. ARGUMENT,
+ * MEMORY or DEVICE. */
 nhood_status nh_cuda_open(const nhood_context_options *options, const struct nh_host *host,
                           struct nh_device *device, int32_t capacity, int32_t *count,
-                          struct nh_cuda **cuda, char *note, size_t note_capacity);
+                          struct nh_cuda **cuda);
 
 /* As nh_cuda_open, with this driver (already initialised) in place of the machine's. */
 nhood_status nh_cuda_open_with(const struct nh_driver *driver, const nhood_context_options *options,
                                const struct nh_host *host, struct nh_device *device,
                                int32_t capacity, int32_t *count, struct nh_cuda **cuda);
+
+/* What was found of driver, compiler and bundles, or what to install. Never empty; lives as long as `cuda`. The compiler
+ * is looked for when this is first called, unless a plan needed it before. */
+const char *nh_cuda_note(struct nh_cuda *cuda);
+
+/* A backend without devices that compiles kernels and keeps them, for a bundle: plans that are built on its twins of
+ * devices, whether those are there or only described, cannot run. COMPILE (no NVRTC), MEMORY. */
+nhood_status nh_cuda_collect_open(const nhood_context_options *options, const struct nh_host *host,
+                                  struct nh_cuda **cuda);
+/* The twin's `backend` is to be released with nh_release. MEMORY. */
+nhood_status nh_cuda_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
+                                  struct nh_device *twin);
+
+/* ARGUMENT (cannot be written). */
+nhood_status nh_cuda_collect_write(struct nh_cuda *cuda, const char *path);
 
 /* The device's description, by which wisdom knows it. */
 void nh_cuda_device_text(nhood_device_info *info, const char *model, int32_t arch);
@@ -57,7 +73,7 @@ nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
                            struct nh_cuda_scope *scope);
 void nh_cuda_leave(const struct nh_cuda_device *device, const struct nh_cuda_scope *scope);
 
-/* Fills in all but struct_size; cuda may be NULL. */
+/* Fills in all but struct_size. */
 void nh_cuda_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts);
 
 #endif

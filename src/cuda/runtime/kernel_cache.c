@@ -1,8 +1,7 @@
-/* Loaded kernels of a context, behind them the disk store, behind that NVRTC. */
+/* Loaded kernels of a context, behind them bundles, the disk store, and NVRTC. */
 #include "kernel_cache.h"
 
-#include "kernel_sources.h"
-#include "nvrtc.h"
+#include "bundles.h"
 #include "store.h"
 #include "thread.h"
 
@@ -10,9 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-/* A key holds all options, and what comes before them. */
-enum { TEXT_BYTES = 4096, KEY_BYTES = TEXT_BYTES + 256, SCHEMA = 1 };
-enum { MOST_OPTIONS = NH_KERNEL_DEFINES + 3 }; /* standard, architecture, NULL */
 static const int64_t store_most_bytes = (int64_t)256 << 20;
 
 enum state { MAKING, READY, FAILED };
@@ -26,7 +22,9 @@ struct entry {
     char error[1024];
     nh_cu_library library;
     nh_cu_kernel kernel;
-    char key[];
+    /* where the cache collects: machine code instead of the two above */
+    struct nh_bundle_item code;
+    char text[]; /* nh_kernel_text */
 };
 
 struct nh_kernel_cache {
@@ -36,11 +34,10 @@ struct nh_kernel_cache {
     pthread_cond_t changed;
     struct entry *first;
     struct nh_store store;
-    struct nh_nvrtc nvrtc;
-    bool searched;
-    nhood_status nvrtc_status;
-    char nvrtc_error[1024], *nvrtc_path;
-    uint64_t sources_hash;
+    struct nh_bundles bundles;
+    struct nh_compiler compiler;
+    bool collects;
+    char note[2048]; /* "" until it is asked for */
     nhood_kernel_counts counts;
 };
 
@@ -49,87 +46,6 @@ static double now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
-
-/* ---- specialisation ---- */
-
-void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
-    if (spec->count == NH_KERNEL_DEFINES) return;
-    spec->define[spec->count].name = name;
-    spec->define[spec->count++].value = value;
-}
-
-/* sm_90 and later have instructions that only their exact architecture may use. */
-static void arch_text(int32_t arch, char *text, size_t capacity) {
-    snprintf(text, capacity, "sm_%d%s", (int)arch, arch >= 90 ? "a" : "");
-}
-
-/* NVRTC's options for a specialisation, NULL after the last. arch: 80, 90, .. The texts live in `text`. */
-static void set_options(const struct nh_kernel_spec *spec, int32_t arch, char text[TEXT_BYTES],
-                        const char *option[MOST_OPTIONS]) {
-    size_t used = 0;
-    int count = 0;
-    char name[16];
-    arch_text(arch, name, sizeof name);
-    option[count++] = "--std=c++17";
-    option[count] = text;
-    used += (size_t)snprintf(text, TEXT_BYTES, "--gpu-architecture=%s", name) + 1;
-    count++;
-    for (int32_t i = 0; i < spec->count && used < TEXT_BYTES; i++) {
-        option[count++] = text + used;
-        used += (size_t)snprintf(text + used, TEXT_BYTES - used, "-D%s=%lld", spec->define[i].name,
-                                 (long long)spec->define[i].value) +
-                1;
-    }
-    option[count] = NULL;
-}
-
-/* FNV-1a over every source: a change in any of them makes all stored kernels strangers. */
-static uint64_t hash_sources(void) {
-    uint64_t hash = 14695981039346656037u;
-    for (int i = 0; i < nh_kernel_source_count; i++)
-        for (const char *c = nh_kernel_sources[i].text; *c; c++)
-            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-    return hash;
-}
-
-static void kernel_key(const struct nh_kernel_cache *cache, const struct nh_kernel_spec *spec,
-                       int32_t arch, char key[KEY_BYTES]) {
-    char text[TEXT_BYTES];
-    const char *option[MOST_OPTIONS];
-    set_options(spec, arch, text, option);
-    size_t used =
-        (size_t)snprintf(key, KEY_BYTES, "schema %d sources %016llx nvrtc %d.%d %s", SCHEMA,
-                         (unsigned long long)cache->sources_hash, cache->nvrtc.version_major,
-                         cache->nvrtc.version_minor, spec->source);
-    for (int i = 0; option[i] && used < KEY_BYTES; i++)
-        used += (size_t)snprintf(key + used, KEY_BYTES - used, " %s", option[i]);
-}
-
-static nhood_status compile(const struct nh_kernel_cache *cache, const struct nh_kernel_spec *spec,
-                            int32_t arch, void **code, size_t *bytes) {
-    struct nh_source source[NH_MOST_SOURCES];
-    char text[TEXT_BYTES];
-    const char *option[MOST_OPTIONS];
-    int count = 1;
-    source[0] = (struct nh_source){NULL, NULL};
-    for (int i = 0; i < nh_kernel_source_count; i++) {
-        if (strcmp(nh_kernel_sources[i].name, spec->source) == 0) {
-            source[0] = nh_kernel_sources[i];
-        } else if (!strstr(nh_kernel_sources[i].name, ".cu") ||
-                   strstr(nh_kernel_sources[i].name, ".cuh")) {
-            if (count == NH_MOST_SOURCES)
-                return nh_error(NHOOD_ERR_INTERNAL, "more than %d kernel headers",
-                                NH_MOST_SOURCES - 1);
-            source[count++] = nh_kernel_sources[i];
-        }
-    }
-    if (!source[0].text)
-        return nh_error(NHOOD_ERR_INTERNAL, "no kernel source is called %s", spec->source);
-    set_options(spec, arch, text, option);
-    return nh_nvrtc_compile(&cache->nvrtc, cache->host, source, count, option, code, bytes);
-}
-
-/* ---- the cache itself ---- */
 
 /* In a forked child nobody goes on making the kernels that were being made. */
 static void drop_unfinished(void *owner) {
@@ -154,21 +70,22 @@ nhood_status nh_kernel_cache_create(const struct nh_host *host,
     *cache = NULL;
     if (!created) return NHOOD_ERR_MEMORY;
     created->host = host;
-    if (options->nvrtc && !(created->nvrtc_path = nh_copy_text(host, options->nvrtc))) {
+    nhood_status status = nh_compiler_open(&created->compiler, host, options->nvrtc);
+    if (status) {
         nh_release(host, created);
-        return NHOOD_ERR_MEMORY;
+        return status;
     }
     pthread_mutex_init(&created->lock, NULL);
     pthread_cond_init(&created->changed, NULL);
     created->guard =
         (struct nh_fork_guard){.lock = &created->lock, .child = drop_unfinished, .owner = created};
-    nhood_status status = nh_fork_guard_add(&created->guard);
+    nh_store_open(&created->store, host, options->cache, store_most_bytes);
+    status = nh_fork_guard_add(&created->guard);
+    if (!status) status = nh_bundles_open(&created->bundles, host, options->bundle);
     if (status) {
-        nh_release(host, created->nvrtc_path);
-        nh_release(host, created);
+        nh_kernel_cache_destroy(created, NULL);
         return status;
     }
-    nh_store_open(&created->store, host, options->cache, store_most_bytes);
     *cache = created;
     return NHOOD_OK;
 }
@@ -179,39 +96,61 @@ void nh_kernel_cache_destroy(struct nh_kernel_cache *cache, const struct nh_driv
         struct entry *entry = cache->first;
         cache->first = entry->next;
         if (entry->library) driver->library_unload(entry->library);
+        nh_release(cache->host, entry->code.payload);
         nh_release(cache->host, entry);
     }
     nh_store_close(&cache->store);
-    nh_nvrtc_close(&cache->nvrtc);
+    nh_bundles_close(&cache->bundles);
+    nh_compiler_close(&cache->compiler);
     nh_fork_guard_remove(&cache->guard);
     pthread_cond_destroy(&cache->changed);
     pthread_mutex_destroy(&cache->lock);
-    nh_release(cache->host, cache->nvrtc_path);
     nh_release(cache->host, cache);
 }
 
-/* Under the lock. Looked for once: what was found, or not, holds for the context's life. */
-static nhood_status find_nvrtc(struct nh_kernel_cache *cache) {
-    if (!cache->searched) {
-        cache->searched = true;
-        cache->sources_hash = hash_sources();
-        cache->nvrtc_status = nh_nvrtc_open(&cache->nvrtc, cache->nvrtc_path);
-        if (cache->nvrtc_status)
-            snprintf(cache->nvrtc_error, sizeof cache->nvrtc_error, "%s", nhood_last_error());
-    }
-    if (cache->nvrtc_status) return nh_error(cache->nvrtc_status, "%s", cache->nvrtc_error);
-    return NHOOD_OK;
+/* A fork waits for the lock, and so for the search. */
+static nhood_status find_compiler(struct nh_kernel_cache *cache) {
+    pthread_mutex_lock(&cache->lock);
+    nhood_status status = nh_compiler_find(&cache->compiler);
+    pthread_mutex_unlock(&cache->lock);
+    return status;
 }
 
-void nh_kernel_cache_note(struct nh_kernel_cache *cache, char *note, size_t capacity) {
+nhood_status nh_kernel_cache_collect(struct nh_kernel_cache *cache) {
+    cache->collects = true;
+    return find_compiler(cache);
+}
+
+nhood_status nh_kernel_cache_write(struct nh_kernel_cache *cache, const char *path) {
+    struct nh_bundle_item *first = NULL;
     pthread_mutex_lock(&cache->lock);
-    if (find_nvrtc(cache)) {
-        snprintf(note, capacity, "%s", cache->nvrtc_error);
-    } else {
-        snprintf(note, capacity, "NVRTC %d.%d (%s)", cache->nvrtc.version_major,
-                 cache->nvrtc.version_minor, cache->nvrtc.path);
+    for (struct entry *entry = cache->first; entry; entry = entry->next) {
+        if (entry->state != READY) continue;
+        entry->code.next = first;
+        first = &entry->code;
     }
+    nhood_status status = nh_bundle_write(path, cache->compiler.origin, first);
     pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
+static void write_note(struct nh_kernel_cache *cache, const char *before) {
+    const struct nh_nvrtc *nvrtc = &cache->compiler.nvrtc;
+    size_t used = (size_t)snprintf(cache->note, sizeof cache->note, "%s", before);
+    if (nh_compiler_find(&cache->compiler)) {
+        snprintf(cache->note + used, sizeof cache->note - used, "%s", nhood_last_error());
+    } else {
+        snprintf(cache->note + used, sizeof cache->note - used, "NVRTC %d.%d (%s)",
+                 nvrtc->version_major, nvrtc->version_minor, nvrtc->path);
+    }
+    nh_bundles_note(&cache->bundles, cache->note, sizeof cache->note);
+}
+
+const char *nh_kernel_cache_note(struct nh_kernel_cache *cache, const char *before) {
+    pthread_mutex_lock(&cache->lock);
+    if (!*cache->note) write_note(cache, before);
+    pthread_mutex_unlock(&cache->lock);
+    return cache->note;
 }
 
 void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *counts) {
@@ -243,49 +182,83 @@ static nhood_status load(const struct nh_driver *driver, const char *source, con
     return status;
 }
 
+/* Makes the entry ready from machine code, which it keeps if the cache collects. */
+static nhood_status use(struct nh_kernel_cache *cache, const struct nh_driver *driver,
+                        const char *source, void *code, size_t bytes, struct entry *entry) {
+    if (!cache->collects) return load(driver, source, code, entry);
+    entry->code = (struct nh_bundle_item){.key = entry->text, .payload = code, .bytes = bytes};
+    return NHOOD_OK;
+}
+
+static void drop(struct nh_kernel_cache *cache, const struct entry *entry, void *code) {
+    if (entry->code.payload != code) nh_release(cache->host, code);
+}
+
+/* What a bundle (key NULL) or the store has, if it loads. */
+static bool recall(struct nh_kernel_cache *cache, const struct nh_driver *driver,
+                   const char *source, const char *key, struct entry *entry) {
+    void *code;
+    size_t bytes;
+    bool found = key ? nh_store_read(&cache->store, key, &code, &bytes)
+                     : nh_bundles_read(&cache->bundles, entry->text, &code, &bytes);
+    if (!found) return false;
+    nhood_status status = use(cache, driver, source, code, bytes, entry);
+    drop(cache, entry, code);
+    if (status)
+        nh_log(cache->host, NHOOD_LOG_WARNING, "a %s kernel does not load (%s): making it anew",
+               key ? "stored" : "bundled", nhood_last_error());
+    return !status;
+}
+
 /* Outside the lock: the entry is this thread's alone while it is MAKING. */
 static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
                          const struct nh_kernel_spec *spec, struct entry *entry,
                          nhood_kernel_counts *gain) {
     const struct nh_driver *driver = &device->cuda->driver;
-    void *code = NULL;
-    size_t bytes = 0;
+    char key[NH_KEY_BYTES];
+    void *code;
+    size_t bytes;
     double start = now_ns();
-    if (nh_store_read(&cache->store, entry->key, &code, &bytes)) {
-        nhood_status status = load(driver, spec->source, code, entry);
-        nh_release(cache->host, code);
-        if (!status) {
-            gain->from_store = 1;
-            gain->store_ns = now_ns() - start;
-            return NHOOD_OK;
-        }
-        nh_log(cache->host, NHOOD_LOG_WARNING, "a stored kernel does not load (%s): making it anew",
-               nhood_last_error());
+    if (recall(cache, driver, spec->source, NULL, entry)) {
+        gain->from_bundle = 1;
+        gain->bundle_ns = now_ns() - start;
+        return NHOOD_OK;
+    }
+    nhood_status status = find_compiler(cache);
+    if (status && cache->bundles.count)
+        return nh_error(status, "no bundle in use has the kernel %.200s; %.700s", entry->text,
+                        cache->compiler.error);
+    if (status) return status;
+    start = now_ns();
+    snprintf(key, sizeof key, "%s %s", cache->compiler.origin, entry->text);
+    if (recall(cache, driver, spec->source, key, entry)) {
+        gain->from_store = 1;
+        gain->store_ns = now_ns() - start;
+        return NHOOD_OK;
     }
     start = now_ns();
-    nhood_status status = compile(cache, spec, device->arch, &code, &bytes);
+    status = nh_compiler_make(&cache->compiler, spec, device->arch, &code, &bytes);
     if (status) return status;
     gain->compiled = 1;
     gain->compile_ns = now_ns() - start;
-    nh_log(cache->host, NHOOD_LOG_INFO, "compiled %s in %.0f ms", entry->key,
-           gain->compile_ns * 1e-6);
-    status = load(driver, spec->source, code, entry);
-    if (!status) nh_store_write(&cache->store, entry->key, code, bytes);
-    nh_release(cache->host, code);
+    nh_log(cache->host, NHOOD_LOG_INFO, "compiled %s in %.0f ms", key, gain->compile_ns * 1e-6);
+    status = use(cache, driver, spec->source, code, bytes, entry);
+    if (!status) nh_store_write(&cache->store, key, code, bytes);
+    drop(cache, entry, code);
     return status;
 }
 
-static struct entry *find(struct nh_kernel_cache *cache, const char *key) {
+static struct entry *find(struct nh_kernel_cache *cache, const char *text) {
     struct entry *entry = cache->first;
-    while (entry && strcmp(entry->key, key) != 0)
+    while (entry && strcmp(entry->text, text) != 0)
         entry = entry->next;
     return entry;
 }
 
-static struct entry *add(struct nh_kernel_cache *cache, const char *key) {
-    struct entry *entry = nh_allocate(cache->host, sizeof *entry + strlen(key) + 1);
+static struct entry *add(struct nh_kernel_cache *cache, const char *text) {
+    struct entry *entry = nh_allocate(cache->host, sizeof *entry + strlen(text) + 1);
     if (!entry) return NULL;
-    strcpy(entry->key, key);
+    strcpy(entry->text, text);
     entry->next = cache->first;
     cache->first = entry;
     return entry;
@@ -301,9 +274,9 @@ static void forget(struct nh_kernel_cache *cache, struct entry *entry) {
 
 /* Under the lock, which is given up while this thread makes the kernel or waits for another to. */
 static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
-                           const struct nh_kernel_spec *spec, const char *key,
+                           const struct nh_kernel_spec *spec, const char *text,
                            nh_cu_kernel *kernel) {
-    struct entry *entry = find(cache, key);
+    struct entry *entry = find(cache, text);
     if (entry && entry->state == READY) {
         cache->counts.from_memory++;
     } else if (entry) {
@@ -313,11 +286,13 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
         entry->waiting--;
         cache->counts.from_memory += entry->state == READY;
     } else {
-        if (!(entry = add(cache, key))) return NHOOD_ERR_MEMORY;
+        if (!(entry = add(cache, text))) return NHOOD_ERR_MEMORY;
         nhood_kernel_counts gain = {0};
         pthread_mutex_unlock(&cache->lock);
         nhood_status status = make(cache, device, spec, entry, &gain);
         pthread_mutex_lock(&cache->lock);
+        cache->counts.from_bundle += gain.from_bundle;
+        cache->counts.bundle_ns += gain.bundle_ns;
         cache->counts.from_store += gain.from_store;
         cache->counts.compiled += gain.compiled;
         cache->counts.compile_ns += gain.compile_ns;
@@ -336,19 +311,21 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
     return status;
 }
 
-/* Plans whose blocks need different amounts share kernels: the most that any of them asked for stays allowed. Under the
- * lock. */
-static nhood_status allow_shared(const struct nh_cuda_device *device, int64_t shared_bytes,
-                                 nh_cu_kernel kernel) {
+/* Plans whose blocks need different amounts share kernels: the most that any of them asked for stays allowed. */
+static nhood_status allow_shared(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
+                                 int64_t shared_bytes, nh_cu_kernel kernel) {
     const struct nh_driver *driver = &device->cuda->driver;
     int allowed = 0;
     if (shared_bytes == 0) return NHOOD_OK; /* static tables, up to 48 KiB, need no asking */
+    pthread_mutex_lock(&cache->lock);
     driver->kernel_get(&allowed, NH_CU_FUNCTION_SHARED_BYTES, kernel, device->handle);
-    return nh_driver_check(driver,
-                           driver->kernel_set(NH_CU_FUNCTION_SHARED_BYTES,
-                                              (int)nh_max(allowed, shared_bytes), kernel,
-                                              device->handle),
-                           "dynamic shared memory");
+    nhood_status status = nh_driver_check(driver,
+                                          driver->kernel_set(NH_CU_FUNCTION_SHARED_BYTES,
+                                                             (int)nh_max(allowed, shared_bytes),
+                                                             kernel, device->handle),
+                                          "dynamic shared memory");
+    pthread_mutex_unlock(&cache->lock);
+    return status;
 }
 
 /* Loads the kernel into the current context too, so that a first execute during a graph capture need not. */
@@ -371,21 +348,27 @@ static nhood_status prepare(const struct nh_cuda_device *device, struct nh_kerne
     return status;
 }
 
+/* In memory, where it is. */
+static nhood_status get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
+                        nh_cu_kernel *kernel) {
+    struct nh_kernel_cache *cache = device->cuda->kernels;
+    char text[NH_KERNEL_TEXT_BYTES];
+    nh_kernel_text(spec, device->arch, text);
+    pthread_mutex_lock(&cache->lock);
+    nhood_status status = obtain(cache, device, spec, text, kernel);
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, struct nh_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
     struct nh_cuda_scope scope;
-    char key[KEY_BYTES];
+    if (cache->collects) return get(device, spec, &kernel->handle);
     nhood_status status = nh_cuda_enter(device, true, &scope);
     if (status) return status;
-    pthread_mutex_lock(&cache->lock);
-    status = find_nvrtc(cache);
-    if (!status) {
-        kernel_key(cache, spec, device->arch, key);
-        status = obtain(cache, device, spec, key, &kernel->handle);
-    }
-    if (!status) status = allow_shared(device, shared_bytes, kernel->handle);
-    pthread_mutex_unlock(&cache->lock);
+    status = get(device, spec, &kernel->handle);
+    if (!status) status = allow_shared(cache, device, shared_bytes, kernel->handle);
     if (!status) status = prepare(device, kernel);
     nh_cuda_leave(device, &scope);
     return status;
@@ -393,13 +376,10 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
 
 bool nh_kernel_in_memory(struct nh_cuda_device *device, const struct nh_kernel_spec *spec) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
-    const struct entry *entry = NULL;
-    char key[KEY_BYTES];
+    char text[NH_KERNEL_TEXT_BYTES];
+    nh_kernel_text(spec, device->arch, text);
     pthread_mutex_lock(&cache->lock);
-    if (cache->first) { /* then the compiler, a part of the key, is known */
-        kernel_key(cache, spec, device->arch, key);
-        entry = find(cache, key);
-    }
+    const struct entry *entry = find(cache, text);
     bool ready = entry && entry->state == READY;
     pthread_mutex_unlock(&cache->lock);
     return ready;

@@ -1,39 +1,31 @@
-/* From a kernel's source and its knobs to a loaded kernel: memory, then the disk store, then NVRTC. */
+/* From a kernel's source and its knobs to a loaded kernel: memory, then bundles, then the disk store, then NVRTC. */
 #ifndef NH_KERNEL_CACHE_H
 #define NH_KERNEL_CACHE_H
 
+#include "compiler.h"
 #include "cuda.h"
-
-enum { NH_KERNEL_DEFINES = 48 };
-
-/* One specialisation: a kernel source and the macros it is compiled with. Its key is all of this and nothing of
- * a problem's extents, so that a new image size compiles nothing. */
-struct nh_kernel_spec {
-    /* file name of a kernel source, "naive_forward.cu"; its one kernel has the file's stem for its name */
-    const char *source;
-    int32_t count;
-    struct {
-        const char *name;
-        int64_t value;
-    } define[NH_KERNEL_DEFINES];
-};
-
-/* A spec that is full stays as it is; nh_cuda_step_add refuses it. */
-void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
 
 struct nh_kernel {
     nh_cu_kernel handle;
     int32_t registers, local_bytes;
 };
 
-/* The NVRTC at options->nvrtc, or searched for when first needed; the store in options->cache. */
+/* The NVRTC at options->nvrtc, or searched for when first needed; the store in options->cache; the bundles of
+ * options->bundle. ARGUMENT (a bundle is not there or is none), MEMORY. */
 nhood_status nh_kernel_cache_create(const struct nh_host *host,
                                     const nhood_context_options *options,
                                     struct nh_kernel_cache **cache);
 void nh_kernel_cache_destroy(struct nh_kernel_cache *cache, const struct nh_driver *driver);
 
-/* Where NVRTC is, or what to do about its absence. */
-void nh_kernel_cache_note(struct nh_kernel_cache *cache, char *note, size_t capacity);
+/* From here on kernels are compiled and kept as machine code instead of loaded: the cache needs no driver, and what it
+ * hands out cannot be launched. COMPILE (no NVRTC). */
+nhood_status nh_kernel_cache_collect(struct nh_kernel_cache *cache);
+/* Writes what was collected as a bundle. ARGUMENT (cannot be written), MEMORY. */
+nhood_status nh_kernel_cache_write(struct nh_kernel_cache *cache, const char *path);
+
+/* Where NVRTC is, or what to do about its absence, and the bundles; behind `before` (less than 1 KiB), which the first call
+ * gives for all. As long-lived as the cache. */
+const char *nh_kernel_cache_note(struct nh_kernel_cache *cache, const char *before);
 
 /* Gets a kernel ready to launch on the device with that much dynamic shared memory. Any number of threads may ask
  * for the same kernel: one makes it, the others wait. COMPILE, DEVICE, MEMORY. */

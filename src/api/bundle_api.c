@@ -1,0 +1,78 @@
+/* Bundles: what plans would compile, compiled for a device that need not be there. */
+#include "context.h"
+
+struct nhood_bundle {
+    nhood_context *context; /* a reference */
+    struct nh_cuda *cuda;
+};
+
+nhood_status nhood_bundle_create(nhood_context *context, nhood_bundle **bundle) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
+    *bundle = NULL;
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    nhood_bundle *created = nh_allocate(&context->host, sizeof *created);
+    if (!created) return NHOOD_ERR_MEMORY;
+    created->context = context;
+    nh_context_retain(context);
+    const nhood_context_options options = {
+        .struct_size = sizeof options, .cache = context->cache, .nvrtc = context->nvrtc};
+    nhood_status status = nh_registry_collect_open(&options, &context->host, &created->cuda);
+    if (status) {
+        nhood_bundle_destroy(created);
+        return status;
+    }
+    *bundle = created;
+    return NHOOD_OK;
+}
+
+nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device, const nhood_problem *given,
+                              const nhood_plan_options *options) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
+    struct nh_problem problem;
+    struct nh_request request;
+    struct nh_choice choice;
+    struct nh_device twin;
+    struct nh_built built = {.operation = NULL};
+    nhood_status status =
+        nh_context_request(bundle->context, device, given, options, &problem, &request);
+    if (status) return status;
+    if (options && options->effort == NHOOD_EFFORT_MEASURE)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "options.effort = %d: what goes into a bundle is chosen without measuring",
+                        (int)options->effort);
+    status = nh_context_choose(bundle->context, &request, options, &choice);
+    if (!status) status = nh_registry_collect_twin(bundle->cuda, request.device, &twin);
+    if (status) return status;
+    request.device = &twin;
+    status = nh_planner_build(&request, &choice, &built);
+    if (built.operation) built.operation->destroy(built.operation);
+    nh_release(&bundle->context->host, twin.backend);
+    return status;
+}
+
+nhood_status nhood_bundle_save(nhood_bundle *bundle, const char *path) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
+    if (!path) return nh_error(NHOOD_ERR_ARGUMENT, "path is NULL");
+    return nh_registry_collect_write(bundle->cuda, path);
+}
+
+nhood_status nhood_bundle_kernels(const nhood_bundle *bundle, nhood_kernel_counts *counts) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
+    if (!counts) return nh_error(NHOOD_ERR_ARGUMENT, "counts is NULL");
+    nhood_kernel_counts whole = {.struct_size = sizeof whole};
+    nh_registry_collect_count(bundle->cuda, &whole);
+    return nh_context_counts(&whole, counts);
+}
+
+void nhood_bundle_destroy(nhood_bundle *bundle) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return;
+    nhood_context *context = bundle->context;
+    nh_registry_collect_close(bundle->cuda);
+    nh_release(&context->host, bundle);
+    nh_context_drop(context);
+}

@@ -1,0 +1,232 @@
+/* nhood bundle: compiles the CUDA kernels of problems ahead of time, for GPUs that need not be there. */
+#include "commands.h"
+#include "message.h"
+#include "output.h"
+#include "progress.h"
+#include "ranges.h"
+#include "suite.h"
+#include "target.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Problems are planned side by side; the library itself limits how many kernels compile at once. */
+enum { MOST_THREADS = 64 };
+
+struct bundle_work {
+    struct target target;
+    const char *output, *solver;
+    bool backward, json;
+    struct ranges *list;
+    size_t count, capacity;
+    nhood_bundle *bundle;
+    /* the devices to compile for */
+    int32_t device[8], devices;
+    char device_names[96];
+    /* what follows belongs to whoever holds the lock */
+    pthread_mutex_t lock;
+    size_t at; /* in the list */
+    double total, done;
+    int64_t problems, left_out;
+    int failed;
+};
+
+static int add_text(void *argument, const char *text, const char *origin) {
+    struct bundle_work *work = argument;
+    if (work->count == work->capacity) {
+        size_t capacity = work->capacity ? 2 * work->capacity : 16;
+        struct ranges *list = realloc(work->list, capacity * sizeof *list);
+        if (!list) return complain(EXIT_FAILURE, "no memory for %zu problems", capacity);
+        work->list = list;
+        work->capacity = capacity;
+    }
+    int failed = ranges_parse(&work->list[work->count], text, origin);
+    if (failed) return failed;
+    work->total += ranges_total(&work->list[work->count++]);
+    return 0;
+}
+
+/* A problem has colons; what has none is a file. */
+static int read_lists(struct bundle_work *work, int count, char **argument) {
+    int failed = 0;
+    for (int i = 0; i < count && !failed; i++)
+        failed = strchr(argument[i], ':') ? add_text(work, argument[i], argument[i])
+                                          : suite_lines(argument[i], add_text, work);
+    return failed;
+}
+
+static int find_devices(struct bundle_work *work) {
+    const char *arch = work->target.describe;
+    for (int32_t i = 0; i < nhood_device_count(work->target.context); i++) {
+        nhood_device_info info = {.struct_size = sizeof info};
+        nhood_status status = nhood_device_query(work->target.context, i, &info);
+        if (status) return complain_library(status, "device");
+        if (arch ? info.ordinal >= 0 : i != work->target.device) continue;
+        size_t used = strlen(work->device_names);
+        snprintf(work->device_names + used, sizeof work->device_names - used, "%s%s",
+                 used ? ", " : "", info.name);
+        work->device[work->devices++] = i;
+    }
+    return 0;
+}
+
+/* The next problem that is legal. A text without ranges is what somebody wrote: then it has to be. */
+static bool take(struct bundle_work *work, nhood_problem *problem, char text[PROBLEM_BYTES]) {
+    while (work->at < work->count && !work->failed) {
+        struct ranges *ranges = &work->list[work->at];
+        if (!ranges_next(ranges, text)) {
+            work->at++;
+            continue;
+        }
+        progress_show(work->done++ / work->total, text);
+        nhood_status status = nhood_problem_parse(text, problem);
+        if (!status) return true;
+        if (!ranges->count) work->failed = complain_library(status, text);
+        work->left_out++;
+    }
+    return false;
+}
+
+/* Backward problems take nothing that forward ones do not. */
+static nhood_status add(const struct bundle_work *work, nhood_problem *problem) {
+    const nhood_plan_options options = {.struct_size = sizeof options, .solver = work->solver};
+    nhood_status status = NHOOD_OK;
+    for (int32_t i = 0; i < work->devices && !status; i++)
+        status = nhood_bundle_add(work->bundle, work->device[i], problem, &options);
+    if (status || !work->backward || problem->op != NHOOD_OP_FWD) return status;
+    nhood_problem gradient = *problem;
+    gradient.op = NHOOD_OP_BWD;
+    for (int32_t i = 0; i < work->devices && !status; i++)
+        status = nhood_bundle_add(work->bundle, work->device[i], &gradient, &options);
+    return status;
+}
+
+static void *add_all(void *argument) {
+    struct bundle_work *work = argument;
+    nhood_problem problem;
+    char text[PROBLEM_BYTES];
+    pthread_mutex_lock(&work->lock);
+    while (take(work, &problem, text)) {
+        pthread_mutex_unlock(&work->lock);
+        nhood_status status = add(work, &problem);
+        pthread_mutex_lock(&work->lock);
+        work->problems++;
+        if (status && !work->failed) work->failed = complain_library(status, text);
+    }
+    pthread_mutex_unlock(&work->lock);
+    return NULL;
+}
+
+static int add_on_threads(struct bundle_work *work) {
+    pthread_t thread[MOST_THREADS];
+    int64_t wanted = work->target.threads ? work->target.threads : sysconf(_SC_NPROCESSORS_ONLN);
+    int started = 0;
+    progress_start();
+    while (started + 1 < wanted && started < MOST_THREADS &&
+           !pthread_create(&thread[started], NULL, add_all, work))
+        started++;
+    add_all(work);
+    for (int i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    progress_hide();
+    if (!work->failed && !work->problems)
+        return complain(EXIT_USAGE, "bundle: no problem that is legal was given");
+    return work->failed;
+}
+
+static void print_result(const struct bundle_work *work, const nhood_kernel_counts *counts) {
+    struct stat facts;
+    char size[UNIT_BYTES], time[UNIT_BYTES];
+    int64_t bytes = stat(work->output, &facts) ? 0 : (int64_t)facts.st_size;
+    int64_t kernels = counts->from_store + counts->compiled;
+    if (work->json) {
+        json_begin();
+        json_text("bundle", work->output);
+        json_text("devices", work->device_names);
+        json_integer("problems", work->problems);
+        json_integer("left_out", work->left_out);
+        json_integer("kernels", kernels);
+        json_integer("compiled", counts->compiled);
+        json_number("compile_ns", counts->compile_ns);
+        json_integer("bytes", bytes);
+        json_end();
+        return;
+    }
+    printf("%s: %lld kernels, %s, for %lld problems on %s", work->output, (long long)kernels,
+           size_text((double)bytes, size), (long long)work->problems, work->device_names);
+    if (work->left_out) printf(" (%lld of ranges are not legal)", (long long)work->left_out);
+    printf("; %lld compiled in %s\n", (long long)counts->compiled,
+           time_text(counts->compile_ns, time));
+}
+
+static int make_bundle(struct bundle_work *work) {
+    nhood_kernel_counts counts = {.struct_size = sizeof counts};
+    nhood_status status = nhood_bundle_create(work->target.context, &work->bundle);
+    if (status) return complain_library(status, "bundle");
+    int failed = find_devices(work);
+    if (!failed) failed = add_on_threads(work);
+    if (failed) return failed;
+    status = nhood_bundle_save(work->bundle, work->output);
+    if (!status) status = nhood_bundle_kernels(work->bundle, &counts);
+    if (status) return complain_library(status, "bundle");
+    print_result(work, &counts);
+    return 0;
+}
+
+static int check_options(const struct bundle_work *work, int count) {
+    if (!count) return complain(EXIT_USAGE, "bundle: no problem given; see 'nhood bundle --help'");
+    if (!work->output) return complain(EXIT_USAGE, "bundle: --output is missing");
+    if (!work->target.describe == !strcmp(work->target.device_name, "cpu"))
+        return complain(EXIT_USAGE, "bundle: give either --arch or a GPU as --device");
+    return 0;
+}
+
+int cmd_bundle(int argc, char **argv) {
+    struct bundle_work work = {.count = 0};
+    target_init(&work.target);
+    const struct option options[] = {
+        {.name = "arch",
+         .text = &work.target.describe,
+         .argument = "NAME",
+         .help = "sm_80, sm_90 or sm_100, or one GPU: a100, h100, h200, b200"},
+        {.name = "output", .text = &work.output, .argument = "FILE", .help = "where it goes"},
+        {.name = "backward",
+         .flag = &work.backward,
+         .help = "also the backward of every forward problem"},
+        {.name = "solver",
+         .text = &work.solver,
+         .argument = "NAME",
+         .help = "only this solver (the one that plans would take)"},
+        {.name = "json", .flag = &work.json, .help = "print one object"},
+        {.name = NULL}};
+    const struct usage usage = {
+        "bundle", "--arch NAME --output FILE [options] <problem or file>...",
+        "Compiles the CUDA kernels that plans of these problems take, into one file, which a "
+        "context\n"
+        "reads (NHOOD_BUNDLE, options.bundle) where there is no NVRTC, or no time to wait for it. "
+        "No\n"
+        "GPU need be here, NVRTC must. What wisdom of the cache folder knows of the GPU decides as "
+        "it\n"
+        "would there. Files have a problem per line, as suites do; '-' is stdin. A number of a\n"
+        "problem may be a range, low..high or low..high/step: all combinations that are legal "
+        "count:\n"
+        "  fwd:bf16:b1h24d128:9..33x24..68x24..120:w9x24x24\n"
+        "For a GPU that is not in the list, run it there with --device cuda:0.",
+        options, work.target.options};
+    int status, count = options_parse(&usage, argc, argv, &status);
+    if (count < 0) return status;
+    status = check_options(&work, count);
+    if (!status) status = read_lists(&work, count, argv);
+    pthread_mutex_init(&work.lock, NULL);
+    if (!status) status = target_open(&work.target);
+    if (!status) status = make_bundle(&work);
+    nhood_bundle_destroy(work.bundle);
+    target_close(&work.target);
+    pthread_mutex_destroy(&work.lock);
+    free(work.list);
+    return status;
+}
