@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 CTEST = ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary
 
-.PHONY: all demo test test-all test-core bench install clean help
+.PHONY: all demo test test-all test-core bench hub install clean help
 
 all:
 	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
@@ -31,10 +31,13 @@ test-all:
 	$(CTEST) -LE gpu
 
 test-core: all
-	$(CTEST) -LE 'gpu|full|docs|python|torch|install|emulator'
+	$(CTEST) -LE 'gpu|full|docs|python|torch|hub|install|emulator'
 
 bench: all
 	build/nhood bench $(BENCH)
+
+hub: all
+	bindings/hub/make.py build/hub
 
 install: all
 	cmake --install build --prefix $(PREFIX)
@@ -49,5 +52,6 @@ help:
 	@echo "make test-all          every test that needs no GPU: PyTorch's, too, all kernels emulated and compiled"
 	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
+	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"
 	@echo "make install PREFIX=/usr/local"
 	@echo "make clean             remove build/"

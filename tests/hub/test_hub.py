@@ -1,0 +1,106 @@
+"""The folders of bindings/hub as the `kernels` package loads them, and diffusers' processor on one of them."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import dense
+import kernels
+import numpy as np
+import pytest
+import torch
+
+
+def random_tensors(shape: tuple, count: int = 3) -> list:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(shape, generator=generator) for _ in range(count)]
+
+
+def visible(shape: tuple, window: tuple) -> torch.Tensor:
+    """[queries, keys], by the definition, a token at a time."""
+    tokens = list(itertools.product(*map(range, shape)))
+    mask = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
+    for row, token in enumerate(tokens):
+        axes = [dense.axis_window(length, k, 1, 1, False, at) for length, k, at in zip(shape, window, token)]
+        for key in itertools.product(*axes):
+            mask[row, np.ravel_multi_index(key, shape)] = True
+    return mask
+
+
+def eager(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: tuple, scale: float) -> torch.Tensor:
+    flat = [t.flatten(1, 3).transpose(1, 2).double() for t in (query, key, value)]
+    mask = visible(tuple(query.shape[1:4]), window)
+    out = torch.nn.functional.scaled_dot_product_attention(*flat, attn_mask=mask, scale=scale)
+    return out.transpose(1, 2).reshape(query.shape).float()
+
+
+@pytest.fixture(scope="module")
+def natten():
+    return kernels.get_kernel("shi-labs/natten", version=1)
+
+
+def test_it_is_the_local_folder(natten) -> None:
+    assert Path(natten.__file__).parts[-4:-1] == ("natten", "build", "torch-universal")
+    import nhood
+
+    assert Path(nhood.library_path).is_relative_to(Path(natten.__file__).parent)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_na3d(natten, dtype: torch.dtype, tolerance: float) -> None:
+    window = (3, 4, 5)
+    query, key, value = (t.to(dtype) for t in random_tensors((2, 4, 6, 7, 2, 16)))
+    out = natten.na3d(query, key, value, kernel_size=window, scale=0.5, backend=None)
+    torch.testing.assert_close(out.float(), eager(query, key, value, window, 0.5), rtol=tolerance, atol=tolerance)
+
+
+def test_names_that_programs_take(natten) -> None:
+    for name in ("na1d", "na2d", "attention", "merge_attentions", "NeighborhoodAttention3D"):
+        assert callable(getattr(natten, name))
+    assert callable(natten.functional.neighborhood_attention_generic)
+    assert callable(natten.token_permute.token_permute_operation)
+    assert "na3d" in natten.__all__ and "functional" in dir(natten)
+    with pytest.raises(AttributeError):
+        natten.no_such_name
+
+
+def test_gradients(natten) -> None:
+    query, key, value = (t.requires_grad_() for t in random_tensors((1, 3, 4, 5, 2, 8)))
+    weights = random_tensors((1, 3, 4, 5, 2, 8), 1)[0]
+    got = torch.autograd.grad((natten.na3d(query, key, value, kernel_size=3) * weights).sum(), (query, key, value))
+    expected = torch.autograd.grad((eager(query, key, value, (3, 3, 3), 8**-0.5) * weights).sum(), (query, key, value))
+    for one, other in zip(got, expected):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_nhood_shares_the_library(natten) -> None:
+    """Both kernels in one process: torch takes an operator's name only once."""
+    folder = Path(natten.__file__).parents[3] / "nhood"
+    nhood = kernels.get_local_kernel(folder)
+    query, key, value = random_tensors((1, 4, 5, 6, 1, 8))
+    same = natten.na3d(query, key, value, kernel_size=(3, 3, 5))
+    assert torch.equal(nhood.na3d(query, key, value, kernel_size=(3, 3, 5)), same)
+
+
+def test_an_installed_nhood_comes_first(natten) -> None:
+    """PYTHONPATH stands for site-packages."""
+    source = Path(__file__).resolve().parents[2] / "bindings" / "python"
+    program = "import kernels, nhood; kernels.get_kernel('shi-labs/natten', version=1); print(nhood.__file__)"
+    run = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(source)!r}); {program}"]
+    assert Path(subprocess.check_output(run, text=True).strip()).is_relative_to(source)
+
+
+def test_diffusers_processor() -> None:
+    from diffusers.models.autoencoders import ltx2_diffusion_decoder as ltx2
+
+    torch.manual_seed(3)
+    attention = ltx2.LTX2VideoVaeNeighborhoodAttention(dim=64, kernel_size=(3, 5, 5), head_dim=32)
+    x = torch.randn(1, 4, 6, 7, 64)
+    attention.set_processor(ltx2.LTX2VideoVaeNeighborhoodNattenProcessor())
+    with torch.no_grad():
+        got = attention(x)
+        query, key, value = attention.project_qkv(x)
+        expected = attention.to_out[0](eager(query, key, value, (3, 5, 5), 1.0).reshape(x.shape))
+    assert attention.build_block_mask(x) is None
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
