@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 CTEST = ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary
 
-.PHONY: all demo test test-all test-core bench hub install clean help
+.PHONY: all demo test test-all test-core bench hub site install clean help
 
 all:
 	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
@@ -39,6 +39,10 @@ bench: all
 hub: all
 	bindings/hub/make.py build/hub
 
+site: all
+	scripts/setup site
+	docs/site/make build/site
+
 install: all
 	cmake --install build --prefix $(PREFIX)
 
@@ -53,5 +57,6 @@ help:
 	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
 	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"
+	@echo "make site              the documents as a site, build/site/index.html"
 	@echo "make install PREFIX=/usr/local"
 	@echo "make clean             remove build/"
