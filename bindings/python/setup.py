@@ -1,8 +1,11 @@
-"""Builds one py3-none wheel that holds the C library: compiled by CMake from the source tree two folders up, or
-the one that NHOOD_LIBRARY names. Nothing is written into the source tree but build/."""
+"""Builds one py3-none wheel that holds the C library: compiled by CMake from the C sources, with what CMAKE_ARGS adds,
+or the one that NHOOD_LIBRARY names. The C sources are two folders up, or in a source distribution in its folder
+source/. Nothing is written into the source tree."""
 
+import atexit
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -11,8 +14,11 @@ from pathlib import Path
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
-SOURCE = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE / "source" if (HERE / "source").exists() else HERE.parents[1]
+SOURCE_PARTS = ("CMakeLists.txt", "LICENSE", "cmake", "include", "src")
 
 
 def version() -> str:
@@ -25,15 +31,17 @@ def version() -> str:
 
 def build_library(folder: str) -> Path:
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DNHOOD_TESTS=OFF", "-DNHOOD_TOOL=OFF", "-DNHOOD_EXAMPLES=OFF"]
+    if not shutil.which("make") and shutil.which("ninja"):
+        options += ["-G", "Ninja"]
+    options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
     subprocess.check_call(["cmake", "-S", SOURCE, "-B", folder, *options])
-    jobs = str(len(os.sched_getaffinity(0)))
-    subprocess.check_call(["cmake", "--build", folder, "--target", "nhood", "--parallel", jobs])
+    jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    subprocess.check_call(["cmake", "--build", folder, "--target", "nhood", "--parallel", str(jobs)])
     return Path(folder, "libnhood.so")
 
 
 class BuildWithLibrary(build_py):
     def run(self) -> None:
-        shutil.rmtree(self.build_lib, ignore_errors=True)  # what an older version left is not packed
         super().run()
         package = Path(self.build_lib, "nhood")
         shutil.copyfile(SOURCE / "LICENSE", package / "LICENSE")
@@ -49,16 +57,30 @@ class Python3Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+class SourceWithLibrary(sdist):
+    """Adds the C sources, which lie outside of this folder."""
+
+    def make_release_tree(self, base_dir: str, files: list) -> None:
+        super().make_release_tree(base_dir, files)
+        for part in SOURCE_PARTS:
+            target = Path(base_dir, "source", part)
+            if (SOURCE / part).is_dir():
+                shutil.copytree(SOURCE / part, target)
+            else:
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(SOURCE / part, target)
+
+
 class PlatformDistribution(Distribution):
     def has_ext_modules(self) -> bool:
         return True
 
 
-scratch = SOURCE / "build" / "python"
-scratch.mkdir(parents=True, exist_ok=True)
+scratch = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, scratch, ignore_errors=True)
 setup(
     version=version(),
     distclass=PlatformDistribution,
-    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": Python3Wheel},
-    options={"build": {"build_base": str(scratch)}, "egg_info": {"egg_base": str(scratch)}},
+    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": Python3Wheel, "sdist": SourceWithLibrary},
+    options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}},
 )

@@ -261,6 +261,16 @@ def test_library_is_found(tmp_path):
     assert "ImportError" in broken.stderr and "elsewhere.so cannot be used" in broken.stderr
 
 
+def test_library_of_the_distribution_is_found(tmp_path):
+    shutil.copytree(Path(nhood.__file__).parent, tmp_path / "nhood")
+    (tmp_path / "lib").mkdir()
+    library = tmp_path / "lib" / "libnhood.so.0"
+    shutil.copy(nhood.library_path, library)
+    code = "import nhood; print(nhood.library_path)"
+    done = run_python(code, PYTHONPATH=str(tmp_path), LD_LIBRARY_PATH=str(library.parent), NHOOD_LIBRARY="")
+    assert done.stdout.strip() == str(library), done.stderr
+
+
 def test_environment_is_read_when_the_first_context_is_made():
     code = "import nhood; print(nhood.threads(), nhood.devices()[0].description)"
     done = run_python(code, NHOOD_THREADS="3", NHOOD_ISA="generic", NHOOD_LIBRARY=str(nhood.library_path))

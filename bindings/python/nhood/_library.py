@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 
@@ -154,23 +155,47 @@ def _candidates() -> list[Path]:
     places = [package / "libnhood.so"]
     if len(package.parents) > 2 and (package.parents[2] / "include" / "nhood.h").exists():
         places.append(package.parents[2] / "build" / "libnhood.so")  # a source tree
+    places.append(Path(sys.prefix, "lib", f"libnhood.so.{ABI_MAJOR}"))  # conda's
     return places
 
 
-def _load() -> tuple[Path, ctypes.CDLL]:
+class _DlInfo(ctypes.Structure):
+    _fields_ = [("file", c_char_p), ("base", c_void_p), ("symbol", c_char_p), ("address", c_void_p)]
+
+
+def _file_of(loaded: ctypes.CDLL) -> Path:
+    info = _DlInfo()
+    address = ctypes.cast(loaded.nhood_version, c_void_p)
+    ctypes.CDLL(None).dladdr(address, ctypes.byref(info))
+    return Path(info.file.decode())
+
+
+def _open() -> tuple[Path, ctypes.CDLL]:
+    """The first of the candidates that is there, or else the one that the distribution installed."""
     places = _candidates()
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        tried = ", ".join(map(str, places))
-        raise ImportError(
-            f"libnhood.so is not at {tried}; build it, install the wheel, or set NHOOD_LIBRARY to its path"
-        )
+    path = next((place.resolve() for place in places if place.exists()), None)
+    if path is not None:
+        try:
+            return path, ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ImportError(f"{path} cannot be used: {error}") from error
+    if not os.environ.get("NHOOD_LIBRARY"):
+        try:
+            loaded = ctypes.CDLL(f"libnhood.so.{ABI_MAJOR}")
+            return _file_of(loaded), loaded
+        except OSError:
+            pass
+    tried = ", ".join(map(str, places))
+    raise ImportError(f"libnhood.so is not at {tried}; build it, install the wheel, or set NHOOD_LIBRARY to its path")
+
+
+def _load() -> tuple[Path, ctypes.CDLL]:
+    path, loaded = _open()
     try:
-        loaded = ctypes.CDLL(str(path.resolve()))
         for name, (result, arguments) in _PROTOTYPES.items():
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
+    except AttributeError as error:
         raise ImportError(f"{path} cannot be used: {error}") from error
     version = loaded.nhood_version().decode()
     if int(version.split(".")[0]) != ABI_MAJOR:
