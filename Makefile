@@ -7,7 +7,9 @@ MAKEFLAGS += --no-print-directory
 
 CTEST = ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary
 
-.PHONY: all demo test test-all test-core bench hub site install clean help
+VERSION = $(shell sed -n 's/^.define NHOOD_VERSION_[A-Z]* \([0-9]*\).*/\1/p' include/nhood.h | paste -sd.)
+
+.PHONY: all demo test test-all test-core test-packages bench hub site install wheel deb conda clean help
 
 all:
 	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
@@ -26,12 +28,17 @@ test:
 	$(CTEST) -LE 'gpu|full$(if $(wildcard build/venv-torch/bin/python),,|torch)'
 
 test-all:
-	scripts/setup test torch
+	scripts/setup test torch packages
 	$(MAKE) all
 	$(CTEST) -LE gpu
 
 test-core: all
 	$(CTEST) -LE 'gpu|full|docs|python|torch|hub|install|emulator'
+
+test-packages:
+	scripts/setup test packages
+	$(MAKE) all
+	$(CTEST) -L packages
 
 bench: all
 	build/nhood bench $(BENCH)
@@ -46,6 +53,17 @@ site: all
 install: all
 	cmake --install build --prefix $(PREFIX)
 
+wheel:
+	scripts/setup packages
+	scripts/wheel
+
+deb:
+	scripts/setup packages
+	scripts/deb
+
+conda: # needs rattler-build and a channel with compilers, such as conda-forge
+	NHOOD_VERSION=$(VERSION) rattler-build build --recipe packaging/conda --output-dir dist/conda
+
 clean:
 	rm -rf build
 
@@ -59,4 +77,8 @@ help:
 	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"
 	@echo "make site              the documents as a site, build/site/index.html"
 	@echo "make install PREFIX=/usr/local"
+	@echo "make wheel             dist/: what pip installs, for x86_64 and aarch64, and the source distribution"
+	@echo "make deb               dist/: Debian packages of the library, its header, the tool and the Python package"
+	@echo "make conda             dist/conda: conda packages; needs rattler-build"
+	@echo "make test-packages     the packages, built, checked, installed and used"
 	@echo "make clean             remove build/"
