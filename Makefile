@@ -37,7 +37,7 @@ test-core: all
 
 test-packages:
 	scripts/setup test packages
-	$(MAKE) all
+	cmake --preset release
 	$(CTEST) -L packages
 
 bench: all
