@@ -79,8 +79,9 @@ static int measure(struct contest *contest, double budget_s) {
             memcmp(&contest->candidate[i].build.choice.config, &best.config, sizeof best.config)))
         i++;
     /* wisdom knows no estimates */
-    best.estimate_ns = best.solver->estimate(contest->request.problem, contest->request.device,
-                                             &best.config, NULL);
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(best.solver, contest->request.problem, &room);
+    best.estimate_ns = best.solver->estimate(view, contest->request.device, &best.config, NULL);
     if (i == contest->count) add(contest, &best);
     return i;
 }
@@ -89,8 +90,10 @@ static int measure(struct contest *contest, double budget_s) {
 
 static void build(const struct contest *contest, struct nh_build *build) {
     const struct nh_request *request = &contest->request;
-    if (build->choice.solver->build(request->problem, request->device, &build->choice.config,
-                                    &build->operation))
+    const struct nh_solver *solver = build->choice.solver;
+    struct nh_problem room;
+    if (solver->build(nh_solver_view(solver, request->problem, &room), request->device,
+                      &build->choice.config, &build->operation))
         build->operation = NULL;
 }
 

@@ -33,6 +33,11 @@ bool nh_config_parse(const struct nh_solver *solver, const char *text, struct nh
     return *text == '\0';
 }
 
+const struct nh_problem *nh_solver_view(const struct nh_solver *solver,
+                                        const struct nh_problem *problem, struct nh_problem *view) {
+    return solver->view ? solver->view(problem, view) : problem;
+}
+
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device) {
     (void)problem;
     (void)device;

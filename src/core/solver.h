@@ -67,6 +67,9 @@ struct nh_solver {
     const char *name;        /* "reference", "cpu.fused", .. */
     int32_t device_kind;     /* NHOOD_DEVICE_* */
     const char *const *knob; /* NULL-terminated names of config values; NULL: no knobs */
+    /* NULL, or the problem as this solver sees it, in *view or as it is given: with axes merged or in another order, say.
+     * All functions below are handed that (nh_solver_view). */
+    const struct nh_problem *(*view)(const struct nh_problem *problem, struct nh_problem *view);
     /* NULL, or one fixed sentence saying why not. */
     const char *(*refuse)(const struct nh_problem *problem, const struct nh_device *device);
     /* Writes up to capacity configs worth trying, the one of the least estimate first; returns how many. Those estimated
@@ -78,6 +81,10 @@ struct nh_solver {
     nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation);
 };
+
+/* What a solver's functions are to be handed for a problem; *view is room for it. */
+const struct nh_problem *nh_solver_view(const struct nh_solver *solver,
+                                        const struct nh_problem *problem, struct nh_problem *view);
 
 /* `refuse` and `candidates` of a solver that takes everything and has no knobs. */
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device);

@@ -9,5 +9,11 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 }
 
 const struct nh_solver nh_solver_cpu_unfused = {
-    "cpu.unfused",       NHOOD_DEVICE_CPU,  nh_tiled_knobs, refuse,
-    nh_tiled_candidates, nh_tiled_estimate, nh_tiled_build};
+    .name = "cpu.unfused",
+    .device_kind = NHOOD_DEVICE_CPU,
+    .knob = nh_tiled_knobs,
+    .refuse = refuse,
+    .candidates = nh_tiled_candidates,
+    .estimate = nh_tiled_estimate,
+    .build = nh_tiled_build,
+};

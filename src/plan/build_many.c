@@ -27,8 +27,9 @@ double nh_steady_s(void) {
 
 static void build_one(const struct work *work, struct nh_build *build) {
     const struct nh_choice *choice = &build->choice;
-    build->status =
-        choice->solver->build(work->problem, work->device, &choice->config, &build->operation);
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(choice->solver, work->problem, &room);
+    build->status = choice->solver->build(view, work->device, &choice->config, &build->operation);
     /* The error text is the thread's own. */
     if (build->status)
         snprintf(build->reason, sizeof build->reason, "%.*s", (int)sizeof build->reason - 1,

@@ -22,9 +22,10 @@ static void join(char *text, size_t capacity, const char *name, const char *reas
 
 /* What a solver has no knobs for is 0, so that configs can be compared as a whole. */
 static int candidates_of(const struct nh_request *request, const struct nh_solver *solver,
-                         double below_ns, struct nh_config *config, int capacity) {
+                         const struct nh_problem *view, double below_ns, struct nh_config *config,
+                         int capacity) {
     memset(config, 0, (size_t)capacity * sizeof *config);
-    return solver->candidates(request->problem, request->device, below_ns, config, capacity);
+    return solver->candidates(view, request->device, below_ns, config, capacity);
 }
 
 /* ---- the best of each solver ---- */
@@ -46,18 +47,21 @@ static bool ask(const struct nh_request *request, int row, double below_ns,
     const struct nh_solver *solver = request->table[row];
     struct nh_choice *best = &survey->best[row];
     struct nh_config config[MOST_CANDIDATES];
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
     bool proposed = false;
     best->solver = NULL;
     survey->asked |= UINT32_C(1) << row;
-    survey->refusal[row] = solver->refuse(request->problem, request->device);
+    survey->refusal[row] = solver->refuse(view, request->device);
     if (survey->refusal[row]) return false;
-    int count = candidates_of(request, solver, below_ns, config, wanted ? MOST_CANDIDATES : 1);
+    int count =
+        candidates_of(request, solver, view, below_ns, config, wanted ? MOST_CANDIDATES : 1);
     if (count < 1 && isinf(below_ns)) survey->refusal[row] = "no config fits";
     if (count < 1) return false;
     for (int i = 0; wanted && i < count; i++)
         proposed |= !memcmp(&config[i], wanted, sizeof *wanted);
     *best = (struct nh_choice){.solver = solver, .config = config[0]};
-    best->estimate_ns = solver->estimate(request->problem, request->device, &best->config, NULL);
+    best->estimate_ns = solver->estimate(view, request->device, &best->config, NULL);
     return proposed;
 }
 
@@ -153,12 +157,14 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
     int count = 0;
     for (int i = 0; request->table[i]; i++) {
         const struct nh_solver *solver = request->table[i];
-        if (!nh_asked(request, solver) || solver->refuse(request->problem, request->device))
-            continue;
+        if (!nh_asked(request, solver)) continue;
+        struct nh_problem room;
+        const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
+        if (solver->refuse(view, request->device)) continue;
         struct nh_config config[MOST_CANDIDATES];
-        int configs = candidates_of(request, solver, INFINITY, config, MOST_CANDIDATES);
+        int configs = candidates_of(request, solver, view, INFINITY, config, MOST_CANDIDATES);
         for (int c = 0; c < configs; c++) {
-            double ns = solver->estimate(request->problem, request->device, &config[c], NULL);
+            double ns = solver->estimate(view, request->device, &config[c], NULL);
             int at = count;
             while (at > 0 && choice[at - 1].estimate_ns > ns)
                 at--;
@@ -175,9 +181,10 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
 /* ---- explaining ---- */
 
 static void predict(const struct nh_request *request, const struct nh_solver *solver,
-                    const struct nh_config *config, nhood_candidate *row) {
+                    const struct nh_problem *view, const struct nh_config *config,
+                    nhood_candidate *row) {
     struct nh_count count = {.tiles = 0};
-    row->estimate_ns = solver->estimate(request->problem, request->device, config, &count);
+    row->estimate_ns = solver->estimate(view, request->device, config, &count);
     row->tiles = count.tiles;
     row->masked_tiles = count.masked_tiles;
     row->product_flops = count.flops;
@@ -187,7 +194,9 @@ static void predict(const struct nh_request *request, const struct nh_solver *so
 static void explain_solver(const struct nh_request *request, const struct nh_solver *solver,
                            const struct nh_choice *chosen, nhood_candidate_fn report, void *user) {
     nhood_candidate row = {.struct_size = sizeof row, .solver = solver->name, .config = ""};
-    row.refusal = solver->refuse(request->problem, request->device);
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
+    row.refusal = solver->refuse(view, request->device);
     if (row.refusal) {
         report(user, &row);
         return;
@@ -195,7 +204,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     struct nh_wisdom_key key;
     struct nh_config config[MOST_CANDIDATES];
     bool reported = false; /* two candidates may have the same config */
-    int count = candidates_of(request, solver, INFINITY, config, MOST_CANDIDATES);
+    int count = candidates_of(request, solver, view, INFINITY, config, MOST_CANDIDATES);
     nh_wisdom_key(request->device, request->problem, &key);
     for (int i = 0; i < count; i++) {
         char text[NH_CONFIG_BYTES];
@@ -203,7 +212,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
         nh_config_text(solver, &config[i], text, sizeof text);
         nh_wisdom_look_up(request->wisdom, &key, solver->name, text, &median_ns, &samples);
         row.config = text;
-        predict(request, solver, &config[i], &row);
+        predict(request, solver, view, &config[i], &row);
         row.measured_ns = (double)median_ns;
         row.samples = samples;
         row.chosen = !reported && solver == chosen->solver &&
@@ -240,8 +249,10 @@ static nhood_status build_one(const struct nh_request *request, const struct nh_
     if (failures->last)
         nh_log(request->device->host, NHOOD_LOG_WARNING, "%s gives way to %s: %s", failures->last,
                name, nhood_last_error());
-    nhood_status status = choice->solver->build(request->problem, request->device, &choice->config,
-                                                &built->operation);
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(choice->solver, request->problem, &room);
+    nhood_status status =
+        choice->solver->build(view, request->device, &choice->config, &built->operation);
     built->choice = *choice;
     if (!gives_way(status)) return status;
     if (!failures->first) failures->first = status;

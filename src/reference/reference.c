@@ -298,4 +298,10 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 }
 
 const struct nh_solver nh_solver_reference = {
-    "reference", NHOOD_DEVICE_CPU, NULL, nh_refuse_nothing, nh_one_config, estimate, build};
+    .name = "reference",
+    .device_kind = NHOOD_DEVICE_CPU,
+    .refuse = nh_refuse_nothing,
+    .candidates = nh_one_config,
+    .estimate = estimate,
+    .build = build,
+};

@@ -51,20 +51,22 @@ static void build_all(const char *line, const struct nh_device *device, int most
     if (nh_problem_canonical(&given, &problem)) return;
     for (int i = 0; nh_registry_solvers[i]; i++) {
         const struct nh_solver *solver = nh_registry_solvers[i];
-        if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(&problem, device)) continue;
+        struct nh_problem room;
+        const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
+        if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(view, device)) continue;
         struct nh_config config[MOST_CONFIGS];
-        int count = solver->candidates(&problem, device, INFINITY, config, most);
+        int count = solver->candidates(view, device, INFINITY, config, most);
         CHECK(count >= 1, "%s: %s proposes nothing", line, solver->name);
         for (int c = 0; c < count; c++) {
             char text[256];
             struct nh_operation *operation = NULL;
             nh_config_text(solver, &config[c], text, sizeof text);
-            nhood_status status = solver->build(&problem, device, &config[c], &operation);
+            nhood_status status = solver->build(view, device, &config[c], &operation);
             CHECK(!status, "sm_%d %s: %s %s: %s", fake.arch, line, solver->name, text,
                   nhood_last_error());
             if (!status) operation->destroy(operation);
-            CHECK(solver->estimate(&problem, device, &config[c], NULL) > 0, "%s: %s: no estimate",
-                  line, solver->name);
+            CHECK(solver->estimate(view, device, &config[c], NULL) > 0, "%s: %s: no estimate", line,
+                  solver->name);
         }
     }
 }

@@ -63,7 +63,7 @@ static nhood_status use_all(const char *text, int *used, const char *what) {
     for (int i = 0; !status && nh_registry_solvers[i]; i++) {
         const struct nh_solver *solver = nh_registry_solvers[i];
         if (!f.count || solver->device_kind != NHOOD_DEVICE_CUDA ||
-            solver->refuse(&problem, &f.device[0]))
+            refusal_of(solver, &problem, &f.device[0]))
             continue;
         status = use_solver(&f, solver, &problem);
         took_part[i] = true;

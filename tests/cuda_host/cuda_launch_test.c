@@ -45,7 +45,7 @@ static void check_all(const char *text) {
     read_problem(text, &problem);
     for (int i = 0; nh_registry_solvers[i]; i++) {
         const struct nh_solver *solver = nh_registry_solvers[i];
-        if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(&problem, &f.device[0]))
+        if (solver->device_kind != NHOOD_DEVICE_CUDA || refusal_of(solver, &problem, &f.device[0]))
             continue;
         if (!execute(solver, &problem, text, &io)) continue;
         taken++;
@@ -142,7 +142,7 @@ static void check_uncountable(void) {
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         struct nh_operation *operation;
         const char *name = row[i].solver->name;
-        const char *reason = row[i].solver->refuse(&problem, &f.device[0]);
+        const char *reason = refusal_of(row[i].solver, &problem, &f.device[0]);
         CHECK(!reason, "%s: %s", name, reason);
         if (reason) continue;
         nhood_status status = build_first(row[i].solver, &problem, &f.device[0], &operation);

@@ -90,15 +90,24 @@ static inline void read_problem(const char *text, struct nh_problem *problem) {
 }
 
 /* A solver's operation for its own first choice of config. */
+static inline const char *refusal_of(const struct nh_solver *solver,
+                                     const struct nh_problem *problem,
+                                     const struct nh_device *device) {
+    struct nh_problem room;
+    return solver->refuse(nh_solver_view(solver, problem, &room), device);
+}
+
 static inline nhood_status build_first(const struct nh_solver *solver,
                                        const struct nh_problem *problem,
                                        const struct nh_device *device,
                                        struct nh_operation **operation) {
     struct nh_config config;
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, problem, &room);
     *operation = NULL;
-    if (solver->candidates(problem, device, INFINITY, &config, 1) < 1)
+    if (solver->candidates(view, device, INFINITY, &config, 1) < 1)
         return nh_error(NHOOD_ERR_INTERNAL, "%s proposes nothing", solver->name);
-    return solver->build(problem, device, &config, operation);
+    return solver->build(view, device, &config, operation);
 }
 
 /* Tensor t of a pretended execute starts here: so far apart that an address tells the tensor. */

@@ -91,11 +91,13 @@ static void check_config(const char *text, const struct nh_problem *problem,
     char knobs[NH_CONFIG_BYTES];
     struct nh_operation *operation = NULL;
     struct nh_count count = {.tiles = 0};
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, problem, &room);
     nh_config_text(solver, config, knobs, sizeof knobs);
-    nhood_status status = solver->build(problem, device, config, &operation);
+    nhood_status status = solver->build(view, device, config, &operation);
     CHECK(!status, "%s: %s %s: %s", text, solver->name, knobs, nhood_last_error());
     if (status) return;
-    solver->estimate(problem, device, config, &count);
+    solver->estimate(view, device, config, &count);
     struct noted noted = run(problem, device, operation);
     CHECK(count.tiles > 0 && noted.tiles == count.tiles && noted.masked == count.masked_tiles,
           "%s: %s %s: counted %.17g tiles, %.17g masked; met %.17g, masked %.17g", text,
@@ -121,10 +123,12 @@ static int check_problem(const char *text, const struct nh_device *device, int m
     for (int i = 0; nh_registry_solvers[i]; i++) {
         const struct nh_solver *solver = nh_registry_solvers[i];
         struct nh_config config[MOST_CONFIGS];
+        struct nh_problem room;
+        const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
         if (solver->device_kind != NHOOD_DEVICE_CUDA || !by_tiles(solver) ||
-            solver->refuse(&problem, device))
+            solver->refuse(view, device))
             continue;
-        int count = solver->candidates(&problem, device, INFINITY, config, most);
+        int count = solver->candidates(view, device, INFINITY, config, most);
         for (int c = 0; c < count; c++)
             check_config(text, &problem, device, solver, &config[c]);
         solvers++;

@@ -52,18 +52,18 @@ static bool sees(const struct nh_problem *problem, const int64_t query[NH_AXES],
     return true;
 }
 
-static void check(const struct nh_problem *given, const struct nh_problem *joined) {
+static void check(const struct nh_problem *given, const struct nh_problem *merged) {
     int64_t tokens = given->axis[0].length * given->axis[1].length * given->axis[2].length;
     int64_t was[2][NH_AXES], is[2][NH_AXES];
-    CHECK(joined->strides[NHOOD_EXTRA_K].axis[NH_AXES - joined->rank] == EXTRA_STRIDE,
+    CHECK(merged->strides[NHOOD_EXTRA_K].axis[NH_AXES - merged->rank] == EXTRA_STRIDE,
           "extra tokens lost their stride");
     for (int64_t query = 0; query < tokens; query++)
         for (int64_t key = 0; key < tokens; key += 1 + key % 3) {
             place_of(given, query, was[0]);
-            place_of(joined, query, is[0]);
-            CHECK(place_of(given, key, was[1]) == place_of(joined, key, is[1]),
+            place_of(merged, query, is[0]);
+            CHECK(place_of(given, key, was[1]) == place_of(merged, key, is[1]),
                   "a token lies elsewhere");
-            CHECK(sees(given, was[0], was[1]) == sees(joined, is[0], is[1]),
+            CHECK(sees(given, was[0], was[1]) == sees(merged, is[0], is[1]),
                   "%lldx%lldx%lld: query %lld, key %lld", (long long)given->axis[0].length,
                   (long long)given->axis[1].length, (long long)given->axis[2].length,
                   (long long)query, (long long)key);
@@ -74,14 +74,14 @@ int main(void) {
     uint64_t state = 1;
     int count[NH_AXES + 1] = {0};
     for (int i = 0; i < PROBLEMS; i++) {
-        struct nh_problem problem = random_problem(&state), joined;
-        if (!nh_joined_axes(&problem, &joined)) continue;
-        count[problem.rank - joined.rank]++;
-        check(&problem, &joined);
+        struct nh_problem problem = random_problem(&state), merged;
+        if (!nh_merged_axes(&problem, &merged)) continue;
+        count[problem.rank - merged.rank]++;
+        check(&problem, &merged);
         problem.has_bias = true;
-        CHECK(!nh_joined_axes(&problem, &joined), "the table of a bias has the order of all axes");
+        CHECK(!nh_merged_axes(&problem, &merged), "the table of a bias has the order of all axes");
     }
-    CHECK(count[1] > PROBLEMS / 20 && count[2] > PROBLEMS / 20, "joined once %d times, twice %d",
+    CHECK(count[1] > PROBLEMS / 20 && count[2] > PROBLEMS / 20, "merged once %d times, twice %d",
           count[1], count[2]);
     return test_result();
 }

@@ -13,11 +13,11 @@ static struct nh_problem problem_of(int32_t rank, const int64_t length[3],
     return problem;
 }
 
-/* Axis i of the turned problem is axis of[i] of the given one. */
+/* Axis i of the permuted problem is axis of[i] of the given one. */
 static void check(const struct nh_problem *given, const int of[3], const char *text) {
-    struct nh_problem turned;
-    const struct nh_problem *got = nh_turned_axes(given, &turned);
-    CHECK((got == given) == (of[2] == 2), "%s: turned without need, or not at all", text);
+    struct nh_problem permuted;
+    const struct nh_problem *got = nh_permuted_axes(given, &permuted);
+    CHECK((got == given) == (of[2] == 2), "%s: permuted without need, or not at all", text);
     for (int i = 0; i < NH_AXES; i++) {
         const struct nh_axis *axis = &got->axis[i], *expected = &given->axis[of[i]];
         CHECK(axis->length == expected->length && axis->window == expected->window &&

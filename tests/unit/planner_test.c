@@ -53,15 +53,16 @@ static double middle_is_best_of_tiles(const struct nh_problem *problem,
 }
 
 static const struct nh_solver refusing = {
-    "refusing", 0, fake_knobs, fake_refuses, fake_candidates, middle_is_best, NULL};
+    "refusing", 0, fake_knobs, NULL, fake_refuses, fake_candidates, middle_is_best, NULL};
 static const struct nh_solver first = {
-    "first", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best_of_tiles, build_first};
+    "first",    0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
+    build_first};
 static const struct nh_solver second = {
-    "second", 0, fake_knobs, fake_takes, fake_candidates, middle_is_best, build_second};
-static const struct nh_solver last = {"last",          0,    fake_knobs, fake_takes,
+    "second", 0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, build_second};
+static const struct nh_solver last = {"last",          0,    fake_knobs, NULL, fake_takes,
                                       fake_candidates, slow, NULL};
 static const struct nh_solver elsewhere = {
-    "elsewhere", 1, fake_knobs, fake_takes, fake_candidates, middle_is_best, NULL};
+    "elsewhere", 1, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};
@@ -388,6 +389,65 @@ static void building_by_wisdom(struct nh_wisdom *wisdom) {
     CHECK(fake_live == 0, "%d operations kept", (int)fake_live);
 }
 
+/* A solver that sees half the axis, and takes only what it sees so; its functions count how often they do not. */
+static int other_views;
+
+static const struct nh_problem *half_of(const struct nh_problem *given, struct nh_problem *view) {
+    *view = *given;
+    view->axis[NH_AXES - 1].length /= 2;
+    return view;
+}
+
+static void look(const struct nh_problem *seen) {
+    other_views += seen->axis[NH_AXES - 1].length != problem.axis[NH_AXES - 1].length / 2;
+}
+
+static const char *half_takes(const struct nh_problem *seen, const struct nh_device *on) {
+    look(seen);
+    return fake_takes(seen, on);
+}
+
+static int half_candidates(const struct nh_problem *seen, const struct nh_device *on,
+                           double below_ns, struct nh_config *config, int capacity) {
+    look(seen);
+    return fake_candidates(seen, on, below_ns, config, capacity);
+}
+
+static double half_estimate(const struct nh_problem *seen, const struct nh_device *on,
+                            const struct nh_config *config, struct nh_count *count) {
+    look(seen);
+    return middle_is_best(seen, on, config, count);
+}
+
+static nhood_status half_build(const struct nh_problem *seen, const struct nh_device *on,
+                               const struct nh_config *config, struct nh_operation **operation) {
+    look(seen);
+    return build_first(seen, on, config, operation);
+}
+
+static void views(struct nh_wisdom *wisdom) {
+    static const struct nh_solver half = {.name = "half",
+                                          .knob = fake_knobs,
+                                          .view = half_of,
+                                          .refuse = half_takes,
+                                          .candidates = half_candidates,
+                                          .estimate = half_estimate,
+                                          .build = half_build};
+    const struct nh_solver *const only_half[] = {&half, NULL};
+    struct nh_request request = {only_half, &device, &problem, NULL, wisdom};
+    struct nh_choice choice, list[4];
+    struct nh_built built;
+    struct rows rows = {0};
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &half, "%s",
+          nhood_last_error());
+    CHECK(nh_planner_list(&request, list, 4) == FAKE_CONFIGS, "all configs");
+    nh_planner_explain(&request, &choice, count_rows, &rows);
+    CHECK(!nh_planner_build(&request, &choice, &built), "%s", nhood_last_error());
+    built.operation->destroy(built.operation);
+    CHECK(other_views == 0, "%d calls were handed another problem than the solver's view",
+          other_views);
+}
+
 int main(void) {
     struct nh_wisdom *wisdom = NULL;
     nhood_problem text;
@@ -395,6 +455,7 @@ int main(void) {
               !nh_problem_canonical(&text, &problem) && !nh_wisdom_create(&host, &wisdom),
           "%s", nhood_last_error());
     estimates(wisdom);
+    views(wisdom);
     passing_over(wisdom);
     building(wisdom);
     wisdom_decides(wisdom);

@@ -34,7 +34,7 @@ static bool follow(const struct nh_problem *problem, int axis) {
 
 /* The axes before the one that two have become move on by one, as does the stride of extra tokens, which stands where the
  * first axis is. */
-static void join(struct nh_problem *problem, int axis, const struct nh_axis *wide) {
+static void merge(struct nh_problem *problem, int axis, const struct nh_axis *wide) {
     int first = NH_AXES - problem->rank--;
     problem->axis[axis + 1] = *wide;
     for (int a = axis; a > first; a--)
@@ -49,17 +49,17 @@ static void join(struct nh_problem *problem, int axis, const struct nh_axis *wid
     }
 }
 
-bool nh_joined_axes(const struct nh_problem *problem, struct nh_problem *joined) {
+bool nh_merged_axes(const struct nh_problem *problem, struct nh_problem *merged) {
     struct nh_axis wide;
     if (problem->has_bias) return false;
-    *joined = *problem;
-    for (int a = NH_AXES - 2; a >= NH_AXES - joined->rank; a--) {
-        const struct nh_axis *inner = &joined->axis[a + 1];
-        if (!is_whole(inner) || !widen(&joined->axis[a], inner->length, &wide) ||
-            !follow(joined, a))
+    *merged = *problem;
+    for (int a = NH_AXES - 2; a >= NH_AXES - merged->rank; a--) {
+        const struct nh_axis *inner = &merged->axis[a + 1];
+        if (!is_whole(inner) || !widen(&merged->axis[a], inner->length, &wide) ||
+            !follow(merged, a))
             continue;
-        join(joined, a, &wide);
+        merge(merged, a, &wide);
         a++; /* what was before it is there now */
     }
-    return joined->rank < problem->rank;
+    return merged->rank < problem->rank;
 }

@@ -5,8 +5,8 @@
 
 #include "problem.h"
 
-/* Whether the problem has such axes; in `joined`, the same problem with as few axes as can be. */
-bool nh_joined_axes(const struct nh_problem *problem, struct nh_problem *joined);
+/* Whether the problem has such axes; in `merged`, the same problem with as few axes as can be. */
+bool nh_merged_axes(const struct nh_problem *problem, struct nh_problem *merged);
 
 /* Whether a tensor's axis strides are those of the grid. */
 bool nh_tensor_of_grid(int32_t tensor);

@@ -30,18 +30,18 @@ static int best_axis(const struct nh_problem *problem) {
     return best;
 }
 
-const struct nh_problem *nh_turned_axes(const struct nh_problem *problem,
-                                        struct nh_problem *turned) {
-    if (nh_joined_axes(problem, turned)) return turned;
+const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
+                                          struct nh_problem *permuted) {
+    if (nh_merged_axes(problem, permuted)) return permuted;
     int best = best_axis(problem);
     if (best == NH_AXES - 1 || problem->has_bias) return problem;
-    *turned = *problem;
+    *permuted = *problem;
     for (int a = best; a < NH_AXES; a++) {
         int from = a + 1 < NH_AXES ? a + 1 : best;
-        turned->axis[a] = problem->axis[from];
+        permuted->axis[a] = problem->axis[from];
         for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
             if (nh_tensor_of_grid(tensor))
-                turned->strides[tensor].axis[a] = problem->strides[tensor].axis[from];
+                permuted->strides[tensor].axis[a] = problem->strides[tensor].axis[from];
     }
-    return turned;
+    return permuted;
 }

@@ -5,9 +5,9 @@
 
 #include "problem.h"
 
-/* In `turned`, the problem with joined axes (merged_axes.h), or one in three dimensions with the axis last that lines fit
+/* In `permuted`, the problem with merged axes (merged_axes.h), or one in three dimensions with the axis last that lines fit
  * best; or the problem itself, if that is the last already, or a bias has a table in the order of the axes. */
-const struct nh_problem *nh_turned_axes(const struct nh_problem *problem,
-                                        struct nh_problem *turned);
+const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
+                                          struct nh_problem *permuted);
 
 #endif

@@ -280,5 +280,12 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 
 static const char *const knobs[] = {"t0", "t1", "t2", "columns", "planes", NULL};
 
-const struct nh_solver nh_solver_cuda_gemm = {"cuda.gemm", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                              candidates,  estimate,          build};
+const struct nh_solver nh_solver_cuda_gemm = {
+    .name = "cuda.gemm",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .refuse = refuse,
+    .candidates = candidates,
+    .estimate = estimate,
+    .build = build,
+};

@@ -195,5 +195,12 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, nh_split80_add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_split80 = {"cuda.split80", NHOOD_DEVICE_CUDA,   knobs, refuse,
-                                                 candidates,     nh_split80_estimate, build};
+const struct nh_solver nh_solver_cuda_split80 = {
+    .name = "cuda.split80",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .refuse = refuse,
+    .candidates = candidates,
+    .estimate = nh_split80_estimate,
+    .build = build,
+};

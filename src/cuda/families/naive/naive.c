@@ -231,4 +231,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 const struct nh_solver nh_solver_cuda_naive = {
-    "cuda.naive", NHOOD_DEVICE_CUDA, knobs, nh_refuse_nothing, candidates, estimate, build};
+    .name = "cuda.naive",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .refuse = nh_refuse_nothing,
+    .candidates = candidates,
+    .estimate = estimate,
+    .build = build,
+};

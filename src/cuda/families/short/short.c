@@ -287,5 +287,12 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_short = {"cuda.short", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                               candidates,   estimate,          build};
+const struct nh_solver nh_solver_cuda_short = {
+    .name = "cuda.short",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .refuse = refuse,
+    .candidates = candidates,
+    .estimate = estimate,
+    .build = build,
+};

@@ -277,5 +277,12 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_short90 = {"cuda.short90", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_short90 = {
+    .name = "cuda.short90",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .refuse = refuse,
+    .candidates = candidates,
+    .estimate = estimate,
+    .build = build,
+};

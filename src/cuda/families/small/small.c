@@ -294,4 +294,11 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 }
 
 const struct nh_solver nh_solver_cuda_small = {
-    "cuda.small", NHOOD_DEVICE_CUDA, nh_small_knobs, refuse, nh_small_candidates, estimate, build};
+    .name = "cuda.small",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = nh_small_knobs,
+    .refuse = refuse,
+    .candidates = nh_small_candidates,
+    .estimate = estimate,
+    .build = build,
+};

@@ -155,10 +155,8 @@ struct nh_fused90_walks nh_fused90_walks_of(const struct nh_problem *problem,
         .seen = {.items = count.items, .visited = count.multiplied, .partial = count.masked}};
 }
 
-static double estimate(const struct nh_problem *given, const struct nh_device *device,
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     const struct nh_fused90_walks of_items = nh_fused90_walks_of(problem, value);
@@ -191,10 +189,8 @@ static double estimate(const struct nh_problem *given, const struct nh_device *d
  * compiles in three quarters of the time without that code. Where a call takes long the launches do not count. */
 enum { WORTH_LAUNCHES_NS = 300000 };
 
-static int candidates(const struct nh_problem *given, const struct nh_device *device,
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     struct nh_cheapest best;
     nh_cheapest_start(&best, below_ns, config, capacity);
     nh_fused90_search(problem, device, &best);
@@ -210,12 +206,18 @@ static int candidates(const struct nh_problem *given, const struct nh_device *de
 
 /* ---- building ---- */
 
-static nhood_status build(const struct nh_problem *given, const struct nh_device *device,
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     return nh_cuda_build(problem, device, config, nh_fused90_add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_fused90 = {"cuda.fused90", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_fused90 = {
+    .name = "cuda.fused90",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .view = nh_permuted_axes,
+    .refuse = refuse,
+    .candidates = candidates,
+    .estimate = estimate,
+    .build = build,
+};

@@ -76,10 +76,8 @@ static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_d
     return sums * sums_ns(problem, cuda) + launches_ns;
 }
 
-static double estimate(const struct nh_problem *given, const struct nh_device *device,
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *walk = config->value + WALK;
     const struct nh_backward90_load load = load_of(problem);
@@ -109,10 +107,8 @@ static bool offer(const struct nh_problem *problem, const struct nh_device *devi
     return true;
 }
 
-static int candidates(const struct nh_problem *given, const struct nh_device *device,
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
     const struct nh_backward90_search search = {.problem = problem,
                                                 .device = device,
@@ -245,12 +241,18 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return status;
 }
 
-static nhood_status build(const struct nh_problem *given, const struct nh_device *device,
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_joint90 = {"cuda.joint90", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_joint90 = {
+    .name = "cuda.joint90",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .view = nh_permuted_axes,
+    .refuse = refuse,
+    .candidates = candidates,
+    .estimate = estimate,
+    .build = build,
+};

@@ -193,10 +193,8 @@ static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_d
     return stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
 }
 
-static double estimate(const struct nh_problem *given, const struct nh_device *device,
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     const struct nh_cuda_device *cuda = device->backend;
     const int32_t *value = config->value;
     struct nh_backward90_spans spans = {0, 0};
@@ -239,10 +237,8 @@ static bool offer_keys(const struct nh_problem *problem, const struct nh_device 
 
 /* Launches for queries and keys overlap, so what is best for each need not be the best together; but no pair takes less
  * than the work of both. */
-static int candidates(const struct nh_problem *given, const struct nh_device *device,
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     struct nh_cheapest cheapest;
     const size_t tile_bytes = 3 * sizeof(int32_t);
@@ -356,12 +352,18 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return nh_split90_add_extra(operation, problem, stats);
 }
 
-static nhood_status build(const struct nh_problem *given, const struct nh_device *device,
+static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation) {
-    struct nh_problem turned;
-    const struct nh_problem *problem = nh_turned_axes(given, &turned);
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-const struct nh_solver nh_solver_cuda_split90 = {"cuda.split90", NHOOD_DEVICE_CUDA, knobs, refuse,
-                                                 candidates,     estimate,          build};
+const struct nh_solver nh_solver_cuda_split90 = {
+    .name = "cuda.split90",
+    .device_kind = NHOOD_DEVICE_CUDA,
+    .knob = knobs,
+    .view = nh_permuted_axes,
+    .refuse = refuse,
+    .candidates = candidates,
+    .estimate = estimate,
+    .build = build,
+};
