@@ -1,4 +1,4 @@
-/* The configs that nh_cheapest keeps, against a search for the least of all that were tried, again and again. */
+/* The configs that nh_top_n keeps, against a search for the least of all that were tried, again and again. */
 #include "top_n.h"
 #include "test.h"
 
@@ -32,36 +32,35 @@ static int next_of(const bool *taken, double below_ns) {
 
 static void check(double below_ns, int capacity) {
     struct nh_config config[MOST_TRIED] = {{{0}}};
-    struct nh_cheapest cheapest;
+    struct nh_top_n top;
     bool taken[MOST_TRIED] = {false};
-    nh_cheapest_start(&cheapest, below_ns, config, capacity);
+    nh_top_configs_start(&top, below_ns, config, capacity);
     for (int i = 0; i < tried.count; i++) {
         const struct nh_config one = {{i, -i}};
-        double limit = nh_cheapest_limit(&cheapest);
-        int before = cheapest.count;
-        nh_cheapest_add(&cheapest, &one, tried.ns[i]);
-        CHECK(cheapest.count == before || tried.ns[i] < limit, "%g kept at a limit of %g",
-              tried.ns[i], limit);
+        double limit = nh_top_n_limit(&top);
+        int before = top.count;
+        nh_top_n_add(&top, &one, tried.ns[i]);
+        CHECK(top.count == before || tried.ns[i] < limit, "%g kept at a limit of %g", tried.ns[i],
+              limit);
     }
-    int room = capacity < NH_MOST_CHEAPEST ? capacity : NH_MOST_CHEAPEST, kept = 0;
+    int room = capacity < NH_TOP_N_MOST ? capacity : NH_TOP_N_MOST, kept = 0;
     for (int i; kept < room && (i = next_of(taken, below_ns)) >= 0; kept++) {
         taken[i] = true;
-        CHECK(kept < cheapest.count && cheapest.ns[kept] == tried.ns[i] &&
-                  config[kept].value[0] == i && config[kept].value[1] == -i,
+        CHECK(kept < top.count && top.ns[kept] == tried.ns[i] && config[kept].value[0] == i &&
+                  config[kept].value[1] == -i,
               "below %g, room for %d: place %d has config %d, not %d of %g ns", below_ns, capacity,
               kept, (int)config[kept].value[0], i, tried.ns[i]);
     }
-    CHECK(cheapest.count == kept, "below %g, room for %d: %d kept of %d", below_ns, capacity,
-          cheapest.count, kept);
+    CHECK(top.count == kept, "below %g, room for %d: %d kept of %d", below_ns, capacity, top.count,
+          kept);
     bool full = kept == room;
-    CHECK(nh_cheapest_limit(&cheapest) == (full ? cheapest.ns[kept - 1] : below_ns),
-          "below %g, room for %d: the limit is %g", below_ns, capacity,
-          nh_cheapest_limit(&cheapest));
+    CHECK(nh_top_n_limit(&top) == (full ? top.ns[kept - 1] : below_ns),
+          "below %g, room for %d: the limit is %g", below_ns, capacity, nh_top_n_limit(&top));
 }
 
 int main(void) {
     const double below[] = {INFINITY, 24, 12, 1, 0};
-    const int capacities[] = {1, 2, 3, NH_MOST_CHEAPEST, MOST_TRIED};
+    const int capacities[] = {1, 2, 3, NH_TOP_N_MOST, MOST_TRIED};
     uint32_t state = 1;
     for (int round = 0; round < 40; round++) {
         draw(&state, round < 20 ? round : MOST_TRIED);

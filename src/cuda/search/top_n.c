@@ -1,25 +1,27 @@
 #include "top_n.h"
 
-void nh_cheapest_start(struct nh_cheapest *cheapest, double below_ns, struct nh_config *config,
-                       int capacity) {
-    cheapest->below_ns = below_ns;
-    cheapest->config = config;
-    cheapest->count = 0;
-    cheapest->capacity = capacity < NH_MOST_CHEAPEST ? capacity : NH_MOST_CHEAPEST;
+#include <string.h>
+
+void nh_top_n_start(struct nh_top_n *top, double below_ns, void *item, size_t item_bytes,
+                    int capacity) {
+    top->below_ns = below_ns;
+    top->item = item;
+    top->item_bytes = item_bytes;
+    top->count = 0;
+    top->capacity = capacity < NH_TOP_N_MOST ? capacity : NH_TOP_N_MOST;
 }
 
-double nh_cheapest_limit(const struct nh_cheapest *cheapest) {
-    return cheapest->count < cheapest->capacity ? cheapest->below_ns
-                                                : cheapest->ns[cheapest->count - 1];
+double nh_top_n_limit(const struct nh_top_n *top) {
+    return top->count < top->capacity ? top->below_ns : top->ns[top->count - 1];
 }
 
-void nh_cheapest_add(struct nh_cheapest *cheapest, const struct nh_config *config, double ns) {
-    if (!(ns < nh_cheapest_limit(cheapest))) return;
-    int at = cheapest->count < cheapest->capacity ? cheapest->count++ : cheapest->capacity - 1;
-    for (; at > 0 && cheapest->ns[at - 1] > ns; at--) {
-        cheapest->ns[at] = cheapest->ns[at - 1];
-        cheapest->config[at] = cheapest->config[at - 1];
-    }
-    cheapest->ns[at] = ns;
-    cheapest->config[at] = *config;
+void nh_top_n_add(struct nh_top_n *top, const void *item, double ns) {
+    if (!(ns < nh_top_n_limit(top))) return;
+    int last = top->count < top->capacity ? top->count++ : top->capacity - 1, at = last;
+    for (; at > 0 && top->ns[at - 1] > ns; at--)
+        top->ns[at] = top->ns[at - 1];
+    char *place = (char *)top->item + (size_t)at * top->item_bytes;
+    memmove(place + top->item_bytes, place, (size_t)(last - at) * top->item_bytes);
+    memcpy(place, item, top->item_bytes);
+    top->ns[at] = ns;
 }

@@ -1,26 +1,33 @@
-/* Of the configs that a solver tries, those of the least estimates. */
+/* The few cheapest of many things that are tried: configs of a solver, or what configs are made of. */
 #ifndef NH_TOP_N_H
 #define NH_TOP_N_H
 
 #include "solver.h"
 
-enum { NH_MOST_CHEAPEST = 20 };
+enum { NH_TOP_N_MOST = 20 };
 
-struct nh_cheapest {
-    struct nh_config *config; /* cheapest first; of equals, the one that was tried first */
-    double ns[NH_MOST_CHEAPEST], below_ns;
+struct nh_top_n {
+    void *item; /* cheapest first; of equals, the one that was tried first */
+    size_t item_bytes;
+    double ns[NH_TOP_N_MOST], below_ns;
     int count, capacity;
 };
 
-/* With none so far; `config` has room for `capacity`, of which at most NH_MOST_CHEAPEST are used. None are kept but those
- * below `below_ns`, which may be INFINITY. */
-void nh_cheapest_start(struct nh_cheapest *cheapest, double below_ns, struct nh_config *config,
-                       int capacity);
+/* An empty list in `item`, which has room for `capacity` things of `item_bytes` each, of which at most NH_TOP_N_MOST are
+ * used. None are kept but those below `below_ns`, which may be INFINITY. */
+void nh_top_n_start(struct nh_top_n *top, double below_ns, void *item, size_t item_bytes,
+                    int capacity);
 
-/* What a config must stay below to be kept. */
-double nh_cheapest_limit(const struct nh_cheapest *cheapest);
+/* An empty list of configs. */
+static inline void nh_top_configs_start(struct nh_top_n *top, double below_ns,
+                                        struct nh_config *config, int capacity) {
+    nh_top_n_start(top, below_ns, config, sizeof *config, capacity);
+}
 
-/* Keeps a config that stays below the limit: INFINITY is no estimate of a config that runs. */
-void nh_cheapest_add(struct nh_cheapest *cheapest, const struct nh_config *config, double ns);
+/* What something must stay below to be kept. */
+double nh_top_n_limit(const struct nh_top_n *top);
+
+/* Keeps a copy of something that stays below the limit: INFINITY is no estimate of a config that runs. */
+void nh_top_n_add(struct nh_top_n *top, const void *item, double ns);
 
 #endif

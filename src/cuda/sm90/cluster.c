@@ -5,6 +5,10 @@
 enum { MOST = 8 };
 static const double within_most = 0.875;
 
+bool nh_cluster_possible(double multiprocessors, double items) {
+    return 2 * items <= multiprocessors;
+}
+
 int32_t nh_fused90_cluster(double multiprocessors, double items, double tiles) {
     int32_t cluster = 1;
     for (int32_t next = 2; next <= MOST && next <= tiles; next *= 2)

@@ -8,6 +8,9 @@
 /* Blocks of a cluster: as many as find a multiprocessor each and have a tile or more of a walk, 1 to 8. */
 int32_t nh_fused90_cluster(double multiprocessors, double items, double tiles);
 
+/* Whether clusters of two or more are to be had, if walks are long enough. */
+bool nh_cluster_possible(double multiprocessors, double items);
+
 /* What the sums of a block take of its shared memory, in place of its tiles. */
 int64_t nh_fused90_sums_bytes(int64_t rows, int64_t dim);
 

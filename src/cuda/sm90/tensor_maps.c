@@ -1,5 +1,7 @@
 /* Tensors as boxes: the layouts that five axes can describe, and the tensor maps of them. */
 #include "tensor_maps.h"
+
+#include "box.h"
 #include "dtype.h"
 
 #include <string.h>
@@ -173,7 +175,7 @@ int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t
 }
 
 bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {
-    int32_t slabs = (int32_t)nh_ceil_div(tile[0] * tile[1] * tile[2] * heads, 64);
+    int32_t slabs = (int32_t)nh_ceil_div(nh_box_volume(tile) * heads, 64);
     memcpy(slab, tile, 3 * sizeof *slab);
     slab[stack] /= slabs;
     return slab[stack] * slabs == tile[stack];
@@ -366,7 +368,7 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
                        int32_t warpgroups, int32_t stages) {
     static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
     static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
-    int32_t rows = walk[0] * walk[1] * walk[2] * abreast;
+    int64_t rows = nh_box_volume(walk) * abreast;
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);

@@ -1,5 +1,7 @@
 #include "covering_tile.h"
 
+#include "box.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -70,5 +72,5 @@ bool nh_fitted_tile(const struct nh_problem *problem, int32_t slabs, int32_t til
         for (int j = 0; j < ys && x[i].count * y[j].count <= best.blocks; j++)
             try_cuts(problem, slabs, x[i], y[j], (int32_t)length[2], &best);
     memcpy(tile, best.tile, sizeof best.tile);
-    return tile[0] > 0 && tile[0] * tile[1] * tile[2] < slabs * SLAB_ROWS;
+    return tile[0] > 0 && nh_box_volume(tile) < slabs * SLAB_ROWS;
 }

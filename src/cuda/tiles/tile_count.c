@@ -197,7 +197,7 @@ static void start(struct line *line, const int32_t *columns, int count,
 /* What is not beyond. */
 static struct beyond count_line(const struct nh_axis *axis, int32_t rows, int32_t part,
                                 bool inverse, const struct line *line) {
-    int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
+    int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
     struct cut cut = {axis, longest, rows, part, inverse};
     line->counts->tiles = axis->dilation * nh_ceil_div(longest, rows);

@@ -255,8 +255,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 /* The shapes expected within half again of the best, best first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    struct nh_cheapest cheapest;
-    nh_cheapest_start(&cheapest, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    struct nh_top_n top;
+    nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < 4 * MOST_SHAPES; i++) {
         bool parts = i % 4 > 1;
         int columns = parts ? 0 : i % 2 ? 32 : 64;
@@ -264,11 +264,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         if (complete(problem, device->backend,
                      (parts ? part_shapes : shapes)[problem->rank - 1][i / 4], columns,
                      parts && i % 2, &next))
-            nh_cheapest_add(&cheapest, &next,
-                            predict(problem, device->backend, &next, nh_cheapest_limit(&cheapest)));
+            nh_top_n_add(&top, &next,
+                         predict(problem, device->backend, &next, nh_top_n_limit(&top)));
     }
-    int count = cheapest.count;
-    while (count > 1 && cheapest.ns[count - 1] > 1.5 * cheapest.ns[0])
+    int count = top.count;
+    while (count > 1 && top.ns[count - 1] > 1.5 * top.ns[0])
         count--;
     return count;
 }

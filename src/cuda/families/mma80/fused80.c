@@ -27,11 +27,11 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 /* ---- what a config needs ---- */
 
 static int64_t rows_of(const int32_t *value) {
-    return nh_tiled80_volume(value + Q0);
+    return nh_box_volume(value + Q0);
 }
 
 static int64_t columns_of(const int32_t *value) {
-    return nh_tiled80_volume(value + K0);
+    return nh_box_volume(value + K0);
 }
 
 /* struct nh_shared of the kernel, which asserts that this is its size. */

@@ -30,7 +30,7 @@ int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t 
                                 bool inverse) {
     const int32_t *row = side + SPLIT80_ROW, *column = side + SPLIT80_COLUMN;
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
-    int64_t rows = nh_tiled80_volume(row), columns = nh_tiled80_volume(column);
+    int64_t rows = nh_box_volume(row), columns = nh_box_volume(column);
     int64_t pair = (w.dim + w.dim_v) * w.element_bytes + 32;
     int64_t tensors = inverse ? 3 : 2, walk = tensors * (columns + 4) * 8, bias = columns * 8;
     int64_t stats = SPLIT80_STAGES * columns * 8, dense = (int64_t)side[SPLIT80_WARPS] * 24;
@@ -44,11 +44,11 @@ int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t 
 /* Gradients, scores and their gradients of a thread, and what addresses and operands take. */
 static int64_t registers_of(const struct nh_problem *problem, const int32_t *side, bool inverse) {
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
-    int64_t blocks = nh_tiled80_volume(side + SPLIT80_ROW) / side[SPLIT80_WARPS] / 16;
+    int64_t blocks = nh_box_volume(side + SPLIT80_ROW) / side[SPLIT80_WARPS] / 16;
     int64_t sums = !inverse                    ? w.dim
                    : nh_split80_apart(problem) ? nh_max(w.dim, w.dim_v)
                                                : w.dim + w.dim_v;
-    return blocks * (sums / 2 + nh_tiled80_volume(side + SPLIT80_COLUMN)) + 64;
+    return blocks * (sums / 2 + nh_box_volume(side + SPLIT80_COLUMN)) + 64;
 }
 
 int64_t nh_split80_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -81,7 +81,7 @@ void nh_split80_extra_side(const struct nh_problem *problem, const int32_t *keys
                            int32_t side[SPLIT80_SIDE]) {
     for (int i = 0; i < SPLIT80_SIDE; i++)
         side[i] = keys[i];
-    int32_t rows = (int32_t)nh_tiled80_volume(keys + SPLIT80_ROW);
+    int32_t rows = (int32_t)nh_box_volume(keys + SPLIT80_ROW);
     for (; side[SPLIT80_WARPS] % 2 == 0 && rows / 2 >= problem->extra_tokens; rows /= 2)
         side[SPLIT80_WARPS] /= 2;
     side[SPLIT80_ROW] = side[SPLIT80_ROW + 1] = 1;
@@ -171,23 +171,23 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                       double below_ns, struct nh_config *config, int capacity) {
     const struct nh_cuda_device *cuda = device->backend;
     struct side query[MOST_SIDES], key[MOST_SIDES];
-    struct nh_cheapest cheapest;
+    struct nh_top_n top;
     double within_ns = below_ns - nh_split80_beside_ns(problem, cuda);
     double below = within_ns / nh_cuda_clocks_ns(cuda, 1), busy = INFINITY;
     int keys = best_sides(problem, device, true, INFINITY, below, key);
     for (int k = 0; k < keys; k++)
         busy = fmin(busy, key[k].span.busy);
     int queries = keys ? best_sides(problem, device, false, below, below - busy, query) : 0;
-    nh_cheapest_start(&cheapest, within_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    nh_top_configs_start(&top, within_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
             struct nh_config tried = {{0}};
             memcpy(tried.value, query[q].value, sizeof query[q].value);
             memcpy(tried.value + SPLIT80_SIDE, key[k].value, sizeof key[k].value);
             double clocks = nh_split80_clocks(cuda, &query[q].span, &key[k].span);
-            nh_cheapest_add(&cheapest, &tried, nh_cuda_clocks_ns(cuda, clocks));
+            nh_top_n_add(&top, &tried, nh_cuda_clocks_ns(cuda, clocks));
         }
-    return cheapest.count;
+    return top.count;
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,

@@ -136,7 +136,7 @@ static nhood_status add_extra(const struct builder *builder, const int32_t *keys
         step.args.axis[a].dilation = 1;
     step.outputs = (sums & FIRST ? BIT(D_EXTRA_K) : 0) | (sums & SECOND ? BIT(D_EXTRA_V) : 0);
     step.grid[0] = problem->batch * problem->kv_heads *
-                   nh_ceil_div(problem->extra_tokens, nh_tiled80_volume(side));
+                   nh_ceil_div(problem->extra_tokens, nh_box_volume(side));
     return add_kernel(builder, &step, &spec, true, false);
 }
 

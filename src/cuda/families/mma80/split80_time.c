@@ -27,8 +27,8 @@ static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda
                  masking = 13.5;
     double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.68 : 1;
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
-    double columns = (double)nh_tiled80_volume(side + SPLIT80_COLUMN);
-    double rows = (double)nh_tiled80_volume(side + SPLIT80_ROW);
+    double columns = (double)nh_box_volume(side + SPLIT80_COLUMN);
+    double rows = (double)nh_box_volume(side + SPLIT80_ROW);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
     double products = load->products / load->products_per_clock;
     double by_warps = side[SPLIT80_WARPS] * columns * product_dims(problem, inverse);
@@ -54,15 +54,14 @@ static struct walks walks_of(const struct nh_problem *problem, const int32_t *si
     double blocks = passes * (double)heads * count->items, each = passes * (double)problem->heads;
     double extra = 0, shared = inverse ? (double)(problem->heads / problem->kv_heads) : 1;
     if (!inverse)
-        extra =
-            (double)nh_ceil_div(problem->extra_tokens, nh_tiled80_volume(side + SPLIT80_COLUMN));
+        extra = (double)nh_ceil_div(problem->extra_tokens, nh_box_volume(side + SPLIT80_COLUMN));
     return (struct walks){blocks, each * count->visited + blocks * extra, each * count->partial,
                           shared * count->longest + extra};
 }
 
 /* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
 static struct walks extra_walks(const struct nh_problem *problem, const int32_t *side) {
-    int64_t rows = nh_tiled80_volume(side + SPLIT80_ROW);
+    int64_t rows = nh_box_volume(side + SPLIT80_ROW);
     double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
                              launches_of(problem, true));
     double tiles = (double)problem->heads * groups, dense = tiles;
@@ -78,8 +77,8 @@ static struct nh_cuda_load load_of(const struct nh_problem *problem,
                                    const struct nh_cuda_device *device, const int32_t *side,
                                    bool inverse, const struct walks *walks) {
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
-    double rows = (double)nh_tiled80_volume(side + SPLIT80_ROW);
-    double columns = (double)nh_tiled80_volume(side + SPLIT80_COLUMN);
+    double rows = (double)nh_box_volume(side + SPLIT80_ROW);
+    double columns = (double)nh_box_volume(side + SPLIT80_COLUMN);
     double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
     return (struct nh_cuda_load){
         .tiles = walks->tiles,
@@ -178,8 +177,8 @@ struct nh_split80_span nh_split80_span_of(const struct nh_problem *problem,
 /* A lower bound of all boxes of such sizes, which have at most so many residents, and long ones the fewest. */
 static double least_crowding(const struct nh_problem *problem, const struct nh_cuda_device *device,
                              const int32_t *side, bool inverse, double most) {
-    int32_t rows = (int32_t)nh_tiled80_volume(side + SPLIT80_ROW);
-    int32_t columns = (int32_t)nh_tiled80_volume(side + SPLIT80_COLUMN);
+    int32_t rows = (int32_t)nh_box_volume(side + SPLIT80_ROW);
+    int32_t columns = (int32_t)nh_box_volume(side + SPLIT80_COLUMN);
     const int32_t longest[SPLIT80_SIDE] = {1, 1, rows, 1, 1, columns, side[SPLIT80_WARPS]};
     bool alike = (double)nh_split80_residents(problem, device, longest, inverse) == most;
     return alike ? crowding(most * side[SPLIT80_WARPS]) : 1;

@@ -3,6 +3,7 @@
 #ifndef NH_TILED80_H
 #define NH_TILED80_H
 
+#include "box.h"
 #include "launch.h"
 
 /* NULL, or what in the problem their kernels cannot count or hold. */
@@ -13,10 +14,6 @@ struct nh_tiled80_widths {
     int64_t element_bytes, dim, dim_v;
 };
 struct nh_tiled80_widths nh_tiled80_widths(const struct nh_problem *problem);
-
-static inline int64_t nh_tiled80_volume(const int32_t box[NH_AXES]) {
-    return (int64_t)box[0] * box[1] * box[2];
-}
 
 /* Of masks: words per coordinate of the columns, and ranges per coordinate of the rows. */
 int64_t nh_tiled80_mask_bytes(const int32_t row[NH_AXES], const int32_t column[NH_AXES]);

@@ -1,5 +1,6 @@
 #include "naive_tile.h"
 
+#include "box.h"
 #include "dtype.h"
 #include "launch.h"
 #include "load.h"
@@ -30,10 +31,6 @@ static int64_t row_bytes(const struct nh_problem *problem) {
     return (vectors | 1) * VECTOR_BYTES;
 }
 
-static int64_t queries_of(const int32_t tile[NH_AXES]) {
-    return (int64_t)tile[0] * tile[1] * tile[2];
-}
-
 /* Of a launch: blocks, rows that one stages, at most and on average. */
 struct grid {
     double blocks;
@@ -59,7 +56,7 @@ static int64_t shared_bytes(const struct nh_problem *problem, const int32_t tile
     int64_t staged = grid->most_rows * row_bytes(problem);
     if (problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD) return 2 * staged;
     return staged +
-           queries_of(tile) * problem->window_count * (int64_t)nh_dtype_bytes(problem->dtype);
+           nh_box_volume(tile) * problem->window_count * (int64_t)nh_dtype_bytes(problem->dtype);
 }
 
 int64_t nh_naive_tile_shared_bytes(const struct nh_problem *problem, const int32_t tile[NH_AXES],
@@ -74,7 +71,7 @@ static int passes_of(const struct nh_problem *problem) {
 
 int64_t nh_naive_tile_resident(int32_t op, const int32_t tile[NH_AXES], bool keys) {
     int64_t per_thread = op != NHOOD_OP_BWD ? 128 : keys ? 255 : 168;
-    return nh_max(1, NH_CUDA_REGISTERS / (per_thread * queries_of(tile)));
+    return nh_max(1, NH_CUDA_REGISTERS / (per_thread * nh_box_volume(tile)));
 }
 
 /* Of a multiprocessor; 0: not even one block fits. */
@@ -83,7 +80,7 @@ static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_d
     int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes(problem, tile, grid));
     if (!by_shared) return 0;
     int64_t by_registers = nh_naive_tile_resident(problem->op, tile, keys);
-    return nh_max(1, nh_min(by_shared, by_registers)) * queries_of(tile) / 32;
+    return nh_max(1, nh_min(by_shared, by_registers)) * nh_box_volume(tile) / 32;
 }
 
 /* Clocks of a warp scheduler for a block's instructions: staging of rows, and multiply-adds with all that goes with them.
@@ -118,7 +115,7 @@ static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda
     const struct grid grid = grid_of(problem, tile, keys);
     double warps = (double)warps_of(problem, device, tile, keys, &grid);
     if (warps <= 0 || grid.blocks > INT32_MAX) return INFINITY;
-    double queries = (double)queries_of(tile), waves = grid.blocks / device->multiprocessors;
+    double queries = (double)nh_box_volume(tile), waves = grid.blocks / device->multiprocessors;
     double staged = grid.rows * (double)(row_bytes(problem) / VECTOR_BYTES);
     double pairs = queries * (double)(problem->window_count + problem->extra_tokens);
     if (problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN)

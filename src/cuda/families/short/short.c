@@ -193,7 +193,7 @@ static const int32_t sizes[SIZES] = {16, 64, 128, 256}, warps[CHOICES] = {1, 2, 
 /* Whether there are useful configs; keeps the cheapest of all, or with NULL stops at the first. Every item size is tried
  * once: of sizes that hold as many groups, the first. */
 static bool search(const struct nh_problem *problem, const struct nh_device *device,
-                   struct nh_cheapest *cheapest) {
+                   struct nh_top_n *top) {
     int64_t groups = 0;
     for (int s = 0; s < SIZES; s++) {
         struct nh_short_shape shape;
@@ -204,22 +204,22 @@ static bool search(const struct nh_problem *problem, const struct nh_device *dev
             const struct nh_config config = {
                 {sizes[s], warps[i % CHOICES], parts[i / CHOICES % CHOICES], last[0], last[1]}};
             double ns = predict(problem, device, &shape, &config);
-            if (cheapest)
-                nh_cheapest_add(cheapest, &config, ns);
+            if (top)
+                nh_top_n_add(top, &config, ns);
             else if (isfinite(ns))
                 return true;
         }
     }
-    return cheapest && cheapest->count;
+    return top && top->count;
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     enum { MOST_CANDIDATES = 8 };
-    struct nh_cheapest cheapest;
-    nh_cheapest_start(&cheapest, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
-    search(problem, device, &cheapest);
-    return cheapest.count;
+    struct nh_top_n top;
+    nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    search(problem, device, &top);
+    return top.count;
 }
 
 /* ---- refusal ---- */

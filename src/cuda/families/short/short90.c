@@ -4,6 +4,7 @@
  * the next groups are on their way, so that copies, products and stores of different groups overlap throughout: see
  * short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group longer
  * than a box. */
+#include "box.h"
 #include "top_n.h"
 #include "cuda_solvers.h"
 #include "tensor_maps.h"
@@ -48,7 +49,7 @@ static int64_t strips_of(const struct nh_problem *problem, const struct nh_short
                          const int32_t *value) {
     int32_t box[NH_AXES];
     part_of(problem, shape, value, box);
-    return nh_ceil_div(box[0] * box[1] * box[2], 16);
+    return nh_ceil_div(nh_box_volume(box), 16);
 }
 
 static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
@@ -112,8 +113,7 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_short
             value_row = nh_fused90_row_bytes(problem->dim_v);
     int32_t box[NH_AXES];
     part_of(problem, shape, value, box);
-    return (double)(shape->group_tokens * (key_row + value_row) +
-                    box[0] * box[1] * box[2] * key_row);
+    return (double)(shape->group_tokens * (key_row + value_row) + nh_box_volume(box) * key_row);
 }
 
 /* That bring rows of so many elements. */
@@ -177,15 +177,15 @@ static struct nh_config combination(int number) {
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    struct nh_cheapest cheapest;
+    struct nh_top_n top;
     struct nh_short_shape shape;
     if (!shape_of(problem, &shape)) return 0;
-    nh_cheapest_start(&cheapest, below_ns, config, capacity);
+    nh_top_configs_start(&top, below_ns, config, capacity);
     for (int i = 0; i < MOST_COMBINATIONS; i++) {
         const struct nh_config one = combination(i);
-        nh_cheapest_add(&cheapest, &one, predict(problem, device->backend, &shape, one.value));
+        nh_top_n_add(&top, &one, predict(problem, device->backend, &shape, one.value));
     }
-    return cheapest.count;
+    return top.count;
 }
 
 /* ---- refusal ---- */
@@ -263,7 +263,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     int32_t box[NH_AXES];
     part_of(problem, &shape, value, box);
     step.args.tiling.lines = box[NH_AXES - problem->rank];
-    step.args.tiling.queries = box[0] * box[1] * box[2];
+    step.args.tiling.queries = (int)nh_box_volume(box);
     step.threads = 32 * (value[WARPS] + 1);
     step.args.tiling.stages = (int)stages_of(problem, cuda, &shape, value);
     step.shared_bytes = shared_bytes(problem, &shape, value, step.args.tiling.stages);

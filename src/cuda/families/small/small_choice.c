@@ -1,8 +1,10 @@
 #include "small_choice.h"
 
+#include "box.h"
 #include "dtype.h"
 #include "tensor_maps.h"
 #include "small_roll.h"
+#include "top_n.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,26 +83,15 @@ static const int32_t key_warps[] = {8, 12, 16};
 
 enum { MOST_CANDIDATES = 6 };
 
-/* The cheapest launches of a kernel, cheapest first. */
+/* The cheapest launches of a kernel. */
 struct choice {
     struct option {
         struct box box;
         int32_t warps, stages;
         double ns;
     } option[MOST_CANDIDATES];
-    int count;
+    struct nh_top_n top;
 };
-
-static void insert(struct choice *choice, const struct option *option) {
-    int place = choice->count;
-    while (place > 0 && option->ns < choice->option[place - 1].ns)
-        place--;
-    if (place == MOST_CANDIDATES) return;
-    if (choice->count < MOST_CANDIDATES) choice->count++;
-    for (int i = choice->count - 1; i > place; i--)
-        choice->option[i] = choice->option[i - 1];
-    choice->option[place] = *option;
-}
 
 static void set_config(enum nh_small_kernel kernel, const struct option *option,
                        struct nh_config *config) {
@@ -149,7 +140,7 @@ static void consider(const struct nh_problem *problem, const struct nh_device *d
     tries->made++;
     if (!isfinite(option.ns)) return;
     tries->fitting++;
-    insert(choice, &option);
+    nh_top_n_add(&choice->top, &option, option.ns);
 }
 
 /* Sets the shape of a halo that does not roll, which stages and warps have no part in. */
@@ -168,7 +159,7 @@ static void consider_turns(const struct nh_problem *problem, const struct nh_dev
                            const struct box *box, struct nh_small_launch launch,
                            struct choice *choice) {
     enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
-    int64_t subtiles = box->item[0] * box->item[1] * box->item[2] / 16;
+    int64_t subtiles = nh_box_volume(box->item) / 16;
     struct tries tries = {0, 0};
     bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias;
     bool shared = launch.kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
@@ -237,8 +228,7 @@ static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel ker
     memcpy(box->subtile, subtile, sizeof box->subtile);
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t longest = nh_axis_group_length(axis->length, axis->dilation, 0);
-        int64_t along = nh_ceil_div(longest, subtile[a]);
+        int64_t along = nh_ceil_div(nh_longest_group(axis), subtile[a]);
         if (along > MOST_SUBTILES) return false;
         box->item[a] = (int32_t)along * subtile[a];
         count *= along;
@@ -274,20 +264,19 @@ static void list_boxes(const struct nh_problem *problem, enum nh_small_kernel ke
 }
 
 /* subtile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
-static struct choice choose(const struct nh_problem *problem, const struct nh_device *device,
-                            enum nh_small_kernel kernel, const int32_t *subtile) {
+static void choose(const struct nh_problem *problem, const struct nh_device *device,
+                   enum nh_small_kernel kernel, const int32_t *subtile, struct choice *choice) {
     bool boxes_too = boxes_possible(problem, device);
     struct boxes boxes;
-    struct choice choice = {.count = 0};
+    nh_top_n_start(&choice->top, INFINITY, choice->option, sizeof *choice->option, MOST_CANDIDATES);
     list_boxes(problem, kernel, &boxes);
-    for (int out = 0; out < 2 && !choice.count; out++)
+    for (int out = 0; out < 2 && !choice->top.count; out++)
         for (size_t i = 0; i < boxes.count; i++) {
             const struct box *box = &boxes.box[i];
             if (rank_of(box) == problem->rank && sticks_out(problem, box) == out &&
                 (!subtile || memcmp(subtile, box->subtile, sizeof box->subtile) == 0))
-                consider_box(problem, device, kernel, box, boxes_too, &choice);
+                consider_box(problem, device, kernel, box, boxes_too, choice);
         }
-    return choice;
 }
 
 /* Which choices of the backward pass' two launches go together: the best ones, then each with variants of the other. */
@@ -298,18 +287,19 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
     bool forward = problem->op == NHOOD_OP_FWD;
     enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
     if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
-    struct choice queries = choose(problem, device, by_queries, NULL), keys = {.count = 0};
-    const int32_t *subtile = queries.count ? queries.option[0].box.subtile : NULL;
+    struct choice queries, keys;
+    choose(problem, device, by_queries, NULL, &queries);
+    const int32_t *subtile = queries.top.count ? queries.option[0].box.subtile : NULL;
     int count = 0;
-    if (!forward && subtile) keys = choose(problem, device, NH_SMALL_BACKWARD_KEY, subtile);
+    if (!forward && subtile) choose(problem, device, NH_SMALL_BACKWARD_KEY, subtile, &keys);
     for (int i = 0; i < MOST_CANDIDATES; i++) {
         int q = forward ? i : pairs[i][0], k = pairs[i][1];
-        if (q >= queries.count) continue;
+        if (q >= queries.top.count) continue;
         const struct option *option = &queries.option[q];
         config[count] = (struct nh_config){{0}};
         set_config(by_queries, option, &config[count]);
         if (!forward) {
-            if (k >= keys.count ||
+            if (k >= keys.top.count ||
                 memcmp(option->box.subtile, subtile, sizeof option->box.subtile) != 0)
                 continue;
             set_config(NH_SMALL_BACKWARD_KEY, &keys.option[k], &config[count]);

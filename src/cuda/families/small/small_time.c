@@ -119,8 +119,8 @@ double nh_small_launch_bytes(const struct nh_problem *problem,
     return (double)problem->batch * heads * launch->shape.items * item_bytes(problem, launch);
 }
 
-/* Of a kernel where the copy engine fetches: issue slots of a warp, with those it leaves empty, for a block of columns, for each step of its
- * products, for its biases, for a subtile, and for each 64 bytes of a row more that it stores itself since its rows
+/* Of a kernel where the copy engine fetches: issue slots of a warp, with those it leaves empty, for a block of columns, for
+ * each step of its products, for its biases, for a subtile, and for each 64 bytes of a row more that it stores itself since its rows
  * have gaps. Bytes that reach a multiprocessor in a clock, and the share of an item's way that few items do not
  * hide. */
 struct boxes_cost {

@@ -4,6 +4,7 @@
 #include "covering_tile.h"
 #include "cluster.h"
 #include "load.h"
+#include "top_n.h"
 #include "walk_counts.h"
 
 #include <math.h>
@@ -25,10 +26,6 @@ static const int32_t walk_shapes[][3] = {
     {2, 2, 8},  {4, 1, 8},  {2, 3, 8},  {3, 2, 8},  {2, 4, 8},  {4, 2, 8},   {2, 5, 8},
     {5, 2, 8},  {2, 6, 8},  {3, 4, 8},  {2, 8, 8},  {4, 4, 8},  {1, 2, 24},  {1, 4, 24},
     {2, 2, 24}, {1, 7, 16}, {7, 1, 16}, {7, 2, 8}};
-
-int64_t nh_backward90_rows(const int32_t tile[3]) {
-    return (int64_t)tile[0] * tile[1] * tile[2];
-}
 
 static bool fits(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES - problem->rank; a++)
@@ -58,7 +55,7 @@ struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *probl
                                                   bool keys) {
     const struct nh_tiling_count count =
         keys ? nh_tiling_inverse_count(problem, own, walk) : nh_tiling_count(problem, own, walk);
-    return walks_of(problem, &count, (double)nh_backward90_rows(walk), keys);
+    return walks_of(problem, &count, (double)nh_box_volume(walk), keys);
 }
 
 /* ---- search ---- */
@@ -86,20 +83,8 @@ struct state {
     int shapes;
     bool known; /* prices are those of any tile to own */
     bool any;   /* of the pairs runs, cheap or not */
-    struct nh_backward90_pair *best;
-    int count;
+    struct nh_top_n best;
 };
-
-static void insert(struct state *state, const struct nh_backward90_pair *pair) {
-    struct nh_backward90_pair *best = state->best;
-    int most = state->search->most;
-    int at = state->count < most ? state->count++ : most;
-    while (at > 0 && best[at - 1].ns > pair->ns) {
-        if (at < most) best[at] = best[at - 1];
-        at--;
-    }
-    if (at < most) best[at] = *pair;
-}
 
 /* Of those that suit, or of all. */
 static void find_walked(struct state *state, bool all, struct nh_walk_extents *extents) {
@@ -112,7 +97,7 @@ static void find_walked(struct state *state, bool all, struct nh_walk_extents *e
             !nh_walk_add(extents, shape, &walk->place))
             continue;
         walk->shape = shape;
-        walk->columns = (double)nh_backward90_rows(shape);
+        walk->columns = (double)nh_box_volume(shape);
         state->shapes++;
     }
 }
@@ -138,7 +123,8 @@ static double least_ns(const struct state *state, const struct own *own,
     const struct nh_backward90_prices *prices = &walk->prices;
     double busy = state->copies * nh_walk_visits(&own->rows, walk->place) * prices->tile +
                   own->items * prices->item;
-    if (prices->meeting > 0 && 4 * own->items <= state->multiprocessors) return busy;
+    if (prices->meeting > 0 && nh_cluster_possible(state->multiprocessors / 2, own->items))
+        return busy;
     double longest = state->sharing * nh_walk_longest(&own->rows, walk->place);
     return busy + state->multiprocessors * (longest * prices->tile + prices->item) / 2;
 }
@@ -151,9 +137,8 @@ static void try_own(struct state *state, const struct own *own) {
         if (!state->known || problem->has_bias)
             walk->offered = search->offer(problem, device, own->shape, walk->shape, &walk->prices);
         state->any |= walk->offered;
-        double limit = state->count < search->most ? INFINITY : state->best[state->count - 1].ns;
         double least = walk->offered ? least_ns(state, own, walk) : INFINITY;
-        if (least >= limit || least >= search->below) continue;
+        if (least >= nh_top_n_limit(&state->best) || least >= search->below) continue;
         const struct nh_tiling_count tiles = nh_walk_count(&own->rows, walk->place);
         const struct nh_backward90_walks walks =
             walks_of(problem, &tiles, walk->columns, search->keys);
@@ -162,7 +147,7 @@ static void try_own(struct state *state, const struct own *own) {
         struct nh_backward90_pair pair = {
             .walk = walk->shape, .spans = spans, .ns = nh_backward90_ns(&spans)};
         memcpy(pair.own, own->shape, sizeof pair.own);
-        insert(state, &pair);
+        nh_top_n_add(&state->best, &pair, pair.ns);
     }
     state->known = true;
 }
@@ -170,8 +155,8 @@ static void try_own(struct state *state, const struct own *own) {
 static void try_shape(struct state *state, const int32_t shape[3]) {
     struct own own = {.shape = shape};
     int32_t slab[3];
-    if (nh_backward90_rows(shape) < state->search->least_rows ||
-        !fits(state->search->problem, shape) || !nh_fused90_first_slab(shape, slab) ||
+    if (nh_box_volume(shape) < state->search->least_rows || !fits(state->search->problem, shape) ||
+        !nh_fused90_first_slab(shape, slab) ||
         !nh_walk_rows_of(state->counts, shape, shape, &own.rows))
         return;
     own.items = state->copies * nh_walk_items(&own.rows) / state->sharing;
@@ -215,11 +200,10 @@ int nh_backward90_best(const struct nh_backward90_search *search,
     state.sharing = search->keys ? (double)(problem->heads / problem->kv_heads) : 1;
     state.multiprocessors = cuda->multiprocessors;
     state.any = false;
-    state.best = best;
-    state.count = 0;
+    nh_top_n_start(&state.best, INFINITY, best, sizeof *best, search->most);
     try_all(&state, false);
     if (!state.any) try_all(&state, true);
-    return state.count;
+    return state.best.count;
 }
 
 /* ---- time ---- */
@@ -303,7 +287,7 @@ void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_
 int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],
                                    bool keys, int64_t stages) {
     int64_t row = nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v);
-    int64_t rows = nh_backward90_rows(walk), stage = rows * row;
+    int64_t rows = nh_box_volume(walk), stage = rows * row;
     if (keys) stage += rows * STATS_BYTES;
     return 64 * WARPGROUPS * row + stages * stage + 1024 + 256;
 }

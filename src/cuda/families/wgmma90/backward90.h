@@ -3,6 +3,7 @@
 #ifndef NH_BACKWARD90_H
 #define NH_BACKWARD90_H
 
+#include "box.h"
 #include "tensor_maps.h"
 #include "solver.h"
 #include "tiling.h"
@@ -93,8 +94,6 @@ struct nh_backward90_search {
 /* The cheapest pairs, cheapest first; how many. */
 int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
-
-int64_t nh_backward90_rows(const int32_t tile[3]);
 
 /* Shared memory of a kernel that owns keys, or queries, beside what it may have of its own. */
 int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],

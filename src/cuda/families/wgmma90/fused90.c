@@ -191,8 +191,8 @@ enum { WORTH_LAUNCHES_NS = 300000 };
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    struct nh_cheapest best;
-    nh_cheapest_start(&best, below_ns, config, capacity);
+    struct nh_top_n best;
+    nh_top_configs_start(&best, below_ns, config, capacity);
     nh_fused90_search(problem, device, &best);
     int count = best.count;
     for (int i = 0; i < count; i++)

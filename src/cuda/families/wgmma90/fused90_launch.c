@@ -1,10 +1,11 @@
 #include "fused90_launch.h"
 
+#include "box.h"
 #include "cluster.h"
 #include "spoilt.h"
 
 int32_t nh_fused90_keys(const int32_t *value) {
-    return value[KX] * value[KY] * value[KZ] * value[ABREAST];
+    return (int32_t)nh_box_volume(value + KX) * value[ABREAST];
 }
 
 int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t *value) {
@@ -34,7 +35,9 @@ int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_
                               const int32_t *value, const struct nh_tiling_count *fetched) {
     int64_t keys = nh_fused90_keys(value), rows = 64 * value[WARPGROUPS];
     double items = nh_fused90_copies(problem, value) * fetched->items;
-    if (2 * items > cuda->multiprocessors || problem->has_bias || value[ABREAST] > 1) return 1;
+    if (!nh_cluster_possible(cuda->multiprocessors, items) || problem->has_bias ||
+        value[ABREAST] > 1)
+        return 1;
     int64_t row = nh_fused90_row_bytes(problem->dim), row_v = nh_fused90_row_bytes(problem->dim_v);
     if (nh_fused90_sums_bytes(rows, problem->dim_v) >
         rows * row + value[STAGES] * keys * (row + row_v))

@@ -1,5 +1,7 @@
 /* Which tiles of queries and of keys cuda.fused90 is fastest with. Tiles of queries are passed over by what they cost with
  * any keys at least, pairs by what they cost without masks. */
+#include "box.h"
+#include "cluster.h"
 #include "covering_tile.h"
 #include "fused90_time.h"
 #include "load.h"
@@ -78,7 +80,7 @@ struct search {
         double column, item;
     } least[2]; /* of two and three warpgroups */
     bool any;   /* of what was tried runs, cheap or not */
-    struct nh_cheapest *best;
+    struct nh_top_n *best;
 };
 
 static int32_t stages_of(const struct search *search, int32_t *value) {
@@ -91,7 +93,7 @@ static int32_t stages_of(const struct search *search, int32_t *value) {
 }
 
 static int32_t abreast_of(const int32_t box[3]) {
-    int32_t keys = box[0] * box[1] * box[2];
+    int32_t keys = (int32_t)nh_box_volume(box);
     return keys < LEAST_KEYS ? KEYS_ABREAST / keys : 1;
 }
 
@@ -128,7 +130,7 @@ static void find_least(struct search *search) {
         *least = (struct least){INFINITY, INFINITY};
         for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
             const struct nh_fused90_prices *prices = &key->prices[of];
-            double keys = key->shape[0] * key->shape[1] * key->shape[2] * abreast_of(key->shape);
+            double keys = (double)(nh_box_volume(key->shape) * abreast_of(key->shape));
             double column = (prices->tile - prices->spared + prices->fetch) / keys;
             if (!key->stages[of][0] && !key->stages[of][1]) continue;
             if (column < least->column) least->column = column;
@@ -149,7 +151,7 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
     const struct nh_problem *problem = search->problem;
     const struct nh_cuda_device *cuda = search->device->backend;
     struct query_tile *query = &search->query[search->queries];
-    int32_t rows = shape[0] * shape[1] * shape[2] * heads;
+    int64_t rows = nh_box_volume(shape) * heads;
     if (!nh_fused90_boxes_fit(problem, shape) ||
         !nh_walk_rows_of(&search->counts, shape, shape, &query->whole))
         return;
@@ -158,7 +160,8 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
     query->warpgroups = (int32_t)nh_ceil_div(rows, 64);
     double copies = (double)(problem->batch * problem->heads / heads);
     double items = nh_walk_items(&query->whole);
-    query->shares = 2 * copies * items <= cuda->multiprocessors && !problem->has_bias;
+    query->shares =
+        nh_cluster_possible(cuda->multiprocessors, copies * items) && !problem->has_bias;
     query->scale = nh_fused90_scale(cuda, copies, items);
     query->least_scale = query->shares ? copies : query->scale;
     query->least_ns = problem->has_bias ? 0 : least_of_queries(search, query);
@@ -192,7 +195,7 @@ static void try_pair(struct search *search, const struct query_tile *query,
     }
     double busy = scale * nh_fused90_busy_ns(problem, value, prices, walks, key->extra, cluster);
     search->any = true;
-    nh_cheapest_add(search->best, tried, nh_fused90_launch_ns(problem, busy, search->memory_ns));
+    nh_top_n_add(search->best, tried, nh_fused90_launch_ns(problem, busy, search->memory_ns));
 }
 
 /* No config of these tiles takes less: none waits for others, nothing is masked, no cluster meets. */
@@ -217,7 +220,7 @@ static void try_parts(struct search *search, const struct query_tile *query,
         value[ABREAST] = abreast_of(key->shape);
         if ((value[ABREAST] > 1 && value[STACK] != 0) || !(biased || stages[0] || stages[1]))
             continue;
-        if (!biased && least_of_pair(search, query, key, parts) >= nh_cheapest_limit(search->best))
+        if (!biased && least_of_pair(search, query, key, parts) >= nh_top_n_limit(search->best))
             continue;
         const struct nh_fused90_walks walks =
             value[ABREAST] > 1
@@ -249,7 +252,7 @@ static void try_queries(struct search *search, const struct query_tile *query) {
 
 /* Slabs are full, or sevens that fit. */
 static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
-    int32_t rows = shape[0] * shape[1] * shape[2] * heads;
+    int64_t rows = nh_box_volume(shape) * heads;
     if (rows == 128 || rows == 192) return true;
     return (rows == 112 || rows == 168) && !problem->has_bias &&
            nh_fused90_sevens_fit(problem, shape);
@@ -291,31 +294,31 @@ static void find_tiles(struct search *search, bool all) {
 
 /* What the tile of queries takes that promises most: nothing that takes more is the best. */
 static double probe(struct search *search) {
-    struct nh_cheapest *best = search->best, probed;
+    struct nh_top_n *best = search->best, probed;
     const struct query_tile *lowest = search->query;
     struct nh_config config;
     for (int i = 1; i < search->queries; i++)
         if (search->query[i].least_ns < lowest->least_ns) lowest = &search->query[i];
-    nh_cheapest_start(&probed, best->below_ns, &config, 1);
+    nh_top_configs_start(&probed, best->below_ns, &config, 1);
     search->best = &probed;
     try_queries(search, lowest);
     search->best = best;
-    return nh_cheapest_limit(&probed);
+    return nh_top_n_limit(&probed);
 }
 
 static void try_tiles(struct search *search, bool all) {
     const double rounding = 1 + 1e-9;
-    struct nh_cheapest *best = search->best;
+    struct nh_top_n *best = search->best;
     find_tiles(search, all);
     if (best->capacity == 1 && search->queries > 1 && !search->problem->has_bias)
         best->below_ns = fmin(best->below_ns, rounding * probe(search));
     for (int i = 0; i < search->queries; i++)
-        if (search->query[i].least_ns < nh_cheapest_limit(best))
+        if (search->query[i].least_ns < nh_top_n_limit(best))
             try_queries(search, &search->query[i]);
 }
 
 void nh_fused90_search(const struct nh_problem *problem, const struct nh_device *device,
-                       struct nh_cheapest *best) {
+                       struct nh_top_n *best) {
     const struct nh_cuda_device *cuda = device->backend;
     struct search search;
     search.problem = problem;
@@ -325,8 +328,9 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_device 
     search.best = best;
     try_tiles(&search, false);
     if (!search.any) try_tiles(&search, true);
+    struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {
-        int32_t *value = best->config[i].value;
+        int32_t *value = config[i].value;
         value[ORDER] = nh_tiling_order(problem, value + QX, cuda->multiprocessors);
     }
 }

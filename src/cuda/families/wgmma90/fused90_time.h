@@ -42,6 +42,6 @@ double nh_fused90_launch_ns(const struct nh_problem *problem, double busy, doubl
 
 /* Adds configs with the tiles worth trying, as far as they stay below the limit; AGAIN is left 0. */
 void nh_fused90_search(const struct nh_problem *problem, const struct nh_device *device,
-                       struct nh_cheapest *best);
+                       struct nh_top_n *best);
 
 #endif

@@ -34,14 +34,14 @@ static int64_t sum_columns(const struct nh_problem *problem) {
 
 /* dS, twice, and dQ. */
 static int64_t own_bytes(const struct nh_problem *problem, const int32_t walk[3]) {
-    int64_t rows = nh_backward90_rows(walk);
+    int64_t rows = nh_box_volume(walk);
     return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(problem));
 }
 
 /* Queries split between the warpgroups; sums, scores, their gradients and what is packed of them. */
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                  const int32_t walk[3]) {
-    int64_t rows = nh_backward90_rows(walk);
+    int64_t rows = nh_box_volume(walk);
     return rows % 64 == 0 && (problem->dim + problem->dim_v) / 2 + rows * 5 / 4 <= 208 &&
            nh_backward90_stages(problem, cuda, walk, true, own_bytes(problem, walk)) >= 2;
 }
@@ -102,8 +102,7 @@ static bool offer(const struct nh_problem *problem, const struct nh_device *devi
     if (!fits(problem, device->backend, walk)) return false;
     const struct nh_backward90_load load = load_of(problem);
     *prices = (struct nh_backward90_prices){.tile = 0};
-    nh_backward90_add_prices(problem, device->backend, &load, (double)nh_backward90_rows(walk),
-                             prices);
+    nh_backward90_add_prices(problem, device->backend, &load, (double)nh_box_volume(walk), prices);
     return true;
 }
 
@@ -191,7 +190,7 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
     status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads),
                            nh_tiling_queue_order(problem), &step.args.tiling);
     if (status) return status;
-    int64_t columns = sums->columns * nh_backward90_rows(walk) / (64 * WARPGROUPS);
+    int64_t columns = sums->columns * nh_box_volume(walk) / (64 * WARPGROUPS);
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
     bind_sums(&step, problem, sums);

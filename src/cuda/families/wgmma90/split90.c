@@ -76,7 +76,7 @@ bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_devi
                      const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
     if (problem->has_bias && !nh_fused90_pairs(own)) return false;
     int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
-    return sums / 2 + nh_backward90_rows(walk) * facts[pass].registers / 4 <=
+    return sums / 2 + nh_box_volume(walk) * facts[pass].registers / 4 <=
                most_registers(problem, pass) &&
            stages_of(problem, cuda, own, walk, pass) >= 2;
 }
@@ -92,7 +92,7 @@ static double bias_weight(const struct nh_problem *problem, const int32_t own[3]
     double entries = 1;
     for (int a = 0; a < NH_AXES; a++)
         entries *= own[a] + walk[a] - 1;
-    double weight = gradient * entries / (double)nh_backward90_rows(walk) - spared;
+    double weight = gradient * entries / (double)nh_box_volume(walk) - spared;
     return weight > scores ? weight : scores;
 }
 
@@ -181,7 +181,7 @@ static void add_extra(const struct nh_problem *problem, const struct nh_cuda_dev
     struct nh_backward90_walks walks = {.items = (double)cuda->multiprocessors /
                                                  (double)(problem->batch * problem->heads)};
     const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
-    walks.columns = (double)nh_backward90_rows(walk);
+    walks.columns = (double)nh_box_volume(walk);
     add_passes(problem, cuda, &walks, 0, 0, true, spans, work);
 }
 
@@ -217,7 +217,7 @@ static bool offer(const struct nh_problem *problem, const struct nh_device *devi
         if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
             !nh_split90_fits(problem, device->backend, own, walk, pass))
             return false;
-    *prices = prices_of(problem, device->backend, (double)nh_backward90_rows(walk),
+    *prices = prices_of(problem, device->backend, (double)nh_box_volume(walk),
                         bias_weight(problem, own, walk, keys),
                         meetings_ns(problem, device->backend, own, walk, keys), keys);
     return true;
@@ -240,7 +240,7 @@ static bool offer_keys(const struct nh_problem *problem, const struct nh_device 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
-    struct nh_cheapest cheapest;
+    struct nh_top_n top;
     const size_t tile_bytes = 3 * sizeof(int32_t);
     struct nh_backward90_spans extra = {0, 0};
     add_extra(problem, device->backend, &extra, NULL);
@@ -260,7 +260,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     search.least_rows = 0;
     search.below -= busy;
     int queries = keys ? nh_backward90_best(&search, query) : 0;
-    nh_cheapest_start(&cheapest, below, config, capacity);
+    nh_top_configs_start(&top, below, config, capacity);
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
             struct nh_backward90_spans spans = query[q].spans;
@@ -271,9 +271,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
             memcpy(tried.value + QUERY_WALK, query[q].walk, tile_bytes);
             memcpy(tried.value + KEY_OWN, key[k].own, tile_bytes);
             memcpy(tried.value + KEY_WALK, key[k].walk, tile_bytes);
-            nh_cheapest_add(&cheapest, &tried, nh_backward90_ns(&spans));
+            nh_top_n_add(&top, &tried, nh_backward90_ns(&spans));
         }
-    return cheapest.count;
+    return top.count;
 }
 
 /* ---- building ---- */
@@ -304,7 +304,7 @@ nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_c
 /* dQ has the extra tokens among its keys. */
 static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *problem,
                            const int32_t walk[3]) {
-    int64_t rows = nh_backward90_rows(walk);
+    int64_t rows = nh_box_volume(walk);
     step->args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
     step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, rows);
     step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, rows);

@@ -47,7 +47,7 @@ static const int32_t *walk_of(const struct nh_problem *problem, const struct nh_
     const int32_t *best = NULL;
     for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
         if (!fits(problem, cuda, walks[i])) continue;
-        bool smaller = best && nh_backward90_rows(walks[i]) < nh_backward90_rows(best);
+        bool smaller = best && nh_box_volume(walks[i]) < nh_box_volume(best);
         if (!smaller && (!best || grid_tiles(problem, walks[i]) < grid_tiles(problem, best)))
             best = walks[i];
     }

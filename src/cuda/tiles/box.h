@@ -1,0 +1,12 @@
+/* Boxes of positions on the grid. */
+#ifndef NH_BOX_H
+#define NH_BOX_H
+
+#include <stdint.h>
+
+/* How many positions a box with these extents has. */
+static inline int64_t nh_box_volume(const int32_t box[3]) {
+    return (int64_t)box[0] * box[1] * box[2];
+}
+
+#endif
