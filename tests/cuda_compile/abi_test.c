@@ -1,7 +1,8 @@
-/* core/window.h and cuda/runtime/kernel_abi.h mean the same to the host's compiler and to NVRTC: sizes are
- * asserted inside the compiled source, for every architecture this NVRTC knows. Needs no GPU. */
-#include "kernel_abi.h"
+/* core/window.h, cuda/runtime/kernel_abi.h and what families add to its arguments mean the same to the host's compiler and to
+ * NVRTC: sizes are asserted inside the compiled source, for every architecture this NVRTC knows. Needs no GPU. */
+#include "gemm_part_args.h"
 #include "nhood.h"
+#include "short_args.h"
 #include "test.h"
 
 #include <assert.h>
@@ -10,16 +11,22 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { SKIPPED = 77 };
+enum { SKIPPED = 77, HEADERS = 4, SIZES = 6 };
+static const char *const header_name[HEADERS] = {"window.h", "kernel_abi.h", "short_args.h",
+                                                 "gemm_part_args.h"};
 
 static_assert((int)NH_DELTA == (int)NHOOD_TENSOR_COUNT, "the public tensors come first");
 
 static const char source[] =
     "#include \"window.h\"\n"
-    "#include \"kernel_abi.h\"\n"
+    "#include \"gemm_part_args.h\"\n"
+    "#include \"short_args.h\"\n"
     "static_assert(sizeof(nh_cuda_axis) == AXIS_BYTES, \"axis\");\n"
     "static_assert(sizeof(nh_cuda_tensor) == TENSOR_BYTES, \"tensor\");\n"
     "static_assert(sizeof(nh_cuda_args) == ARGS_BYTES, \"args\");\n"
+    "static_assert(sizeof(nh_tiled_args) == TILED_BYTES, \"tiled\");\n"
+    "static_assert(sizeof(nh_short_args) == SHORT_BYTES, \"short\");\n"
+    "static_assert(sizeof(nh_gemm_part_args) == GEMM_PART_BYTES, \"gemm_part\");\n"
     "extern \"C\" __global__ void probe(const __grid_constant__ nh_cuda_args args) {\n"
     "    const nh_cuda_axis &axis = args.axis[0];\n"
     "    long long length = nh_axis_group_length(axis.length, axis.dilation, 0);\n"
@@ -66,31 +73,32 @@ static bool open_nvrtc(struct nvrtc *nvrtc) {
 }
 
 static char *read_text(const char *path) {
-    static char text[2][65536];
+    static char text[HEADERS][65536];
     static int used;
     FILE *file = fopen(path, "r");
-    if (!file || used == 2) return NULL;
+    if (!file || used == HEADERS) return NULL;
     size_t bytes = fread(text[used], 1, sizeof text[0] - 1, file);
     fclose(file);
     text[used][bytes] = '\0';
     return text[used++];
 }
 
-static void check_arch(const struct nvrtc *nvrtc, const char *const header[2], int arch) {
-    static const char *const names[] = {"window.h", "kernel_abi.h"};
-    char option[4][48];
-    const char *options[4];
-    const size_t value[] = {sizeof(struct nh_cuda_axis), sizeof(struct nh_cuda_tensor),
-                            sizeof(struct nh_cuda_args)};
-    static const char *const macro[] = {"AXIS_BYTES", "TENSOR_BYTES", "ARGS_BYTES"};
-    for (int i = 0; i < 3; i++)
+static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADERS], int arch) {
+    char option[SIZES + 1][48];
+    const char *options[SIZES + 1];
+    const size_t value[] = {sizeof(struct nh_cuda_axis),  sizeof(struct nh_cuda_tensor),
+                            sizeof(struct nh_cuda_args),  sizeof(struct nh_tiled_args),
+                            sizeof(struct nh_short_args), sizeof(struct nh_gemm_part_args)};
+    static const char *const macro[] = {"AXIS_BYTES",  "TENSOR_BYTES", "ARGS_BYTES",
+                                        "TILED_BYTES", "SHORT_BYTES",  "GEMM_PART_BYTES"};
+    for (int i = 0; i < SIZES; i++)
         snprintf(option[i], sizeof option[i], "-D%s=%zu", macro[i], value[i]);
-    snprintf(option[3], sizeof option[3], "--gpu-architecture=sm_%d", arch);
-    for (int i = 0; i < 4; i++)
+    snprintf(option[SIZES], sizeof option[SIZES], "--gpu-architecture=sm_%d", arch);
+    for (int i = 0; i <= SIZES; i++)
         options[i] = option[i];
     void *program = NULL;
-    CHECK(nvrtc->create(&program, source, "probe.cu", 2, header, names) == 0, "create");
-    int result = nvrtc->compile(program, 4, options);
+    CHECK(nvrtc->create(&program, source, "probe.cu", HEADERS, header, header_name) == 0, "create");
+    int result = nvrtc->compile(program, SIZES + 1, options);
     static char log[65536];
     size_t log_bytes = 0, cubin_bytes = 0;
     if (nvrtc->log_size(program, &log_bytes) == 0 && log_bytes <= sizeof log)
@@ -108,10 +116,12 @@ int main(void) {
                "LD_LIBRARY_PATH)\n");
         return SKIPPED;
     }
-    const char *const header[2] = {read_text(SOURCES "/core/window.h"),
-                                   read_text(SOURCES "/cuda/runtime/kernel_abi.h")};
+    const char *const header[HEADERS] = {read_text(SOURCES "/core/window.h"),
+                                         read_text(SOURCES "/cuda/runtime/kernel_abi.h"),
+                                         read_text(SOURCES "/cuda/families/short/short_args.h"),
+                                         read_text(SOURCES "/cuda/families/gemm/gemm_part_args.h")};
     int count = 0, archs[64];
-    CHECK(header[0] && header[1], "headers under %s", SOURCES);
+    CHECK(header[0] && header[1] && header[2] && header[3], "headers under %s", SOURCES);
     CHECK(nvrtc.arch_count(&count) == 0 && count > 0 && count <= 64, "%d archs", count);
     if (test_failed || nvrtc.archs(archs)) return EXIT_FAILURE;
     for (int i = 0; i < count; i++)

@@ -49,24 +49,6 @@ struct nh_cuda_tensor {
     long long batch, axis[3], head;
 };
 
-/* How a fused kernel cuts a problem into work items, one per query tile: worked out on the host, once. */
-struct nh_cuda_tiling {
-    /* query tiles per axis of one dilation group, of the longest group; where items hold whole groups, its tokens */
-    int tiles[3];
-    /* which axis' tiles come one after the other: order[0] fastest */
-    int order[3];
-    /* tiles of extra tokens after those of the window */
-    int extra_tiles;
-    int items;
-    /* that a block of gemm_part takes, one after the other; in short.cuh query heads that share a key head */
-    int heads;
-    /* of an item that holds whole dilation groups, short.cuh: these, at most, rows, and blocks that share it; how many
-     * groups there are, of each residue or in all, and how many items these make; tokens of the longest group, and items that a block holds at a time */
-    int groups, rows, parts, total, chunks, tokens, stages;
-    /* of a block's part of a group, short90.cuh: lines along the first axis, and queries */
-    int lines, queries;
-};
-
 /* Of a block of small_bias_sum.cu, which two solvers launch. */
 enum { NH_BIAS_SUM_WARPS = 32 };
 
@@ -81,7 +63,35 @@ struct nh_cuda_args {
     /* NHOOD_FLAG_* */
     unsigned flags;
     int has_bias, rank, dtype;
-    struct nh_cuda_tiling tiling;
 };
+
+/* A family's own arguments: what all share, and then `members`. To kernels, which are C++, the whole is one of what all
+ * share, so that device code of several families takes it as it is; its layout is the same. */
+#ifdef __cplusplus
+#define NH_FAMILY_ARGS(name, members)                                                              \
+    struct name : nh_cuda_args {                                                                   \
+        members                                                                                    \
+    }
+#else
+#define NH_FAMILY_ARGS(name, members)                                                              \
+    struct name {                                                                                  \
+        struct nh_cuda_args shared;                                                                \
+        members                                                                                    \
+    }
+#endif
+
+/* How a fused kernel cuts a problem into work items, one per query tile: worked out on the host, once. */
+struct nh_cuda_tiling {
+    /* query tiles per axis of one dilation group, of the longest group */
+    int tiles[3];
+    /* which axis' tiles come one after the other: order[0] fastest */
+    int order[3];
+    /* tiles of extra tokens after those of the window */
+    int extra_tiles;
+    int items;
+};
+
+/* Of the families that walk tiles. */
+NH_FAMILY_ARGS(nh_tiled_args, struct nh_cuda_tiling tiling;);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 enum { WORKSPACE_ALIGNMENT = 256 };
+NH_OWN_ARGS_FIT(nh_tiled_args, nh_cuda_tiling);
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 static const uint32_t EXTRA_TENSORS = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
@@ -57,6 +58,12 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
     return NHOOD_OK;
 }
 
+/* Of any family: kernels take as much of it as their struct is long. */
+struct arguments {
+    struct nh_cuda_args shared;
+    long long own[NH_OWN_ARGS_WORDS];
+};
+
 static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io,
                            const int64_t slab[2], bool overlaps) {
@@ -77,11 +84,12 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
         .attribute = attribute,
         .attributes = attributes,
     };
-    struct nh_cuda_args args;
+    struct arguments arguments;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
-    void *parameters[2] = {&args, map};
-    bind(step, io, slab, &args);
-    nhood_status status = encode(driver, step, &args, map);
+    void *parameters[2] = {&arguments, map};
+    bind(step, io, slab, &arguments.shared);
+    memcpy(arguments.own, step->own.words, sizeof arguments.own);
+    nhood_status status = encode(driver, step, &arguments.shared, map);
     if (status) return status;
     /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
     return nh_driver_check(
@@ -206,6 +214,10 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
     args->dtype = problem->dtype;
 }
 
+void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t bytes) {
+    memcpy(step->own.words, own, bytes);
+}
+
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[slot];
@@ -220,7 +232,7 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
 }
 
 int64_t nh_cuda_step_items(const struct nh_cuda_step *step) {
-    return step->args.tiling.items ? step->args.tiling.items : step->grid[0];
+    return step->items ? step->items : step->grid[0];
 }
 
 /* Gives the step a table for kernels/common/tile_note.cuh. */

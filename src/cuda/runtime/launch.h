@@ -5,7 +5,15 @@
 #include "kernel_abi.h"
 #include "kernel_cache.h"
 
-enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16 };
+#include <assert.h>
+
+enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARGS_WORDS = 8 };
+
+/* A family's own part of its arguments, as large as `type`, follows what all share without a gap and has room in a step. */
+#define NH_OWN_ARGS_FIT(args, type)                                                                \
+    static_assert(sizeof(struct args) == sizeof(struct nh_cuda_args) + sizeof(struct type) &&      \
+                      sizeof(struct type) <= NH_OWN_ARGS_WORDS * sizeof(long long),                \
+                  "arguments of a family")
 
 /* Where a tensor slot of a step gets its memory from. */
 struct nh_cuda_binding {
@@ -41,7 +49,14 @@ struct nh_cuda_step {
     bool overlaps;
     /* Launched only if one of these tensors is given; 0: always. Bits 1 << NHOOD_D_Q .. */
     uint32_t outputs;
+    /* The kernel's one struct of arguments: what all share and, right after it, what is its family's own. */
     struct nh_cuda_args args;
+    union {
+        struct nh_cuda_tiling tiling;
+        long long words[NH_OWN_ARGS_WORDS]; /* set by nh_cuda_step_set_own */
+    } own;
+    /* Work items of the launch; 0: as many as blocks. */
+    int64_t items;
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];
     /* Handed to the kernel as an array after its args, if there are any. */
     int32_t maps;
@@ -78,11 +93,14 @@ size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);
 /* A step with the problem's arguments and every slot bound to the caller's tensor of that number. */
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem);
 
+/* Sets the part of its arguments that is the family's own, if that is not a tiling: at most NH_OWN_ARGS_WORDS. */
+void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t bytes);
+
 /* Binds a slot to the workspace as a packed [B, X.., H, width] tensor. */
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width);
 
-/* Work items of a launch: those of its tiling or, without one, its blocks. */
+/* Work items of a launch. */
 int64_t nh_cuda_step_items(const struct nh_cuda_step *step);
 
 /* Appends the step. UNSUPPORTED if the grid exceeds what the hardware takes. */

@@ -29,5 +29,5 @@ void nh_fused90_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, in
     if (cluster == 1) return;
     nh_kernel_define(spec, "NH_CLUSTER", cluster);
     step->cluster = cluster;
-    step->grid[0] = (int64_t)step->args.tiling.items * cluster;
+    step->grid[0] = step->items * cluster;
 }

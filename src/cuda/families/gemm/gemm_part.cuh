@@ -5,6 +5,7 @@
  * Knobs: NH_SLOTS, of a query in a part; NH_PLANES. Tiles end with the rows of a warp: along the last axes they are no
  * wider than 16 rows. A warp's queries then meet one range of a part's columns. */
 #pragma once
+#include "gemm_part_args.h"
 #include "gemm_tile.cuh"
 
 /* The first axis along which columns of a part differ. */

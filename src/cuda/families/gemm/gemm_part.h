@@ -4,6 +4,7 @@
 #define NH_CUDA_GEMM_PART_H
 
 #include "gemm.h"
+#include "gemm_part_args.h"
 
 /* Slots of a query in a part of the box, and lanes that share them. */
 int64_t nh_gemm_part_slots(const struct nh_problem *problem, bool planes);

@@ -70,9 +70,9 @@ NH_DEVICE void clear(elem *blocks, int block_stride) {
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, LEAST_BLOCKS)
-    gemm_part_nn(const __grid_constant__ nh_cuda_args args) {
+    gemm_part_nn(const __grid_constant__ nh_gemm_part_args args) {
     nh_follow_launches();
-    int heads = args.tiling.heads;
+    int heads = args.part.block_heads;
     if (!nh_tile_set(&tile, args, (unsigned)args.heads / (unsigned)heads, heads)) return;
     int group = (int)threadIdx.x / 32 / NH_TEAM, member = (int)threadIdx.x / 32 % NH_TEAM;
     int lane = (int)threadIdx.x % 32, dim = (int)args.dim_v;

@@ -211,9 +211,9 @@ NH_DEVICE void load(const nh_cuda_args &args, elem *q, elem *keys, int rows, int
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
-    gemm_part_pn(const __grid_constant__ nh_cuda_args args) {
+    gemm_part_pn(const __grid_constant__ nh_gemm_part_args args) {
     nh_follow_launches();
-    int heads = args.tiling.heads;
+    int heads = args.part.block_heads;
     if (!nh_tile_set(&tile, args, (unsigned)args.heads / (unsigned)heads, heads)) return;
     int group = (int)threadIdx.x / 32 / NH_TEAM, member = (int)threadIdx.x / 32 % NH_TEAM;
     const nh_part_bounds bounds = nh_part_bounds_of(tile, args);

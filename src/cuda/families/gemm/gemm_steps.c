@@ -10,6 +10,8 @@
 #include "dtype.h"
 #include "gemm_part.h"
 
+NH_OWN_ARGS_FIT(nh_gemm_part_args, nh_gemm_part_own);
+
 #define BIT(tensor) (1u << NHOOD_##tensor)
 
 enum { THREADS = 128, LANES = 32, MOST_HELD = 16 };
@@ -165,9 +167,11 @@ static nhood_status add_part(const struct builder *builder, struct nh_cuda_step 
                            nh_gemm_part_row(problem, planes));
     step->threads = (int32_t)(nh_gemm_rows(config) * 2 * team);
     step->shared_bytes = shared_bytes;
-    step->args.tiling.heads = nh_gemm_part_heads(problem, builder->operation->device, config);
-    step->grid[0] = problem->batch * (problem->heads / step->args.tiling.heads) *
-                    nh_gemm_tiles(problem, config);
+    const struct nh_gemm_part_own part_own = {
+        nh_gemm_part_heads(problem, builder->operation->device, config), 0};
+    nh_cuda_step_set_own(step, &part_own, sizeof part_own);
+    step->grid[0] =
+        problem->batch * (problem->heads / part_own.block_heads) * nh_gemm_tiles(problem, config);
     return add(builder, step, &own);
 }
 

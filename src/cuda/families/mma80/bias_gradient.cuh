@@ -22,30 +22,30 @@ struct nh_bias_tile {
     float d_s[NH_BIAS_GRADIENT ? NH_ROWS * NH_BIAS_PITCH : 2];
 };
 
-NH_DEVICE bool nh_bias_gradient_wanted(const nh_cuda_args &args) {
+NH_DEVICE bool nh_bias_gradient_wanted(const nh_tiled_args &args) {
     return NH_BIAS_GRADIENT && args.tensor[NH_D_BIAS].data;
 }
 
 /* ---- which tiles ---- */
 
 /* Blocks of one head, and which of them this one is. */
-NH_DEVICE unsigned nh_bias_shares(const nh_cuda_args &args) {
+NH_DEVICE unsigned nh_bias_shares(const nh_tiled_args &args) {
     return gridDim.x / (unsigned)args.heads;
 }
-NH_DEVICE unsigned nh_bias_share(const nh_cuda_args &args) {
+NH_DEVICE unsigned nh_bias_share(const nh_tiled_args &args) {
     return blockIdx.x / (unsigned)args.heads;
 }
-NH_DEVICE unsigned nh_bias_head(const nh_cuda_args &args) {
+NH_DEVICE unsigned nh_bias_head(const nh_tiled_args &args) {
     return blockIdx.x % (unsigned)args.heads;
 }
 
 /* Query tiles of one head over the whole batch. */
-NH_DEVICE unsigned nh_bias_turns(const nh_cuda_args &args) {
+NH_DEVICE unsigned nh_bias_turns(const nh_tiled_args &args) {
     return (unsigned)args.tiling.items;
 }
 
 /* Number of a head's tile among those of all heads: see nh_block_locate. */
-NH_DEVICE unsigned nh_bias_item(const nh_cuda_args &args, unsigned turn) {
+NH_DEVICE unsigned nh_bias_item(const nh_tiled_args &args, unsigned turn) {
     unsigned per_entry = nh_bias_turns(args) / (unsigned)args.batch;
     unsigned entry_head = turn / per_entry * (unsigned)args.heads + nh_bias_head(args);
     return entry_head * per_entry + turn % per_entry;
@@ -53,13 +53,13 @@ NH_DEVICE unsigned nh_bias_item(const nh_cuda_args &args, unsigned turn) {
 
 /* ---- sums ---- */
 
-NH_DEVICE float *nh_bias_table(const nh_cuda_args &args) {
+NH_DEVICE float *nh_bias_table(const nh_tiled_args &args) {
     const nh_cuda_tensor &tables = args.tensor[NH_D_S];
     return (float *)tables.data + nh_bias_head(args) * tables.head +
            nh_bias_share(args) * nh_bias_entries(args);
 }
 
-NH_DEVICE void nh_bias_table_clear(const nh_cuda_args &args) {
+NH_DEVICE void nh_bias_table_clear(const nh_tiled_args &args) {
     if (!nh_bias_gradient_wanted(args)) return;
     float *table = nh_bias_table(args);
     for (long long i = threadIdx.x; i < nh_bias_entries(args); i += NH_THREADS)
@@ -102,7 +102,7 @@ NH_DEVICE float nh_bias_sum(const struct nh_block &block, const int distance[3],
 }
 
 /* By the whole block. Another barrier must come before the next store. */
-NH_DEVICE void nh_bias_tile_add(const nh_cuda_args &args, const struct nh_block &block,
+NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const struct nh_block &block,
                                 const struct nh_cursor &cursor, const struct nh_bias_tile &tile) {
     float *table = nh_bias_table(args);
     __syncthreads();

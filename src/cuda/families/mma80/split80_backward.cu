@@ -38,7 +38,7 @@ enum {
 };
 
 /* Starts the copies of the walk's tile, if there is one. */
-NH_DEVICE void nh_copy_tiles(const nh_cuda_args &args, const struct nh_block &block,
+NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const struct nh_block &block,
                              struct nh_shared &shared, const struct nh_course &course,
                              const struct nh_walk &walk) {
     const int stage = walk.left % NH_STAGES;
@@ -57,7 +57,7 @@ struct nh_row_stats {
     nh_stats row[2 * NH_BLOCKS];
 };
 
-NH_DEVICE void nh_row_stats_load(const nh_cuda_args &args, const struct nh_block &block,
+NH_DEVICE void nh_row_stats_load(const nh_tiled_args &args, const struct nh_block &block,
                                  int first_row, struct nh_row_stats &stats) {
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
 #pragma unroll
@@ -124,7 +124,7 @@ NH_DEVICE unsigned nh_stage(const float (&gradient)[NH_BLOCKS][WIDTH / 8][4], fl
 }
 
 template <int WIDTH, int PITCH>
-NH_DEVICE void nh_store_gradient(const nh_cuda_args &args, const struct nh_block &block, int slot,
+NH_DEVICE void nh_store_gradient(const nh_tiled_args &args, const struct nh_block &block, int slot,
                                  int first_row, const elem *rows) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     const int units = WIDTH / NH_UNIT;
@@ -140,7 +140,7 @@ NH_DEVICE void nh_store_gradient(const nh_cuda_args &args, const struct nh_block
 }
 
 /* Every column is some extra token's business: those have nothing to do again. */
-NH_DEVICE void nh_finish(const nh_cuda_args &args, unsigned item, const struct nh_block &block,
+NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned item, const struct nh_block &block,
                          const nh_gradient &gradient, const nh_gradient2 &gradient2, int first_row,
                          elem *rows, elem *rows2) {
     unsigned poisoned = 0;
@@ -167,7 +167,7 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, unsigned item, const struct n
 }
 
 /* Where the walk starts; the block's own rows are on their way. */
-NH_DEVICE struct nh_walk nh_prepare(const nh_cuda_args &args, const struct nh_block &block,
+NH_DEVICE struct nh_walk nh_prepare(const nh_tiled_args &args, const struct nh_block &block,
                                     struct nh_shared &shared, struct nh_course &course) {
     nh_mask_tables_fill(args, block, shared.tables.masks);
     if (NH_BIASED) nh_bias_columns_fill(args, shared.tables.bias);
@@ -207,7 +207,7 @@ NH_DEVICE struct nh_walk nh_prepare(const nh_cuda_args &args, const struct nh_bl
     return walk;
 }
 
-NH_DEVICE void nh_do_item(const nh_cuda_args &args, unsigned item, struct nh_shared &shared) {
+NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_shared &shared) {
     struct nh_block block;
     if (!nh_block_locate(args, item, NH_INVERSE ? args.kv_heads : args.heads, block)) return;
     struct nh_course course;
@@ -254,7 +254,7 @@ NH_DEVICE void nh_do_item(const nh_cuda_args &args, unsigned item, struct nh_sha
     nh_finish(args, item, block, gradient, gradient2, first_row, rows, rows2);
 }
 
-NH_DEVICE void nh_do_items(const nh_cuda_args &args, struct nh_shared &shared) {
+NH_DEVICE void nh_do_items(const nh_tiled_args &args, struct nh_shared &shared) {
     nh_bias_table_clear(args);
 #pragma unroll 1
     for (unsigned turn = nh_bias_share(args); turn < nh_bias_turns(args);
@@ -265,7 +265,7 @@ NH_DEVICE void nh_do_items(const nh_cuda_args &args, struct nh_shared &shared) {
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    split80_backward(const __grid_constant__ nh_cuda_args args) {
+    split80_backward(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     struct nh_shared &shared = *(struct nh_shared *)nh_shared_memory;
     /* those that own keys need the stats alone, as in split90_key.cu */

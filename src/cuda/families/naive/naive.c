@@ -114,24 +114,24 @@ static nhood_status add_tiles(struct nh_cuda_operation *operation, const struct 
     static const char *const names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
     struct layout layout = layout_of_tiles(problem);
     struct nh_kernel_spec spec = spec_of(problem, &layout, pass->source);
-    struct nh_cuda_step own = *step;
-    own.threads = 1;
+    struct nh_cuda_step tiled = *step;
+    tiled.threads = 1;
     for (int a = 0; a < NH_AXES; a++) {
-        own.threads *= tile[a];
+        tiled.threads *= tile[a];
         nh_kernel_define(&spec, names[a], tile[a]);
     }
     nh_kernel_define(&spec, "NH_TILED", 1);
     nh_kernel_define(&spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
-    nh_kernel_define(&spec, "NH_THREADS", own.threads);
+    nh_kernel_define(&spec, "NH_THREADS", tiled.threads);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_naive_tile_resident(problem->op, tile, pass->keys));
     nhood_status status =
         nh_tiling_set(problem, tile, pass->keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
-                      0, &own.args.tiling);
+                      0, &tiled.own.tiling);
     if (status) return status;
-    own.grid[0] = own.args.tiling.items;
-    own.shared_bytes = nh_naive_tile_shared_bytes(problem, tile, pass->keys);
-    return nh_cuda_step_add(operation, &own, &spec);
+    tiled.items = tiled.grid[0] = tiled.own.tiling.items;
+    tiled.shared_bytes = nh_naive_tile_shared_bytes(problem, tile, pass->keys);
+    return nh_cuda_step_add(operation, &tiled, &spec);
 }
 
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,

@@ -5,7 +5,7 @@
 #include "naive_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    naive_forward(const __grid_constant__ nh_cuda_args args) {
+    naive_forward(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_item item;
     nh_item_at(args, (int)blockIdx.x, item);

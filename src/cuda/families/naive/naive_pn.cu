@@ -31,7 +31,7 @@ __device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &
 #include "naive_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    naive_pn(const __grid_constant__ nh_cuda_args args) {
+    naive_pn(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_item item;
     nh_item_at(args, (int)blockIdx.x, item);

@@ -271,14 +271,15 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     struct nh_kernel_spec spec = spec_of(problem, &shape, value);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nhood_status status =
-        nh_short_forward_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    struct nh_short_tiling tiling;
+    nhood_status status = nh_short_forward_tiling(problem, &shape, value[NH_SHORT_PARTS], &tiling);
     if (status) return status;
+    nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
+    step.items = tiling.items;
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape, value);
-    step.grid[0] =
-        nh_min(step.args.tiling.items, operation->device->multiprocessors *
-                                           residents_of(problem, operation->device, &shape, value));
+    step.grid[0] = nh_min(step.items, operation->device->multiprocessors *
+                                          residents_of(problem, operation->device, &shape, value));
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

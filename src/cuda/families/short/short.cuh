@@ -30,6 +30,7 @@
 #define NH_BOXES 3
 
 #define NH_POSITION int
+#include "short_args.h"
 #include "prelude.cuh"
 
 #include "mma.cuh"
@@ -89,19 +90,19 @@ struct nh_extents {
     int first, count;
 };
 
-NH_DEVICE int nh_residue_of(const nh_cuda_args &args, unsigned &rest, int axis) {
+NH_DEVICE int nh_residue_of(const nh_short_args &args, unsigned &rest, int axis) {
     const unsigned dilation = (unsigned)args.axis[axis].dilation, residue = rest % dilation;
     rest /= dilation;
     return (int)residue;
 }
 
 /* Tokens on an axis of the group at a residue. */
-NH_DEVICE int nh_tokens_of(const nh_cuda_args &args, int axis, int residue) {
+NH_DEVICE int nh_tokens_of(const nh_short_args &args, int axis, int residue) {
     const int most = args.tiling.tiles[axis];
     return most - (residue + (most - 1) * (int)args.axis[axis].dilation >= args.axis[axis].length);
 }
 
-NH_DEVICE nh_extents nh_extents_of(const nh_cuda_args &args, int item) {
+NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int item) {
     nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}};
     if (NH_GROUPS == NH_BY_RESIDUE) {
         unsigned rest = (unsigned)(item / args.tiling.chunks);
@@ -134,7 +135,7 @@ struct nh_group {
 };
 
 /* The groups of an item; by all threads, a barrier must follow. */
-NH_DEVICE void nh_groups_fill(const nh_cuda_args &args, const nh_extents &extents, nh_group *groups) {
+NH_DEVICE void nh_groups_fill(const nh_short_args &args, const nh_extents &extents, nh_group *groups) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     const unsigned heads = (unsigned)args.kv_heads;
 #pragma unroll 1
@@ -203,7 +204,7 @@ NH_DEVICE int nh_first_pitch(const nh_extents &extents) {
 }
 
 /* Elements from a tensor's start to the token. */
-NH_DEVICE long long nh_token_offset(const nh_cuda_args &args, const nh_group *groups, int tensor,
+NH_DEVICE long long nh_token_offset(const nh_short_args &args, const nh_group *groups, int tensor,
                                     const nh_token &token) {
     int inside = 0; /* the host makes sure that it fits */
 #pragma unroll
@@ -232,7 +233,7 @@ template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool
 
 /* 16 rows to a tensor, by one warp. own: the token of row lane % 16. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_store_strip(const nh_cuda_args &args, const nh_group *groups, int tensor, long long ahead,
+NH_DEVICE void nh_store_strip(const nh_short_args &args, const nh_group *groups, int tensor, long long ahead,
                               const nh_token &own, const char *rows) {
     const int units = WIDTH / NH_PER_UNIT, lane = (int)threadIdx.x % 32;
     const long long own_offset = ahead + nh_token_offset(args, groups, tensor, own);
@@ -263,7 +264,7 @@ NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[
 }
 
 /* Of every row as a key: its coordinates and guards. By all threads; a barrier must follow. */
-NH_DEVICE void nh_columns_fill(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups,
+NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &extents, const nh_group *groups,
                                unsigned *columns) {
     const int none[3] = {0, 0, 0};
 #pragma unroll 1
@@ -285,7 +286,7 @@ NH_DEVICE bool nh_sees(const nh_sight &sight, unsigned column) {
 }
 
 /* A row without a token sees what the nearest one of its group does, or the last group's last. */
-NH_DEVICE nh_sight nh_sight_of(const nh_cuda_args &args, const nh_extents &extents, const nh_group *groups, int row) {
+NH_DEVICE nh_sight nh_sight_of(const nh_short_args &args, const nh_extents &extents, const nh_group *groups, int row) {
     const int last_row = extents.count * extents.group.base - 1;
     const nh_token token = nh_token_of(extents, groups, row < last_row ? row : last_row);
     int begin[3] = {0, 0, 0}, last[3] = {0, 0, 0}, row_of[2] = {0, 0};

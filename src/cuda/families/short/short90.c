@@ -258,16 +258,19 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     struct nh_kernel_spec spec = spec_of(problem, &shape, value);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nhood_status status = nh_short_forward_tiling(problem, &shape, value[PARTS], &step.args.tiling);
+    struct nh_short_tiling tiling;
+    nhood_status status = nh_short_forward_tiling(problem, &shape, value[PARTS], &tiling);
     if (status) return status;
     int32_t box[NH_AXES];
     part_of(problem, &shape, value, box);
-    step.args.tiling.lines = box[NH_AXES - problem->rank];
-    step.args.tiling.queries = (int)nh_box_volume(box);
+    tiling.lines = box[NH_AXES - problem->rank];
+    tiling.queries = (int)nh_box_volume(box);
+    tiling.stages = (int)stages_of(problem, cuda, &shape, value);
+    nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
+    step.items = tiling.items;
     step.threads = 32 * (value[WARPS] + 1);
-    step.args.tiling.stages = (int)stages_of(problem, cuda, &shape, value);
-    step.shared_bytes = shared_bytes(problem, &shape, value, step.args.tiling.stages);
-    step.grid[0] = nh_min(step.args.tiling.items, cuda->multiprocessors);
+    step.shared_bytes = shared_bytes(problem, &shape, value, tiling.stages);
+    step.grid[0] = nh_min(step.items, cuda->multiprocessors);
     add_maps(problem, &shape, value, &step);
     return nh_cuda_step_add(operation, &step, &spec);
 }

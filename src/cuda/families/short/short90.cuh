@@ -78,7 +78,7 @@ NH_DEVICE char *nh_shared_pointer(unsigned address) {
 }
 
 /* The swizzle repeats every 1024 bytes, of which planes are multiples. */
-NH_DEVICE nh_ring nh_ring_of(const nh_cuda_args &args) {
+NH_DEVICE nh_ring nh_ring_of(const nh_short_args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_ring ring;
     ring.rows = args.tiling.rows;
@@ -105,7 +105,7 @@ template <int WIDTH> NH_DEVICE unsigned nh_step_at(int rows, unsigned first, int
 
 /* ---- items ---- */
 
-NH_DEVICE nh_group nh_group_of_kind(const nh_cuda_args &args, int kind) {
+NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     nh_group group = {};
 #pragma unroll
     for (int a = 0; a < 3; a++)
@@ -115,7 +115,7 @@ NH_DEVICE nh_group nh_group_of_kind(const nh_cuda_args &args, int kind) {
 
 /* Of an item's number, digit by digit. With NH_BOXES residues are the last of them, so that items of one kind follow
  * each other. */
-NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
+NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     nh_place place = {};
     unsigned rest = (unsigned)number;
     const auto take = [&](int &digit, unsigned radix) {
@@ -133,7 +133,7 @@ NH_DEVICE nh_place nh_place_of(const nh_cuda_args &args, int number) {
 }
 
 /* So many items further, which are told by their digits, too: without a division. */
-NH_DEVICE void nh_move(const nh_cuda_args &args, nh_place &place, const nh_place &by) {
+NH_DEVICE void nh_move(const nh_short_args &args, nh_place &place, const nh_place &by) {
     int carry = 0;
     const auto add = [&](int &digit, int step, int radix) {
         digit += step + carry;
@@ -150,7 +150,7 @@ NH_DEVICE void nh_move(const nh_cuda_args &args, nh_place &place, const nh_place
 }
 
 /* What else consumers ask for. */
-NH_DEVICE void nh_complete(const nh_cuda_args &args, nh_place &place) {
+NH_DEVICE void nh_complete(const nh_short_args &args, nh_place &place) {
     const nh_cuda_tensor &o = args.tensor[NH_O], &lse = args.tensor[NH_LSE];
     place.key_head = args.tiling.heads == 1 ? place.head : place.head / args.tiling.heads;
     place.output = place.batch * o.batch + place.head * o.head;
@@ -177,7 +177,7 @@ NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, un
 }
 
 /* The item's keys, queries and values. */
-NH_DEVICE void nh_fetch_item(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
+NH_DEVICE void nh_fetch_item(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
                              const nh_place &place) {
     const unsigned barrier = ring.full + 8 * stage;
     const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.key_head;
@@ -204,7 +204,7 @@ struct nh_producer {
 };
 
 /* As soon as the stage is free. */
-NH_DEVICE void nh_fetch(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring, nh_producer &producer) {
+NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring, nh_producer &producer) {
     nh_complete(args, producer.place);
     nh_barrier_wait(ring.free + 8 * producer.stage, producer.parity);
     ring.places[producer.stage] = producer.place;
@@ -217,7 +217,7 @@ NH_DEVICE void nh_fetch(const nh_cuda_args &args, const nh_maps &maps, const nh_
 }
 
 /* All items of the block but the first. */
-NH_DEVICE void nh_fetch_rest(const nh_cuda_args &args, const nh_maps &maps, const nh_ring &ring,
+NH_DEVICE void nh_fetch_rest(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring,
                              nh_producer &producer) {
     const nh_place step = nh_place_of(args, (int)gridDim.x);
 #pragma unroll 1

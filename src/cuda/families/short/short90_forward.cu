@@ -20,7 +20,7 @@ struct nh_strip : nh_queries {
 };
 
 /* The same for all groups of a kind. */
-NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_cuda_args &args, int row, int part, int kind) {
+NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_short_args &args, int row, int part, int kind) {
     const nh_extents extents = nh_extents_of(args, 0);
     const nh_group group = nh_group_of_kind(args, kind);
     const int queries = args.tiling.queries, own_row = row + (int)(threadIdx.x % 16);
@@ -75,7 +75,7 @@ NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsign
 
 /* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end, 16: not `both`. */
 template <typename Visit>
-NH_DEVICE void nh_for_scores(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+NH_DEVICE void nh_for_scores(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
                              const float (&reference)[2], const Visit &visit) {
     const float scale = (float)(args.scale * NH_LOG2E);
     const unsigned keys = nh_first_at<NH_AS_LAID, NH_DIM>(nh_keys_at(ring, stage));
@@ -95,7 +95,7 @@ NH_DEVICE void nh_for_scores(const nh_cuda_args &args, const nh_ring &ring, int 
     if (row < strip.end) take(false);
 }
 
-NH_DEVICE void nh_refer_to_largest(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+NH_DEVICE void nh_refer_to_largest(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
                                    nh_state &state) {
     const float zero[2] = {0.f, 0.f};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
@@ -106,7 +106,7 @@ NH_DEVICE void nh_refer_to_largest(const nh_cuda_args &args, const nh_ring &ring
 }
 
 /* Weights of the strip, times the values, and the weights' sums. */
-NH_DEVICE void nh_weigh_values(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
                                nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const unsigned values = nh_first_at<NH_TRANSPOSED, NH_DIM_V>(nh_values_at(ring, stage));
     nh_clear(output);
@@ -153,7 +153,7 @@ struct nh_made_again {
 };
 
 /* The strip once more, with such weights. A function of its own, which leaves the common case its registers. */
-static __device__ __noinline__ nh_made_again nh_make_again(const nh_cuda_args &args, int stage, int row) {
+static __device__ __noinline__ nh_made_again nh_make_again(const nh_short_args &args, int stage, int row) {
     const nh_ring ring = nh_ring_of(args);
     nh_strip strip;
     nh_strip_locate(strip, args, row, ring.places[stage].part, ring.places[stage].kind);
@@ -166,7 +166,7 @@ static __device__ __noinline__ nh_made_again nh_make_again(const nh_cuda_args &a
 }
 
 /* A row as cuda.naive makes it, from what it sees and nothing else. By the whole warp. */
-static __device__ __noinline__ void nh_make_exact(const nh_cuda_args &args, int stage, int row) {
+static __device__ __noinline__ void nh_make_exact(const nh_short_args &args, int stage, int row) {
     const nh_place place = nh_ring_of(args).places[stage];
     const nh_group group = nh_group_of_kind(args, place.kind);
     const nh_token token = nh_token_of(nh_extents_of(args, 0), &group, place.part * args.tiling.queries + row);
@@ -180,7 +180,7 @@ static __device__ __noinline__ void nh_make_exact(const nh_cuda_args &args, int 
 }
 
 /* The strip's outputs, from their places, and LSE to memory. */
-NH_DEVICE void nh_store(const nh_cuda_args &args, const nh_ring &ring, int stage, const nh_strip &strip, float2 lse) {
+NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip, float2 lse) {
     const int lane = (int)(threadIdx.x % 32), units = NH_DIM_V / 8;
     const nh_cuda_tensor &o = args.tensor[NH_O], &sums = args.tensor[NH_LSE];
     elem *output = (elem *)o.data + ring.places[stage].output;
@@ -205,7 +205,7 @@ NH_DEVICE void nh_store(const nh_cuda_args &args, const nh_ring &ring, int stage
 }
 
 /* Rows without a token may come out as anything. */
-NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, int stage, nh_strip &strip) {
+NH_DEVICE void nh_attend_strip(const nh_short_args &args, const nh_ring &ring, int stage, nh_strip &strip) {
     const unsigned exist = strip.exist >> (int)(threadIdx.x % 32) / 4;
     const bool upper = exist & 1, lower = exist >> 8 & 1;
     nh_state state = {{0.f, 0.f}, {}};
@@ -228,7 +228,7 @@ NH_DEVICE void nh_attend_strip(const nh_cuda_args &args, const nh_ring &ring, in
 }
 
 /* By a warp: of the strips of all items of the block, numbered through, those that are its own. */
-NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int warp) {
+NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int warp) {
     const int parts = args.tiling.parts, items = args.tiling.items, blocks = (int)gridDim.x;
     const nh_ratio strips = nh_ratio_of(ring.own_rows / 16); /* of an item */
     /* from item to item */
@@ -262,7 +262,7 @@ NH_DEVICE void nh_consume(const nh_cuda_args &args, const nh_ring &ring, int war
 }
 
 /* Values of rows without a token: they are multiplied with weights of zero. */
-NH_DEVICE void nh_clear_values(const nh_cuda_args &args, const nh_ring &ring) {
+NH_DEVICE void nh_clear_values(const nh_short_args &args, const nh_ring &ring) {
     const int line = nh_line_bytes(NH_DIM_V), units = (ring.rows - args.tiling.tokens) * line / 16;
     const int all = ring.count * nh_planes(NH_DIM_V) * units;
 #pragma unroll 1
@@ -276,7 +276,7 @@ NH_DEVICE void nh_clear_values(const nh_cuda_args &args, const nh_ring &ring) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
-    short90_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
+    short90_forward(const __grid_constant__ nh_short_args args, const __grid_constant__ nh_maps maps) {
     const nh_ring ring = nh_ring_of(args);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     nh_producer producer;

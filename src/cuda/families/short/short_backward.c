@@ -171,7 +171,10 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     nh_kernel_define(&spec, "NH_SHARED_HEADS", problem->heads != problem->kv_heads);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &step.args.tiling);
+    struct nh_short_tiling tiling;
+    nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &tiling);
+    nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
+    step.items = tiling.items;
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape, value);
     step.grid[0] = shape.items;

@@ -172,7 +172,7 @@ NH_DEVICE void nh_load_item(const nh_block &block, int member) {
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    short_backward(const __grid_constant__ nh_cuda_args args) {
+    short_backward(const __grid_constant__ nh_short_args args) {
     const nh_block block = nh_block_of(args);
     const nh_reach strips = block.part.strips;
     const int first_of_keys = block.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;

@@ -44,7 +44,7 @@ NH_DEVICE void nh_lane_row_store(const nh_block &block, int tensor, int member, 
 
 /* member: of the query heads that share a key head; a key goes over all of them. */
 template <bool BY_KEYS>
-static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, int member, int row) {
+static __device__ __noinline__ void nh_exact_gradient(const nh_short_args &args, int member, int row) {
     const nh_block block = nh_block_of(args);
     const nh_token own = nh_token_at(block, row);
     if (!own.exists) return;

@@ -24,11 +24,11 @@ struct alignas(16) nh_item {
 
 static_assert(sizeof(nh_item) == 80, "the host's count of shared memory");
 
-NH_DEVICE int nh_part_rows(const nh_cuda_args &args) {
+NH_DEVICE int nh_part_rows(const nh_short_args &args) {
     return (args.tiling.rows / 16 + args.tiling.parts - 1) / args.tiling.parts * 16;
 }
 
-NH_DEVICE nh_item nh_item_of(const nh_cuda_args &args, int number) {
+NH_DEVICE nh_item nh_item_of(const nh_short_args &args, int number) {
     const int parts = args.tiling.parts, share = args.tiling.heads;
     nh_item item;
     int part = 0;
@@ -52,7 +52,7 @@ NH_DEVICE nh_item nh_item_of(const nh_cuda_args &args, int number) {
 /* What a block works on, and where: rows of items have NH_STAGES places, in turn, items and their groups one more.
  * Outputs take the places of queries. */
 struct nh_work {
-    const nh_cuda_args &args;
+    const nh_short_args &args;
     nh_item item;
     int turn;
     char *keys, *values, *queries;
@@ -71,7 +71,7 @@ NH_DEVICE nh_item *nh_items(void) {
     return (nh_item *)nh_shared_memory;
 }
 
-NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args, int turn) {
+NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int turn) {
     const int rows = args.tiling.rows, stage = turn % NH_STAGES, place = turn % NH_PLACES;
     const int key_bytes = nh_unit_offset(NH_DIM, rows, 0), value_bytes = nh_unit_offset(NH_DIM_V, rows, 0);
     const int query_bytes = nh_unit_offset(NH_WIDEST, nh_part_rows(args), 0);
@@ -88,7 +88,7 @@ NH_DEVICE nh_work nh_work_of(const nh_cuda_args &args, int turn) {
 }
 
 /* The item of a turn and its groups, if the block has one. By all threads; a barrier must follow. */
-NH_DEVICE void nh_item_fill(const nh_cuda_args &args, int turn) {
+NH_DEVICE void nh_item_fill(const nh_short_args &args, int turn) {
     const int number = (int)blockIdx.x + turn * (int)gridDim.x;
     if (number >= args.tiling.items || (int)threadIdx.x >= args.tiling.groups) return;
     const nh_item item = nh_item_of(args, number);
@@ -229,7 +229,7 @@ NH_DEVICE elem nh_element(int width, const char *rows, int row, int element) {
 
 /* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds
  * outputs by now. By the whole warp. */
-static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int turn, int begin, int end, int row) {
+static __device__ __noinline__ float nh_exact_row(const nh_short_args &args, int turn, int begin, int end, int row) {
     const nh_work work = nh_work_of(args, turn);
     const nh_token token = nh_token_of(work.item.extents, work.groups, row);
     if (!token.exists) return 0.f;
@@ -249,7 +249,7 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, int 
 
 /* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A
  * function of its own, which leaves the common case its registers. */
-static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, int turn, int row) {
+static __device__ __noinline__ float2 nh_attend_again(const nh_short_args &args, int turn, int row) {
     const nh_work work = nh_work_of(args, turn);
     nh_strip strip;
     nh_strip_locate(work, row, strip);
@@ -317,7 +317,7 @@ NH_DEVICE void nh_part_columns(const nh_work &work, int &begin, int &end) {
 
 /* The item's rows; those of the block's queries are among those that they see. */
 NH_DEVICE void nh_copy_item(const nh_work &work) {
-    const nh_cuda_args &args = work.args;
+    const nh_short_args &args = work.args;
     const elem *keys = (const elem *)args.tensor[NH_K].data, *values = (const elem *)args.tensor[NH_V].data;
     const elem *queries = (const elem *)args.tensor[NH_Q].data + nh_ahead(work, NH_Q);
     int begin = 0, end = work.item.rows;
@@ -337,7 +337,7 @@ NH_DEVICE void nh_copy_item(const nh_work &work) {
 }
 
 /* Starts the copies of a turn's item, if the block has one, and says which rows are which keys. */
-NH_DEVICE void nh_fetch(const nh_cuda_args &args, int turn) {
+NH_DEVICE void nh_fetch(const nh_short_args &args, int turn) {
     if ((int)blockIdx.x + turn * (int)gridDim.x < args.tiling.items) {
         const nh_work work = nh_work_of(args, turn);
         nh_copy_item(work);
@@ -348,7 +348,7 @@ NH_DEVICE void nh_fetch(const nh_cuda_args &args, int turn) {
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    short_forward(const __grid_constant__ nh_cuda_args args) {
+    short_forward(const __grid_constant__ nh_short_args args) {
     const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
     /* what rows see, the same for all items; where a warp has one strip, it is kept */
     const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_STRIPS;

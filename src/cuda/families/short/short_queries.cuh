@@ -13,7 +13,7 @@ struct nh_queries {
 };
 
 /* own_row: of the item, that of query lane % 16. */
-NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_cuda_args &args, const nh_extents &extents,
+NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args, const nh_extents &extents,
                                  const nh_group *groups, int own_row) {
     const int lane = (int)(threadIdx.x % 32);
     const nh_sight own = nh_sight_of(args, extents, groups, own_row);

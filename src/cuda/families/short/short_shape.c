@@ -1,8 +1,11 @@
 #include "short_shape.h"
 
 #include "dtype.h"
+#include "launch.h"
 
 #include <stdlib.h>
+
+NH_OWN_ARGS_FIT(nh_short_args, nh_short_tiling);
 
 int64_t nh_short_group_tokens(const struct nh_problem *problem) {
     int64_t tokens = 1;
@@ -128,15 +131,15 @@ bool nh_short_offsets_fit(const struct nh_problem *problem) {
 }
 
 void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     int64_t parts, struct nh_cuda_tiling *tiling) {
-    *tiling = (struct nh_cuda_tiling){.items = (int)shape->items,
-                                      .heads = (int)(problem->heads / problem->kv_heads),
-                                      .groups = (int)shape->groups,
-                                      .rows = (int)shape->rows,
-                                      .parts = (int)parts,
-                                      .total = (int)shape->total,
-                                      .chunks = (int)shape->chunks,
-                                      .tokens = (int)shape->group_tokens};
+                     int64_t parts, struct nh_short_tiling *tiling) {
+    *tiling = (struct nh_short_tiling){.items = (int)shape->items,
+                                       .heads = (int)(problem->heads / problem->kv_heads),
+                                       .groups = (int)shape->groups,
+                                       .rows = (int)shape->rows,
+                                       .parts = (int)parts,
+                                       .total = (int)shape->total,
+                                       .chunks = (int)shape->chunks,
+                                       .tokens = (int)shape->group_tokens};
     for (int a = 0; a < NH_AXES; a++)
         tiling->tiles[a] = shape->extent[a];
 }
@@ -148,7 +151,7 @@ int64_t nh_short_forward_items(const struct nh_problem *problem, const struct nh
 
 nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, int64_t parts,
-                                     struct nh_cuda_tiling *tiling) {
+                                     struct nh_short_tiling *tiling) {
     int64_t items = nh_short_forward_items(problem, shape, parts);
     if (items > INT32_MAX / 2) return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 items");
     nh_short_tiling(problem, shape, parts, tiling);

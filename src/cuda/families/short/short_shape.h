@@ -2,7 +2,7 @@
 #ifndef NH_SHORT_SHAPE_H
 #define NH_SHORT_SHAPE_H
 
-#include "kernel_abi.h"
+#include "short_args.h"
 #include "kernel_cache.h"
 #include "problem.h"
 
@@ -46,14 +46,14 @@ bool nh_short_offsets_fit(const struct nh_problem *problem);
 
 /* parts: blocks that share an item. */
 void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     int64_t parts, struct nh_cuda_tiling *tiling);
+                     int64_t parts, struct nh_short_tiling *tiling);
 
 /* The forward pass: of each query head its own item, and of each part. UNSUPPORTED: they are too many to count. */
 int64_t nh_short_forward_items(const struct nh_problem *problem, const struct nh_short_shape *shape,
                                int64_t parts);
 nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, int64_t parts,
-                                     struct nh_cuda_tiling *tiling);
+                                     struct nh_short_tiling *tiling);
 
 /* Bytes of a row of `width` elements in shared memory, and accumulators of its sums, of 8 elements each. */
 int64_t nh_short_row_bytes(const struct nh_problem *problem, int64_t width);

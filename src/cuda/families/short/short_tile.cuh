@@ -37,7 +37,7 @@ struct nh_part {
     nh_reach strips, queries, keys;
 };
 
-NH_DEVICE nh_part nh_part_of(const nh_cuda_args &args, int rows) {
+NH_DEVICE nh_part nh_part_of(const nh_short_args &args, int rows) {
     const int strips = rows / 16, half = args.tiling.parts / 2;
     const nh_reach all = {0, rows};
     if (half == 0) return {{0, 2 * strips}, all, all};
@@ -57,7 +57,7 @@ template <int WIDTH> NH_DEVICE char *nh_rows_at(char *&free, nh_reach rows) {
 }
 
 /* Where shared memory has what. */
-NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, int rows, const nh_part &part) {
+NH_DEVICE nh_tile nh_tile_at(const nh_short_args &args, int rows, const nh_part &part) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_tile tile;
     tile.query = (nh_query *)nh_shared_memory;
@@ -76,14 +76,14 @@ NH_DEVICE nh_tile nh_tile_at(const nh_cuda_args &args, int rows, const nh_part &
 
 /* What all functions of a block ask for. */
 struct nh_block {
-    const nh_cuda_args &args;
+    const nh_short_args &args;
     nh_extents extents;
     int rows; /* of the item */
     nh_part part;
     nh_tile tile;
 };
 
-NH_DEVICE nh_block nh_block_of(const nh_cuda_args &args) {
+NH_DEVICE nh_block nh_block_of(const nh_short_args &args) {
     const nh_extents extents = nh_extents_of(args, (int)blockIdx.x);
     const int rows = nh_rows_of(extents);
     const nh_part part = nh_part_of(args, rows);

@@ -226,14 +226,15 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
     nhood_status status = set_items(
         problem, &launch.shape,
-        kernel == NH_SMALL_BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->args.tiling);
+        kernel == NH_SMALL_BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->own.tiling);
     if (status) return status;
+    step->items = step->own.tiling.items;
     *spec = spec_of(problem, device, &launch);
     set_maps(problem, &launch, step);
     step->threads = 32 * (launch.warps + nh_small_fetchers(&launch));
     step->shared_bytes = nh_small_shared_bytes(problem, &launch);
-    int64_t blocks = nh_min(step->args.tiling.items,
-                            device->multiprocessors * nh_small_residents(problem, device, &launch));
+    int64_t blocks =
+        nh_min(step->items, device->multiprocessors * nh_small_residents(problem, device, &launch));
     int64_t near_heads = nh_small_near_heads(problem, &launch.shape);
     step->grid[0] = nh_max(blocks / near_heads, 1) * near_heads;
     return NHOOD_OK;

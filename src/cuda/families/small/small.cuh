@@ -51,7 +51,7 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
 
 /* The item's halo in a column tensor; `ahead` elements from its first head. */
 template <int WIDTH>
-NH_DEVICE void nh_copy_halo(const nh_cuda_args &args, const nh_item &item, int slot, long long ahead,
+NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_item &item, int slot, long long ahead,
                             char *to) {
     int count[3];
 #pragma unroll
@@ -63,7 +63,7 @@ NH_DEVICE void nh_copy_halo(const nh_cuda_args &args, const nh_item &item, int s
 
 /* The item's rows. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_item &item, int slot, char *to) {
+NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_item &item, int slot, char *to) {
     int count[3];
 #pragma unroll
     for (int a = 0; a < 3; a++)
@@ -82,7 +82,7 @@ template <int WIDTH> NH_DEVICE elem &nh_result_element(char *results, int subtil
 
 /* A subtile's shared rows to memory, by its warp. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_item &item, int slot, const char *rows,
+NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_item &item, int slot, const char *rows,
                              int subtile) {
     const int units = WIDTH / NH_PER_UNIT;
     elem *to = (elem *)args.tensor[slot].data;

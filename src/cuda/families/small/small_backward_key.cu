@@ -70,7 +70,7 @@ NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float 
     }
 }
 
-NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
+NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables,
                                 const nh_penalties &penalties, const nh_kinds &kinds, const nh_halo &halo, int subtile,
                                 nh_key_sums &sums) {
     unsigned queries[NH_STEPS], d_outputs[NH_STEPS_V], places[NH_STEPS_PLACES][4];
@@ -128,7 +128,7 @@ NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene,
 }
 
 /* The gradients into shared memory. */
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_item &item, int subtile, const nh_key_sums &sums,
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_item &item, int subtile, const nh_key_sums &sums,
                          char *keys, char *values) {
 #if NH_STAGES
     nh_results_free();
@@ -157,7 +157,7 @@ struct nh_maps {
 enum { NH_STATISTICS_MAP = 3, STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(uint4) };
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_key(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
+    small_backward_key(const __grid_constant__ nh_tiled_args args, const __grid_constant__ nh_maps maps) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads;
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #else
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_key(const __grid_constant__ nh_cuda_args args) {
+    small_backward_key(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_halo &halo = shared.halo[0];

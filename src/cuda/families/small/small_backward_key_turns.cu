@@ -21,7 +21,7 @@ NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &sha
 }
 
 /* What scores begin with: shifts by LSE, penalties and biases. */
-NH_DEVICE void nh_begin(nh_scores &scores, const nh_cuda_args &args, const nh_key_shared &shared, const nh_scene &scene,
+NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared, const nh_scene &scene,
                         int subtile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
@@ -60,7 +60,7 @@ NH_DEVICE void nh_weigh(nh_scores &scores, const nh_scene &scene, float scale, i
 }
 
 /* Weights become gradients of scores, by parts: the gradients of outputs lie in shared memory. */
-NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_cuda_args &args, const nh_scene &scene,
+NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args, const nh_scene &scene,
                                   const nh_key_shared &shared, int subtile) {
     const nh_own_rows values = nh_own_rows_of(args, scene.item, NH_V, subtile);
 #pragma unroll
@@ -82,7 +82,7 @@ NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_cuda_args &args, 
 }
 
 /* Both gradients of the rows of which one is spoilt; those of keys are in memory but for that. */
-NH_DEVICE void nh_again(const nh_cuda_args &args, const nh_item &item, int subtile, const bool (&spoilt)[2]) {
+NH_DEVICE void nh_again(const nh_tiled_args &args, const nh_item &item, int subtile, const bool (&spoilt)[2]) {
     if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
     __syncwarp();
     nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
@@ -96,7 +96,7 @@ NH_DEVICE void nh_again(const nh_cuda_args &args, const nh_item &item, int subti
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_key_turns(const __grid_constant__ nh_cuda_args args) {
+    small_backward_key_turns(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_key_shared &shared = *(nh_key_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;

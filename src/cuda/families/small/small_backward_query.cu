@@ -66,7 +66,7 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
 
 /* taken() is called when the rows may be written over, but for the places of queries where threads copy. */
 template <typename Taken>
-NH_DEVICE void nh_differentiate(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
+NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables,
                                 const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows,
                                 nh_bias_sums &sums, nh_bias_products &products, int subtile, char *results,
                                 const Taken &taken) {
@@ -153,7 +153,7 @@ struct nh_maps {
 };
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
+    small_backward_query(const __grid_constant__ nh_tiled_args args, const __grid_constant__ nh_maps maps) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_let_next_begin();
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #else
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_query(const __grid_constant__ nh_cuda_args args) {
+    small_backward_query(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_let_next_begin();

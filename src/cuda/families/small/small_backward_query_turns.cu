@@ -30,7 +30,7 @@ NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows &a, const nh_own_r
 }
 
 /* Gradients of weights become those of scores, by parts: the subtile's keys lie in shared memory. */
-NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_cuda_args &args, const nh_scene &scene,
+NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_tiled_args &args, const nh_scene &scene,
                                   const nh_shared &shared, const nh_row_terms &terms, int subtile) {
     const nh_own_rows queries = nh_own_rows_of(args, scene.item, NH_Q, subtile);
     unsigned seen[2], places[NH_STEPS_PLACES][4];
@@ -52,7 +52,7 @@ NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_cuda_args &args
     }
 }
 
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_shared &shared, int subtile,
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const nh_shared &shared, int subtile,
                          const nh_row_terms &terms, const nh_scores &gradients) {
     if (!args.tensor[NH_D_Q].data) return;
     const float scale = (float)args.scale;
@@ -72,7 +72,7 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_query_turns(const __grid_constant__ nh_cuda_args args) {
+    small_backward_query_turns(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;

@@ -22,7 +22,7 @@ struct nh_bias_sums {
     float sum[NH_BIAS_WARPS][NH_BIAS_SUMS];
 };
 
-NH_DEVICE bool nh_bias_wanted(const nh_cuda_args &args) {
+NH_DEVICE bool nh_bias_wanted(const nh_tiled_args &args) {
     return NH_BIAS_COUNT && args.tensor[NH_D_BIAS].data;
 }
 
@@ -46,7 +46,7 @@ NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &pac
 }
 
 /* Distances from the subtile's rows to columns that they see, per axis. Without strides it moves less than the row. */
-NH_DEVICE void nh_seen_distances(const nh_cuda_args &args, const nh_item &item, int subtile, int (&low)[3],
+NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_item &item, int subtile, int (&low)[3],
                                  int (&count)[3]) {
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -63,7 +63,7 @@ NH_DEVICE void nh_seen_distances(const nh_cuda_args &args, const nh_item &item, 
 }
 
 /* Adds the subtile's gradients to the warp's sums. */
-NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, int subtile, nh_bias_sums &sums,
+NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_scene &scene, int subtile, nh_bias_sums &sums,
                               nh_bias_products &products) {
     const nh_item &item = scene.item;
     const int warp = (int)(threadIdx.x / 32);
@@ -110,7 +110,7 @@ NH_DEVICE void nh_bias_gather(const nh_cuda_args &args, const nh_scene &scene, i
 }
 
 /* Writes the warp's sums of heads head .. next - 1, of which only the first has any. */
-NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bias_sums &sums,
+NH_DEVICE void nh_bias_flush(const nh_tiled_args &args, int head, int next, nh_bias_sums &sums,
                              nh_bias_products &products) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int warp = (int)(threadIdx.x / 32);
@@ -130,7 +130,7 @@ NH_DEVICE void nh_bias_flush(const nh_cuda_args &args, int head, int next, nh_bi
 }
 
 /* A warp's next item is of `head`; `turn` is the head whose gradient it has been adding up. */
-NH_DEVICE void nh_bias_head(const nh_cuda_args &args, int &turn, int head, nh_bias_sums &sums,
+NH_DEVICE void nh_bias_head(const nh_tiled_args &args, int &turn, int head, nh_bias_sums &sums,
                             nh_bias_products &products) {
     if (!nh_bias_wanted(args) || head == turn) return;
     nh_bias_flush(args, turn, head, sums, products);

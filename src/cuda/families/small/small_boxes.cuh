@@ -35,24 +35,24 @@ NH_DEVICE nh_scene &nh_scene_of(nh_ring &ring, unsigned turn) {
 }
 
 /* Where this block's items begin, or those of the block `ahead` after it, in a head's items where the halo rolls. */
-NH_DEVICE unsigned nh_roll_start(const nh_cuda_args &args, unsigned ahead) {
+NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
     const unsigned block = blockIdx.x / NH_NEAR_HEADS + ahead, blocks = gridDim.x / NH_NEAR_HEADS;
     return (unsigned)((unsigned long long)args.tiling.items / NH_NEAR_HEADS * block / blocks);
 }
 
 /* Items of this block. */
-NH_DEVICE unsigned nh_own_items(const nh_cuda_args &args) {
+NH_DEVICE unsigned nh_own_items(const nh_tiled_args &args) {
     if (NH_SLOTS) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
     return ((unsigned)args.tiling.items - blockIdx.x + gridDim.x - 1) / gridDim.x;
 }
 
-NH_DEVICE int nh_own_item(const nh_cuda_args &args, unsigned turn) {
+NH_DEVICE int nh_own_item(const nh_tiled_args &args, unsigned turn) {
     return (int)(NH_SLOTS ? (nh_roll_start(args, 0) + turn) * NH_NEAR_HEADS + blockIdx.x % NH_NEAR_HEADS
                           : blockIdx.x + turn * gridDim.x);
 }
 
 /* By one thread; a barrier must follow. */
-NH_DEVICE void nh_ring_start(const nh_cuda_args &args, nh_ring &ring) {
+NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
     ring.subtiles = nh_own_items(args) * NH_SUBTILES;
     for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
@@ -72,7 +72,7 @@ NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
 
 /* The five coordinates of the box at a position of the item's dilation group. */
 template <int LAYOUT>
-NH_DEVICE void nh_box_at(int (&at)[5], const nh_cuda_args &args, const nh_item &item,
+NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_item &item,
                          const int (&position)[3], int head, int heads) {
     int token[3];
 #pragma unroll
@@ -83,7 +83,7 @@ NH_DEVICE void nh_box_at(int (&at)[5], const nh_cuda_args &args, const nh_item &
 
 /* What the item needs of a tensor's halo and is not there yet. */
 template <int LAYOUT, int BYTES = NH_FETCHED_ROWS * nh_row_bytes(NH_DIM)>
-NH_DEVICE void nh_fetch_halo(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
+NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
     int at[5], position[3] = {item.column[0], item.column[1], item.column[2]};
     const int slots = NH_SLOTS ? item.roll.fresh.end : 1;
@@ -106,7 +106,7 @@ NH_DEVICE int nh_fetches(const nh_item &item) {
 
 /* The item's rows. */
 template <int LAYOUT>
-NH_DEVICE void nh_fetch_rows(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
+NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
     int at[5];
     nh_box_at<LAYOUT>(at, args, item, item.row, head, heads);
@@ -128,7 +128,7 @@ NH_DEVICE void nh_results_ready() {
 /* Stores a subtile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine
  * only fetches. */
 template <int LAYOUT>
-NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, const nh_tensor_map &map,
+NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
                                 int slot, int subtile, const char *results, int head, int heads) {
     if (NH_DILATED) {
         nh_store_rows<NH_DIM, NH_DIM>(args, item, slot, results, subtile);
@@ -147,7 +147,7 @@ NH_DEVICE void nh_store_results(const nh_cuda_args &args, const nh_item &item, c
  * member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and of the
  * item's rows. */
 template <int HALO_BYTES, int ROWS_BYTES, typename Fetch>
-NH_DEVICE void nh_fetch_items(const nh_cuda_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
+NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                               const Fetch &fetch) {
     const int lane = (int)(threadIdx.x % 32);
     const unsigned turns = nh_own_items(args) * members;
@@ -204,7 +204,7 @@ NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
 
 /* A working warp's part: work(scene, stage, subtile, member) for each of its subtiles and all fetched for it. */
 template <typename Work>
-NH_DEVICE void nh_work_items(const nh_cuda_args &args, nh_ring &ring, unsigned members, const Work &work) {
+NH_DEVICE void nh_work_items(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
 #pragma unroll 1
     for (unsigned number = threadIdx.x / 32; number < ring.subtiles; number = nh_place_again(ring).number + NH_WARPS) {
         __syncwarp();

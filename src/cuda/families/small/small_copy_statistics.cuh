@@ -4,7 +4,7 @@
 #include "small.cuh"
 
 /* For the head `member` of those that share the keys. */
-NH_DEVICE void nh_copy_statistics(const nh_cuda_args &args, const nh_item &item, int member,
+NH_DEVICE void nh_copy_statistics(const nh_tiled_args &args, const nh_item &item, int member,
                                   uint4 *statistics) {
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
     const float *from = (const float *)tensor.data + item.origin[NH_DELTA] + member * tensor.head;

@@ -8,7 +8,7 @@
 /* Calls write(row, i, element) for the row's output; returns its LSE. All is read from memory: places in shared memory
  * hold other things by now. (By value: what is referred to would lie in local memory in the common case, too.) */
 template <typename Write>
-static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, const nh_scene &scene, int subtile,
+static __device__ __noinline__ float nh_exact_row(const nh_tiled_args &args, const nh_scene &scene, int subtile,
                                                   int row, Write write) {
     const nh_item &item = scene.item;
     if (!nh_row_exists(item, subtile, row)) return 0.f;
@@ -43,7 +43,7 @@ static __device__ __noinline__ float nh_exact_row(const nh_cuda_args &args, cons
 /* Does the rows of a subtile again whose sums are not finite. spoilt, lse: of rows g and g + 8. Calls
  * write(row, i, element) for elements of their outputs. */
 template <typename Write>
-NH_DEVICE void nh_exact_rows(const nh_cuda_args &args, const nh_scene &scene, int subtile, const bool (&spoilt)[2],
+NH_DEVICE void nh_exact_rows(const nh_tiled_args &args, const nh_scene &scene, int subtile, const bool (&spoilt)[2],
                              float2 &lse, Write write) {
     const int g = (int)(threadIdx.x % 32) / 4;
     nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {

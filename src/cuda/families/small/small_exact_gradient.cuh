@@ -9,7 +9,7 @@
 #include "exact_pair.cuh"
 
 /* The column at a position, for the member-th of the query heads that share the keys. */
-NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, int member,
+NH_DEVICE void nh_exact_column(const nh_tiled_args &args, const nh_item &item, int member,
                                const int (&position)[3], const int (&at)[3], const nh_lane_rows &row,
                                float2 statistics, nh_lane_rows &gradient) {
     const int first = NH_INVERSE ? NH_Q : NH_K, second = NH_INVERSE ? NH_D_O : NH_V;
@@ -41,7 +41,7 @@ NH_DEVICE void nh_exact_column(const nh_cuda_args &args, const nh_item &item, in
 /* Calls first(row, i, element) for the row's gradient and, with NH_INVERSE, second(row, i, element) for its value's.
  * statistics: of a query. */
 template <typename First, typename Second>
-static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args, const nh_item &item, int subtile,
+static __device__ __noinline__ void nh_exact_gradient(const nh_tiled_args &args, const nh_item &item, int subtile,
                                                       int row, float2 statistics, First first, Second second) {
     if (!nh_row_exists(item, subtile, row)) return;
     const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;

@@ -32,7 +32,7 @@ typedef nh_row_operand<NH_DIM> nh_queries;
 
 /* What a subtile's scores are made of. */
 struct nh_subtile {
-    const nh_cuda_args &args;
+    const nh_tiled_args &args;
     const nh_scene &scene;
     const nh_tables &tables;
     const nh_penalties &penalties;
@@ -132,7 +132,7 @@ NH_DEVICE float2 nh_finish(int subtile, char *results, const nh_state &state,
 
 /* A subtile's queries as the first operand, from memory: zeros for rows that do not exist. */
 template <int WIDTH>
-NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_cuda_args &args, const nh_item &item,
+NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_tiled_args &args, const nh_item &item,
                                int subtile, const char *) {
     const int lane = (int)(threadIdx.x % 32);
 #pragma unroll
@@ -151,7 +151,7 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_cu
 }
 /* Those that are not kept are in their places until their outputs are. */
 template <int WIDTH>
-NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_cuda_args &, const nh_item &,
+NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_tiled_args &, const nh_item &,
                                int subtile, const char *places) {
     nh_load_rows<NH_WIDEST>(queries, places, subtile);
 }
@@ -159,7 +159,7 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_c
 /* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so
  * pair by pair. The queries' places may hold others by now. A function of its own, which leaves the common case its
  * registers. */
-static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, const nh_scene &scene,
+static __device__ __noinline__ float2 nh_attend_again(const nh_tiled_args &args, const nh_scene &scene,
                                                       const nh_tables &tables, const nh_penalties &penalties,
                                                       const nh_key_halo &halo, int number, char *results) {
     nh_queries queries;
@@ -182,7 +182,7 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_cuda_args &args, 
  *
  * False where weights relative to 1 are not within what can be held, or some sum is not finite. */
 template <typename Taken>
-NH_DEVICE bool nh_attend(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables,
+NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables,
                          const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows, int number,
                          nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken) {
     nh_queries queries;
@@ -203,7 +203,7 @@ struct nh_maps {
 };
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ nh_maps maps) {
+    small_forward(const __grid_constant__ nh_tiled_args args, const __grid_constant__ nh_maps maps) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
@@ -246,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #else
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_forward(const __grid_constant__ nh_cuda_args args) {
+    small_forward(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_key_halo &halo = shared.halo[0];

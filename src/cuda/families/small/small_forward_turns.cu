@@ -7,7 +7,7 @@
 
 /* Scores times their scale and with their bias where there is one, minus infinity or less where a column is not seen;
  * the largest of rows g and g + 8. */
-NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_cuda_args &args, const nh_scene &scene,
+NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_tiled_args &args, const nh_scene &scene,
                                 const nh_tables &tables, int subtile) {
     unsigned seen[2];
     if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
@@ -31,7 +31,7 @@ NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_cud
 }
 
 /* Scores become weights relative to the largest of their row. */
-NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_cuda_args &args, const nh_scene &scene,
+NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args &args, const nh_scene &scene,
                         const nh_tables &tables, int subtile) {
     const float scale = NH_BIAS_COUNT ? 1.f : tables.scale;
     float top[2];
@@ -49,7 +49,7 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_cuda_args &
 }
 
 /* Outputs, those that are not finite key by key; LSE. */
-NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables, int subtile,
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables, int subtile,
                          const nh_state &state, const nh_scores &weights, const char *values) {
     float2 lse = nh_lse_of(state);
     bool spoilt[2] = {false, false};
@@ -67,7 +67,7 @@ NH_DEVICE void nh_finish(const nh_cuda_args &args, const nh_scene &scene, const 
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_forward_turns(const __grid_constant__ nh_cuda_args args) {
+    small_forward_turns(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;

@@ -32,7 +32,7 @@ struct nh_digits {
 };
 
 /* By all threads; a barrier must follow. */
-NH_DEVICE void nh_digits_start(const nh_cuda_args &args, nh_digits &digits) {
+NH_DEVICE void nh_digits_start(const nh_tiled_args &args, nh_digits &digits) {
     const int i = (int)threadIdx.x;
     if (i >= (int)(sizeof digits / sizeof(nh_divisor))) return;
     const long long heads = NH_INVERSE ? args.kv_heads : args.heads;
@@ -44,7 +44,7 @@ NH_DEVICE void nh_digits_start(const nh_cuda_args &args, nh_digits &digits) {
 }
 
 /* Where no axis is dilated, the kernel need not divide by ones. */
-NH_DEVICE int nh_dilation(const nh_cuda_args &args, int axis) {
+NH_DEVICE int nh_dilation(const nh_tiled_args &args, int axis) {
     return NH_DILATED ? (int)args.axis[axis].dilation : 1;
 }
 
@@ -60,7 +60,7 @@ struct nh_item {
 
 /* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that item
  * has no rows that exist. first: of those that a block takes. */
-NH_DEVICE void nh_item_locate(const nh_cuda_args &args, const nh_digits &digits, int index, bool first, nh_item &item) {
+NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits, int index, bool first, nh_item &item) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
     int length[3] = {1, 1, 1};
@@ -123,7 +123,7 @@ NH_DEVICE void nh_item_locate(const nh_cuda_args &args, const nh_digits &digits,
 }
 
 /* In the counting build a subtile and its box are one pair of tiles. By all lanes of a warp. */
-NH_DEVICE void nh_note_subtile(const nh_cuda_args &args, int index, int subtile) {
+NH_DEVICE void nh_note_subtile(const nh_tiled_args &args, int index, int subtile) {
     if (NH_NOTED && threadIdx.x % 32 == 0) nh_note_tile(args, index, subtile, true, !NH_DENSE);
 }
 
@@ -137,7 +137,7 @@ NH_DEVICE bool nh_subtile_exists(const nh_item &item, int subtile) {
 
 /* Calls work(subtile) for each that is the warp's and exists. */
 template <typename Work>
-NH_DEVICE void nh_for_subtiles(const nh_cuda_args &args, const nh_item &item, const Work &work) {
+NH_DEVICE void nh_for_subtiles(const nh_tiled_args &args, const nh_item &item, const Work &work) {
 #pragma unroll 1
     for (int subtile = (int)(threadIdx.x / 32); subtile < NH_SUBTILES; subtile += NH_WARPS)
         if (nh_subtile_exists(item, subtile)) {

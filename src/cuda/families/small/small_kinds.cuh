@@ -44,7 +44,7 @@ NH_DEVICE int nh_subtile_count(int axis, int length) {
 }
 
 /* Where the box of the subtile at a position begins, on an axis of which all dilation groups have this length. */
-NH_DEVICE int nh_kind_box(const nh_cuda_args &args, int axis, int length, int position) {
+NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int position) {
     if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, length, position).begin;
     const int item = position / nh_axis_rows(axis) * nh_axis_rows(axis);
     return nh_least(nh_columns_of(args.axis[axis], length, position).begin,
@@ -52,7 +52,7 @@ NH_DEVICE int nh_kind_box(const nh_cuda_args &args, int axis, int length, int po
 }
 
 /* What the rows of a kind see, from a subtile that is of it; a kind without any is left out. */
-NH_DEVICE void nh_kind_ranges(const nh_cuda_args &args, int axis, nh_kinds &kinds) {
+NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kinds) {
     const int front = nh_front_kinds(axis), rows = nh_axis_subtile(axis);
     const int length = (int)(args.axis[axis].length / args.axis[axis].dilation), count = nh_subtile_count(axis, length);
     for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
@@ -77,7 +77,7 @@ NH_DEVICE unsigned nh_kind_word(const nh_kinds &kinds, int axis, int kind, int c
 }
 
 /* By all threads; a barrier must follow. */
-NH_DEVICE void nh_kinds_fill(const nh_cuda_args &args, nh_kinds &kinds) {
+NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         nh_kind_ranges(args, a, kinds);
@@ -108,7 +108,7 @@ NH_DEVICE void nh_kinds_fill(const nh_cuda_args &args, nh_kinds &kinds) {
 }
 
 /* The tables of the kernel's kind of masks. By all threads; a barrier must follow. */
-NH_DEVICE void nh_masks_fill(const nh_cuda_args &args, nh_penalties &penalties, nh_kinds &kinds) {
+NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_penalties &penalties, nh_kinds &kinds) {
     if (NH_PENALTY == 3) {
         nh_kinds_fill(args, kinds);
     } else if (NH_PENALTY) {

@@ -48,7 +48,7 @@ NH_DEVICE int nh_roll_touched(int seen) {
 }
 
 /* Lines of the box of the subtile at a position that are multiplied: they do not stick out of a chain's slots. */
-NH_DEVICE nh_range nh_roll_box(const nh_cuda_args &args, int length, int position) {
+NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int position) {
     const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
     const int slots_end = args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES;
     int begin = nh_columns_of(axis, length, nh_least(position, length - 1)).begin;
@@ -65,7 +65,7 @@ NH_DEVICE nh_range nh_roll_box(const nh_cuda_args &args, int length, int positio
 /* Of the item that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By one warp:
  * lane 0 works out what the item needs, lane 1 the one before, lane 2 the oldest that may not be done, perhaps of the
  * chain before. */
-NH_DEVICE nh_roll nh_roll_of(const nh_cuda_args &args, int length, int row, int number, bool first, int &begin) {
+NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int number, bool first, int &begin) {
     int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
     for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])
         chain -= args.tiling.tiles[NH_FIRST_AXIS];

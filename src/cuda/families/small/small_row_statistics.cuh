@@ -6,7 +6,7 @@
 
 /* -LSE in base 2 of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's four
  * store. delta: rowsum(dO * O); the gradient of LSE goes into it. */
-NH_DEVICE void nh_row_statistics(const nh_cuda_args &args, const nh_scene &scene, float shift, int subtile,
+NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_scene &scene, float shift, int subtile,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
 #pragma unroll

@@ -124,7 +124,7 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
 }
 
 /* By all threads; a barrier must follow. */
-NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
+NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
                               nh_column_tables &columns) {
 #pragma unroll
     for (int a = NH_BITS ? NH_FIRST_AXIS : 3; a < 3; a++)
@@ -160,7 +160,7 @@ NH_DEVICE void nh_tables_fill(const nh_cuda_args &args, nh_prefixes &prefixes,
 }
 
 /* Per item, by `threads` threads; a barrier must follow. A box that would leave the halo's room starts earlier. */
-NH_DEVICE void nh_sight_fill(const nh_cuda_args &args, const nh_item &item, const nh_prefixes &prefixes,
+NH_DEVICE void nh_sight_fill(const nh_tiled_args &args, const nh_item &item, const nh_prefixes &prefixes,
                              nh_sight &sight, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
     for (int i = thread; i < copies * (NH_AXIS_ROWS - before); i += threads) {
@@ -269,7 +269,7 @@ NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_sight &sight, int sub
 /* ---- bias ---- */
 
 /* A head's table, by `threads` threads; a barrier must follow. In base 2, or in the units of scores to add to. */
-NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table, int thread, int threads) {
+NH_DEVICE void nh_bias_fill(const nh_tiled_args &args, int head, float *table, int thread, int threads) {
     const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * NH_BIAS_COUNT;
     for (int i = thread; i < NH_BIAS_COUNT; i += threads)
         table[i] = nh_load(from[i]) * (NH_BIAS_STARTS ? (float)(1 / args.scale) : (float)NH_LOG2E);
@@ -277,7 +277,7 @@ NH_DEVICE void nh_bias_fill(const nh_cuda_args &args, int head, float *table, in
 
 /* Place of the box's first column in a scene's bias, for a row; a column adds its own step. The index counts from the
  * query to the key: with NH_INVERSE columns are queries. */
-NH_DEVICE int nh_bias_row(const nh_cuda_args &args, const nh_scene &scene, int subtile, int row) {
+NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_scene &scene, int subtile, int row) {
     const nh_item &item = scene.item;
     int entry = NH_BIAS_MARGIN;
 #pragma unroll
@@ -324,7 +324,7 @@ struct nh_tables {
 
 /* Before the first item; a barrier must follow. */
 template <int SCENES>
-NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables, nh_scene (&scene)[SCENES]) {
+NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_scene (&scene)[SCENES]) {
     for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * SCENES; i += NH_THREADS) {
         int place = i % (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN);
         scene[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
@@ -341,7 +341,7 @@ NH_DEVICE void nh_tables_start(const nh_cuda_args &args, nh_tables &tables, nh_s
 /* Numbers of an item's rows, one per row, the last axis fastest. Once the threads' copies are there, zeros for rows
  * that do not exist. A multiple of 32 threads, of which as many as a line has rows, or the next power of two, go from
  * line to line. */
-NH_DEVICE void nh_scalars_fill(const nh_cuda_args &args, const nh_item &item, int slot, float *to, int thread,
+NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_item &item, int slot, float *to, int thread,
                                int threads) {
     const int span = NH_Q2 > 16 ? 32 : NH_Q2 > 8 ? 16 : NH_Q2 > 4 ? 8 : 4;
     const long long step[3] = {item.step[slot][0], item.step[slot][1], item.step[slot][2]};
@@ -366,7 +366,7 @@ NH_DEVICE void nh_scalars_fill(const nh_cuda_args &args, const nh_item &item, in
 
 /* All of a scene but its item, by `threads` threads; head: of the bias. The threads' copies must have landed, and a
  * barrier must follow. */
-NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, nh_scene &scene, int head,
+NH_DEVICE void nh_scene_fill(const nh_tiled_args &args, const nh_tables &tables, nh_scene &scene, int head,
                              int thread, int threads) {
     nh_sight_fill(args, scene.item, tables.prefixes, scene.sight, thread, threads);
     if (NH_BIAS_COUNT) nh_bias_fill(args, head, scene.bias + NH_BIAS_MARGIN, thread, threads);
@@ -376,7 +376,7 @@ NH_DEVICE void nh_scene_fill(const nh_cuda_args &args, const nh_tables &tables, 
 }
 
 /* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */
-NH_DEVICE void nh_item_locate_next(const nh_cuda_args &args, const nh_tables &tables, int next, nh_item &item) {
+NH_DEVICE void nh_item_locate_next(const nh_tiled_args &args, const nh_tables &tables, int next, nh_item &item) {
     if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items)
         nh_item_locate(args, tables.digits, next, false, item);
 }

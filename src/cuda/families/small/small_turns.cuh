@@ -19,7 +19,7 @@ static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared 
 
 /* Where the block's first item is, and the first of its tensors on its way. By all threads, which have started the
  * tables. */
-template <int WIDTH> NH_DEVICE void nh_start(const nh_cuda_args &args, nh_shared &shared, int slot, int warp) {
+template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int slot, int warp) {
     __syncthreads();
     if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
     __syncthreads();
@@ -38,7 +38,7 @@ struct nh_own_rows {
     const elem *row[2];
 };
 
-NH_DEVICE nh_own_rows nh_own_rows_of(const nh_cuda_args &args, const nh_item &item, int slot, int subtile) {
+NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_item &item, int slot, int subtile) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_own_rows own;
 #pragma unroll
@@ -117,7 +117,7 @@ NH_DEVICE int nh_unit_of(int g) {
 /* Weights times the columns that lie in shared memory, times factors of rows g and g + 8, to memory if they are asked
  * for, 32 elements at a time; notes which of the two rows is spoilt. */
 template <int WIDTH>
-NH_DEVICE void nh_sum_and_store(const nh_cuda_args &args, const nh_scene &scene, const nh_tables &tables, int slot,
+NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables, int slot,
                                 int subtile, const nh_scores &weights, const char *columns, float2 factors,
                                 bool (&spoilt)[2]) {
     const int lane = (int)(nh_thread_again() % 32);

@@ -347,7 +347,8 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     memcpy(step->map, keys ? by_key : by_query, (size_t)step->maps * sizeof *step->map);
     nhood_status status =
         nh_tiling_set(problem, own, keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
-                      nh_tiling_order(problem, own, cuda->multiprocessors), &step->args.tiling);
-    step->grid[0] = nh_min(step->args.tiling.items, cuda->multiprocessors);
+                      nh_tiling_order(problem, own, cuda->multiprocessors), &step->own.tiling);
+    step->items = step->own.tiling.items;
+    step->grid[0] = nh_min(step->items, cuda->multiprocessors);
     return status;
 }

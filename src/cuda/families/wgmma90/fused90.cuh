@@ -51,12 +51,12 @@ __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map
 #define MAP_VARIANTS (1 << (NH_UNEVEN & 1) + (NH_UNEVEN >> 1 & 1) + (NH_UNEVEN >> 2 & 1))
 #define IS_FAR(a) (NH_FAR >> (a) & 1)
 
-__device__ __forceinline__ int longer_groups(const nh_cuda_args &args, int a) {
+__device__ __forceinline__ int longer_groups(const nh_tiled_args &args, int a) {
     return (int)(args.axis[a].length % args.axis[a].dilation);
 }
 
 /* The item's maps, of `count`. */
-__device__ __forceinline__ const nh_tensor_map *maps_of(const nh_cuda_args &args, const nh_item &item,
+__device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &args, const nh_item &item,
                                                         const nh_tensor_map *map, int count) {
     int variant = 0, variants = 1;
 #pragma unroll
@@ -69,7 +69,7 @@ __device__ __forceinline__ const nh_tensor_map *maps_of(const nh_cuda_args &args
 }
 
 /* Where a position of the item's dilation groups is in the maps: its token. */
-__device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item &item, const int position[3],
+__device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_item &item, const int position[3],
                                          int token[3]) {
 #if NH_FOLDED
     int longer = longer_groups(args, 2);
@@ -87,7 +87,7 @@ __device__ __forceinline__ void token_of(const nh_cuda_args &args, const nh_item
 
 /* What place() takes for a head: the head or, in layout 4, the origin of the item's boxes, in 16 bytes. */
 template <int LAYOUT, int UNIT = 8, class Item>
-__device__ __forceinline__ int head_or_origin(const nh_cuda_args &args, int slot, const Item &item, int head) {
+__device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slot, const Item &item, int head) {
     if constexpr (LAYOUT == 4) {
         const nh_cuda_tensor &t = args.tensor[slot];
         long long origin = item.batch * t.batch + head * t.head;
@@ -104,7 +104,7 @@ __device__ __forceinline__ int head_or_origin(const nh_cuda_args &args, int slot
 
 /* Fetches an owned tile; the barrier has been told of its OWN_BYTES. */
 template <int LAYOUT>
-__device__ __forceinline__ void fetch_own(const nh_cuda_args &args, unsigned to, const nh_tensor_map *map,
+__device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to, const nh_tensor_map *map,
                                           unsigned barrier, int dim, const nh_item &item, int head, int heads) {
     int position[3], token[3];
 #pragma unroll
@@ -184,7 +184,7 @@ __device__ __forceinline__ void store_row(elem *row, bool valid, const float *ou
 }
 
 /* Token of an owned row; false if the row is void or outside its dilation group. */
-__device__ __forceinline__ bool row_token(const nh_cuda_args &args, const nh_item &item, int row, long long token[3]) {
+__device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_item &item, int row, long long token[3]) {
     int at[3];
     bool inside = !nh_row_void(row);
     nh_row_position(row, at);
@@ -201,7 +201,7 @@ __device__ __forceinline__ bool row_token(const nh_cuda_args &args, const nh_ite
 
 /* Stores the two rows of this thread's sums, if the tensor is wanted. */
 template <int DIM>
-__device__ __forceinline__ void finish_rows(const nh_cuda_args &args, const nh_item &item, int slot, int row,
+__device__ __forceinline__ void finish_rows(const nh_tiled_args &args, const nh_item &item, int slot, int row,
                                             const float *sum, float factor) {
     const nh_cuda_tensor &t = args.tensor[slot];
     if (!t.data) return;
@@ -223,7 +223,7 @@ template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
 }
 
 /* A stored sum is not finite: for the launch that makes its row again (spoilt_row.cuh). */
-__device__ __forceinline__ void note_spoilt(const nh_cuda_args &args) {
+__device__ __forceinline__ void note_spoilt(const nh_tiled_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
 
@@ -270,7 +270,7 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
  * (the void rows of its owned tiles), produce (one thread of each of PRODUCERS warps), help (with HELPERS, the other
  * warps beside them) and consume (the warpgroups that multiply). */
 template <class Layout, int PRODUCERS = 1, bool HELPERS = false, class Maps>
-__device__ __forceinline__ void run_block(const nh_cuda_args &args, const Maps &maps) {
+__device__ __forceinline__ void run_block(const nh_tiled_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];
     Layout s;
     /* The swizzle repeats every 1024 bytes. */

@@ -25,7 +25,7 @@ __device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, co
 
 /* By a whole warp, whose rows of a tile are so many from the first on. */
 template <bool (*spoilt)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
-__device__ __forceinline__ void make_again(const nh_cuda_args &args, int first_row, int rows = 16) {
+__device__ __forceinline__ void make_again(const nh_tiled_args &args, int first_row, int rows = 16) {
     /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over
      * tiles, too, out of the uniform registers. */
     first_row = __shfl_sync(~0u, first_row, 0);

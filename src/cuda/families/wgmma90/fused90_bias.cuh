@@ -72,7 +72,7 @@ struct bias_box {
     int head, first[3];
 };
 
-__device__ __forceinline__ bias_box bias_box_of(const nh_cuda_args &args, const nh_item &item, int head,
+__device__ __forceinline__ bias_box bias_box_of(const nh_tiled_args &args, const nh_item &item, int head,
                                                 const int tile[3]) {
     const int own[3] = NH_OWN_TILE, extent[3] = NH_WALK_TILE;
     bias_box box = {head, {0, 0, 0}};
@@ -83,7 +83,7 @@ __device__ __forceinline__ bias_box bias_box_of(const nh_cuda_args &args, const 
 }
 
 /* The entry of a head's table at a place of the box, of BIAS_ENTRIES with z fastest; negative if the table lacks it. */
-__device__ __forceinline__ int bias_entry(const nh_cuda_args &args, const bias_box &box, int place) {
+__device__ __forceinline__ int bias_entry(const nh_tiled_args &args, const bias_box &box, int place) {
     const int at[3] = {place / (BIAS_Z * BIAS_Y), place / BIAS_Z % BIAS_Y, place % BIAS_Z};
     bool inside = true;
     int entry = 0;
@@ -96,7 +96,7 @@ __device__ __forceinline__ int bias_entry(const nh_cuda_args &args, const bias_b
     return inside ? entry : -1;
 }
 
-__device__ __forceinline__ long long bias_entries(const nh_cuda_args &args) {
+__device__ __forceinline__ long long bias_entries(const nh_tiled_args &args) {
     long long entries = 1;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
@@ -114,7 +114,7 @@ __device__ __forceinline__ int head_of_place(int index) {
 }
 
 /* By BIAS_WARPS warps, from the second of the block on. Entries that the table lacks belong to masked pairs. */
-__device__ __forceinline__ void lay_bias(const nh_cuda_args &args, const bias_box &box, unsigned to) {
+__device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_box &box, unsigned to) {
     enum { BATCH = BIAS_BATCH(BIAS_MOST_BATCH) };
     const elem *table = (const elem *)args.tensor[NH_BIAS].data + box.head * bias_entries(args);
 #pragma unroll 1
@@ -141,7 +141,7 @@ __device__ __forceinline__ void lay_bias(const nh_cuda_args &args, const bias_bo
 /* All boxes of this block's items, in the order in which they are walked. then(box, seen): after each; seen: it is of a
  * tile of the window, not of extra tokens, which have no bias. */
 template <class Then>
-__device__ __forceinline__ void lay_biases(const nh_cuda_args &args, unsigned ring, unsigned full, unsigned free,
+__device__ __forceinline__ void lay_biases(const nh_tiled_args &args, unsigned ring, unsigned full, unsigned free,
                                            Then then) {
     int walks = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
     unsigned n = 0;
@@ -217,7 +217,7 @@ template <class Layout> __device__ __forceinline__ void pass_over_bias(const Lay
 /* Products of tile n become scores, for a layout with members bias, bias_full and bias_free. Without a bias they stay
  * what they are. */
 template <class Layout>
-__device__ __forceinline__ void bias_scores(const nh_cuda_args &args, const Layout &s, const walk &w, unsigned n,
+__device__ __forceinline__ void bias_scores(const nh_tiled_args &args, const Layout &s, const walk &w, unsigned n,
                                             const bias_places &place, float *score) {
     if (!NH_BIASED) return;
     unsigned box = s.bias + SLOT(n) * BIAS_BYTES;

@@ -148,7 +148,7 @@ __device__ __forceinline__ float diagonal_sum(unsigned line, int diagonal) {
 }
 
 /* This block's table for a head. */
-__device__ __forceinline__ float *bias_table(const nh_cuda_args &args, int head) {
+__device__ __forceinline__ float *bias_table(const nh_tiled_args &args, int head) {
     const nh_cuda_tensor &tables = args.tensor[NH_D_S];
     return (float *)tables.data + head * tables.head + blockIdx.x / NH_HEAD_PARTS * bias_entries(args);
 }
@@ -160,7 +160,7 @@ __device__ __forceinline__ void meet(const bias_gradient &s, unsigned n) {
 }
 
 /* All tables of this block, and lines, before the first tile. */
-__device__ __forceinline__ void clear_sums(const nh_cuda_args &args, const bias_gradient &s) {
+__device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const bias_gradient &s) {
     int heads = (int)args.heads / NH_HEAD_PARTS, first = blockIdx.x % NH_HEAD_PARTS * heads;
     for (int head = first; head < first + heads; head++)
         for (long long i = (int)threadIdx.x - 32; i < bias_entries(args); i += BIAS_LANES)
@@ -172,7 +172,7 @@ __device__ __forceinline__ void clear_sums(const nh_cuda_args &args, const bias_
 
 /* Adds the m-th tile to the table. No two threads add to one entry, and all have met since the last tile: so the order
  * is always the same. */
-__device__ __forceinline__ void add_tile(const nh_cuda_args &args, const bias_gradient &s, const bias_box &box,
+__device__ __forceinline__ void add_tile(const nh_tiled_args &args, const bias_gradient &s, const bias_box &box,
                                          unsigned m) {
     enum { AT_ONCE = BIAS_BATCH(3) };
     unsigned lines = LINES_AT(s, m);
@@ -199,7 +199,7 @@ __device__ __forceinline__ void add_tile(const nh_cuda_args &args, const bias_gr
 }
 
 /* What the helpers do all along: bias boxes of the tiles to come and, one tile later, their gradients. */
-__device__ __forceinline__ void lay_biases_and_differentiate(const nh_cuda_args &args, unsigned ring, unsigned full,
+__device__ __forceinline__ void lay_biases_and_differentiate(const nh_tiled_args &args, unsigned ring, unsigned full,
                                                              unsigned free, const bias_gradient &s) {
     unsigned m = 0;
     bool pending = false;

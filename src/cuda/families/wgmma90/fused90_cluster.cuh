@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_four(elem *to, const float4 &sum, float fa
 /* Adds up what a thread of every block has of two rows, and stores it, if the tensor is wanted; zero, or NaN if a sum
  * is not finite. After the last of these the cluster meets once more: nobody may end whose sums are still read. */
 template <int DIM>
-__device__ __forceinline__ float finish_shared_rows(const nh_cuda_args &args, const nh_item &item, int slot,
+__device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, const nh_item &item, int slot,
                                                     unsigned sums, int row, const float *sum, bool counts,
                                                     float factor) {
     const nh_cuda_tensor &t = args.tensor[slot];

@@ -83,7 +83,7 @@ __device__ __forceinline__ void clear_own(const shared_layout &s) {
 
 /* ---- producer ---- */
 
-__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, items = 0;
     nh_item item;
     for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
     }
 }
 
-__device__ __forceinline__ void help(const nh_cuda_args &args, const shared_layout &s) {
+__device__ __forceinline__ void help(const nh_tiled_args &args, const shared_layout &s) {
     lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
 }
 
@@ -154,13 +154,13 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     NH_WGMMA_COMMIT();
 }
 
-__device__ __forceinline__ void store_lse(const nh_cuda_args &args, const nh_item &item, const long long token[3],
+__device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_item &item, const long long token[3],
                                           int head, float shift, float sum) {
     if (args.tensor[NH_LSE].data)
         *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * (float)NH_LN2;
 }
 
-__device__ __forceinline__ void finish_row(const nh_cuda_args &args, const nh_item &item, int row,
+__device__ __forceinline__ void finish_row(const nh_tiled_args &args, const nh_item &item, int row,
                                            const float *out, int half, float shift, float sum) {
     long long token[3];
     bool inside = row_token(args, item, row, token);
@@ -188,7 +188,7 @@ __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor
 }
 
 /* Four columns of a row of the cluster's item; zero, or NaN if one is not finite. */
-__device__ __forceinline__ float store_shared(const nh_cuda_args &args, const nh_item &item, unsigned sums, int row,
+__device__ __forceinline__ float store_shared(const nh_tiled_args &args, const nh_item &item, unsigned sums, int row,
                                               int column) {
     float factor[NH_CLUSTER];
     float2 all = level_row(sums, row, factor);
@@ -201,7 +201,7 @@ __device__ __forceinline__ float store_shared(const nh_cuda_args &args, const nh
     return doubt<4>(&out.x);
 }
 
-__device__ __forceinline__ float finish_shared(const nh_cuda_args &args, const nh_item &item, unsigned sums, int row,
+__device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const nh_item &item, unsigned sums, int row,
                                                const float *out, const rows &r, bool counts) {
     float zero = 0;
     lay_down<NH_DIM_V>(sums, row, out, counts);
@@ -238,7 +238,7 @@ __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_item 
     advance(w, item);
 }
 
-__device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E);
     bias_places bias_place = bias_places_of(row);
@@ -326,6 +326,6 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused90_forward(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    fused90_forward(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
     run_block<shared_layout, 1, NH_BIASED>(args, maps);
 }

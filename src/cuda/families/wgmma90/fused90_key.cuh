@@ -63,7 +63,7 @@ __device__ __forceinline__ void clear_own(const key_layout &s) {
 
 /* Fetches tile n of the walks of this block: Q, dO and stats of a head at a token. */
 template <class Item>
-__device__ __forceinline__ void fetch_queries(const nh_cuda_args &args, const nh_tensor_map *map, const key_layout &s,
+__device__ __forceinline__ void fetch_queries(const nh_tiled_args &args, const nh_tensor_map *map, const key_layout &s,
                                               unsigned n, const Item &item, int head, const int token[3]) {
     int heads = (int)args.heads, batch = item.batch, stats[5];
     int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, head);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void fetch_queries(const nh_cuda_args &args, const nh
 
 /* claim(n): number of the block's n-th item. */
 template <class Maps, class Claim>
-__device__ __forceinline__ void fetch_items(const nh_cuda_args &args, const Maps &maps, const key_layout &s,
+__device__ __forceinline__ void fetch_items(const nh_tiled_args &args, const Maps &maps, const key_layout &s,
                                             Claim claim) {
     unsigned n = 0, items = 0;
     int kv_heads = (int)args.kv_heads, walks = (int)args.heads / kv_heads, token[3];
@@ -217,7 +217,7 @@ __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, u
 }
 
 /* Stores an item's sums; zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_keys(const nh_cuda_args &args, const nh_item &item, int row,
+__device__ __forceinline__ float finish_keys(const nh_tiled_args &args, const nh_item &item, int row,
                                              const key_rows &r) {
     if (NH_SUM_D_K) finish_rows<NH_DIM>(args, item, NH_D_K, row, r.d_k, (float)args.scale);
     if (NH_SUM_D_V) finish_rows<NH_DIM_V>(args, item, NH_D_V, row, r.d_v, 1);

@@ -11,6 +11,6 @@ __device__ __forceinline__ bool keys_spoilt(const nh_cuda_args &args, const nh_q
 
 /* After all items, by a whole warp, of the rows of a tile that it has stored; zero: the sum of what finish_keys
  * said. */
-__device__ __forceinline__ void make_keys_again(const nh_cuda_args &args, int first_row, int rows, float zero) {
+__device__ __forceinline__ void make_keys_again(const nh_tiled_args &args, int first_row, int rows, float zero) {
     if (__any_sync(~0u, zero != 0)) make_again<keys_spoilt, nh_differentiate_key>(args, first_row, rows);
 }

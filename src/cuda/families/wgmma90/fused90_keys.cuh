@@ -20,7 +20,7 @@ __device__ __forceinline__ void fetch_boxes(unsigned to, const nh_tensor_map *ma
 
 /* Fetches tile n of the walks of this block: K and V. */
 template <int K_LAYOUT, int V_LAYOUT, class Layout, int BOXES>
-__device__ __forceinline__ void fetch_pair(const nh_cuda_args &args, const Layout &s, const nh_tensor_map *k,
+__device__ __forceinline__ void fetch_pair(const nh_tiled_args &args, const Layout &s, const nh_tensor_map *k,
                                            const nh_tensor_map *v, const nh_item &item,
                                            const int (&token)[BOXES][3], unsigned n) {
     int heads = (int)args.kv_heads, k_head = head_or_origin<K_LAYOUT>(args, NH_K, item, item.kv_head),
@@ -35,7 +35,7 @@ __device__ __forceinline__ void fetch_pair(const nh_cuda_args &args, const Layou
 
 /* Fetches this block's share of the walk of an item; n counts the tiles of all walks. */
 template <class Layout>
-__device__ __forceinline__ void fetch_walk(const nh_cuda_args &args, const Layout &s, const nh_tensor_map *map,
+__device__ __forceinline__ void fetch_walk(const nh_tiled_args &args, const Layout &s, const nh_tensor_map *map,
                                            const nh_item &item, unsigned &n) {
     int window_tiles = window_tiles_of(item), tile[3], token[NH_ABREAST][3];
     share mine = share_of(window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0));

@@ -74,11 +74,12 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     nh_cuda_step_init(&step, problem);
     if (value[AGAIN]) nh_spoilt_bind(&step, words);
     nhood_status status =
-        nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.args.tiling);
+        nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.own.tiling);
     if (status) return status;
-    step.args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
+    step.items = step.own.tiling.items;
+    step.own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
     step.threads = 128 * (value[WARPGROUPS] + 1);
-    step.grid[0] = nh_min(step.args.tiling.items, operation->device->multiprocessors);
+    step.grid[0] = nh_min(step.items, operation->device->multiprocessors);
     const struct nh_tiling_count fetched = nh_tiling_count(problem, value + QX, value + KX);
     nh_fused90_share(&step, &spec,
                      nh_fused90_cluster_of(problem, operation->device, value, &fetched));

@@ -14,7 +14,7 @@ struct part {
     int begin, end, last;
 };
 
-__device__ __forceinline__ void part_begin(const nh_cuda_args &args, const nh_item &item, int warpgroup, const walk &w,
+__device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_item &item, int warpgroup, const walk &w,
                                            part &p) {
     const int slab[3] = {SLAB_X, SLAB_Y, SLAB_Z}, tile[3] = NH_WALK_TILE;
     const int a = NH_STACK, extent = tile[a];

@@ -45,7 +45,7 @@ __device__ __forceinline__ unsigned place_bits(const walk &w, const abreast &sta
 }
 
 /* Masks what rows do not see of a tile, but for what is left to the softmax. `first`: of a line of tiles. */
-__device__ __forceinline__ void mask_lines(const nh_cuda_args &args, const walk &w, bool first, float *score,
+__device__ __forceinline__ void mask_lines(const nh_tiled_args &args, const walk &w, bool first, float *score,
                                            sighted &seen) {
     if (!SHORT_LINES || (NH_EXTRA && w.t >= w.window_tiles)) {
         seen.bits = ~0u;

@@ -18,7 +18,7 @@ __device__ __forceinline__ void walk_position(const nh_item &item, const int til
         position[a] = item.walk[a] + tile[a] * extent[a];
 }
 
-__device__ __forceinline__ void walk_token(const nh_cuda_args &args, const nh_item &item, const int tile[3],
+__device__ __forceinline__ void walk_token(const nh_tiled_args &args, const nh_item &item, const int tile[3],
                                            int token[3]) {
     int position[3];
     walk_position(item, tile, position);
@@ -163,7 +163,7 @@ __device__ __forceinline__ unsigned tile_bits(const nh_sight &sight, const abrea
 #define NOTED_PARTS 1
 #endif
 
-__device__ __forceinline__ void note_tile(const nh_cuda_args &args, const walk &w) {
+__device__ __forceinline__ void note_tile(const nh_tiled_args &args, const walk &w) {
     int part = ((int)threadIdx.x / 128 - 1) % NOTED_PARTS;
     if (NH_NOTED && threadIdx.x % 128 == 0 && w.counts)
         nh_note_tile(args, w.item, w.t * NOTED_PARTS + part, NOTED_PARTS > 1 || threadIdx.x == 128,
@@ -180,7 +180,7 @@ __device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, uns
             score[4 * j + part] = bits[part] & 1u << j ? score[4 * j + part] : NH_MINUS_INFINITY;
 }
 
-__device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &w, float *score) {
+__device__ __forceinline__ void mask_tile(const nh_tiled_args &args, const walk &w, float *score) {
     int c = 2 * (threadIdx.x & 3);
     note_tile(args, w);
 #if NH_EXTRA
@@ -198,7 +198,7 @@ __device__ __forceinline__ void mask_tile(const nh_cuda_args &args, const walk &
          tile_bits(w.sight[1], start, c), tile_bits(w.sight[1], start, c + 1));
 }
 
-__device__ __forceinline__ void walk_begin(const nh_cuda_args &args, const nh_item &item, int warpgroup, int row,
+__device__ __forceinline__ void walk_begin(const nh_tiled_args &args, const nh_item &item, int warpgroup, int row,
                                            walk &w) {
     const int extent[3] = {SLAB_X, SLAB_Y, SLAB_Z};
     int first[3];

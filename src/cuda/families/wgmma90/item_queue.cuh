@@ -19,7 +19,7 @@ __device__ __forceinline__ void init_queue(const item_queue &queue, unsigned rea
 }
 
 /* The block's n-th item; from the number of items on there is none. */
-__device__ __forceinline__ int claim_item(const nh_cuda_args &args, const item_queue &queue, int n) {
+__device__ __forceinline__ int claim_item(const nh_tiled_args &args, const item_queue &queue, int n) {
     unsigned item = blockIdx.x;
     if (n > 0) item = gridDim.x + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
     if (item > (unsigned)args.tiling.items) item = (unsigned)args.tiling.items;

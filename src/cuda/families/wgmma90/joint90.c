@@ -188,7 +188,7 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
                            nh_backward90_stages(problem, cuda, walk, true, beside), &step, &spec);
     if (status) return status;
     status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads),
-                           nh_tiling_queue_order(problem), &step.args.tiling);
+                           nh_tiling_queue_order(problem), &step.own.tiling);
     if (status) return status;
     int64_t columns = sums->columns * nh_box_volume(walk) / (64 * WARPGROUPS);
     nh_kernel_define(&spec, "NH_D_Q_N", columns);

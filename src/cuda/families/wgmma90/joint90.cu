@@ -71,13 +71,13 @@ __device__ __forceinline__ void init_barriers(const joint_layout &s) {
 /* ---- the thread that adds dQ to the sums ---- */
 
 /* Where on an axis of the sums the walk starts. */
-__device__ __forceinline__ int sums_start(const nh_cuda_args &args, const nh_item &item, int a) {
+__device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_item &item, int a) {
     const nh_cuda_axis &axis = args.axis[a];
     if (a < NH_FIRST_AXIS) return 0;
     return item.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + item.walk[a];
 }
 
-__device__ __forceinline__ void write_out(const nh_cuda_args &args, const maps &maps, const joint_layout &s) {
+__device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps &maps, const joint_layout &s) {
     const int extent[3] = NH_WALK_TILE;
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void write_out(const nh_cuda_args &args, const maps &
     }
 }
 
-__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const joint_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const joint_layout &s) {
     if (threadIdx.x == 0) {
         fetch_items(args, maps, s, [&](int n) { return claim_item(args, s.queue, n); });
     } else {
@@ -191,7 +191,7 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weigh
 }
 
 /* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. */
-__device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_layout &s, const walk &w, unsigned n,
+__device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint_layout &s, const walk &w, unsigned n,
                                           bool last, int warpgroup, float scale, unsigned long long k_across,
                                           key_rows &r) {
     unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(STATS_AT(n));
@@ -234,7 +234,7 @@ __device__ __forceinline__ void take_tile(const nh_cuda_args &args, const joint_
     release_warp(s.free + 8 * SLOT(n));
 }
 
-__device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const joint_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
     float scale = (float)(args.scale * NH_LOG2E);
@@ -259,7 +259,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const joint_la
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    joint90(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    joint90(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
     nh_follow_launches();
     run_block<joint_layout, 2>(args, maps);
 }

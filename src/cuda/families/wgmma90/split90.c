@@ -305,7 +305,7 @@ nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_c
 static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *problem,
                            const int32_t walk[3]) {
     int64_t rows = nh_box_volume(walk);
-    step->args.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
+    step->own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
     step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, rows);
     step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, rows);
 }

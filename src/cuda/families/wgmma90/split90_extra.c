@@ -93,11 +93,12 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
     struct nh_cuda_step step;
     nhood_status status = nh_split90_step(problem, cuda, stats, own, walk, pass, &step, &spec);
     if (status) return status;
-    struct nh_cuda_tiling *tiling = &step.args.tiling;
+    struct nh_cuda_tiling *tiling = &step.own.tiling;
     for (int a = 0; a < NH_AXES; a++)
         tiling->tiles[a] = (int)nh_ceil_div(problem->axis[a].length, walk[a]);
     tiling->extra_tiles = (int)nh_ceil_div(problem->extra_tokens, ROWS);
     tiling->items = (int)(tiles * shares->count);
+    step.items = tiling->items;
     step.grid[0] = nh_min(tiling->items, cuda->multiprocessors);
     step.map[0] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, ROWS);
     step.map[1] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, ROWS);
@@ -113,7 +114,7 @@ static nhood_status add_sum(struct nh_cuda_operation *operation, const struct nh
     nh_cuda_step_init(&step, problem);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     bind_all_shares(&step, problem, shares);
-    step.args.tiling.items = (int)shares->count;
+    step.own.tiling.items = (int)shares->count;
     step.threads = MOST_DIM;
     step.grid[0] = problem->batch * problem->kv_heads * problem->extra_tokens;
     step.grid[1] = 2;

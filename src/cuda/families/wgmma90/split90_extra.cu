@@ -20,11 +20,11 @@ struct extra_item {
     long long first, end; /* of the walk over the tiles of the grid, for one query head after the other */
 };
 
-__device__ __forceinline__ int grid_tiles(const nh_cuda_args &args) {
+__device__ __forceinline__ int grid_tiles(const nh_tiled_args &args) {
     return args.tiling.tiles[0] * args.tiling.tiles[1] * args.tiling.tiles[2];
 }
 
-__device__ __forceinline__ extra_item extra_item_at(const nh_cuda_args &args, int index) {
+__device__ __forceinline__ extra_item extra_item_at(const nh_tiled_args &args, int index) {
     int kv_heads = (int)args.kv_heads, tiles = args.tiling.extra_tiles;
     int shares = args.tiling.items / ((int)args.batch * kv_heads * tiles);
     long long steps = (long long)grid_tiles(args) * (int)(args.heads / args.kv_heads);
@@ -40,7 +40,7 @@ __device__ __forceinline__ extra_item extra_item_at(const nh_cuda_args &args, in
 }
 
 /* Token of a step of the walk; returns its query head. */
-__device__ __forceinline__ int step_token(const nh_cuda_args &args, const extra_item &item, long long step,
+__device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra_item &item, long long step,
                                           int token[3]) {
     const int extent[3] = NH_WALK_TILE;
     int tiles = grid_tiles(args), head = (int)(step / tiles);
@@ -51,7 +51,7 @@ __device__ __forceinline__ int step_token(const nh_cuda_args &args, const extra_
     return item.head * (int)(args.heads / args.kv_heads) + head;
 }
 
-__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const extra_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const extra_layout &s) {
     unsigned n = 0, items = 0;
     for (int index = blockIdx.x; index < args.tiling.items; index += gridDim.x, items++) {
         extra_item item = extra_item_at(args, index);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
 
 /* This thread's two rows of a share's sums. */
 template <int DIM>
-__device__ __forceinline__ void store_share(const nh_cuda_args &args, const extra_item &item, int slot, int row,
+__device__ __forceinline__ void store_share(const nh_tiled_args &args, const extra_item &item, int slot, int row,
                                             const float *sum) {
     const nh_cuda_tensor &t = args.tensor[slot];
     float *to = (float *)t.data + item.share * t.axis[0] + item.batch * t.batch + item.head * t.head +
@@ -85,7 +85,7 @@ __device__ __forceinline__ void store_share(const nh_cuda_args &args, const extr
     }
 }
 
-__device__ __forceinline__ void consume(const nh_cuda_args &args, const extra_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const extra_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)(args.scale * NH_LOG2E);
     unsigned n = 0, items = 0;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const extra_la
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_extra(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    split90_extra(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
     nh_let_next_begin();
     run_block<extra_layout>(args, maps);
     nh_wait_for_launches();

@@ -2,7 +2,7 @@
  * a head and batch entry; blockIdx.y 0 makes dK, 1 dV. args.tiling.items: how many shares. */
 #include "prelude.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) split90_extra_sum(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(256) split90_extra_sum(const __grid_constant__ nh_tiled_args args) {
     bool keys = blockIdx.y == 0;
     const nh_cuda_tensor &share = args.tensor[keys ? NH_P : NH_D_S];
     const nh_cuda_tensor &to = args.tensor[keys ? NH_D_EXTRA_K : NH_D_EXTRA_V];

@@ -31,17 +31,17 @@ __device__ __forceinline__ void init_barriers(const biased_layout &s) {
     if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
 }
 
-__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const biased_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const biased_layout &s) {
     fetch_items(args, maps, s, nh_item_index);
 }
 
-__device__ __forceinline__ void help(const nh_cuda_args &args, const biased_layout &s) {
+__device__ __forceinline__ void help(const nh_tiled_args &args, const biased_layout &s) {
     lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
 }
 
 #if NH_CLUSTER > 1
 /* Stores an item's sums, which the cluster's blocks have in parts; zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_shared_keys(const nh_cuda_args &args, const nh_item &item, unsigned sums,
+__device__ __forceinline__ float finish_shared_keys(const nh_tiled_args &args, const nh_item &item, unsigned sums,
                                                     int row, const key_rows &r, bool counts) {
     float zero = 0;
     if (NH_SUM_D_K)
@@ -52,7 +52,7 @@ __device__ __forceinline__ float finish_shared_keys(const nh_cuda_args &args, co
 }
 #endif
 
-__device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const biased_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int walks = (int)(args.heads / args.kv_heads);
     float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E), zero = 0;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const biased_l
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_key(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    split90_key(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
     nh_let_next_begin();
     run_block<biased_layout, 1, NH_BIASED>(args, maps);
     nh_wait_for_launches();

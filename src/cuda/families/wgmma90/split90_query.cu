@@ -72,7 +72,7 @@ __device__ __forceinline__ void clear_own(const shared_layout &s) {
     clear_void_rows(s.d_o, NH_DIM_V);
 }
 
-__device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &maps, const shared_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, items = 0;
     int heads = (int)args.heads;
     nh_item item;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void produce(const nh_cuda_args &args, const maps &ma
     }
 }
 
-__device__ __forceinline__ void help(const nh_cuda_args &args, const shared_layout &s) {
+__device__ __forceinline__ void help(const nh_tiled_args &args, const shared_layout &s) {
     lay_biases_and_differentiate(args, s.bias, s.bias_full, s.bias_free, s.gradient);
 }
 
@@ -103,7 +103,7 @@ __device__ __forceinline__ void issue_d_q(float *d_q, unsigned *d_s, unsigned lo
 }
 
 /* LSE in powers of two, and delta, of one row; zeros for a row outside the grid. */
-__device__ __forceinline__ float2 stats_of(const nh_cuda_args &args, const nh_item &item, int row) {
+__device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_item &item, int row) {
     long long token[3];
     if (!row_token(args, item, row, token)) return make_float2(0, 0);
     const nh_cuda_tensor &t = args.tensor[NH_DELTA];
@@ -133,7 +133,7 @@ __device__ __forceinline__ void d_q_again(const nh_cuda_args &args, const nh_que
                            nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[NH_DELTA_AT]);
 }
 
-__device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E);
     bias_places bias_place = bias_places_of(row);
@@ -196,7 +196,7 @@ __device__ __forceinline__ void consume(const nh_cuda_args &args, const shared_l
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_query(const __grid_constant__ nh_cuda_args args, const __grid_constant__ maps maps) {
+    split90_query(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
     nh_follow_launches();
     run_block<shared_layout, 1, NH_BIASED>(args, maps);
 }

@@ -108,7 +108,7 @@ __device__ __forceinline__ int nh_item_index(int round) {
 
 /* A group may be too short for its last tile: that tile walks what the group's last row sees and stores nothing.
  * (Passing over it would put the products under a condition, see fused90_forward.cu.) */
-__device__ __forceinline__ void nh_item_at(const nh_cuda_args &args, int index, nh_item &item) {
+__device__ __forceinline__ void nh_item_at(const nh_tiled_args &args, int index, nh_item &item) {
     const int q_tile[3] = NH_OWN_TILE, k_tile[3] = NH_WALK_TILE;
     /* Of the items of a round, every NH_HEAD_PARTS-th is one of this block's part. */
     unsigned rest = (unsigned)index / NH_HEAD_PARTS;
