@@ -9,9 +9,9 @@ void nh_config_text(const struct nh_solver *solver, const struct nh_config *conf
                     size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; solver->knob && solver->knob[i]; i++) {
+    for (int i = 0; solver->knob && solver->knob[i].name; i++) {
         int written = snprintf(text + used, capacity - used, "%s%s=%d", i ? "," : "",
-                               solver->knob[i], config->value[i]);
+                               solver->knob[i].name, config->value[i]);
         if (written < 0 || (size_t)written >= capacity - used) return;
         used += (size_t)written;
     }
@@ -19,10 +19,10 @@ void nh_config_text(const struct nh_solver *solver, const struct nh_config *conf
 
 bool nh_config_parse(const struct nh_solver *solver, const char *text, struct nh_config *config) {
     memset(config, 0, sizeof *config);
-    for (int i = 0; solver->knob && solver->knob[i]; i++) {
+    for (int i = 0; solver->knob && solver->knob[i].name; i++) {
         if (i && *text++ != ',') return false;
-        size_t length = strlen(solver->knob[i]);
-        if (strncmp(text, solver->knob[i], length) != 0 || text[length] != '=') return false;
+        size_t length = strlen(solver->knob[i].name);
+        if (strncmp(text, solver->knob[i].name, length) != 0 || text[length] != '=') return false;
         char *end;
         const char *digits = text + length + 1;
         long value = strtol(digits, &end, 10);

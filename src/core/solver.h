@@ -63,10 +63,19 @@ struct nh_count {
 typedef double nh_estimate_fn(const struct nh_problem *problem, const struct nh_device *device,
                               const struct nh_config *config, struct nh_count *count);
 
+/* A knob: its name in the texts of configs, and the macro by which kernels are told its value, NULL: none is told just
+ * that. A solver lists its knobs once, in a file <solver>_knobs.def of lines KNOB(index, name, macro, meaning), from which
+ * the indices of a config's values, this table and docs/knobs.md are made. */
+struct nh_knob {
+    const char *name, *macro;
+};
+#define NH_KNOB_AS_INDEX(index, name, macro, meaning) index,
+#define NH_KNOB_AS_ROW(index, name, macro, meaning) {name, macro},
+
 struct nh_solver {
-    const char *name;        /* "reference", "cpu.fused", .. */
-    int32_t device_kind;     /* NHOOD_DEVICE_* */
-    const char *const *knob; /* NULL-terminated names of config values; NULL: no knobs */
+    const char *name;           /* "reference", "cpu.fused", .. */
+    int32_t device_kind;        /* NHOOD_DEVICE_* */
+    const struct nh_knob *knob; /* of the config's values; ends with no name; NULL: no knobs */
     /* NULL, or the problem as this solver sees it, in *view or as it is given: with axes merged or in another order, say.
      * All functions below are handed that (nh_solver_view). */
     const struct nh_problem *(*view)(const struct nh_problem *problem, struct nh_problem *view);

@@ -7,8 +7,12 @@
 
 /* Values of a config: the axis whose consecutive queries fill the lanes, and the tile's queries per axis
  * (lane axis last). */
-enum { NH_KNOB_LANE_AXIS, NH_KNOB_TILE_0, NH_KNOB_TILE_1, NH_KNOB_TILE_2 };
-extern const char *const nh_tiled_knobs[];
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "tiled_knobs.def"
+#undef KNOB
+};
+extern const struct nh_knob nh_tiled_knobs[];
 
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device);
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,

@@ -8,7 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-const char *const nh_tiled_knobs[] = {"lane_axis", "t0", "t1", "t2", NULL};
+const struct nh_knob nh_tiled_knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "tiled_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 /* Places, tile extents and scratch counts are 32-bit. */
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device) {

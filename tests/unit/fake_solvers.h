@@ -62,6 +62,6 @@ static inline nhood_status fake_build(const char *solver, const struct nh_config
     return NHOOD_OK;
 }
 
-static const char *const fake_knobs[] = {"size", NULL};
+static const struct nh_knob fake_knobs[] = {{"size", NULL}, {NULL, NULL}};
 
 #endif

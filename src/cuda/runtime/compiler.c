@@ -13,6 +13,12 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
     spec->define[spec->count++].value = value;
 }
 
+void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *knob, int count,
+                            const int32_t *value) {
+    for (int i = 0; i < count && knob[i].name; i++)
+        if (knob[i].macro) nh_kernel_define(spec, knob[i].macro, value[i]);
+}
+
 /* sm_90 and later have instructions that only their exact architecture may use. */
 static void arch_text(int32_t arch, char *text, size_t capacity) {
     snprintf(text, capacity, "sm_%d%s", (int)arch, arch >= 90 ? "a" : "");

@@ -22,6 +22,10 @@ struct nh_kernel_spec {
 /* A spec that is full stays as it is; nh_cuda_step_add refuses it. */
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
 
+/* The macros of a table of knobs, or of its first `count`, with these values. */
+void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *knob, int count,
+                            const int32_t *value);
+
 /* The spec and the architecture (80, 90, ..) as text: source and options. */
 enum { NH_KERNEL_TEXT_BYTES = 4096 };
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,

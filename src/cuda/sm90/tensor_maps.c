@@ -364,19 +364,15 @@ struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
 }
 
 void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                       const int32_t own[3], const int32_t walk[3], int32_t abreast,
-                       int32_t warpgroups, int32_t stages) {
-    static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
-    static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
-    int64_t rows = nh_box_volume(walk) * abreast;
+                       int64_t walk_rows) {
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);
     nh_kernel_define(spec, "NH_DIM16", problem->dim / 16);
     nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(spec, "NH_DIM_V16", problem->dim_v / 16);
-    nh_kernel_define(spec, "NH_WALK_N", rows);
-    nh_kernel_define(spec, "NH_WALK_N16", rows / 16);
+    nh_kernel_define(spec, "NH_WALK_N", walk_rows);
+    nh_kernel_define(spec, "NH_WALK_N16", walk_rows / 16);
     nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
     nh_kernel_define(spec, "NH_FOLDED", nh_fused90_folds(problem));
@@ -385,11 +381,4 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
     nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
-    nh_kernel_define(spec, "NH_ABREAST", abreast);
-    nh_kernel_define(spec, "NH_WARPGROUPS", warpgroups);
-    nh_kernel_define(spec, "NH_STAGES", stages);
-    for (int a = 0; a < NH_AXES; a++) {
-        nh_kernel_define(spec, own_names[a], own[a]);
-        nh_kernel_define(spec, walk_names[a], walk[a]);
-    }
 }

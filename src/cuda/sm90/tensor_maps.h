@@ -77,10 +77,8 @@ struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
                                        const int64_t extent[NH_AXES], int64_t columns,
                                        const int32_t tile[3]);
 
-/* The macros that every kernel of the family is compiled with. own: extents of its owned tiles; walk: of the boxes that
- * its walked tiles have `abreast`. */
+/* The macros that a problem and the rows of a walked tile give every kernel of the family. */
 void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                       const int32_t own[3], const int32_t walk[3], int32_t abreast,
-                       int32_t warpgroups, int32_t stages);
+                       int64_t walk_rows);
 
 #endif

@@ -278,12 +278,16 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, nh_gemm_add_steps, operation);
 }
 
-static const char *const knobs[] = {"t0", "t1", "t2", "columns", "planes", NULL};
+const struct nh_knob nh_gemm_knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "gemm_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 const struct nh_solver nh_solver_cuda_gemm = {
     .name = "cuda.gemm",
     .device_kind = NHOOD_DEVICE_CUDA,
-    .knob = knobs,
+    .knob = nh_gemm_knobs,
     .refuse = refuse,
     .candidates = candidates,
     .estimate = estimate,

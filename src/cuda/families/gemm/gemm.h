@@ -6,7 +6,12 @@
 
 /* config.value[] */
 /* GEMM_COLUMNS of 0: the part kernels, see gemm_part.h; with GEMM_PLANES a part is a plane */
-enum { GEMM_TILE, GEMM_COLUMNS = GEMM_TILE + NH_AXES, GEMM_PLANES };
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "gemm_knobs.def"
+#undef KNOB
+};
+extern const struct nh_knob nh_gemm_knobs[];
 
 static inline bool nh_gemm_in_parts(const struct nh_config *config) {
     return config->value[GEMM_COLUMNS] == 0;

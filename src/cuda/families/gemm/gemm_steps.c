@@ -80,9 +80,7 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
-    nh_kernel_define(&spec, "NH_TILE0", builder->config->value[GEMM_TILE]);
-    nh_kernel_define(&spec, "NH_TILE1", builder->config->value[GEMM_TILE + 1]);
-    nh_kernel_define(&spec, "NH_TILE2", builder->config->value[GEMM_TILE + 2]);
+    nh_kernel_define_knobs(&spec, nh_gemm_knobs, NH_CONFIG_KNOBS, builder->config->value);
     nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
     nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(builder->whole, UINT32_MAX));
     nh_kernel_define(&spec, "NH_CAUSAL", nh_problem_causal(problem));

@@ -15,8 +15,17 @@
 #include <string.h>
 
 enum { MOST_CANDIDATES = 6 };
-enum { Q0, Q1, Q2, K0, K1, K2, WARPS, STAGES, KNOBS };
-static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "warps", "stages", NULL};
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "fused80_knobs.def"
+#undef KNOB
+    KNOBS
+};
+static const struct nh_knob knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "fused80_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     (void)device;
@@ -240,23 +249,18 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_cuda_device *device, const int32_t *value) {
-    static const char *const tile[] = {"NH_TILE_Q0", "NH_TILE_Q1", "NH_TILE_Q2",
-                                       "NH_TILE_K0", "NH_TILE_K1", "NH_TILE_K2"};
     struct nh_kernel_spec spec = {.source = "fused80_forward.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_DIM", problem->dim);
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
-    nh_kernel_define(&spec, "NH_WARPS", value[WARPS]);
-    nh_kernel_define(&spec, "NH_STAGES", value[STAGES]);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS", residents_of(problem, device, value));
     nh_kernel_define(&spec, "NH_EXTRA_TOKENS", problem->extra_tokens > 0);
     nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
     nh_kernel_define(&spec, "NH_PRESCALE", problem->has_bias || !(problem->scale > 0));
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, value));
-    for (int i = 0; i < 6; i++)
-        nh_kernel_define(&spec, tile[i], value[Q0 + i]);
+    nh_kernel_define_knobs(&spec, knobs, KNOBS, value);
     return spec;
 }
 

@@ -16,8 +16,11 @@
 #include <string.h>
 
 enum { MOST_DIMS_AT_ONCE = 384, MOST_SIDES = 3, MOST_CANDIDATES = 6 };
-static const char *const knobs[] = {"q0", "q1", "q2", "k0", "k1", "k2", "qw", "r0",
-                                    "r1", "r2", "c0", "c1", "c2", "rw", NULL};
+const struct nh_knob nh_split80_knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "split80_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 /* ---- what one launch needs ---- */
 
@@ -198,7 +201,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_split80 = {
     .name = "cuda.split80",
     .device_kind = NHOOD_DEVICE_CUDA,
-    .knob = knobs,
+    .knob = nh_split80_knobs,
     .refuse = refuse,
     .candidates = candidates,
     .estimate = nh_split80_estimate,

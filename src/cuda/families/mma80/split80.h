@@ -8,7 +8,19 @@
 #include "tiled80.h"
 
 /* A config's values are two of these: rows that are queries, then rows that are keys. */
-enum { SPLIT80_ROW, SPLIT80_COLUMN = 3, SPLIT80_WARPS = 6, SPLIT80_SIDE = 7 };
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "split80_knobs.def"
+#undef KNOB
+};
+/* A side is the knobs of a launch by queries, or of one by keys. */
+enum {
+    SPLIT80_ROW = SPLIT80_ROW_0,
+    SPLIT80_COLUMN = SPLIT80_COLUMN_0,
+    SPLIT80_WARPS = SPLIT80_BLOCK_WARPS,
+    SPLIT80_SIDE = SPLIT80_BY_KEY_ROW_0
+};
+extern const struct nh_knob nh_split80_knobs[];
 
 enum { SPLIT80_STAGES = 2 };
 

@@ -30,15 +30,12 @@ static void step_init(const struct builder *builder, const int32_t *side, bool i
 
 static struct nh_kernel_spec spec_of(const struct builder *builder, const int32_t *side,
                                      bool inverse, int sums) {
-    static const char *const tile[] = {"NH_TILE_Q0", "NH_TILE_Q1", "NH_TILE_Q2",
-                                       "NH_TILE_K0", "NH_TILE_K1", "NH_TILE_K2"};
     const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = "split80_backward.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_DIM", problem->dim);
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
-    nh_kernel_define(&spec, "NH_WARPS", side[SPLIT80_WARPS]);
     nh_kernel_define(&spec, "NH_STAGES", SPLIT80_STAGES);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      nh_split80_residents(problem, builder->operation->device, side, inverse));
@@ -47,8 +44,7 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const int32_
     nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_split80_shared_bytes(problem, side, inverse));
-    for (int i = 0; i < 6; i++)
-        nh_kernel_define(&spec, tile[i], side[i]);
+    nh_kernel_define_knobs(&spec, nh_split80_knobs, SPLIT80_SIDE, side);
     return spec;
 }
 

@@ -13,11 +13,19 @@
 enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
 #define BIT(tensor) (1u << NHOOD_##tensor)
 
-/* Extents of a tile of queries; all 0: no tiles. */
-static const char *const knobs[] = {"t0", "t1", "t2", NULL};
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "naive_knobs.def"
+#undef KNOB
+};
+static const struct nh_knob knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "naive_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 static bool is_tiled(const struct nh_config *config) {
-    return config->value[0] > 0;
+    return config->value[T0] > 0;
 }
 
 /* How a row is spread over lanes; see kernels/common/naive.cuh. */
@@ -111,15 +119,13 @@ static nhood_status add_rows(struct nh_cuda_operation *operation, const struct n
 static nhood_status add_tiles(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const int32_t tile[NH_AXES], const struct nh_cuda_step *step,
                               const struct pass *pass) {
-    static const char *const names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
     struct layout layout = layout_of_tiles(problem);
     struct nh_kernel_spec spec = spec_of(problem, &layout, pass->source);
     struct nh_cuda_step tiled = *step;
     tiled.threads = 1;
-    for (int a = 0; a < NH_AXES; a++) {
+    for (int a = 0; a < NH_AXES; a++)
         tiled.threads *= tile[a];
-        nh_kernel_define(&spec, names[a], tile[a]);
-    }
+    nh_kernel_define_knobs(&spec, knobs, NH_AXES, tile);
     nh_kernel_define(&spec, "NH_TILED", 1);
     nh_kernel_define(&spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);

@@ -15,7 +15,11 @@
 #include <math.h>
 
 enum { MOST_DIM = 128, FORWARD_ORIGINS = 5 };
-static const char *const knobs[] = {"rows", "warps", "parts", "split", "stages", NULL};
+const struct nh_knob nh_short_knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "short_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 /* ---- what a config needs ---- */
 
@@ -252,12 +256,11 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, const int32_t *value) {
     struct nh_kernel_spec spec = {.source = "short_forward.cu"};
-    nh_short_define(problem, shape, value[NH_SHORT_WARPS], &spec);
+    nh_short_define(problem, shape, &spec);
+    nh_kernel_define_knobs(&spec, nh_short_knobs, NH_CONFIG_KNOBS, value);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
     nh_kernel_define(&spec, "NH_CONTIGUOUS", shape->contiguous);
-    nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
-    nh_kernel_define(&spec, "NH_STAGES", value[NH_SHORT_STAGES]);
     return spec;
 }
 
@@ -291,7 +294,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_short = {
     .name = "cuda.short",
     .device_kind = NHOOD_DEVICE_CUDA,
-    .knob = knobs,
+    .knob = nh_short_knobs,
     .refuse = refuse,
     .candidates = candidates,
     .estimate = estimate,

@@ -15,9 +15,17 @@
 #include <math.h>
 #include <string.h>
 
-enum { WARPS, PARTS };
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "short90_knobs.def"
+#undef KNOB
+};
 enum { MOST_DIM = 128, MOST_STAGES = 32, NARROW_DIM = 32 };
-static const char *const knobs[] = {"warps", "parts", NULL};
+static const struct nh_knob knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "short90_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 /* ---- what a config needs ---- */
 
@@ -224,7 +232,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, const int32_t *value) {
     struct nh_kernel_spec spec = {.source = "short90_forward.cu"};
-    nh_short_define(problem, shape, value[WARPS], &spec);
+    nh_short_define(problem, shape, &spec);
+    nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
     nh_kernel_define(&spec, "NH_CONTIGUOUS", shape->contiguous);
     nh_kernel_define(&spec, "NH_FOLDED", nh_fused90_folds(problem));
     nh_kernel_define(&spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));

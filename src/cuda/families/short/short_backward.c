@@ -163,11 +163,11 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
     struct nh_kernel_spec spec = {.source = "short_backward.cu"};
-    nh_short_define(problem, &shape, value[NH_SHORT_WARPS], &spec);
+    nh_short_define(problem, &shape, &spec);
+    nh_kernel_define_knobs(&spec, nh_short_knobs, NH_CONFIG_KNOBS, value);
     nh_kernel_define(&spec, "NH_MIN_BLOCKS",
                      residents_by_registers(problem, value[NH_SHORT_WARPS]));
     nh_kernel_define(&spec, "NH_DENSE", dense(problem, &shape));
-    nh_kernel_define(&spec, "NH_SPLIT", value[NH_SHORT_SPLIT]);
     nh_kernel_define(&spec, "NH_SHARED_HEADS", problem->heads != problem->kv_heads);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);

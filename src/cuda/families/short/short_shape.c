@@ -175,13 +175,12 @@ int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins
 }
 
 void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     int64_t warps, struct nh_kernel_spec *spec) {
+                     struct nh_kernel_spec *spec) {
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);
     nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(spec, "NH_WARPS", warps);
     nh_kernel_define(spec, "NH_STRIDED", nh_problem_strided(problem));
     nh_kernel_define(spec, "NH_DILATED", nh_problem_dilated(problem));
     nh_kernel_define(spec, "NH_GROUPS", shape->order);

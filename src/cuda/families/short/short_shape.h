@@ -9,9 +9,13 @@
 /* What the kernels can count. */
 enum { NH_SHORT_MOST_ROWS = 1024 };
 
-/* Knobs: rows of an item, warps of a block, blocks that share an item, warps that share 16 rows, and items that a block
- * holds at a time (forward). */
-enum { NH_SHORT_ROWS, NH_SHORT_WARPS, NH_SHORT_PARTS, NH_SHORT_SPLIT, NH_SHORT_STAGES };
+/* The knobs of cuda.short. */
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "short_knobs.def"
+#undef KNOB
+};
+extern const struct nh_knob nh_short_knobs[];
 
 /* How groups are numbered, NH_GROUPS of the kernels: key heads, residues and batch entries, if they are equally long or not; or
  * key heads and batch entries of one residue after those of another, in as many rows as there are tokens or as the
@@ -62,8 +66,8 @@ int64_t nh_short_sums(const struct nh_problem *problem, int64_t width);
 /* The groups of an item, which know where `origins` tensors begin. */
 int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins);
 
-/* The macros of short.cuh but NH_MIN_BLOCKS. */
+/* The macros of short.cuh but NH_WARPS and NH_MIN_BLOCKS. */
 void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     int64_t warps, struct nh_kernel_spec *spec);
+                     struct nh_kernel_spec *spec);
 
 #endif

@@ -11,9 +11,11 @@
 
 enum { MOST_STAGES = 5, MOST_BOX = 1024 };
 
-const char *const nh_small_knobs[] = {"q0",        "q1",         "q2", "s0", "s1",
-                                      "warps",     "stages",     "k0", "k1", "k2",
-                                      "key_warps", "key_stages", NULL};
+const struct nh_knob nh_small_knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "small_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 /* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more items hold their part of the halo
  * than have stages; by keys it has statistics, too, and there is less room. Away from the ends of chains the slots do for

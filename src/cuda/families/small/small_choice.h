@@ -5,20 +5,14 @@
 #include "small_launch.h"
 #include "solver.h"
 
-/* Queries of an item, rows of a subtile (16 in all), warps and the copy engine's stages of the launch by queries (0: threads
- * copy; NH_SMALL_IN_TURNS: keys and values to the same place); keys of an item, warps and stages of the one by keys. */
 enum {
-    NH_SMALL_IN_TURNS = -1,
-    NH_SMALL_Q0 = 0,
-    NH_SMALL_S0 = 3,
-    NH_SMALL_S1,
-    NH_SMALL_WARPS,
-    NH_SMALL_STAGES,
-    NH_SMALL_K0,
-    NH_SMALL_KEY_WARPS = 10,
-    NH_SMALL_KEY_STAGES
+#define KNOB NH_KNOB_AS_INDEX
+#include "small_knobs.def"
+#undef KNOB
 };
-extern const char *const nh_small_knobs[];
+/* A number of stages: threads copy keys and values to the same place, in turns. */
+enum { NH_SMALL_IN_TURNS = -1 };
+extern const struct nh_knob nh_small_knobs[];
 
 /* A config's launch of a kernel; false if its halo is larger than any shared memory. */
 bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,

@@ -327,10 +327,19 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
                                 size_t stats, const int32_t own[3], const int32_t walk[3],
                                 bool keys, int32_t stages, struct nh_cuda_step *step,
                                 struct nh_kernel_spec *spec) {
+    static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
+    static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
     int32_t slab[3];
     nh_fused90_first_slab(own, slab);
     const int32_t *q_tile = keys ? walk : slab, *k_tile = keys ? slab : walk;
-    nh_fused90_define(spec, problem, own, walk, 1, WARPGROUPS, stages);
+    nh_fused90_define(spec, problem, nh_box_volume(walk));
+    for (int a = 0; a < NH_AXES; a++) {
+        nh_kernel_define(spec, own_names[a], own[a]);
+        nh_kernel_define(spec, walk_names[a], walk[a]);
+    }
+    nh_kernel_define(spec, "NH_ABREAST", 1);
+    nh_kernel_define(spec, "NH_WARPGROUPS", WARPGROUPS);
+    nh_kernel_define(spec, "NH_STAGES", stages);
     nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
     nh_kernel_define(spec, "NH_INVERSE", keys);
     nh_cuda_step_init(step, problem);

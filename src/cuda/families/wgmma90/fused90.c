@@ -10,9 +10,11 @@
 #include <math.h>
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
-static const char *const knobs[] = {"qx",     "qy",    "qz",      "qh",         "kx",
-                                    "ky",     "kz",    "abreast", "warpgroups", "stack",
-                                    "stages", "order", "hold",    "again",      NULL};
+const struct nh_knob nh_fused90_knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "fused90_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
@@ -214,7 +216,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_fused90 = {
     .name = "cuda.fused90",
     .device_kind = NHOOD_DEVICE_CUDA,
-    .knob = knobs,
+    .knob = nh_fused90_knobs,
     .view = nh_permuted_axes,
     .refuse = refuse,
     .candidates = candidates,

@@ -64,13 +64,9 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     int64_t keys = nh_fused90_keys(value);
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     struct nh_cuda_step step;
-    nh_fused90_define(&spec, problem, value + QX, value + KX, value[ABREAST], value[WARPGROUPS],
-                      value[STAGES]);
+    nh_fused90_define(&spec, problem, keys);
+    nh_kernel_define_knobs(&spec, nh_fused90_knobs, NH_CONFIG_KNOBS, value);
     int32_t slab[3];
-    nh_kernel_define(&spec, "NH_OWN_HEADS", value[QH]);
-    nh_kernel_define(&spec, "NH_STACK", value[STACK]);
-    nh_kernel_define(&spec, "NH_HOLD", value[HOLD]);
-    nh_kernel_define(&spec, "NH_AGAIN", value[AGAIN]);
     nh_cuda_step_init(&step, problem);
     if (value[AGAIN]) nh_spoilt_bind(&step, words);
     nhood_status status =

@@ -8,7 +8,12 @@
 enum { NH_FUSED90_MOST_DIM = 256 };
 
 /* Places of a config's values. */
-enum { QX, QY, QZ, QH, KX, KY, KZ, ABREAST, WARPGROUPS, STACK, STAGES, ORDER, HOLD, AGAIN };
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "fused90_knobs.def"
+#undef KNOB
+};
+extern const struct nh_knob nh_fused90_knobs[];
 
 /* Of a key tile: of all boxes that it has abreast. */
 int32_t nh_fused90_keys(const int32_t *value);

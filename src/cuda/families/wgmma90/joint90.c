@@ -10,8 +10,17 @@
 #include "spoilt.h"
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
-enum { OWN = 0, WALK = 3 };
-static const char *const knobs[] = {"ox", "oy", "oz", "wx", "wy", "wz", NULL};
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "joint90_knobs.def"
+#undef KNOB
+};
+enum { OWN = OWN_X, WALK = WALK_X };
+static const struct nh_knob knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "joint90_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 /* Void rows cost it more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
 

@@ -15,9 +15,22 @@
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 /* A config is two pairs of tiles: of the kernel that owns queries (walking keys), and of the one that owns keys. */
-enum { QUERY_OWN = 0, QUERY_WALK = 3, KEY_OWN = 6, KEY_WALK = 9 };
-static const char *const knobs[] = {"qx", "qy", "qz", "kx", "ky", "kz", "ox",
-                                    "oy", "oz", "wx", "wy", "wz", NULL};
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "split90_knobs.def"
+#undef KNOB
+};
+enum {
+    QUERY_OWN = QUERY_OWN_X,
+    QUERY_WALK = QUERY_WALK_X,
+    KEY_OWN = KEY_OWN_X,
+    KEY_WALK = KEY_WALK_X
+};
+static const struct nh_knob knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "split90_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 /* Void rows of keys cost more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * WARPGROUPS };
 
