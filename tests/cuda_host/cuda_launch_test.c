@@ -255,8 +255,9 @@ static void check_overlaps(void) {
     check_overlaps_of(split, biased, all | D_BIAS,
                       "backward_stats +split90_query +small_bias_sum +split90_key");
     check_overlaps_of(split, biased, all, "backward_stats +split90_query split90_key");
-    check_overlaps_of(joint, plain, all, "backward_stats +joint90 +joint90_convert +joint90_again");
-    check_overlaps_of(joint, plain, D_K, "backward_stats +joint90 joint90_again");
+    check_overlaps_of(joint, plain, all,
+                      "backward_stats +joint90 +joint90_convert +joint90_repair");
+    check_overlaps_of(joint, plain, D_K, "backward_stats +joint90 joint90_repair");
     check_overlaps_of(&nh_solver_cuda_split80, plain, all,
                       "backward_stats +split80_backward +split80_backward");
     check_overlaps_of(&nh_solver_cuda_small, plain, all,

@@ -91,7 +91,7 @@ NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda
         for (int slot = slot_number(0); slot < NH_SLOTS; slot += NH_GROUP) {
             int column = column_place[slot];
             stage[column] =
-                nh_exact_if_not_finite(stage[column], q, k + key_offset[column], (int)args.dim);
+                nh_repair_if_not_finite(stage[column], q, k + key_offset[column], (int)args.dim);
         }
 #pragma unroll
         for (int i = 0; i < NH_HELD; i++)

@@ -115,7 +115,7 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_divisor divisor[3], nh_s
         nh_digits digits = nh_key_digits(query, divisor, n);
         int column = nh_column_of(query, args, spans, n, digits) - chunk * NH_COLUMNS;
         if (!exists[i]) column = 0;
-        float product = nh_exact_if_not_finite(stage[(some + i) * STAGE_STRIDE + column],
+        float product = nh_repair_if_not_finite(stage[(some + i) * STAGE_STRIDE + column],
                                             q + (some + i) * STRIDE, k + column * STRIDE, NH_WIDTH);
         score[i] = score_of(args, query, n, digits, exists[i], product);
         if (NH_RESULT == NH_SCORE_GRADIENT) score[i] -= query.shift;

@@ -50,7 +50,7 @@ NH_DEVICE void nh_scores(const elem *q, const elem *k, float *stage, int stage_s
 }
 
 /* What tensor cores make of infinities in f32's three parts is NaN; such scores are made again. */
-NH_DEVICE float nh_exact_if_not_finite(float score, const elem *q, const elem *k, int dim) {
+NH_DEVICE float nh_repair_if_not_finite(float score, const elem *q, const elem *k, int dim) {
 #if NH_DTYPE == NH_F32
     if (!(fabsf(score) <= 3.402823466e38f)) {
         score = 0;

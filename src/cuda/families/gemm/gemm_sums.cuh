@@ -58,7 +58,7 @@ NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, in
 }
 
 /* One sum, product by product, over exactly the pairs in a window. Not inlined: rare, and long. */
-static __device__ __noinline__ float nh_exact_sum(const nh_tile &tile, const nh_cuda_args &args,
+static __device__ __noinline__ float nh_repair_sum(const nh_tile &tile, const nh_cuda_args &args,
                                                   const int position[3], int c) {
     const elem *a = (const elem *)args.tensor[NH_A].data,
                *rows = (const elem *)args.tensor[NH_V].data;
@@ -106,7 +106,7 @@ NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
             int row = i / (int)args.dim_v, c = i % (int)args.dim_v, position[3];
             if (nh_tile_row(tile, row, position))
                 sums[row * NH_SUM_STRIDE + c] =
-                    nh_store(scale * nh_exact_sum(tile, args, position, c));
+                    nh_store(scale * nh_repair_sum(tile, args, position, c));
         }
     } else {
 #pragma unroll

@@ -13,7 +13,7 @@
  * NH_SUM_SECOND (dV; with NH_INVERSE). */
 #define NH_POSITION int
 #include "bias_gradient.cuh"
-#include "exact_gradient.cuh"
+#include "repair_gradient.cuh"
 #include "overlap.cuh"
 
 struct nh_shared {
@@ -154,7 +154,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned item, const struct 
             int bad = (__ffs((int)lanes) - 1) / 4, row = 8 * r + bad;
             lanes &= ~(15u << 4 * bad);
             __syncwarp();
-            nh_exact_gradient(args, item, first_row + row, rows + row * NH_PITCH_K,
+            nh_repair_gradient(args, item, first_row + row, rows + row * NH_PITCH_K,
                               rows2 + row * NH_PITCH_V);
         }
     }

@@ -1,7 +1,7 @@
-/* From accumulators to memory: rows divided by their sums, LSE, and rows that a masked NaN has spoilt done again. */
+/* From accumulators to memory: rows divided by their sums, LSE, and repair of rows that a masked NaN has reached. */
 #pragma once
 
-#include "exact_row.cuh"
+#include "repair_row.cuh"
 
 /* The warp's rows divided by their sums, into the place of its queries; LSE to memory. */
 NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &block,
@@ -27,8 +27,8 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &b
             __syncwarp();
             int bad = (__ffs((int)poisoned) - 1) / 4, bad_row = 16 * m + 8 * half + bad;
             poisoned &= ~(15u << 4 * bad);
-            float exact = nh_exact_query(args, first_row + bad_row, rows + bad_row * NH_PITCH_Q);
-            if (g == bad) row_lse = exact;
+            float repaired = nh_repair_query(args, first_row + bad_row, rows + bad_row * NH_PITCH_Q);
+            if (g == bad) row_lse = repaired;
         }
         if (lse.data && t == 0 && nh_row_exists(block, first_row + row))
             ((float *)lse.data)[nh_row_offset(args, block, lse, block.head, first_row + row)] =

@@ -147,13 +147,13 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_strip &strip
 
 /* A thread's rows g and g + 8: their LSE, and whether they are not finite although weights are relative to the largest
  * of their row. */
-struct nh_made_again {
+struct nh_weighed {
     float2 lse;
-    bool spoilt[2];
+    bool repair[2];
 };
 
 /* The strip once more, with such weights. A function of its own, which leaves the common case its registers. */
-static __device__ __noinline__ nh_made_again nh_make_again(const nh_short_args &args, int stage, int row) {
+static __device__ __noinline__ nh_weighed nh_weigh_by_largest(const nh_short_args &args, int stage, int row) {
     const nh_ring ring = nh_ring_of(args);
     nh_strip strip;
     nh_strip_locate(strip, args, row, ring.places[stage].part, ring.places[stage].kind);
@@ -162,11 +162,11 @@ static __device__ __noinline__ nh_made_again nh_make_again(const nh_short_args &
     float output[NH_SUMS_V][4];
     nh_refer_to_largest(args, ring, stage, strip, state);
     nh_weigh_values(args, ring, stage, strip, state, output);
-    return {nh_finish(ring, stage, strip, state, output), {nh_spoilt(output, 0), nh_spoilt(output, 1)}};
+    return {nh_finish(ring, stage, strip, state, output), {nh_needs_repair(output, 0), nh_needs_repair(output, 1)}};
 }
 
 /* A row as cuda.naive makes it, from what it sees and nothing else. By the whole warp. */
-static __device__ __noinline__ void nh_make_exact(const nh_short_args &args, int stage, int row) {
+static __device__ __noinline__ void nh_repair_query(const nh_short_args &args, int stage, int row) {
     const nh_place place = nh_ring_of(args).places[stage];
     const nh_group group = nh_group_of_kind(args, place.kind);
     const nh_token token = nh_token_of(nh_extents_of(args, 0), &group, place.part * args.tiling.queries + row);
@@ -214,17 +214,17 @@ NH_DEVICE void nh_attend_strip(const nh_short_args &args, const nh_ring &ring, i
     nh_weigh_values(args, ring, stage, strip, state, output);
     const bool held = (nh_held(state, output, 0) || !upper) && (nh_held(state, output, 1) || !lower);
     const bool all_held = __all_sync(~0u, held);
-    nh_made_again made = {};
+    nh_weighed made = {};
     if (all_held) {
         made.lse = nh_finish(ring, stage, strip, state, output);
     } else {
-        made = nh_make_again(args, stage, strip.row);
+        made = nh_weigh_by_largest(args, stage, strip.row);
     }
     nh_store(args, ring, stage, strip, made.lse);
     if (all_held) return;
     __syncwarp();
-    nh_for_spoilt_rows(made.spoilt[0] && upper, made.spoilt[1] && lower,
-                       [&](int spoilt) { nh_make_exact(args, stage, strip.row + spoilt); });
+    nh_for_rows_to_repair(made.repair[0] && upper, made.repair[1] && lower,
+                       [&](int repair) { nh_repair_query(args, stage, strip.row + repair); });
 }
 
 /* By a warp: of the strips of all items of the block, numbered through, those that are its own. */

@@ -8,7 +8,7 @@
     (1 << NH_Q | 1 << NH_K | 1 << NH_V | 1 << NH_O | 1 << NH_LSE | 1 << NH_D_O | 1 << NH_D_LSE | 1 << NH_D_Q |         \
      1 << NH_D_K | 1 << NH_D_V)
 #define NH_ORIGINS (NH_D_V + 1)
-#include "short_exact_gradient.cuh"
+#include "short_repair_gradient.cuh"
 #include "short_shares.cuh"
 #include "short_strip.cuh"
 
@@ -80,11 +80,11 @@ template <bool BY_KEYS>
 NH_DEVICE void nh_finish(const nh_block &block, int member, int strip, const nh_sums &sums, const nh_sums_v &sums_v) {
     nh_store_gradient<NH_DIM>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, strip, sums, (float)block.args.scale);
     if (BY_KEYS) nh_store_gradient<NH_DIM_V>(block, NH_D_V, member, strip, sums_v, 1.f);
-    const bool spoilt[2] = {nh_spoilt(sums, 0) || (BY_KEYS && nh_spoilt(sums_v, 0)),
-                            nh_spoilt(sums, 1) || (BY_KEYS && nh_spoilt(sums_v, 1))};
-    if (!__any_sync(~0u, spoilt[0] || spoilt[1])) return;
-    nh_for_spoilt_rows(spoilt[0], spoilt[1],
-                       [&](int row) { nh_exact_gradient<BY_KEYS>(block.args, member, 16 * strip + row); });
+    const bool repair[2] = {nh_needs_repair(sums, 0) || (BY_KEYS && nh_needs_repair(sums_v, 0)),
+                            nh_needs_repair(sums, 1) || (BY_KEYS && nh_needs_repair(sums_v, 1))};
+    if (!__any_sync(~0u, repair[0] || repair[1])) return;
+    nh_for_rows_to_repair(repair[0], repair[1],
+                       [&](int row) { nh_repair_gradient<BY_KEYS>(block.args, member, 16 * strip + row); });
 }
 
 /* Adds to the sums of a strip's first warp those of the others. By all threads: the tensors of the tile are no longer

@@ -11,7 +11,7 @@
 #include "short_shares.cuh"
 #include "short_queries.cuh"
 
-#include "exact_key.cuh"
+#include "repair_key.cuh"
 
 enum { NH_STRIPS = NH_WARPS / NH_SPLIT };
 
@@ -229,7 +229,7 @@ NH_DEVICE elem nh_element(int width, const char *rows, int row, int element) {
 
 /* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds
  * outputs by now. By the whole warp. */
-static __device__ __noinline__ float nh_exact_row(const nh_short_args &args, int turn, int begin, int end, int row) {
+static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, int turn, int begin, int end, int row) {
     const nh_work work = nh_work_of(args, turn);
     const nh_token token = nh_token_of(work.item.extents, work.groups, row);
     if (!token.exists) return 0.f;
@@ -237,19 +237,19 @@ static __device__ __noinline__ float nh_exact_row(const nh_short_args &args, int
                         nh_token_offset(work.args, work.groups, NH_Q, token);
     const nh_sight sight = nh_sight_of(work.args, work.item.extents, work.groups, row);
     const float scale = (float)(work.args.scale * NH_LOG2E);
-    nh_exact state;
-    nh_exact_start(state, query);
+    nh_repair state;
+    nh_repair_start(state, query);
     for (int key = begin; key < end; key++)
         if (nh_sees(sight, work.columns[key]))
-            nh_exact_key(state, [&](int i) { return nh_element(NH_DIM, work.keys, key, i); },
+            nh_repair_key(state, [&](int i) { return nh_element(NH_DIM, work.keys, key, i); },
                          [&](int i) { return nh_element(NH_DIM_V, work.values, key, i); }, scale, 0.f);
     elem *to = (elem *)(work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0));
-    return nh_exact_finish(state, [&](int i, elem element) { to[i] = element; });
+    return nh_repair_finish(state, [&](int i, elem element) { to[i] = element; });
 }
 
 /* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A
  * function of its own, which leaves the common case its registers. */
-static __device__ __noinline__ float2 nh_attend_again(const nh_short_args &args, int turn, int row) {
+static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &args, int turn, int row) {
     const nh_work work = nh_work_of(args, turn);
     nh_strip strip;
     nh_strip_locate(work, row, strip);
@@ -262,10 +262,10 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_short_args &args,
     float2 lse = nh_finish(work, strip, state, output);
     const int g = (int)(threadIdx.x % 32) / 4;
     __syncwarp();
-    nh_for_spoilt_rows(nh_spoilt(output, 0), nh_spoilt(output, 1), [&](int spoilt) {
-        const float exact = nh_exact_row(args, turn, strip.begin, strip.end, row + spoilt);
-        if (spoilt == g) lse.x = exact;
-        if (spoilt == g + 8) lse.y = exact;
+    nh_for_rows_to_repair(nh_needs_repair(output, 0), nh_needs_repair(output, 1), [&](int repair) {
+        const float repaired = nh_repair_row(args, turn, strip.begin, strip.end, row + repair);
+        if (repair == g) lse.x = repaired;
+        if (repair == g + 8) lse.y = repaired;
     });
     return lse;
 }
@@ -286,7 +286,7 @@ NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state 
     nh_finish_sums(state);
     const bool held = nh_held(state, output, 0) && nh_held(state, output, 1);
     const float2 lse = __all_sync(~0u, held) ? nh_finish(work, strip, state, output)
-                                             : nh_attend_again(work.args, work.turn, strip.row);
+                                             : nh_repair_attention(work.args, work.turn, strip.row);
     __syncwarp();
     const nh_token own = nh_token_of(work.item.extents, work.groups, strip.row + (int)threadIdx.x % 16);
     nh_store_strip<NH_DIM_V, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,

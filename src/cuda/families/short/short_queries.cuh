@@ -66,7 +66,7 @@ NH_DEVICE void nh_raise_tops(float (&top)[2], const float (&scores)[4][4], bool 
 
 /* Whether a row's weights, relative to 1, and its output are what can be held. */
 template <int SUMS> NH_DEVICE bool nh_held(const nh_state &state, const float (&output)[SUMS][4], int half) {
-    return state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM && !nh_spoilt(output, half);
+    return state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM && !nh_needs_repair(output, half);
 }
 
 /* The LSE of row lane % 16, of those of each thread's rows g and g + 8. */

@@ -6,7 +6,7 @@
 #define NH_STOPS 1
 #define NH_BIAS_STARTS 1
 #include "overlap.cuh"
-#include "small_exact_gradient.cuh"
+#include "small_repair_gradient.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
 #else
@@ -138,12 +138,12 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_item &item, int sub
     nh_stage_rows<NH_DIM>(keys, sums.d_keys, (float)args.scale, (float)args.scale,
                                     subtile);
     nh_stage_rows<NH_DIM_V>(values, sums.d_values, 1.f, 1.f, subtile);
-    const bool spoilt[2] = {nh_spoilt(sums.d_keys, 0) | nh_spoilt(sums.d_values, 0),
-                            nh_spoilt(sums.d_keys, 1) | nh_spoilt(sums.d_values, 1)};
-    if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
+    const bool repair[2] = {nh_needs_repair(sums.d_keys, 0) | nh_needs_repair(sums.d_values, 0),
+                            nh_needs_repair(sums.d_keys, 1) | nh_needs_repair(sums.d_values, 1)};
+    if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
-    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
-        nh_exact_gradient(args, item, subtile, row, make_float2(0.f, 0.f),
+    nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
+        nh_repair_gradient(args, item, subtile, row, make_float2(0.f, 0.f),
                           [=](int at, int i, elem x) { nh_result_element<NH_DIM>(keys, subtile, at, i) = x; },
                           [=](int at, int i, elem x) { nh_result_element<NH_DIM_V>(values, subtile, at, i) = x; });
     });

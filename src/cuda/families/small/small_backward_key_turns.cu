@@ -4,7 +4,7 @@
 #define NH_BIAS_STARTS 1
 #include "overlap.cuh"
 #include "small_copy_statistics.cuh"
-#include "small_exact_gradient.cuh"
+#include "small_repair_gradient.cuh"
 #include "small_turns.cuh"
 
 struct nh_key_shared : nh_shared {
@@ -21,8 +21,8 @@ NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &sha
 }
 
 /* What scores begin with: shifts by LSE, penalties and biases. */
-NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared, const nh_scene &scene,
-                        int subtile) {
+NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared,
+                        const nh_scene &scene, int subtile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
     const float *table = scene.bias;
@@ -81,15 +81,15 @@ NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args,
     }
 }
 
-/* Both gradients of the rows of which one is spoilt; those of keys are in memory but for that. */
-NH_DEVICE void nh_again(const nh_tiled_args &args, const nh_item &item, int subtile, const bool (&spoilt)[2]) {
-    if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
+/* Both gradients of the rows of which one needs repair; those of keys are in memory but for that. */
+NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_item &item, int subtile, const bool (&repair)[2]) {
+    if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
-    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
+    nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
         elem *d_key = (elem *)args.tensor[NH_D_K].data, *d_value = (elem *)args.tensor[NH_D_V].data;
         if (d_key) d_key += nh_row_offset(item, NH_D_K, subtile, row);
         if (d_value) d_value += nh_row_offset(item, NH_D_V, subtile, row);
-        nh_exact_gradient(
+        nh_repair_gradient(
             args, item, subtile, row, make_float2(0.f, 0.f), [=](int, int i, elem x) { if (d_key) d_key[i] = x; },
             [=](int, int i, elem x) { if (d_value) d_value[i] = x; });
     });
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
         const nh_item &item = scene.item;
         const bool exists = nh_subtile_exists(item, warp);
-        bool spoilt[2] = {false, false};
+        bool repair[2] = {false, false};
         nh_scores weights; /* then gradients of scores */
         nh_copy_statistics(args, item, 0, shared.statistics);
         nh_scene_fill(args, tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         if (exists) {
             nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_D_V, warp, weights, shared.halo, make_float2(1.f, 1.f),
-                                       spoilt);
+                                       repair);
             nh_score_gradients(weights, args, scene, shared, warp);
         }
         __syncthreads();
@@ -140,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         if (exists) {
             const float scale = (float)args.scale;
             nh_sum_and_store<NH_DIM>(args, scene, tables, NH_D_K, warp, weights, shared.halo,
-                                     make_float2(scale, scale), spoilt);
-            nh_again(args, item, warp, spoilt);
+                                     make_float2(scale, scale), repair);
+            nh_repair_both(args, item, warp, repair);
         }
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM>(args, next.item, NH_Q, 0, shared.halo);

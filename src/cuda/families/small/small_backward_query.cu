@@ -7,7 +7,7 @@
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "small_bias_gradient.cuh"
 #include "overlap.cuh"
-#include "small_exact_gradient.cuh"
+#include "small_repair_gradient.cuh"
 #include "small_row_statistics.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
@@ -135,12 +135,12 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene
 #endif
     nh_stage_rows<NH_DIM>(results, d_queries, (float)args.scale, (float)args.scale,
                                     subtile);
-    const bool spoilt[2] = {nh_spoilt(d_queries, 0), nh_spoilt(d_queries, 1)};
-    if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
-    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
+    const bool repair[2] = {nh_needs_repair(d_queries, 0), nh_needs_repair(d_queries, 1)};
+    if (!__any_sync(~0u, repair[0] | repair[1])) return;
+    nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
         float2 own = make_float2(__shfl_sync(~0u, row < 8 ? lse[0] : lse[1], row % 8 * 4),
                                  -__shfl_sync(~0u, row < 8 ? start[0] : start[2], row % 8 * 4));
-        nh_exact_gradient(args, scene.item, subtile, row, own,
+        nh_repair_gradient(args, scene.item, subtile, row, own,
                           [=](int at, int i, elem x) { nh_result_element<NH_DIM>(results, subtile, at, i) = x; },
                           [](int, int, elem) {});
     });

@@ -3,7 +3,7 @@
 #define NH_INVERSE 0
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "overlap.cuh"
-#include "small_exact_gradient.cuh"
+#include "small_repair_gradient.cuh"
 #include "small_row_statistics.cuh"
 #include "small_turns.cuh"
 
@@ -56,17 +56,17 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const
                          const nh_row_terms &terms, const nh_scores &gradients) {
     if (!args.tensor[NH_D_Q].data) return;
     const float scale = (float)args.scale;
-    bool spoilt[2] = {false, false};
+    bool repair[2] = {false, false};
     nh_sum_and_store<NH_DIM>(args, scene, shared.tables, NH_D_Q, subtile, gradients, shared.halo,
-                             make_float2(scale, scale), spoilt);
-    if (!__any_sync(~0u, spoilt[0] | spoilt[1])) return;
+                             make_float2(scale, scale), repair);
+    if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
-    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
+    nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
         const int holder = row % 8 * 4;
         const float2 own = make_float2(__shfl_sync(~0u, row < 8 ? terms.lse[0] : terms.lse[1], holder),
                                        __shfl_sync(~0u, row < 8 ? terms.delta[0] : terms.delta[1], holder));
         elem *to = (elem *)args.tensor[NH_D_Q].data + nh_row_offset(scene.item, NH_D_Q, subtile, row);
-        nh_exact_gradient(
+        nh_repair_gradient(
             args, scene.item, subtile, row, own, [=](int, int i, elem x) { to[i] = x; }, [](int, int, elem) {});
     });
 }

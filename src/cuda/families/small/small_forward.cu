@@ -2,7 +2,7 @@
  * groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under the
  * products of the others. See small.cuh. */
 #define NH_INVERSE 0
-#include "small_exact.cuh"
+#include "small_repair.cuh"
 #include "small_state.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
@@ -159,7 +159,7 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_t
 /* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so
  * pair by pair. The queries' places may hold others by now. A function of its own, which leaves the common case its
  * registers. */
-static __device__ __noinline__ float2 nh_attend_again(const nh_tiled_args &args, const nh_scene &scene,
+static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &args, const nh_scene &scene,
                                                       const nh_tables &tables, const nh_penalties &penalties,
                                                       const nh_key_halo &halo, int number, char *results) {
     nh_queries queries;
@@ -170,8 +170,8 @@ static __device__ __noinline__ float2 nh_attend_again(const nh_tiled_args &args,
     float output[NH_SUMS_V][4];
     nh_weigh_values(subtile, state, output);
     float2 lse = nh_finish(number, results, state, output);
-    const bool spoilt[2] = {nh_spoilt(output, 0), nh_spoilt(output, 1)};
-    nh_exact_rows(args, scene, number, spoilt, lse, [=](int row, int i, elem element) {
+    const bool repair[2] = {nh_needs_repair(output, 0), nh_needs_repair(output, 1)};
+    nh_repair_rows(args, scene, number, repair, lse, [=](int row, int i, elem element) {
         nh_result_element<NH_WIDEST>(results, number, row, i) = element;
     });
     return lse;
@@ -193,7 +193,7 @@ NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_scene &scene, const
     nh_weigh_values(subtile, state, output);
     const bool held = state.sum[0] > NH_LEAST_SUM && state.sum[0] < NH_MOST_SUM && state.sum[1] > NH_LEAST_SUM &&
                       state.sum[1] < NH_MOST_SUM;
-    return __all_sync(~0u, held && !nh_spoilt(output, 0) && !nh_spoilt(output, 1));
+    return __all_sync(~0u, held && !nh_needs_repair(output, 0) && !nh_needs_repair(output, 1));
 }
 
 #if NH_STAGES
@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             const nh_scene &same = nh_scene_of(shared.ring, now.item);
             char *results = shared.results[nh_thread_again() / 32];
             const float2 lse = held ? nh_finish(now.subtile, results, state, output)
-                                    : nh_attend_again(args, same, shared.tables, shared.penalties,
+                                    : nh_repair_attention(args, same, shared.tables, shared.penalties,
                                                       shared.halo[now.item % NH_STAGES % NH_HALOS], now.subtile,
                                                       results);
             nh_results_ready();
@@ -274,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             const bool held =
                 nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, state, output, [] {});
             const float2 lse = held ? nh_finish(subtile, rows.queries, state, output)
-                                    : nh_attend_again(args, scene, shared.tables, shared.penalties, halo, subtile,
+                                    : nh_repair_attention(args, scene, shared.tables, shared.penalties, halo, subtile,
                                                       rows.queries);
             nh_store_lse(shared.lse, scene.item, subtile, lse);
             __syncwarp();

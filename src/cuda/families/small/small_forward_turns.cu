@@ -1,7 +1,7 @@
 /* Forward of small windows in f32, whose rows of wide heads fill shared memory: an item's keys, then its values. See
  * small_turns.cuh. */
 #define NH_INVERSE 0
-#include "small_exact.cuh"
+#include "small_repair.cuh"
 #include "small_state.cuh"
 #include "small_turns.cuh"
 
@@ -52,14 +52,14 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args 
 NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables, int subtile,
                          const nh_state &state, const nh_scores &weights, const char *values) {
     float2 lse = nh_lse_of(state);
-    bool spoilt[2] = {false, false};
+    bool repair[2] = {false, false};
     nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_O, subtile, weights, values,
-                               make_float2(nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])), spoilt);
-    if (__any_sync(~0u, spoilt[0] | spoilt[1])) {
+                               make_float2(nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])), repair);
+    if (__any_sync(~0u, repair[0] | repair[1])) {
         __syncwarp();
         const nh_item *item = &scene.item;
         elem *to = (elem *)args.tensor[NH_O].data;
-        nh_exact_rows(args, scene, subtile, spoilt, lse, [=](int row, int i, elem element) {
+        nh_repair_rows(args, scene, subtile, repair, lse, [=](int row, int i, elem element) {
             to[nh_row_offset(*item, NH_O, subtile, row) + i] = element;
         });
     }

@@ -60,7 +60,8 @@ struct nh_item {
 
 /* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that item
  * has no rows that exist. first: of those that a block takes. */
-NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits, int index, bool first, nh_item &item) {
+NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits, int index, bool first,
+                              nh_item &item) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
     int length[3] = {1, 1, 1};

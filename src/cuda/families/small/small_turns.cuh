@@ -115,11 +115,11 @@ NH_DEVICE int nh_unit_of(int g) {
 }
 
 /* Weights times the columns that lie in shared memory, times factors of rows g and g + 8, to memory if they are asked
- * for, 32 elements at a time; notes which of the two rows is spoilt. */
+ * for, 32 elements at a time; notes which of the two rows needs repair. */
 template <int WIDTH>
 NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables, int slot,
                                 int subtile, const nh_scores &weights, const char *columns, float2 factors,
-                                bool (&spoilt)[2]) {
+                                bool (&repair)[2]) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_across<32, WIDTH> start;
     nh_across_start(start, columns, nh_box_row(scene.sight, subtile), nh_unit_of(lane / 4));
@@ -144,8 +144,8 @@ NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_scene &scene
             nh_pack_weights(operand, weights + 2 * p, both);
             nh_add_columns(sums, operand, start, nh_rows_of_pair(rows, p), both);
         }
-        spoilt[0] |= nh_spoilt(sums, 0);
-        spoilt[1] |= nh_spoilt(sums, 1);
+        repair[0] |= nh_needs_repair(sums, 0);
+        repair[1] |= nh_needs_repair(sums, 1);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float factor = i / 2 ? factors.y : factors.x;

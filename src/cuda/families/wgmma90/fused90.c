@@ -187,7 +187,7 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 /* ---- configs ---- */
 
-/* Rows spoilt by NaN are made again by a launch of their own, with one before to say that there are none: a large kernel
+/* Rows that are not finite are repaired by a launch of their own, with one before to say that there are none: a large kernel
  * compiles in three quarters of the time without that code. Where a call takes long the launches do not count. */
 enum { WORTH_LAUNCHES_NS = 300000 };
 
@@ -198,11 +198,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     nh_fused90_search(problem, device, &best);
     int count = best.count;
     for (int i = 0; i < count; i++)
-        config[i].value[AGAIN] = best.ns[i] > WORTH_LAUNCHES_NS;
+        config[i].value[REPAIR_APART] = best.ns[i] > WORTH_LAUNCHES_NS;
     if (!count || count == capacity) return count;
     /* The best the other way, for those who time or check candidates. */
     config[count] = config[0];
-    config[count].value[AGAIN] ^= 1;
+    config[count].value[REPAIR_APART] ^= 1;
     return count + 1;
 }
 

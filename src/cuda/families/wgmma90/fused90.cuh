@@ -222,8 +222,8 @@ template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
     return zero;
 }
 
-/* A stored sum is not finite: for the launch that makes its row again (spoilt_row.cuh). */
-__device__ __forceinline__ void note_spoilt(const nh_tiled_args &args) {
+/* A stored sum is not finite: for the launch that makes its row again (repair_noted.cuh). */
+__device__ __forceinline__ void note_repair(const nh_tiled_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
 

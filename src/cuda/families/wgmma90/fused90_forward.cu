@@ -12,9 +12,9 @@
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
  * NH_ABREAST (a walked tile is so many boxes), NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked),
- * NH_CLUSTER (blocks that share an item), NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory), NH_AGAIN
- * (rows spoilt by NaN are made again not at the end of this launch but by one of their own, fused90_again.cu: this one
- * then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are
+ * NH_CLUSTER (blocks that share an item), NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory),
+ * NH_REPAIR_APART (rows that are not finite are repaired not at the end of this launch but by one of their own,
+ * fused90_repair.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are
  * used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
@@ -27,7 +27,7 @@
 #define NH_RUN_AXIS 1
 #endif
 #define NOTED_PARTS NH_WARPGROUPS
-#include "fused90_again.cuh"
+#include "fused90_repair.cuh"
 #include "fused90_bias.cuh"
 #include "fused90_cluster.cuh"
 #include "naive_forward.cuh"
@@ -219,8 +219,8 @@ __device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const 
 }
 #endif
 
-__device__ __forceinline__ bool o_spoilt(const nh_cuda_args &args, const nh_query &query) {
-    return is_spoilt<NH_DIM_V>(args, NH_O, query);
+__device__ __forceinline__ bool o_needs_repair(const nh_cuda_args &args, const nh_query &query) {
+    return needs_repair<NH_DIM_V>(args, NH_O, query);
 }
 
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
@@ -317,11 +317,11 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
         zero += doubt<OUTS>(out);
 #endif
     }
-#if NH_AGAIN
-    if (zero != 0) note_spoilt(args);
+#if NH_REPAIR_APART
+    if (zero != 0) note_repair(args);
 #else
     if (__any_sync(~0u, zero != 0))
-        make_again<o_spoilt, nh_attend>(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
+        repair_rows<o_needs_repair, nh_attend>(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
 #endif
 }
 

@@ -1,16 +1,16 @@
-/* dK and dV of owned keys made again where they are spoilt (fused90_again.cuh). */
+/* Repair of dK and dV of owned keys (fused90_repair.cuh). */
 #pragma once
-#include "fused90_again.cuh"
+#include "fused90_repair.cuh"
 #include "fused90_key.cuh"
 #include "naive_backward_key.cuh"
 
-__device__ __forceinline__ bool keys_spoilt(const nh_cuda_args &args, const nh_query &key) {
-    return (NH_SUM_D_K && is_spoilt<NH_DIM>(args, NH_D_K, key)) ||
-           (NH_SUM_D_V && is_spoilt<NH_DIM_V>(args, NH_D_V, key));
+__device__ __forceinline__ bool keys_need_repair(const nh_cuda_args &args, const nh_query &key) {
+    return (NH_SUM_D_K && needs_repair<NH_DIM>(args, NH_D_K, key)) ||
+           (NH_SUM_D_V && needs_repair<NH_DIM_V>(args, NH_D_V, key));
 }
 
 /* After all items, by a whole warp, of the rows of a tile that it has stored; zero: the sum of what finish_keys
  * said. */
-__device__ __forceinline__ void make_keys_again(const nh_tiled_args &args, int first_row, int rows, float zero) {
-    if (__any_sync(~0u, zero != 0)) make_again<keys_spoilt, nh_differentiate_key>(args, first_row, rows);
+__device__ __forceinline__ void repair_keys(const nh_tiled_args &args, int first_row, int rows, float zero) {
+    if (__any_sync(~0u, zero != 0)) repair_rows<keys_need_repair, nh_differentiate_key>(args, first_row, rows);
 }

@@ -2,7 +2,7 @@
 
 #include "box.h"
 #include "cluster.h"
-#include "spoilt.h"
+#include "repair.h"
 
 int32_t nh_fused90_keys(const int32_t *value) {
     return (int32_t)nh_box_volume(value + KX) * value[ABREAST];
@@ -49,13 +49,12 @@ int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_
 
 /* ---- launches ---- */
 
-static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t words) {
+static nhood_status add_repair(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, size_t words) {
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_spoilt_bind(&step, words);
-    return nh_spoilt_add_again(operation, problem, &step, "fused90_again.cu",
-                               NH_FUSED90_MOST_DIM / 8);
+    nh_repair_bind(&step, words);
+    return nh_repair_add(operation, problem, &step, "fused90_repair.cu", NH_FUSED90_MOST_DIM / 8);
 }
 
 static nhood_status add_forward(struct nh_cuda_operation *operation,
@@ -68,7 +67,7 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     nh_kernel_define_knobs(&spec, nh_fused90_knobs, NH_CONFIG_KNOBS, value);
     int32_t slab[3];
     nh_cuda_step_init(&step, problem);
-    if (value[AGAIN]) nh_spoilt_bind(&step, words);
+    if (value[REPAIR_APART]) nh_repair_bind(&step, words);
     nhood_status status =
         nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.own.tiling);
     if (status) return status;
@@ -96,10 +95,10 @@ nhood_status nh_fused90_add_steps(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem,
                                   const struct nh_config *config) {
     const int32_t *value = config->value;
-    if (!value[AGAIN]) return add_forward(operation, problem, value, 0);
+    if (!value[REPAIR_APART]) return add_forward(operation, problem, value, 0);
     size_t words = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
-    nhood_status status = nh_spoilt_add_clear(operation, problem, words);
+    nhood_status status = nh_repair_add_clear(operation, problem, words);
     if (!status) status = add_forward(operation, problem, value, words);
-    if (!status) status = add_again(operation, problem, words);
+    if (!status) status = add_repair(operation, problem, words);
     return status;
 }

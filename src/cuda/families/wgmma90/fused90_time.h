@@ -40,7 +40,7 @@ double nh_fused90_busy_ns(const struct nh_problem *problem, const int32_t *value
 /* Of the launch. */
 double nh_fused90_launch_ns(const struct nh_problem *problem, double busy, double memory_ns);
 
-/* Adds configs with the tiles worth trying, as far as they stay below the limit; AGAIN is left 0. */
+/* Adds configs with the tiles worth trying, as far as they stay below the limit; REPAIR_APART is left 0. */
 void nh_fused90_search(const struct nh_problem *problem, const struct nh_device *device,
                        struct nh_top_n *best);
 

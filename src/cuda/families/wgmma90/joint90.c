@@ -1,13 +1,13 @@
 /* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu): stats of the queries, which also
  * zero f32 sums for dQ; then blocks that own keys, from which the copy engine adds each walked tile's dQ to the sums;
- * then dQ in the tensors' type, and spoilt rows made again. Sums are added in whatever order blocks come to them: not
+ * then dQ in the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to them: not
  * deterministic. */
 #include "backward90.h"
 #include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "load.h"
 #include "permuted_axes.h"
-#include "spoilt.h"
+#include "repair.h"
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 enum {
@@ -158,7 +158,7 @@ static struct sums sums_of(const struct nh_problem *problem) {
 static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem,
                       const struct sums *sums) {
     struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
-    nh_spoilt_bind(step, sums->queue);
+    nh_repair_bind(step, sums->queue);
     step->binding[NH_D_Q_SUMS] =
         (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset};
     int64_t stride = sums->columns;
@@ -228,11 +228,12 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
-static nhood_status add_again(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t stats, const struct sums *sums) {
+static nhood_status add_repair(struct nh_cuda_operation *operation,
+                               const struct nh_problem *problem, size_t stats,
+                               const struct sums *sums) {
     struct nh_cuda_step step;
     init_with_stats(&step, problem, stats, sums);
-    return nh_spoilt_add_again(operation, problem, &step, "joint90_again.cu", MOST_DIM / 8);
+    return nh_repair_add(operation, problem, &step, "joint90_repair.cu", MOST_DIM / 8);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
@@ -245,7 +246,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nhood_status status = add_stats(operation, problem, stats, &sums);
     if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + WALK);
     if (!status) status = add_convert(operation, problem, &sums);
-    if (!status) status = add_again(operation, problem, stats, &sums);
+    if (!status) status = add_repair(operation, problem, stats, &sums);
     return status;
 }
 

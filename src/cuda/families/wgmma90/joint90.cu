@@ -254,7 +254,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const joint_l
             advance(w, item);
             if (w.t > w.last) walk_again(w);
         }
-        if (finish_keys(args, item, row, r) != 0) note_spoilt(args);
+        if (finish_keys(args, item, row, r) != 0) note_repair(args);
     }
 }
 

@@ -29,6 +29,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_convert(const _
         }
         nh_store_vector<8>(to, column);
         nh_store_vector<8>(to + 8, column + 8);
-        if (zero != 0) ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1; /* for joint90_again.cu */
+        if (zero != 0) ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1; /* for joint90_repair.cu */
     }
 }

@@ -87,7 +87,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const biased_
         zero += finish_keys(args, item, row, r);
 #endif
     }
-    make_keys_again(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS, zero);
+    repair_keys(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS, zero);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

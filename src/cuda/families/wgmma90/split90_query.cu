@@ -12,7 +12,7 @@
 #define CONSUMER_REGISTERS 216
 #define BIAS_MOST_BATCH 4
 #endif
-#include "fused90_again.cuh"
+#include "fused90_repair.cuh"
 #include "fused90_bias_gradient.cuh"
 #include "fused90_cluster.cuh"
 #include "naive_backward_query.cuh"
@@ -122,11 +122,11 @@ __device__ __forceinline__ void differentiate(float *d_p, const float *weight, f
         if (weight[i] == 0) d_p[i] = 0;
 }
 
-__device__ __forceinline__ bool d_q_spoilt(const nh_cuda_args &args, const nh_query &query) {
-    return is_spoilt<NH_DIM>(args, NH_D_Q, query);
+__device__ __forceinline__ bool d_q_needs_repair(const nh_cuda_args &args, const nh_query &query) {
+    return needs_repair<NH_DIM>(args, NH_D_Q, query);
 }
 
-__device__ __forceinline__ void d_q_again(const nh_cuda_args &args, const nh_query &query) {
+__device__ __forceinline__ void repair_d_q(const nh_cuda_args &args, const nh_query &query) {
     nh_operand d_o;
     nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), NH_DIM_V);
     nh_differentiate_query(args, query, d_o,
@@ -192,7 +192,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
 #endif
     }
     if (__any_sync(~0u, zero != 0))
-        make_again<d_q_spoilt, d_q_again>(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
+        repair_rows<d_q_needs_repair, repair_d_q>(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -76,7 +76,7 @@ template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
 /* ---- rows that come out not finite ---- */
 
 /* Whether the sums of row g (half 0) or g + 8 that this thread has are not all finite. */
-template <int COUNT> NH_DEVICE bool nh_spoilt(const float (&sum)[COUNT][4], int half) {
+template <int COUNT> NH_DEVICE bool nh_needs_repair(const float (&sum)[COUNT][4], int half) {
     float total = 0.f;
 #pragma unroll
     for (int u = 0; u < COUNT; u++)
@@ -85,7 +85,7 @@ template <int COUNT> NH_DEVICE bool nh_spoilt(const float (&sum)[COUNT][4], int 
 }
 
 /* Calls redo(row), by the whole warp, for rows g (`first`) and g + 8 (`second`) of threads that say so. */
-template <typename Redo> NH_DEVICE void nh_for_spoilt_rows(bool first, bool second, const Redo &redo) {
+template <typename Redo> NH_DEVICE void nh_for_rows_to_repair(bool first, bool second, const Redo &redo) {
     unsigned lanes[2] = {__ballot_sync(~0u, first), __ballot_sync(~0u, second)};
 #pragma unroll 1
     for (int row = 0; row < 16; row++)

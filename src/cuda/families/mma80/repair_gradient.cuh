@@ -1,8 +1,8 @@
 /* The gradient of one query, or of one key and value, pair by pair, by a whole warp: for rows that a NaN or infinity
- * outside their windows has spoilt. */
+ * outside their windows has reached. */
 #pragma once
 
-#include "exact_pair.cuh"
+#include "repair_pair.cuh"
 #include "query_stats.cuh"
 #include "tile_scores.cuh"
 
@@ -15,7 +15,7 @@ NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block
 }
 
 /* A row of the block, a column of its window, in the roles that NH_INVERSE gives them, and the query's head. */
-NH_DEVICE void nh_exact_partner(const nh_cuda_args &args, const struct nh_block &block, int head,
+NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block &block, int head,
                                 int tile_row, const int query[3], const int column[3],
                                 const struct nh_lane_rows &row, struct nh_lane_rows &gradient) {
     const nh_cuda_tensor &first = args.tensor[NH_INVERSE ? NH_Q : NH_K];
@@ -30,11 +30,11 @@ NH_DEVICE void nh_exact_partner(const nh_cuda_args &args, const struct nh_block 
         nh_lane_rows_load((const elem *)first.data + nh_at(args, block, first, column_head, column),
                           (const elem *)second.data + nh_at(args, block, second, column_head, column));
     const nh_stats stats = nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], head, query));
-    nh_exact_pair(row, partner, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), bias, gradient);
+    nh_repair_pair(row, partner, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), bias, gradient);
 }
 
 /* The pairs of a query with the extra tokens. */
-NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &block,
+NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &block,
                               const int query[3], const struct nh_lane_rows &row,
                               struct nh_lane_rows &gradient) {
     const nh_stats stats =
@@ -42,12 +42,12 @@ NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &b
     for (long long e = 0; e < args.extra_tokens; e++) {
         const nh_lane_rows token =
             nh_lane_rows_load(nh_extra_row(args, block, NH_EXTRA_K, e), nh_extra_row(args, block, NH_EXTRA_V, e));
-        nh_exact_pair(row, token, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), 0.f, gradient);
+        nh_repair_pair(row, token, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), 0.f, gradient);
     }
 }
 
 /* Of a row of the item's block: its gradients to first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
-static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args,
+static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args,
                                                       unsigned item, int tile_row, elem *first,
                                                       elem *second) {
     struct nh_block block;
@@ -69,10 +69,10 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_cuda_args &args,
             for (int y = range[1].begin; y < range[1].end; y++)
                 for (int z = range[2].begin; z < range[2].end; z++) {
                     const int at[3] = {x, y, z};
-                    nh_exact_partner(args, block, head, tile_row, NH_INVERSE ? at : position, at,
+                    nh_repair_partner(args, block, head, tile_row, NH_INVERSE ? at : position, at,
                                      row, gradient);
                 }
-    if (!NH_INVERSE) nh_exact_extra(args, block, position, row, gradient);
+    if (!NH_INVERSE) nh_repair_extra(args, block, position, row, gradient);
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         const int element = (int)(threadIdx.x % 32) + 32 * i;
         if (NH_SUM_FIRST && element < NH_DIM) first[element] = nh_store(gradient.first[i] * (float)args.scale);

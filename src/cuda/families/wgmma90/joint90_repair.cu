@@ -1,11 +1,11 @@
-/* Rows of dQ, dK and dV that something not finite outside their windows has spoilt, made again (spoilt_row.cuh). */
+/* Rows of dQ, dK and dV that something not finite outside their windows has reached, made again (repair_noted.cuh). */
 #define NH_VECTOR 8
 #define NH_VECTORS 1
 #define NH_RESIDENT 1
 #define NH_DELTA_AT 1 /* of stats */
 #include "naive_backward_key.cuh"
 #include "naive_backward_query.cuh"
-#include "spoilt_row.cuh"
+#include "repair_noted.cuh"
 
 __device__ __forceinline__ void make_query(const nh_cuda_args &args, const nh_query &query) {
     nh_operand d_o;
@@ -14,17 +14,17 @@ __device__ __forceinline__ void make_query(const nh_cuda_args &args, const nh_qu
     nh_differentiate_query(args, query, d_o, delta);
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_again(const __grid_constant__ nh_cuda_args args) {
-    if (!nh_any_spoilt(args)) return;
+extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_repair(const __grid_constant__ nh_cuda_args args) {
+    if (!nh_any_repair(args)) return;
     long long tokens = args.batch * nh_token_count(args);
     for (long long row = nh_first_row(); row < tokens * args.heads; row += nh_row_step()) {
         nh_query query = nh_query_of(args, row, args.heads);
-        if (nh_is_spoilt(args.tensor[NH_D_Q], query, args.dim)) make_query(args, query);
+        if (nh_row_needs_repair(args.tensor[NH_D_Q], query, args.dim)) make_query(args, query);
     }
     for (long long row = nh_first_row(); row < tokens * args.kv_heads; row += nh_row_step()) {
         nh_query key = nh_query_of(args, row, args.kv_heads);
-        bool spoilt = nh_is_spoilt(args.tensor[NH_D_K], key, args.dim) ||
-                      nh_is_spoilt(args.tensor[NH_D_V], key, args.dim_v);
-        if (spoilt) nh_differentiate_key(args, key);
+        bool repair = nh_row_needs_repair(args.tensor[NH_D_K], key, args.dim) ||
+                      nh_row_needs_repair(args.tensor[NH_D_V], key, args.dim_v);
+        if (repair) nh_differentiate_key(args, key);
     }
 }

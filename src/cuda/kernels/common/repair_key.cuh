@@ -11,12 +11,12 @@
 
 enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 };
 
-struct nh_exact {
+struct nh_repair {
     /* elements lane, lane + 32, .. */
     float query[NH_LANE_DIMS], output[NH_LANE_DIMS_V], top, sum;
 };
 
-NH_DEVICE void nh_exact_start(nh_exact &state, const elem *query) {
+NH_DEVICE void nh_repair_start(nh_repair &state, const elem *query) {
     const int lane = (int)(threadIdx.x % 32);
     for (int i = 0; i < NH_LANE_DIMS; i++)
         state.query[i] = lane + 32 * i < NH_DIM ? nh_load(query[lane + 32 * i]) : 0.f;
@@ -28,7 +28,7 @@ NH_DEVICE void nh_exact_start(nh_exact &state, const elem *query) {
 
 /* key(i), value(i): elements of theirs. */
 template <typename Key, typename Value>
-NH_DEVICE void nh_exact_key(nh_exact &state, const Key &key, const Value &value, float scale, float bias) {
+NH_DEVICE void nh_repair_key(nh_repair &state, const Key &key, const Value &value, float scale, float bias) {
     const int lane = (int)(threadIdx.x % 32);
     float score = 0.f;
     for (int i = 0; i < NH_LANE_DIMS; i++)
@@ -44,12 +44,12 @@ NH_DEVICE void nh_exact_key(nh_exact &state, const Key &key, const Value &value,
 }
 
 /* Both in memory. */
-NH_DEVICE void nh_exact_key(nh_exact &state, const elem *key, const elem *value, float scale, float bias) {
-    nh_exact_key(state, [&](int i) { return key[i]; }, [&](int i) { return value[i]; }, scale, bias);
+NH_DEVICE void nh_repair_key(nh_repair &state, const elem *key, const elem *value, float scale, float bias) {
+    nh_repair_key(state, [&](int i) { return key[i]; }, [&](int i) { return value[i]; }, scale, bias);
 }
 
 /* Calls write(i, element) for this lane's elements of the output; returns LSE. */
-template <typename Write> NH_DEVICE float nh_exact_finish(const nh_exact &state, const Write &write) {
+template <typename Write> NH_DEVICE float nh_repair_finish(const nh_repair &state, const Write &write) {
     const int lane = (int)(threadIdx.x % 32);
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
         if (lane + 32 * i < NH_DIM_V) write(lane + 32 * i, nh_store(state.output[i] / state.sum));

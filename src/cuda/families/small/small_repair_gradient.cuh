@@ -1,15 +1,15 @@
 /* Gradients of one row of the backward pass, pair by pair, by a whole warp: of a query, or with NH_INVERSE of a key and
- * its value. For rows that a NaN or infinity outside their windows has spoilt, as in small_exact.cuh; all is read from
- * memory. */
+ * its value. For the repair of rows that a NaN or infinity outside their windows has reached, as in small_repair.cuh; all
+ * is read from memory. */
 #pragma once
 
 #include "small_sight.cuh"
 #include "small_statistics.cuh"
 
-#include "exact_pair.cuh"
+#include "repair_pair.cuh"
 
 /* The column at a position, for the member-th of the query heads that share the keys. */
-NH_DEVICE void nh_exact_column(const nh_tiled_args &args, const nh_item &item, int member,
+NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_item &item, int member,
                                const int (&position)[3], const int (&at)[3], const nh_lane_rows &row,
                                float2 statistics, nh_lane_rows &gradient) {
     const int first = NH_INVERSE ? NH_Q : NH_K, second = NH_INVERSE ? NH_D_O : NH_V;
@@ -34,14 +34,14 @@ NH_DEVICE void nh_exact_column(const nh_tiled_args &args, const nh_item &item, i
             nh_statistics_sum(*(const uint4 *)((const float *)args.tensor[NH_DELTA].data + offset[2]));
         statistics = make_float2(query.shift * scale, -query.delta);
     }
-    nh_exact_pair(row, column, statistics, scale,
+    nh_repair_pair(row, column, statistics, scale,
                   NH_BIAS_COUNT ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);
 }
 
 /* Calls first(row, i, element) for the row's gradient and, with NH_INVERSE, second(row, i, element) for its value's.
  * statistics: of a query. */
 template <typename First, typename Second>
-static __device__ __noinline__ void nh_exact_gradient(const nh_tiled_args &args, const nh_item &item, int subtile,
+static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args, const nh_item &item, int subtile,
                                                       int row, float2 statistics, First first, Second second) {
     if (!nh_row_exists(item, subtile, row)) return;
     const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;
@@ -61,7 +61,7 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_tiled_args &args,
             for (int y = range[1].begin; y < range[1].end; y++)
                 for (int z = range[2].begin; z < range[2].end; z++) {
                     const int at[3] = {x, y, z};
-                    nh_exact_column(args, item, member, position, at, own, statistics, gradient);
+                    nh_repair_column(args, item, member, position, at, own, statistics, gradient);
                 }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         const int element = (int)(threadIdx.x % 32) + 32 * i;

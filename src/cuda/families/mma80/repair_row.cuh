@@ -1,12 +1,12 @@
-/* One query, key by key, over its window and nothing else, by a whole warp (see exact_key.cuh). */
+/* One query, key by key, over its window and nothing else, by a whole warp (see repair_key.cuh). */
 #pragma once
 
 #include "softmax.cuh"
 
-#include "exact_key.cuh"
+#include "repair_key.cuh"
 
-NH_DEVICE void nh_exact_window(const nh_cuda_args &args, const struct nh_block &block,
-                               const int position[3], float scale, nh_exact &row) {
+NH_DEVICE void nh_repair_window(const nh_cuda_args &args, const struct nh_block &block,
+                               const int position[3], float scale, nh_repair &row) {
     const nh_cuda_tensor &k = args.tensor[NH_K], &v = args.tensor[NH_V];
     const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
     const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
@@ -27,34 +27,34 @@ NH_DEVICE void nh_exact_window(const nh_cuda_args &args, const struct nh_block &
                 }
                 float bias = 0.f;
                 if (NH_BIASED) bias = nh_load(((const elem *)args.tensor[NH_BIAS].data)[to_bias]);
-                nh_exact_key(row, keys + to_key, values + to_value, scale, bias * (float)NH_LOG2E);
+                nh_repair_key(row, keys + to_key, values + to_value, scale, bias * (float)NH_LOG2E);
             }
 }
 
-NH_DEVICE void nh_exact_extra(const nh_cuda_args &args, const struct nh_block &block, float scale,
-                              nh_exact &row) {
+NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &block, float scale,
+                              nh_repair &row) {
     const nh_cuda_tensor &k = args.tensor[NH_EXTRA_K], &v = args.tensor[NH_EXTRA_V];
     const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
     const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
     long long key_step = k.axis[3 - args.rank], value_step = v.axis[3 - args.rank];
     for (long long e = 0; e < args.extra_tokens; e++)
-        nh_exact_key(row, keys + e * key_step, values + e * value_step, scale, 0.f);
+        nh_repair_key(row, keys + e * key_step, values + e * value_step, scale, 0.f);
 }
 
 /* Writes the row to output[0 .. NH_DIM_V); returns its LSE. */
-static __device__ __noinline__ float nh_exact_query(const nh_cuda_args &args, int tile_row,
+static __device__ __noinline__ float nh_repair_query(const nh_cuda_args &args, int tile_row,
                                                     elem *output) {
     struct nh_block block;
     nh_block_locate(args, blockIdx.x, args.heads, block);
-    nh_exact row;
+    nh_repair row;
     int position[3];
     for (int a = 0; a < 3; a++)
         position[a] = nh_row_position(block, tile_row, a);
     const elem *query = (const elem *)args.tensor[NH_Q].data +
                         nh_row_offset(args, block, args.tensor[NH_Q], block.head, tile_row);
-    nh_exact_start(row, query);
+    nh_repair_start(row, query);
     float scale = (float)(args.scale * NH_LOG2E);
-    nh_exact_window(args, block, position, scale, row);
-    nh_exact_extra(args, block, scale, row);
-    return nh_exact_finish(row, [&](int i, elem element) { output[i] = element; });
+    nh_repair_window(args, block, position, scale, row);
+    nh_repair_extra(args, block, scale, row);
+    return nh_repair_finish(row, [&](int i, elem element) { output[i] = element; });
 }

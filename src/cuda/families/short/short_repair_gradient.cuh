@@ -1,10 +1,10 @@
 /* The gradient of one query, or of one key and value, pair by pair, by a whole warp: for rows that a NaN or infinity
- * outside their windows has spoilt, as in exact_gradient.cuh. All but the windows is read from memory. */
+ * outside their windows has reached, as in repair_gradient.cuh. All but the windows is read from memory. */
 #pragma once
 
 #include "short_tile.cuh"
 
-#include "exact_pair.cuh"
+#include "repair_pair.cuh"
 
 /* A token's element 0 in a tensor, for the member-th of the query heads that share keys. */
 NH_DEVICE elem *nh_token_row(const nh_block &block, int tensor, int member, const nh_token &token) {
@@ -20,7 +20,7 @@ NH_DEVICE nh_lane_rows nh_key_rows(const nh_block &block, const nh_token &token)
 }
 
 /* -LSE in base 2 and delta of a query with these rows: the block has those of one member alone. */
-NH_DEVICE float2 nh_exact_statistics(const nh_block &block, int member, const nh_token &token,
+NH_DEVICE float2 nh_repair_statistics(const nh_block &block, int member, const nh_token &token,
                                      const nh_lane_rows &query) {
     const elem *output = nh_token_row(block, NH_O, member, token);
     const float *lse = (const float *)block.args.tensor[NH_LSE].data,
@@ -44,14 +44,14 @@ NH_DEVICE void nh_lane_row_store(const nh_block &block, int tensor, int member, 
 
 /* member: of the query heads that share a key head; a key goes over all of them. */
 template <bool BY_KEYS>
-static __device__ __noinline__ void nh_exact_gradient(const nh_short_args &args, int member, int row) {
+static __device__ __noinline__ void nh_repair_gradient(const nh_short_args &args, int member, int row) {
     const nh_block block = nh_block_of(args);
     const nh_token own = nh_token_at(block, row);
     if (!own.exists) return;
     const int group = block.extents.group.base, first = own.slot * group, members = BY_KEYS ? args.tiling.heads : 1;
     const nh_lane_rows own_rows = BY_KEYS ? nh_key_rows(block, own) : nh_query_rows(block, member, own);
     float2 statistics = {};
-    if (!BY_KEYS) statistics = nh_exact_statistics(block, member, own, own_rows);
+    if (!BY_KEYS) statistics = nh_repair_statistics(block, member, own, own_rows);
     nh_lane_rows gradient = {};
     for (int i = 0; i < members; i++)
         for (int other = first; other < first + group; other++) {
@@ -59,8 +59,8 @@ static __device__ __noinline__ void nh_exact_gradient(const nh_short_args &args,
             const nh_query &query = block.tile.query[BY_KEYS ? other : row];
             if (!column.exists || !nh_query_sees(query, block.tile.column[BY_KEYS ? row : other])) continue;
             const nh_lane_rows rows = BY_KEYS ? nh_query_rows(block, i, column) : nh_key_rows(block, column);
-            if (BY_KEYS) statistics = nh_exact_statistics(block, i, column, rows);
-            nh_exact_pair(own_rows, rows, statistics, (float)(args.scale * NH_LOG2E), 0.f, gradient);
+            if (BY_KEYS) statistics = nh_repair_statistics(block, i, column, rows);
+            nh_repair_pair(own_rows, rows, statistics, (float)(args.scale * NH_LOG2E), 0.f, gradient);
         }
     nh_lane_row_store<NH_DIM>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, own, gradient.first, (float)args.scale);
     if (BY_KEYS) nh_lane_row_store<NH_DIM_V>(block, NH_D_V, member, own, gradient.second, 1.f);

@@ -1,4 +1,4 @@
-/* Rows that something not finite outside their windows has spoilt, made again.
+/* Repair of rows that are not finite since something outside their windows is not.
  *
  * The products take masked pairs along with a weight of zero, and zero times NaN or infinity is NaN. So a warp that has
  * stored a sum which is not finite goes over the rows of all its items once more when these are done, out of the way of
@@ -13,9 +13,9 @@
 #include "fused90.cuh"
 #include "naive.cuh"
 
-/* Whether a row that this warp has stored is spoilt; not if nobody wants the tensor. */
+/* Whether a row that this warp has stored needs repair; not if nobody wants the tensor. */
 template <int DIM>
-__device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, const nh_query &at) {
+__device__ __forceinline__ bool needs_repair(const nh_cuda_args &args, int slot, const nh_query &at) {
     const nh_cuda_tensor &t = args.tensor[slot];
     float part[NH_LANE_ELEMENTS];
     if (!t.data) return false;
@@ -24,8 +24,8 @@ __device__ __forceinline__ bool is_spoilt(const nh_cuda_args &args, int slot, co
 }
 
 /* By a whole warp, whose rows of a tile are so many from the first on. */
-template <bool (*spoilt)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
-__device__ __forceinline__ void make_again(const nh_tiled_args &args, int first_row, int rows = 16) {
+template <bool (*needs)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
+__device__ __forceinline__ void repair_rows(const nh_tiled_args &args, int first_row, int rows = 16) {
     /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over
      * tiles, too, out of the uniform registers. */
     first_row = __shfl_sync(~0u, first_row, 0);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void make_again(const nh_tiled_args &args, int first_
             nh_query at;
             at.batch = item.batch;
             at.head = item.head + row % NH_OWN_HEADS;
-            if (row_token(args, item, row, at.at) && spoilt(args, at)) make(args, at);
+            if (row_token(args, item, row, at.at) && needs(args, at)) make(args, at);
         }
     }
 }

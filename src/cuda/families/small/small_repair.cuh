@@ -1,22 +1,22 @@
-/* One row of the forward pass, key by key, by a whole warp: over its window and nothing else (see exact_key.cuh). */
+/* One row of the forward pass, key by key, by a whole warp: over its window and nothing else (see repair_key.cuh). */
 #pragma once
 
 #include "small_sight.cuh"
 
-#include "exact_key.cuh"
+#include "repair_key.cuh"
 
 /* Calls write(row, i, element) for the row's output; returns its LSE. All is read from memory: places in shared memory
  * hold other things by now. (By value: what is referred to would lie in local memory in the common case, too.) */
 template <typename Write>
-static __device__ __noinline__ float nh_exact_row(const nh_tiled_args &args, const nh_scene &scene, int subtile,
+static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, const nh_scene &scene, int subtile,
                                                   int row, Write write) {
     const nh_item &item = scene.item;
     if (!nh_row_exists(item, subtile, row)) return 0.f;
     const elem *tensor[3] = {(const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row),
                              (const elem *)args.tensor[NH_K].data + item.origin[NH_K],
                              (const elem *)args.tensor[NH_V].data + item.origin[NH_V]};
-    nh_exact state;
-    nh_exact_start(state, tensor[0]);
+    nh_repair state;
+    nh_repair_start(state, tensor[0]);
     nh_range window[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
@@ -34,21 +34,21 @@ static __device__ __noinline__ float nh_exact_row(const nh_tiled_args &args, con
                     to_value += (at[a] - item.column[a]) * item.step[NH_V][a];
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
-                nh_exact_key(state, tensor[1] + to_key, tensor[2] + to_value, (float)(args.scale * NH_LOG2E),
+                nh_repair_key(state, tensor[1] + to_key, tensor[2] + to_value, (float)(args.scale * NH_LOG2E),
                              NH_BIAS_COUNT ? scene.bias[NH_BIAS_MARGIN + entry] : 0.f);
             }
-    return nh_exact_finish(state, [&](int i, elem element) { write(row, i, element); });
+    return nh_repair_finish(state, [&](int i, elem element) { write(row, i, element); });
 }
 
-/* Does the rows of a subtile again whose sums are not finite. spoilt, lse: of rows g and g + 8. Calls
+/* Repairs the rows of a subtile whose sums are not finite. repair, lse: of rows g and g + 8. Calls
  * write(row, i, element) for elements of their outputs. */
 template <typename Write>
-NH_DEVICE void nh_exact_rows(const nh_tiled_args &args, const nh_scene &scene, int subtile, const bool (&spoilt)[2],
+NH_DEVICE void nh_repair_rows(const nh_tiled_args &args, const nh_scene &scene, int subtile, const bool (&repair)[2],
                              float2 &lse, Write write) {
     const int g = (int)(threadIdx.x % 32) / 4;
-    nh_for_spoilt_rows(spoilt[0], spoilt[1], [&](int row) {
-        const float exact = nh_exact_row(args, scene, subtile, row, write);
-        if (row == g) lse.x = exact;
-        if (row == g + 8) lse.y = exact;
+    nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
+        const float repaired = nh_repair_row(args, scene, subtile, row, write);
+        if (row == g) lse.x = repaired;
+        if (row == g + 8) lse.y = repaired;
     });
 }

@@ -1,0 +1,15 @@
+/* Rows of O that something not finite outside their windows has reached, made again (repair_noted.cuh). */
+#define NH_VECTOR 8
+#define NH_VECTORS 1
+#define NH_RESIDENT 1
+#include "naive_forward.cuh"
+#include "repair_noted.cuh"
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS) fused90_repair(const __grid_constant__ nh_cuda_args args) {
+    if (!nh_any_repair(args)) return;
+    long long rows = args.batch * args.heads * nh_token_count(args);
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
+        nh_query query = nh_query_of(args, row, args.heads);
+        if (nh_row_needs_repair(args.tensor[NH_O], query, args.dim_v)) nh_attend(args, query);
+    }
+}
