@@ -210,7 +210,7 @@ static nhood_status obey(const struct nh_device *device, const char *line, doubl
     if (!status) status = nh_problem_canonical(&given, &problem);
     contest.request =
         (struct nh_request){nh_registry_solvers, device, &problem, *solver ? solver : NULL, NULL};
-    if (!status && device->described && strncmp(line, "list", 4) != 0)
+    if (!status && device->spec_only && strncmp(line, "list", 4) != 0)
         status = nh_error(NHOOD_ERR_ARGUMENT, "%s is only described", device->info.name);
     if (!status) status = nh_wisdom_create(device->host, &contest.request.wisdom);
     if (status) return status;

@@ -173,7 +173,7 @@ nhood_status nh_context_device(const nhood_context *context, int32_t index,
 }
 
 nhood_status nh_context_present(const struct nh_device *device) {
-    if (!device->described) return NHOOD_OK;
+    if (!device->spec_only) return NHOOD_OK;
     return nh_error(NHOOD_ERR_DEVICE, "%s is only described, not there: nothing can run on it",
                     device->info.name);
 }

@@ -13,7 +13,7 @@ struct nh_device {
     nhood_device_info info;
     const struct nh_host *host;
     const struct nh_timing *timing; /* NULL: operations cannot be timed */
-    bool described;                 /* not there: estimates work, nothing can be built */
+    bool spec_only; /* known by its published numbers: estimates work, nothing can be built */
     void *
         backend; /* struct nh_cpu *, struct nh_cuda_device *: known to the backend's own solvers only */
 };

@@ -253,7 +253,7 @@ static void check_overlaps(void) {
     check_overlaps_of(split, plain, D_K, "backward_stats split90_key");
     check_overlaps_of(split, wide, all, "backward_stats +split90_query +split90_key +split90_key");
     check_overlaps_of(split, biased, all | D_BIAS,
-                      "backward_stats +split90_query +small_bias_sum +split90_key");
+                      "backward_stats +split90_query +bias_sum +split90_key");
     check_overlaps_of(split, biased, all, "backward_stats +split90_query split90_key");
     check_overlaps_of(joint, plain, all,
                       "backward_stats +joint90 +joint90_convert +joint90_repair");

@@ -50,7 +50,7 @@ static int found;
 
 static void check(const struct nh_problem *problem, int32_t slabs) {
     int32_t tile[3];
-    if (!nh_fitted_tile(problem, slabs, tile)) return;
+    if (!nh_covering_tile(problem, slabs, tile)) return;
     int stack = tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2;
     found++;
     CHECK(rows_of(tile) < slabs * 64 && rows_of(tile) > (slabs - 1) * 64 &&
@@ -88,6 +88,6 @@ int main(void) {
     struct nh_problem wide = problem_of(&state, 2, 40);
     wide.axis[1].length = 41 * wide.axis[1].dilation;
     int32_t tile[3];
-    CHECK(!nh_fitted_tile(&wide, 2, tile), "a long axis");
+    CHECK(!nh_covering_tile(&wide, 2, tile), "a long axis");
     return test_result();
 }

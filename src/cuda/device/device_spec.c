@@ -17,7 +17,7 @@ enum { KIB = 1024 };
 static struct {
     const char *name, *model;
     struct nh_cuda_device backend;
-} described[] = {
+} specs[] = {
     {"a100",
      "NVIDIA A100-SXM4-80GB",
      {.arch = 80,
@@ -55,7 +55,7 @@ static struct {
       .memory_bytes_per_s = 7.672e12}},
 };
 
-enum { MODELS = sizeof described / sizeof *described };
+enum { MODELS = sizeof specs / sizeof *specs };
 static_assert((int)MODELS <= (int)NH_MOST_DESCRIBED, "room for all of one architecture");
 
 nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,
@@ -63,21 +63,21 @@ nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,
     char known[128] = "";
     *count = 0;
     for (size_t i = 0; i < MODELS; i++) {
-        struct nh_cuda_device *backend = &described[i].backend;
+        struct nh_cuda_device *backend = &specs[i].backend;
         char arch[16];
         snprintf(arch, sizeof arch, "sm_%d", (int)backend->arch);
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s (%s)", used ? ", " : "",
-                 described[i].name, arch);
-        if (strcmp(name, described[i].name) != 0 && strcmp(name, arch) != 0) continue;
+                 specs[i].name, arch);
+        if (strcmp(name, specs[i].name) != 0 && strcmp(name, arch) != 0) continue;
         struct nh_device *found = &device[(*count)++];
-        *found = (struct nh_device){.host = host, .described = true, .backend = backend};
+        *found = (struct nh_device){.host = host, .spec_only = true, .backend = backend};
         found->info = (nhood_device_info){.struct_size = sizeof found->info,
                                           .kind = NHOOD_DEVICE_CUDA,
                                           .ordinal = -1,
                                           .workers = backend->multiprocessors};
-        snprintf(found->info.name, sizeof found->info.name, "%s", described[i].name);
-        nh_cuda_device_text(&found->info, described[i].model, backend->arch);
+        snprintf(found->info.name, sizeof found->info.name, "%s", specs[i].name);
+        nh_cuda_device_text(&found->info, specs[i].model, backend->arch);
     }
     if (*count) return NHOOD_OK;
     return nh_error(NHOOD_ERR_ARGUMENT, "options.describe = '%s' is not one of %s", name, known);

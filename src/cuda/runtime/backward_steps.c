@@ -28,7 +28,7 @@ nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cu
 
 nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem, struct nh_cuda_step step) {
-    struct nh_kernel_spec spec = {.source = "small_bias_sum.cu"};
+    struct nh_kernel_spec spec = {.source = "bias_sum.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
     step.outputs = BIT(D_BIAS);

@@ -30,7 +30,7 @@ enum nh_slot {
     NH_D_S,
     /* dQ in f32 while it is summed, see joint90.cu */
     NH_D_Q_SUMS,
-    /* two 32-bit words that start as zero: the counter of item_queue.cuh; whether a sum was not finite */
+    /* two 32-bit words that start as zero: the counter of work_queue.cuh; whether a sum was not finite */
     NH_QUEUE,
     /* 32-bit words per item, of the counting build alone: kernels/common/tile_note.cuh */
     NH_NOTES,
@@ -49,7 +49,7 @@ struct nh_cuda_tensor {
     long long batch, axis[3], head;
 };
 
-/* Of a block of small_bias_sum.cu, which two solvers launch. */
+/* Of a block of bias_sum.cu, which two solvers launch. */
 enum { NH_BIAS_SUM_WARPS = 32 };
 
 struct nh_cuda_args {

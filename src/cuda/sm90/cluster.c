@@ -9,23 +9,23 @@ bool nh_cluster_possible(double multiprocessors, double items) {
     return 2 * items <= multiprocessors;
 }
 
-int32_t nh_fused90_cluster(double multiprocessors, double items, double tiles) {
+int32_t nh_cluster_blocks(double multiprocessors, double items, double tiles) {
     int32_t cluster = 1;
     for (int32_t next = 2; next <= MOST && next <= tiles; next *= 2)
         if (next * items <= (next == MOST ? within_most : 1) * multiprocessors) cluster = next;
     return cluster;
 }
 
-int64_t nh_fused90_sums_bytes(int64_t rows, int64_t dim) {
+int64_t nh_cluster_sums_bytes(int64_t rows, int64_t dim) {
     return rows * (dim + 8) * (int64_t)sizeof(float);
 }
 
-double nh_fused90_meeting_clocks(int64_t rows, int64_t dim) {
+double nh_cluster_reduction_clocks(int64_t rows, int64_t dim) {
     const double meeting = 1500, element = 0.1;
     return meeting + element * (double)(rows * dim);
 }
 
-void nh_fused90_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, int32_t cluster) {
+void nh_cluster_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, int32_t cluster) {
     if (cluster == 1) return;
     nh_kernel_define(spec, "NH_CLUSTER", cluster);
     step->cluster = cluster;

@@ -45,7 +45,7 @@ static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor) {
     int64_t heads = heads_of(problem, tensor);
     const nhood_strides *s = &problem->strides[tensor];
-    if (nh_fused90_any_far(problem)) return NH_MAP_ORIGIN;
+    if (nh_sm90_any_far(problem)) return NH_MAP_ORIGIN;
     if (problem->rank < 3) return NH_MAP_SPLIT;
     if (problem->batch == 1) return NH_MAP_ONE_BATCH;
     if (heads == 1 || s->head == dim_of(problem, tensor)) return NH_MAP_HEADS_IN_ROW;
@@ -53,29 +53,29 @@ enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t te
 }
 
 /* Steps of two elements serve cuda.small, too, whose rows are narrow, but leave no room for boxes of more than 128 tokens. */
-bool nh_fused90_folds(const struct nh_problem *problem) {
+bool nh_sm90_folds(const struct nh_problem *problem) {
     bool wide = nh_max(problem->dim, problem->dim_v) * element_bytes(problem) > NARROW_BYTES;
     return problem->rank == 1 && problem->axis[2].dilation > (wide ? 1 : 2);
 }
 
-/* See nh_fused90_any_far. */
+/* See nh_sm90_any_far. */
 static bool is_far(const struct nh_problem *problem, int axis) {
     return problem->rank > 1 && problem->axis[axis].dilation > MOST_ELEMENT_STRIDE;
 }
 
-bool nh_fused90_any_far(const struct nh_problem *problem) {
+bool nh_sm90_any_far(const struct nh_problem *problem) {
     return is_far(problem, 0) || is_far(problem, 1) || is_far(problem, 2);
 }
 
 /* Whether positions of an axis, and not tokens, are an axis of the maps. */
 static bool by_position(const struct nh_problem *problem, int axis) {
-    return (nh_fused90_folds(problem) && axis == 2) || is_far(problem, axis);
+    return (nh_sm90_folds(problem) && axis == 2) || is_far(problem, axis);
 }
 
 /* Whether the last dilation groups of such an axis need maps of their own. */
 static bool is_uneven(const struct nh_problem *problem, int axis) {
     return by_position(problem, axis) &&
-           (nh_fused90_folds(problem) || problem->axis[axis].length % problem->axis[axis].dilation);
+           (nh_sm90_folds(problem) || problem->axis[axis].length % problem->axis[axis].dilation);
 }
 
 static int32_t axes_that(const struct nh_problem *problem,
@@ -114,7 +114,7 @@ static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     for (int a = 0; a < NH_AXES && !extra; a++)
         if (by_position(problem, a) && s->axis[a] > ((int64_t)1 << 38) / problem->axis[a].dilation)
             return false;
-    return extra || !nh_fused90_any_far(problem) ||
+    return extra || !nh_sm90_any_far(problem) ||
            origins(problem, heads_of(problem, tensor), s, unit_of(problem)) > 0;
 }
 
@@ -122,8 +122,8 @@ static bool dim_fits(int64_t dim, int64_t most) {
     return dim >= LEAST_DIM && dim <= most && dim % 16 == 0;
 }
 
-const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
-                                    const struct nh_device *device, uint32_t moved) {
+const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct nh_device *device,
+                                 uint32_t moved) {
     const struct nh_cuda_device *cuda = device->backend;
     if (cuda->arch != 90) return "needs compute capability 9.0";
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
@@ -138,9 +138,9 @@ const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
     return NULL;
 }
 
-const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
-                              uint32_t fetched, uint32_t stored, int64_t most_dim) {
-    const char *reason = nh_fused90_refuse_boxes(problem, device, fetched);
+const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_device *device,
+                           uint32_t fetched, uint32_t stored, int64_t most_dim) {
+    const char *reason = nh_sm90_refuse_boxes(problem, device, fetched);
     if (reason) return reason;
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
@@ -160,39 +160,39 @@ const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_
     return NULL;
 }
 
-int64_t nh_fused90_row_bytes(int64_t dim) {
+int64_t nh_sm90_row_bytes(int64_t dim) {
     return dim == 32 ? 64 : nh_ceil_div(dim, 64) * 128;
 }
 
-bool nh_fused90_pairs(const int32_t slab[3]) {
+bool nh_sm90_pairs(const int32_t slab[3]) {
     return slab[2] % 16 == 0 || (slab[2] == 8 && slab[1] % 2 == 0);
 }
 
-int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]) {
+int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]) {
     int64_t floats = (own[0] + walk[0] - 1) * (own[1] + walk[1] - 1) * (own[2] + walk[2]);
     int64_t copy = (floats + 16) / 32 * 32 + 16;
     return heads * (2 * copy + (heads > 1 ? 8 : 0)) * (int64_t)sizeof(float);
 }
 
-bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {
+bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {
     int32_t slabs = (int32_t)nh_ceil_div(nh_box_volume(tile) * heads, 64);
     memcpy(slab, tile, 3 * sizeof *slab);
     slab[stack] /= slabs;
     return slab[stack] * slabs == tile[stack];
 }
 
-bool nh_fused90_first_slab(const int32_t tile[3], int32_t slab[3]) {
-    return nh_fused90_slab(tile, 1, tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2, slab);
+bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t slab[3]) {
+    return nh_sm90_warpgroup_tile(tile, 1, tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2, slab);
 }
 
-bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
+bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++)
         if (tile[a] * (by_position(problem, a) ? 1 : problem->axis[a].dilation) > MOST_BOX)
             return false;
     return true;
 }
 
-bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
+bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         if (tile[a] > 1 && tile[a] / 2 >= nh_longest_group(axis)) return false;
@@ -200,7 +200,7 @@ bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
     return true;
 }
 
-bool nh_fused90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]) {
+bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         int64_t length = nh_longest_group(axis);
@@ -274,14 +274,14 @@ static void shorten(struct nh_cuda_map *map, const struct nh_problem *problem, i
     }
 }
 
-void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem) {
+void nh_sm90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem) {
     int32_t count = step->maps;
     for (int32_t variant = 1; variant < variants(problem); variant++)
         for (int32_t i = 0; i < count; i++) {
             struct nh_cuda_map *twin = &step->map[step->maps++];
             *twin = step->map[i];
             if (extra_token(twin->slot)) continue;
-            if (nh_fused90_folds(problem)) {
+            if (nh_sm90_folds(problem)) {
                 fold(twin, problem, false);
             } else {
                 shorten(twin, problem, variant);
@@ -289,8 +289,8 @@ void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *pr
         }
 }
 
-struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
-                                  const int32_t tile[3], int32_t tile_heads) {
+struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
+                               const int32_t tile[3], int32_t tile_heads) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t heads = heads_of(problem, tensor), dim = dim_of(problem, tensor);
     int64_t bytes = element_bytes(problem);
@@ -301,7 +301,7 @@ struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tens
     if (layout <= NH_MAP_ONE_BATCH) set_axis(&map, next++, heads, bytes * s->head, tile_heads, 1);
     for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
         set_grid_axis(&map, next++, problem, a, bytes * s->axis[a], tile[a]);
-    if (nh_fused90_folds(problem)) fold(&map, problem, true);
+    if (nh_sm90_folds(problem)) fold(&map, problem, true);
     if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
         set_axis(&map, next++, problem->batch, bytes * s->batch, 1, 1);
     if (layout == NH_MAP_HEADS_IN_BATCH)
@@ -311,8 +311,8 @@ struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tens
     return map;
 }
 
-struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_t tensor,
-                                        int64_t rows) {
+struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t tensor,
+                                     int64_t rows) {
     const nhood_strides *s = &problem->strides[tensor];
     struct nh_cuda_map map = rows_map(problem, tensor, dim_of(problem, tensor));
     int64_t bytes = element_bytes(problem);
@@ -323,7 +323,7 @@ struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_
     return map;
 }
 
-struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const int32_t tile[3]) {
+struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int32_t tile[3]) {
     struct nh_cuda_map map = {.slot = NH_DELTA,
                               .rank = 5,
                               .type = NH_CU_TENSOR_FLOAT32,
@@ -336,18 +336,17 @@ struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const 
         set_grid_axis(&map, NH_AXES - a, problem, a, stride * UNIT_BYTES, tile[a]);
         stride *= problem->axis[a].length;
     }
-    if (nh_fused90_any_far(problem)) {
+    if (nh_sm90_any_far(problem)) {
         set_axis(&map, 4, origins(problem, problem->heads, &rows, 1), UNIT_BYTES, 1, 1);
     } else {
         set_axis(&map, 4, problem->batch * problem->heads, stride * UNIT_BYTES, 1, 1);
     }
-    if (nh_fused90_folds(problem)) fold(&map, problem, true);
+    if (nh_sm90_folds(problem)) fold(&map, problem, true);
     return map;
 }
 
-struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
-                                       const int64_t extent[NH_AXES], int64_t columns,
-                                       const int32_t tile[3]) {
+struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int64_t extent[NH_AXES],
+                                    int64_t columns, const int32_t tile[3]) {
     enum { CHUNK = 32 };
     struct nh_cuda_map map = {.slot = NH_D_Q_SUMS,
                               .rank = 5,
@@ -363,8 +362,8 @@ struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
     return map;
 }
 
-void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                       int64_t walk_rows) {
+void nh_sm90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                    int64_t walk_rows) {
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);
@@ -375,7 +374,7 @@ void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *pro
     nh_kernel_define(spec, "NH_WALK_N16", walk_rows / 16);
     nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
-    nh_kernel_define(spec, "NH_FOLDED", nh_fused90_folds(problem));
+    nh_kernel_define(spec, "NH_FOLDED", nh_sm90_folds(problem));
     nh_kernel_define(spec, "NH_FAR", axes_that(problem, is_far));
     nh_kernel_define(spec, "NH_UNEVEN", axes_that(problem, is_uneven));
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));

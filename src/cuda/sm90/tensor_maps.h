@@ -18,67 +18,66 @@ enum nh_map_layout {
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor);
 
 /* NULL, or why the copy engine cannot move boxes of these tensors (bits 1 << NHOOD_Q ..). */
-const char *nh_fused90_refuse_boxes(const struct nh_problem *problem,
-                                    const struct nh_device *device, uint32_t moved);
+const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct nh_device *device,
+                                 uint32_t moved);
 
 /* NULL, or why none of the kernels takes the problem: architecture, types, sizes, and the strides of the tensors
  * that are fetched and of those that are stored (bits 1 << NHOOD_Q ..). most_dim: the largest head dim. */
-const char *nh_fused90_refuse(const struct nh_problem *problem, const struct nh_device *device,
-                              uint32_t fetched, uint32_t stored, int64_t most_dim);
+const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_device *device,
+                           uint32_t fetched, uint32_t stored, int64_t most_dim);
 
 /* Whether positions and dilation groups are axes of their own in the maps: in one dimension an axis is to spare. */
-bool nh_fused90_folds(const struct nh_problem *problem);
+bool nh_sm90_folds(const struct nh_problem *problem);
 
 /* Whether some axis is dilated by more than steps of elements reach, in more than one dimension: its dilation groups are
  * then part of the origin of boxes. */
-bool nh_fused90_any_far(const struct nh_problem *problem);
+bool nh_sm90_any_far(const struct nh_problem *problem);
 
 /* Once all maps of a step are there: if dilation groups have places of their own in them, those of the groups that have a
  * token fewer. */
-void nh_fused90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem);
+void nh_sm90_add_twins(struct nh_cuda_step *step, const struct nh_problem *problem);
 
 /* Bytes of one row of a tile in shared memory. */
-int64_t nh_fused90_row_bytes(int64_t dim);
+int64_t nh_sm90_row_bytes(int64_t dim);
 
 /* With a bias: whether 16 rows that follow each other are two runs of 8 along z, a step apart along z or y. */
-bool nh_fused90_pairs(const int32_t slab[3]);
+bool nh_sm90_pairs(const int32_t slab[3]);
 
 /* Bytes of the boxes of bias tables for one pair of tiles, which `heads` share: see fused90_bias.cuh. */
-int64_t nh_fused90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]);
+int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]);
 
 /* A slab of a tile, which is as few slabs of at most 64 rows as can be, stacked along an axis; heads: that share the
  * tile. False if it cannot be cut so. */
-bool nh_fused90_slab(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]);
+bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]);
 
 /* The same along the tile's first axis longer than 1, as kernels cut it that name none. */
-bool nh_fused90_first_slab(const int32_t tile[3], int32_t slab[3]);
+bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t slab[3]);
 
 /* With its dilation, the tile must be a box that the copy engine can fetch. */
-bool nh_fused90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
+bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
 /* Whether no axis is covered by half of the tile already: one of half the extent there has fewer places beyond the grid. */
-bool nh_fused90_suits(const struct nh_problem *problem, const int32_t tile[3]);
+bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3]);
 
 /* Whether extents of own tiles that are multiples of 7 take no more tiles than as many 8 would. */
-bool nh_fused90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]);
+bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
-struct nh_cuda_map nh_fused90_map(const struct nh_problem *problem, int32_t tensor,
-                                  const int32_t tile[3], int32_t heads);
+struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
+                               const int32_t tile[3], int32_t heads);
 
 /* Of the extra tokens' K or V, `rows` of them. */
-struct nh_cuda_map nh_fused90_extra_map(const struct nh_problem *problem, int32_t tensor,
-                                        int64_t rows);
+struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t tensor,
+                                     int64_t rows);
 
 /* Of the rows of four numbers that kernels/common/backward_stats.cu leaves in the workspace. */
-struct nh_cuda_map nh_fused90_stats_map(const struct nh_problem *problem, const int32_t tile[3]);
+struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int32_t tile[3]);
 
 /* Of the f32 sums of dQ that joint90.cu adds to, of so many positions per axis and columns. */
-struct nh_cuda_map nh_fused90_sums_map(const struct nh_problem *problem,
-                                       const int64_t extent[NH_AXES], int64_t columns,
-                                       const int32_t tile[3]);
+struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int64_t extent[NH_AXES],
+                                    int64_t columns, const int32_t tile[3]);
 
 /* The macros that a problem and the rows of a walked tile give every kernel of the family. */
-void nh_fused90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                       int64_t walk_rows);
+void nh_sm90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                    int64_t walk_rows);
 
 #endif

@@ -1,4 +1,4 @@
-/* How many tiles walks of several lines abreast visit (fused90_walk.cuh). Axes are not independent there, as in
+/* How many tiles walks of several lines abreast visit (fused90_kv_loop.cuh). Axes are not independent there, as in
  * tile_count.h: lines of two axes fill tiles together. */
 #ifndef NH_ABREAST_COUNT_H
 #define NH_ABREAST_COUNT_H

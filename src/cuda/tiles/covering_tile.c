@@ -59,7 +59,7 @@ static void try_cuts(const struct nh_problem *problem, int32_t slabs, struct cut
     if (fit.blocks < best->blocks || fit.halo < best->halo) *best = fit;
 }
 
-bool nh_fitted_tile(const struct nh_problem *problem, int32_t slabs, int32_t tile[3]) {
+bool nh_covering_tile(const struct nh_problem *problem, int32_t slabs, int32_t tile[3]) {
     struct fit best = {.blocks = INT32_MAX, .halo = INFINITY};
     struct cuts x[MOST_CUTS], y[MOST_CUTS];
     int64_t length[NH_AXES];

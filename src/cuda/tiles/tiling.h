@@ -35,7 +35,7 @@ struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, co
 /* The order of query tiles in which `blocks` of them at a time share the most keys. */
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks);
 
-/* The order for blocks that take items one after the other (item_queue.cuh), which shares most of what they
+/* The order for blocks that take items one after the other (work_queue.cuh), which shares most of what they
  * walk: fastest the axis that the walk of a row covers most of. */
 int32_t nh_tiling_queue_order(const struct nh_problem *problem);
 

@@ -2,7 +2,7 @@
  *
  * A block keeps to one head, takes every n-th of its query tiles in turn, and adds up a table of its own in memory.
  * Per tile of keys the warps lay dS down in shared memory; then each thread owns some of the distances from query to
- * key that occur in the tile, and adds up the pairs at those. small_bias_sum.cu adds up the blocks' tables. Every order
+ * key that occur in the tile, and adds up the pairs at those. bias_sum.cu adds up the blocks' tables. Every order
  * is fixed: results are bit-equal every run. */
 #pragma once
 

@@ -62,8 +62,8 @@ static int64_t strips_of(const struct nh_problem *problem, const struct nh_short
 
 static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
                            const int32_t *value) {
-    int64_t key_row = nh_fused90_row_bytes(problem->dim),
-            value_row = nh_fused90_row_bytes(problem->dim_v);
+    int64_t key_row = nh_sm90_row_bytes(problem->dim),
+            value_row = nh_sm90_row_bytes(problem->dim_v);
     return shape->rows * (key_row + value_row) +
            16 * strips_of(problem, shape, value) * nh_max(key_row, value_row);
 }
@@ -117,8 +117,8 @@ static double strip_instructions(const struct nh_problem *problem,
 
 static double item_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
                          const int32_t *value) {
-    int64_t key_row = nh_fused90_row_bytes(problem->dim),
-            value_row = nh_fused90_row_bytes(problem->dim_v);
+    int64_t key_row = nh_sm90_row_bytes(problem->dim),
+            value_row = nh_sm90_row_bytes(problem->dim_v);
     int32_t box[NH_AXES];
     part_of(problem, shape, value, box);
     return (double)(shape->group_tokens * (key_row + value_row) + nh_box_volume(box) * key_row);
@@ -127,7 +127,7 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_short
 /* That bring rows of so many elements. */
 static double boxes_of(int64_t width) {
     enum { BOX_BYTES = 128 };
-    return (double)nh_ceil_div(nh_fused90_row_bytes(width), BOX_BYTES);
+    return (double)nh_ceil_div(nh_sm90_row_bytes(width), BOX_BYTES);
 }
 
 /* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, without waiting for each other's items, or all of
@@ -152,7 +152,7 @@ static double predict(const struct nh_problem *problem, const struct nh_cuda_dev
     double rounds = waiting * strip * ceil(each);
     double issue = fmax(1, waves) * strips * strip / 4 / filled;
     double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
-    bool steps = nh_problem_dilated(problem) && !nh_fused90_folds(problem);
+    bool steps = nh_problem_dilated(problem) && !nh_sm90_folds(problem);
     double fetch = turns * fmax(item_fetching + (steps ? stepping : box_fetching) * boxes,
                                 bytes / bytes_per_clock);
     double computing = fmax(rounds, issue) + met * fmin(rounds, issue);
@@ -209,18 +209,18 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     const uint32_t fetched = 1u << NHOOD_Q | 1u << NHOOD_K | 1u << NHOOD_V, stored = 1u << NHOOD_O;
     struct nh_short_shape shape;
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
-    const char *reason = nh_fused90_refuse(problem, device, fetched, stored, MOST_DIM);
+    const char *reason = nh_sm90_refuse(problem, device, fetched, stored, MOST_DIM);
     if (reason) return reason;
     if ((problem->dim == NARROW_DIM) != (problem->dim_v == NARROW_DIM))
         return "of two head dims, one alone is 32";
     if (problem->has_bias) return "no relative bias";
     if (problem->extra_tokens) return "no extra tokens";
-    if (nh_fused90_any_far(problem)) return "a dilation above 8 in more than one dimension";
+    if (nh_sm90_any_far(problem)) return "a dilation above 8 in more than one dimension";
     if (!shape_of(problem, &shape))
         return "a dilation group has more than 1024 tokens, or there are more than 2^30";
-    if (shape.order != NH_SHORT_EVEN && nh_fused90_folds(problem))
+    if (shape.order != NH_SHORT_EVEN && nh_sm90_folds(problem))
         return "in one dimension, a dilation that does not divide it";
-    if (!nh_fused90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
+    if (!nh_sm90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
     if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
     if (!any_useful(problem, device->backend, &shape))
         return "a dilation group exceeds shared memory";
@@ -235,7 +235,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_short_define(problem, shape, &spec);
     nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
     nh_kernel_define(&spec, "NH_CONTIGUOUS", shape->contiguous);
-    nh_kernel_define(&spec, "NH_FOLDED", nh_fused90_folds(problem));
+    nh_kernel_define(&spec, "NH_FOLDED", nh_sm90_folds(problem));
     nh_kernel_define(&spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(&spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
     nh_kernel_define(&spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
@@ -251,8 +251,8 @@ static void add_maps(const struct nh_problem *problem, const struct nh_short_sha
     part_of(problem, shape, value, box);
     for (int32_t tensor = NHOOD_Q; tensor <= NHOOD_V; tensor++)
         step->map[step->maps++] =
-            nh_fused90_map(problem, tensor, tensor == NHOOD_Q ? box : shape->extent, 1);
-    nh_fused90_add_twins(step, problem);
+            nh_sm90_map(problem, tensor, tensor == NHOOD_Q ? box : shape->extent, 1);
+    nh_sm90_add_twins(step, problem);
     if (step->maps > MAPS) memcpy(step->map, step->map + MAPS, MAPS * sizeof *step->map);
     step->maps = MAPS;
 }

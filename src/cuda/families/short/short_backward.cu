@@ -2,15 +2,15 @@
  * shared memory, makes delta of its queries, and works for strips of 16 queries, for dQ, and strips of 16 keys, for dK
  * and dV. Scores are computed twice, sums are in a fixed order. An item may be shared by blocks: see short_tile.cuh.
  *
- * Knobs, besides those of short_tile.cuh and short_strip.cuh: NH_SHARED_HEADS (query heads share key heads: each warp
- * has at most one strip). */
+ * Knobs, besides those of short_tile.cuh and short_warp_tile.cuh: NH_SHARED_HEADS (query heads share key heads: each
+ * warp has at most one strip). */
 #define NH_TENSORS                                                                                                     \
     (1 << NH_Q | 1 << NH_K | 1 << NH_V | 1 << NH_O | 1 << NH_LSE | 1 << NH_D_O | 1 << NH_D_LSE | 1 << NH_D_Q |         \
      1 << NH_D_K | 1 << NH_D_V)
 #define NH_ORIGINS (NH_D_V + 1)
 #include "short_repair_gradient.cuh"
 #include "short_shares.cuh"
-#include "short_strip.cuh"
+#include "short_warp_tile.cuh"
 
 enum { NH_TEAMS = NH_WARPS / NH_SPLIT };
 

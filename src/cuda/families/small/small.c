@@ -22,8 +22,8 @@ enum { MOST_DIM = 128, MOST_LENGTH = 1 << 30, MOST_BIAS = 4096, END = -1 };
 static const char *source_of(const struct nh_small_launch *launch) {
     static const char *const sources[] = {"small_forward.cu", "small_backward_query.cu",
                                           "small_backward_key.cu"};
-    static const char *const turns[] = {"small_forward_turns.cu", "small_backward_query_turns.cu",
-                                        "small_backward_key_turns.cu"};
+    static const char *const turns[] = {"small_forward_rolled.cu", "small_backward_query_rolled.cu",
+                                        "small_backward_key_rolled.cu"};
     return (launch->turns ? turns : sources)[launch->kernel];
 }
 
@@ -208,8 +208,8 @@ static void set_maps(const struct nh_problem *problem, const struct nh_small_lau
     if (!launch->stages) return;
     for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++) {
         struct nh_cuda_map *map = &step->map[step->maps++];
-        *map = *tensor == NH_DELTA ? nh_fused90_stats_map(problem, statistics)
-                                   : nh_fused90_map(problem, *tensor, box_of(launch, *tensor), 1);
+        *map = *tensor == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
+                                   : nh_sm90_map(problem, *tensor, box_of(launch, *tensor), 1);
         /* more would be fetched for nothing where heads lie apart */
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
     }
@@ -240,7 +240,7 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* Of each head and query, as nh_fused90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
+/* Of each head and query, as nh_sm90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
 static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                             struct nh_cuda_step *step) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];

@@ -3,7 +3,7 @@
  * A warp lays the score gradients of its subtile down in shared memory and gathers them by entries of the bias table:
  * by tensor cores (small_bias_products.cuh), and at borders each lane owns some entries and adds up, over the 16 rows,
  * the columns at that distance. A warp's sums are kept per head
- * and written when the head changes, which is why heads are the slowest digit of this kernel's items. small_bias_sum.cu
+ * and written when the head changes, which is why heads are the slowest digit of this kernel's items. bias_sum.cu
  * adds up the warps. Every order is fixed: results are bit-equal every run. */
 #pragma once
 

@@ -7,7 +7,7 @@
  * the entries, and are added up when the head changes. */
 #pragma once
 
-#include "small_sight.cuh"
+#include "small_visibility.cuh"
 
 /* A row's own number in the box: columns at a distance are that much further for it than for row 0. */
 NH_DEVICE constexpr int nh_row_shift(int row) {

@@ -13,7 +13,7 @@
  *
  * Knobs: NH_Q_MAP, .. (layouts of tensor maps). One head dim for keys and values. */
 #pragma once
-#include "small_sight.cuh"
+#include "small_visibility.cuh"
 #include "tma.cuh"
 
 enum { NH_SCENES = NH_HELD + NH_FETCHERS };

@@ -115,8 +115,8 @@ static const uint32_t ROW_TENSORS =
 static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
     int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
     return problem->dim == problem->dim_v && (bytes == 64 || bytes == 128) &&
-           !nh_fused90_folds(problem) && !nh_fused90_any_far(problem) &&
-           !nh_fused90_refuse_boxes(problem, device, ROW_TENSORS);
+           !nh_sm90_folds(problem) && !nh_sm90_any_far(problem) &&
+           !nh_sm90_refuse_boxes(problem, device, ROW_TENSORS);
 }
 
 static bool warps_fit(const struct nh_problem *problem, const struct nh_small_launch *launch) {
@@ -152,8 +152,8 @@ static bool shape_fits(const struct nh_problem *problem, const struct box *box, 
         launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
     return nh_small_shape_of(problem, rows, box->item, box->subtile, boxes, &launch->shape) &&
            8 * launch->shape.blocks <= MOST_BOX &&
-           (!boxes || (nh_fused90_boxes_fit(problem, launch->shape.halo) &&
-                       nh_fused90_boxes_fit(problem, launch->shape.rows)));
+           (!boxes || (nh_sm90_boxes_fit(problem, launch->shape.halo) &&
+                       nh_sm90_boxes_fit(problem, launch->shape.rows)));
 }
 
 /* As many warps as an item has subtiles, which keep their scores in registers. */

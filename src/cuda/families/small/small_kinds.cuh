@@ -6,7 +6,7 @@
  * back and between them are of a few kinds, for each of which there is a table. */
 #pragma once
 
-#include "small_penalty.cuh"
+#include "small_additive_mask.cuh"
 
 /* Subtiles of which a row is nearer to the front than a window; at the back there may be one more. */
 NH_DEVICE constexpr int nh_front_kinds(int axis) {

@@ -25,7 +25,7 @@ int32_t nh_small_fetchers(const struct nh_small_launch *launch);
 /* Of a scale's size: LSE is divided by it in the backward pass, and with less a penalty would be a small one. */
 #define NH_SMALL_LEAST_SCALE 1e-30
 
-/* Which product can mask, as NH_PENALTY in small_penalty.cuh. */
+/* Which product can mask, as NH_PENALTY in small_additive_mask.cuh. */
 enum { NH_SMALL_NO_PENALTY, NH_SMALL_BY_STARTS, NH_SMALL_BY_COORDINATES, NH_SMALL_BY_KINDS };
 int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch);
 

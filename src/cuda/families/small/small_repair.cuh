@@ -1,7 +1,7 @@
 /* One row of the forward pass, key by key, by a whole warp: over its window and nothing else (see repair_key.cuh). */
 #pragma once
 
-#include "small_sight.cuh"
+#include "small_visibility.cuh"
 
 #include "repair_key.cuh"
 

@@ -1,9 +1,9 @@
 /* Gradients of one row of the backward pass, pair by pair, by a whole warp: of a query, or with NH_INVERSE of a key and
- * its value. For the repair of rows that a NaN or infinity outside their windows has reached, as in small_repair.cuh; all
- * is read from memory. */
+ * its value. For the repair of rows that a NaN or infinity outside their windows has reached, as in small_repair.cuh;
+ * all is read from memory. */
 #pragma once
 
-#include "small_sight.cuh"
+#include "small_visibility.cuh"
 #include "small_statistics.cuh"
 
 #include "repair_pair.cuh"

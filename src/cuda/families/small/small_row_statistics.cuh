@@ -1,7 +1,7 @@
 /* Statistics of a subtile's queries, as the launch by queries works them out. */
 #pragma once
 
-#include "small_sight.cuh"
+#include "small_visibility.cuh"
 #include "small_statistics.cuh"
 
 /* -LSE in base 2 of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's four

@@ -30,7 +30,7 @@ static const int32_t walk_shapes[][3] = {
 static bool fits(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES - problem->rank; a++)
         if (tile[a] > 1) return false;
-    return nh_fused90_boxes_fit(problem, tile);
+    return nh_sm90_boxes_fit(problem, tile);
 }
 
 static struct nh_backward90_walks walks_of(const struct nh_problem *problem,
@@ -93,7 +93,7 @@ static void find_walked(struct state *state, bool all, struct nh_walk_extents *e
     for (int i = 0; i < WALKED; i++) {
         const int32_t *shape = walk_shapes[i];
         struct walked *walk = &state->walked[state->shapes];
-        if (!fits(problem, shape) || !(all || nh_fused90_suits(problem, shape)) ||
+        if (!fits(problem, shape) || !(all || nh_sm90_suits(problem, shape)) ||
             !nh_walk_add(extents, shape, &walk->place))
             continue;
         walk->shape = shape;
@@ -156,7 +156,7 @@ static void try_shape(struct state *state, const int32_t shape[3]) {
     struct own own = {.shape = shape};
     int32_t slab[3];
     if (nh_box_volume(shape) < state->search->least_rows || !fits(state->search->problem, shape) ||
-        !nh_fused90_first_slab(shape, slab) ||
+        !nh_sm90_first_warpgroup_tile(shape, slab) ||
         !nh_walk_rows_of(state->counts, shape, shape, &own.rows))
         return;
     own.items = state->copies * nh_walk_items(&own.rows) / state->sharing;
@@ -164,10 +164,10 @@ static void try_shape(struct state *state, const int32_t shape[3]) {
 }
 
 /* Where it is not among the others. */
-static void try_fitted(struct state *state) {
+static void try_covering(struct state *state) {
     const struct nh_problem *problem = state->search->problem;
     int32_t tile[3];
-    if (problem->rank == 1 || problem->has_bias || !nh_fitted_tile(problem, WARPGROUPS, tile))
+    if (problem->rank == 1 || problem->has_bias || !nh_covering_tile(problem, WARPGROUPS, tile))
         return;
     for (size_t i = 0; i < OWNED; i++)
         if (!memcmp(tile, own_shapes[i], sizeof tile)) return;
@@ -183,10 +183,10 @@ static void try_all(struct state *state, bool all) {
     state->counts = counts_of(problem, search->keys, &extents);
     state->known = false;
     /* first: of as good ones that with fewer blocks */
-    try_fitted(state);
+    try_covering(state);
     for (size_t i = 0; i < OWNED; i++)
-        if ((all || nh_fused90_suits(problem, own_shapes[i])) &&
-            nh_fused90_sevens_fit(problem, own_shapes[i]))
+        if ((all || nh_sm90_suits(problem, own_shapes[i])) &&
+            nh_sm90_sevens_fit(problem, own_shapes[i]))
             try_shape(state, own_shapes[i]);
 }
 
@@ -244,7 +244,7 @@ int32_t nh_backward90_cluster(const struct nh_problem *problem, const struct nh_
                               const struct nh_backward90_prices *prices) {
     double items = (double)(problem->batch * problem->heads) * walks->items;
     return prices->meeting > 0
-               ? nh_fused90_cluster(cuda->multiprocessors / 2.0, items, walks->longest)
+               ? nh_cluster_blocks(cuda->multiprocessors / 2.0, items, walks->longest)
                : 1;
 }
 
@@ -286,7 +286,7 @@ void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_
 
 int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],
                                    bool keys, int64_t stages) {
-    int64_t row = nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v);
+    int64_t row = nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
     int64_t rows = nh_box_volume(walk), stage = rows * row;
     if (keys) stage += rows * STATS_BYTES;
     return 64 * WARPGROUPS * row + stages * stage + 1024 + 256;
@@ -330,9 +330,9 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
     static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
     int32_t slab[3];
-    nh_fused90_first_slab(own, slab);
+    nh_sm90_first_warpgroup_tile(own, slab);
     const int32_t *q_tile = keys ? walk : slab, *k_tile = keys ? slab : walk;
-    nh_fused90_define(spec, problem, nh_box_volume(walk));
+    nh_sm90_define(spec, problem, nh_box_volume(walk));
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(spec, own_names[a], own[a]);
         nh_kernel_define(spec, walk_names[a], walk[a]);
@@ -346,12 +346,12 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     nh_backward90_bind_stats(step, problem, stats);
     step->threads = 128 * (WARPGROUPS + 1);
     step->shared_bytes = nh_backward90_shared_bytes(problem, walk, keys, stages);
-    struct nh_cuda_map q = nh_fused90_map(problem, NHOOD_Q, q_tile, 1),
-                       d_o = nh_fused90_map(problem, NHOOD_D_O, q_tile, 1),
-                       k = nh_fused90_map(problem, NHOOD_K, k_tile, 1),
-                       v = nh_fused90_map(problem, NHOOD_V, k_tile, 1);
+    struct nh_cuda_map q = nh_sm90_map(problem, NHOOD_Q, q_tile, 1),
+                       d_o = nh_sm90_map(problem, NHOOD_D_O, q_tile, 1),
+                       k = nh_sm90_map(problem, NHOOD_K, k_tile, 1),
+                       v = nh_sm90_map(problem, NHOOD_V, k_tile, 1);
     struct nh_cuda_map by_query[] = {q, d_o, k, v},
-                       by_key[] = {k, v, q, d_o, nh_fused90_stats_map(problem, q_tile)};
+                       by_key[] = {k, v, q, d_o, nh_sm90_stats_map(problem, q_tile)};
     step->maps = keys ? 5 : 4;
     memcpy(step->map, keys ? by_key : by_query, (size_t)step->maps * sizeof *step->map);
     nhood_status status =

@@ -18,9 +18,8 @@ const struct nh_knob nh_fused90_knobs[] = {
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
-    return nh_fused90_refuse(problem, device,
-                             BIT(Q) | BIT(K) | BIT(V) | BIT(EXTRA_K) | BIT(EXTRA_V), BIT(O),
-                             NH_FUSED90_MOST_DIM);
+    return nh_sm90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(EXTRA_K) | BIT(EXTRA_V),
+                          BIT(O), NH_FUSED90_MOST_DIM);
 }
 
 /* ---- time ---- */
@@ -94,7 +93,7 @@ struct nh_fused90_prices nh_fused90_prices_of(const struct nh_problem *problem,
                  (item_width * value[WARPGROUPS] + sharing + item_keys * of_tile.scores / 64) *
                      (double)(problem->dim + problem->dim_v)) *
                     clock,
-        .meeting = nh_fused90_meeting_clocks(64 * value[WARPGROUPS], problem->dim_v) * clock,
+        .meeting = nh_cluster_reduction_clocks(64 * value[WARPGROUPS], problem->dim_v) * clock,
         .spared = spared * tile.limit_ns[NHOOD_LIMIT_TENSOR],
         .holding = holding * (problem->rank - 1) * (double)problem->dim * clock,
     };
@@ -145,7 +144,7 @@ double nh_fused90_launch_ns(const struct nh_problem *problem, double busy, doubl
 struct nh_fused90_walks nh_fused90_walks_of(const struct nh_problem *problem,
                                             const int32_t *value) {
     int32_t slab[3];
-    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
+    nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], slab);
     if (value[ABREAST] == 1)
         return (struct nh_fused90_walks){
             nh_tiling_count(problem, value + QX, value + KX),

@@ -5,7 +5,7 @@
  * to key: where owned rows are keys, the box is laid down backwards. Heads that share a tile have a box each, one after
  * the other. */
 #pragma once
-#include "fused90_walk.cuh"
+#include "fused90_kv_loop.cuh"
 
 #define BIAS_X (NH_OWN_X + NH_WALK_X - 1)
 #define BIAS_Y (NH_OWN_Y + NH_WALK_Y - 1)

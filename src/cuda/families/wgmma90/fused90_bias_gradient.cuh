@@ -1,5 +1,5 @@
 /* Gradient of the relative bias beside dQ: of every entry of the table, the sum of dS over the pairs at its distance,
- * without atomics that could come in another order. A block adds to a table of its own head by head; small_bias_sum.cu
+ * without atomics that could come in another order. A block adds to a table of its own head by head; bias_sum.cu
  * adds up the tables of all blocks.
  *
  * Rows and columns of a tile are runs of 8 along z, and dS is 8x8 matrices, each of a run of rows and a run of columns.

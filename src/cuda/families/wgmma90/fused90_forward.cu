@@ -5,7 +5,7 @@
  * start anywhere, so that the walk over keys starts exactly where the window does; what lies outside the grid arrives
  * as zeros and is masked like everything else outside the window. Only key tiles that some query of a warpgroup does
  * not see as a whole are masked, and tiles of which no query of a warpgroup sees anything it passes over
- * (fused90_part.cuh).
+ * (fused90_skipping.cuh).
  *
  * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued
  * under an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
@@ -14,8 +14,8 @@
  * NH_ABREAST (a walked tile is so many boxes), NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked),
  * NH_CLUSTER (blocks that share an item), NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory),
  * NH_REPAIR_APART (rows that are not finite are repaired not at the end of this launch but by one of their own,
- * fused90_repair.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP: how a map's five axes are
- * used, see place(). */
+ * fused90_repair.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP:
+ * how a map's five axes are used, see place(). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer have more to do. */
 #define PRODUCER_REGISTERS 40
@@ -44,7 +44,7 @@
 #define MAPS (NH_EXTRA ? 5 : 3)
 
 #include "fused90_keys.cuh"
-#include "fused90_part.cuh"
+#include "fused90_skipping.cuh"
 #include "fused90_softmax.cuh"
 
 struct maps {

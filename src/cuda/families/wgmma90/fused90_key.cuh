@@ -6,7 +6,7 @@
  * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and walked rows queries; NH_D_O_MAP; NH_SUM_D_K
  * and NH_SUM_D_V, which sums are made (both). */
 #pragma once
-#include "fused90_walk.cuh"
+#include "fused90_kv_loop.cuh"
 
 #ifndef NH_SUM_D_K
 #define NH_SUM_D_K 1

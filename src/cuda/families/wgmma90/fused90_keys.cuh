@@ -2,7 +2,7 @@
  * then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full and v_free; MAP_K and MAP_V
  * are the maps of K and V, and those of the extra tokens come in the same order from MAP_EXTRA_K on. */
 #pragma once
-#include "fused90_walk.cuh"
+#include "fused90_kv_loop.cuh"
 
 #define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
 #define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)

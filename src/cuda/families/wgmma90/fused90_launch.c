@@ -10,11 +10,10 @@ int32_t nh_fused90_keys(const int32_t *value) {
 
 int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t *value) {
     int64_t keys = nh_fused90_keys(value);
-    int64_t stage =
-        keys * (nh_fused90_row_bytes(problem->dim) + nh_fused90_row_bytes(problem->dim_v));
-    if (problem->has_bias) stage += nh_fused90_bias_bytes(value + QX, value[QH], value + KX);
-    return 64 * value[WARPGROUPS] * nh_fused90_row_bytes(problem->dim) + value[STAGES] * stage +
-           1024 + 256;
+    int64_t stage = keys * (nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v));
+    if (problem->has_bias) stage += nh_sm90_bias_bytes(value + QX, value[QH], value + KX);
+    return 64 * value[WARPGROUPS] * nh_sm90_row_bytes(problem->dim) + value[STAGES] * stage + 1024 +
+           256;
 }
 
 bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *value) {
@@ -38,13 +37,13 @@ int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_
     if (!nh_cluster_possible(cuda->multiprocessors, items) || problem->has_bias ||
         value[ABREAST] > 1)
         return 1;
-    int64_t row = nh_fused90_row_bytes(problem->dim), row_v = nh_fused90_row_bytes(problem->dim_v);
-    if (nh_fused90_sums_bytes(rows, problem->dim_v) >
+    int64_t row = nh_sm90_row_bytes(problem->dim), row_v = nh_sm90_row_bytes(problem->dim_v);
+    if (nh_cluster_sums_bytes(rows, problem->dim_v) >
         rows * row + value[STAGES] * keys * (row + row_v))
         return 1;
-    return nh_fused90_cluster(cuda->multiprocessors, items,
-                              fetched->visited / fetched->items +
-                                  nh_fused90_extra_tiles(problem, value));
+    return nh_cluster_blocks(cuda->multiprocessors, items,
+                             fetched->visited / fetched->items +
+                                 nh_fused90_extra_tiles(problem, value));
 }
 
 /* ---- launches ---- */
@@ -63,7 +62,7 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     int64_t keys = nh_fused90_keys(value);
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     struct nh_cuda_step step;
-    nh_fused90_define(&spec, problem, keys);
+    nh_sm90_define(&spec, problem, keys);
     nh_kernel_define_knobs(&spec, nh_fused90_knobs, NH_CONFIG_KNOBS, value);
     int32_t slab[3];
     nh_cuda_step_init(&step, problem);
@@ -76,18 +75,18 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     step.threads = 128 * (value[WARPGROUPS] + 1);
     step.grid[0] = nh_min(step.items, operation->device->multiprocessors);
     const struct nh_tiling_count fetched = nh_tiling_count(problem, value + QX, value + KX);
-    nh_fused90_share(&step, &spec,
+    nh_cluster_share(&step, &spec,
                      nh_fused90_cluster_of(problem, operation->device, value, &fetched));
     step.shared_bytes = nh_fused90_shared_bytes(problem, value);
-    nh_fused90_slab(value + QX, value[QH], value[STACK], slab);
-    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_Q, slab, value[QH]);
-    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_K, value + KX, 1);
-    step.map[step.maps++] = nh_fused90_map(problem, NHOOD_V, value + KX, 1);
+    nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], slab);
+    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_Q, slab, value[QH]);
+    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_K, value + KX, 1);
+    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_V, value + KX, 1);
     if (problem->extra_tokens) {
-        step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, keys);
-        step.map[step.maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, keys);
+        step.map[step.maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, keys);
+        step.map[step.maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, keys);
     }
-    nh_fused90_add_twins(&step, problem);
+    nh_sm90_add_twins(&step, problem);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

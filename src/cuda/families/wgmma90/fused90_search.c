@@ -43,7 +43,7 @@ enum {
     MOST_HEADS = 16,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
     Q_SHAPES = sizeof q_shapes / sizeof *q_shapes,
-    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; fitted */
+    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; covering */
 };
 
 /* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so.
@@ -74,7 +74,7 @@ struct search {
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
     struct query_tile query[QUERY_TILES];
-    int32_t fitted[2][3];
+    int32_t covering[2][3];
     int keys, queries;
     struct least {
         double column, item;
@@ -104,7 +104,7 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     struct key_tile *key = &search->key[search->keys];
     struct nh_config config = {{0}};
     int32_t *value = config.value;
-    if (!of_rank(shape, problem->rank) || !nh_fused90_boxes_fit(problem, shape) ||
+    if (!of_rank(shape, problem->rank) || !nh_sm90_boxes_fit(problem, shape) ||
         (abreast_of(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
         !nh_walk_add(&search->extents, shape, &key->columns))
         return;
@@ -152,7 +152,7 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
     const struct nh_cuda_device *cuda = search->device->backend;
     struct query_tile *query = &search->query[search->queries];
     int64_t rows = nh_box_volume(shape) * heads;
-    if (!nh_fused90_boxes_fit(problem, shape) ||
+    if (!nh_sm90_boxes_fit(problem, shape) ||
         !nh_walk_rows_of(&search->counts, shape, shape, &query->whole))
         return;
     query->shape = shape;
@@ -242,8 +242,8 @@ static void try_queries(struct search *search, const struct query_tile *query) {
     int32_t slab[3];
     queries.value[WARPGROUPS] = query->warpgroups;
     for (queries.value[STACK] = 0; queries.value[STACK] < NH_AXES; queries.value[STACK]++) {
-        if (!nh_fused90_slab(q, query->heads, queries.value[STACK], slab) ||
-            (search->problem->has_bias && query->heads == 1 && !nh_fused90_pairs(slab)) ||
+        if (!nh_sm90_warpgroup_tile(q, query->heads, queries.value[STACK], slab) ||
+            (search->problem->has_bias && query->heads == 1 && !nh_sm90_pairs(slab)) ||
             !nh_walk_rows_of(&search->counts, q, slab, &parts))
             continue;
         try_parts(search, query, &queries, &parts);
@@ -254,15 +254,14 @@ static void try_queries(struct search *search, const struct query_tile *query) {
 static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
     int64_t rows = nh_box_volume(shape) * heads;
     if (rows == 128 || rows == 192) return true;
-    return (rows == 112 || rows == 168) && !problem->has_bias &&
-           nh_fused90_sevens_fit(problem, shape);
+    return (rows == 112 || rows == 168) && !problem->has_bias && nh_sm90_sevens_fit(problem, shape);
 }
 
 /* Of two and three slabs, where they are not among the others. */
-static void add_fitted(struct search *search) {
+static void add_covering(struct search *search) {
     for (int32_t slabs = 2; slabs <= 3; slabs++) {
-        int32_t *tile = search->fitted[slabs - 2];
-        bool known = !nh_fitted_tile(search->problem, slabs, tile);
+        int32_t *tile = search->covering[slabs - 2];
+        bool known = !nh_covering_tile(search->problem, slabs, tile);
         for (size_t i = 0; i < Q_SHAPES && !known; i++)
             known = !memcmp(tile, q_shapes[i], sizeof q_shapes[i]);
         if (!known) add_queries(search, tile, 1);
@@ -276,20 +275,19 @@ static void find_tiles(struct search *search, bool all) {
     search->keys = search->queries = 0;
     memset(&search->extents, 0, sizeof search->extents);
     for (size_t i = 0; i < KEY_TILES; i++)
-        if (all || nh_fused90_suits(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
+        if (all || nh_sm90_suits(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
     if (!search->keys) return;
     nh_walk_start(&search->counts, problem, false, true, &search->extents);
     find_least(search);
     for (size_t i = 0; i < Q_SHAPES; i++) {
-        if (!of_rank(q_shapes[i], problem->rank) ||
-            !(all || nh_fused90_suits(problem, q_shapes[i])))
+        if (!of_rank(q_shapes[i], problem->rank) || !(all || nh_sm90_suits(problem, q_shapes[i])))
             continue;
         for (int32_t heads = 1; heads <= MOST_HEADS && sharing % heads == 0; heads *= 2)
             if (rows_fit(problem, q_shapes[i], heads) &&
                 (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH))
                 add_queries(search, q_shapes[i], heads);
     }
-    if (problem->rank > 1 && !problem->has_bias) add_fitted(search);
+    if (problem->rank > 1 && !problem->has_bias) add_covering(search);
 }
 
 /* What the tile of queries takes that promises most: nothing that takes more is the best. */

@@ -1,7 +1,7 @@
 /* What happens to the scores of a tile in registers: masks, and an online softmax that asks for no tile's largest score
  * but the first's. OUTS, which the kernel defines: sums that a thread holds. */
 #pragma once
-#include "fused90_walk.cuh"
+#include "fused90_kv_loop.cuh"
 #include "lanes.cuh"
 
 /* Of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums shrank by

@@ -30,15 +30,15 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->has_bias) return "no relative bias";
     if (problem->flags & NHOOD_FLAG_DETERMINISTIC)
         return "dQ is summed in whatever order blocks come, which differs from run to run";
-    return nh_fused90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
-                             BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+    return nh_sm90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
+                          BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
 }
 
 /* ---- tiles ---- */
 
 /* Columns of dQ's sums: whole chunks of shared memory. */
 static int64_t sum_columns(const struct nh_problem *problem) {
-    return nh_fused90_row_bytes(problem->dim) / 2;
+    return nh_sm90_row_bytes(problem->dim) / 2;
 }
 
 /* dS, twice, and dQ. */
@@ -203,8 +203,8 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
     bind_sums(&step, problem, sums);
-    nh_fused90_add_twins(&step, problem);
-    step.map[step.maps++] = nh_fused90_sums_map(problem, sums->extent, sums->columns, walk);
+    nh_sm90_add_twins(&step, problem);
+    step.map[step.maps++] = nh_sm90_sums_map(problem, sums->extent, sums->columns, walk);
     step.overlaps = true;
     step.shared_bytes += beside;
     return nh_cuda_step_add(operation, &step, &spec);

@@ -15,7 +15,7 @@
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #include "fused90_key.cuh"
-#include "item_queue.cuh"
+#include "work_queue.cuh"
 #include "overlap.cuh"
 
 /* Columns of dQ that are computed, and how many parts they are cut into: two warpgroups share 64 queries, or have 64

@@ -36,7 +36,7 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * W
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    const char *reason = nh_fused90_refuse(
+    const char *reason = nh_sm90_refuse(
         problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O) | BIT(EXTRA_K) | BIT(EXTRA_V),
         BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
     if (reason || !problem->extra_tokens) return reason;
@@ -70,7 +70,7 @@ bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass
 static int64_t own_bytes(const struct nh_problem *problem, const int32_t own[3],
                          const int32_t walk[3], enum nh_split90_pass pass) {
     int64_t values =
-        pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_fused90_row_bytes(problem->dim_v) : 0;
+        pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_sm90_row_bytes(problem->dim_v) : 0;
     return nh_split90_bias_bytes(problem, own, walk, facts[pass].keys) - values;
 }
 
@@ -87,7 +87,7 @@ static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_
 
 bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                      const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
-    if (problem->has_bias && !nh_fused90_pairs(own)) return false;
+    if (problem->has_bias && !nh_sm90_pairs(own)) return false;
     int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
     return sums / 2 + nh_box_volume(walk) * facts[pass].registers / 4 <=
                most_registers(problem, pass) &&
@@ -133,9 +133,9 @@ static double meeting_ns(const struct nh_problem *problem, const struct nh_cuda_
     int64_t bytes = nh_backward90_shared_bytes(problem, walk, facts[pass].keys,
                                                stages_of(problem, cuda, own, walk, pass)) +
                     own_bytes(problem, own, walk, pass) - beside;
-    if (problem->has_bias || nh_fused90_sums_bytes(rows, widest) > bytes) return 0;
-    double clocks = facts[pass].sums * nh_fused90_meeting_clocks(rows, problem->dim) +
-                    facts[pass].sums_v * nh_fused90_meeting_clocks(rows, problem->dim_v);
+    if (problem->has_bias || nh_cluster_sums_bytes(rows, widest) > bytes) return 0;
+    double clocks = facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
+                    facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
     return nh_cuda_clocks_ns(cuda, clocks / cuda->multiprocessors);
 }
 
@@ -319,8 +319,8 @@ static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *p
                            const int32_t walk[3]) {
     int64_t rows = nh_box_volume(walk);
     step->own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
-    step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, rows);
-    step->map[step->maps++] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, rows);
+    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, rows);
+    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, rows);
 }
 
 static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
@@ -341,8 +341,8 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
         nh_split90_step(problem, operation->device, stats, own, walk, pass, &step, &spec);
     if (status) return status;
     if (!facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
-    nh_fused90_add_twins(&step, problem);
-    nh_fused90_share(&step, &spec,
+    nh_sm90_add_twins(&step, problem);
+    nh_cluster_share(&step, &spec,
                      cluster_of(problem, operation->device, own, walk, facts[pass].keys));
     if (facts[pass].keys || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
     nh_split90_add_tables(operation, problem, &step, &spec);

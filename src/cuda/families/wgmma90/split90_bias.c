@@ -17,7 +17,7 @@ static int64_t gradient_bytes(const int32_t own[3], const int32_t walk[3]) {
 int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t own[3],
                               const int32_t walk[3], bool keys) {
     if (!problem->has_bias) return 0;
-    int64_t boxes = NH_BACKWARD90_MOST_STAGES * nh_fused90_bias_bytes(own, 1, walk);
+    int64_t boxes = NH_BACKWARD90_MOST_STAGES * nh_sm90_bias_bytes(own, 1, walk);
     return boxes + (keys ? 0 : gradient_bytes(own, walk));
 }
 

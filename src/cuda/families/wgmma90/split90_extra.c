@@ -19,7 +19,7 @@ static struct nh_problem without_windows(const struct nh_problem *problem) {
 const char *nh_split90_refuse_extra(const struct nh_problem *problem,
                                     const struct nh_device *device) {
     const struct nh_problem dense = without_windows(problem);
-    return nh_fused90_refuse_boxes(&dense, device, BIT(Q) | BIT(D_O));
+    return nh_sm90_refuse_boxes(&dense, device, BIT(Q) | BIT(D_O));
 }
 
 static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3]) {
@@ -100,8 +100,8 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
     tiling->items = (int)(tiles * shares->count);
     step.items = tiling->items;
     step.grid[0] = nh_min(tiling->items, cuda->multiprocessors);
-    step.map[0] = nh_fused90_extra_map(problem, NHOOD_EXTRA_K, ROWS);
-    step.map[1] = nh_fused90_extra_map(problem, NHOOD_EXTRA_V, ROWS);
+    step.map[0] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, ROWS);
+    step.map[1] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, ROWS);
     step.outputs = outputs;
     bind_all_shares(&step, problem, shares);
     return nh_cuda_step_add(operation, &step, &spec);

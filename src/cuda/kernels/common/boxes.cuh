@@ -54,7 +54,7 @@
 
 #define NH_OWN_TILE {NH_OWN_X, NH_OWN_Y, NH_OWN_Z}
 #define NH_WALK_TILE {NH_WALK_X, NH_WALK_Y, NH_WALK_Z}
-/* A walked tile is so many boxes of these extents, of lines that are walked abreast (fused90_walk.cuh). */
+/* A walked tile is so many boxes of these extents, of lines that are walked abreast (fused90_kv_loop.cuh). */
 #ifndef NH_ABREAST
 #define NH_ABREAST 1
 #endif

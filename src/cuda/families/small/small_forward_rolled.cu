@@ -1,9 +1,9 @@
 /* Forward of small windows in f32, whose rows of wide heads fill shared memory: an item's keys, then its values. See
- * small_turns.cuh. */
+ * small_rolled.cuh. */
 #define NH_INVERSE 0
 #include "small_repair.cuh"
 #include "small_state.cuh"
-#include "small_turns.cuh"
+#include "small_rolled.cuh"
 
 /* Scores times their scale and with their bias where there is one, minus infinity or less where a column is not seen;
  * the largest of rows g and g + 8. */
@@ -67,7 +67,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_forward_turns(const __grid_constant__ nh_tiled_args args) {
+    small_forward_rolled(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;

@@ -1,11 +1,11 @@
 /* dK and dV of small windows in f32, whose rows of wide heads fill shared memory: an item's queries, gradients of their
- * outputs, and its queries again. See small_turns.cuh and small_backward_key.cu. */
+ * outputs, and its queries again. See small_rolled.cuh and small_backward_key.cu. */
 #define NH_INVERSE 1
 #define NH_BIAS_STARTS 1
 #include "overlap.cuh"
 #include "small_copy_statistics.cuh"
 #include "small_repair_gradient.cuh"
-#include "small_turns.cuh"
+#include "small_rolled.cuh"
 
 struct nh_key_shared : nh_shared {
     nh_kinds kinds;
@@ -96,7 +96,7 @@ NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_item &item, in
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_key_turns(const __grid_constant__ nh_tiled_args args) {
+    small_backward_key_rolled(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_key_shared &shared = *(nh_key_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;

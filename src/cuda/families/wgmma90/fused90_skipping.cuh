@@ -3,7 +3,7 @@
  * follow each other along that axis first, so that all warpgroups pass over some of every line, each at another time,
  * and the stages of the ring make up for it. */
 #pragma once
-#include "fused90_walk.cuh"
+#include "fused90_kv_loop.cuh"
 
 /* Blocks that share a walk have few tiles each: their warpgroups pass over none, so that each has one to multiply. */
 #define PASSES_OVER (NH_CLUSTER == 1)

@@ -4,7 +4,7 @@
  * time, by loops that are not unrolled: unrolled, boxes of a hundred columns outgrow the cache of instructions. */
 #pragma once
 
-#include "small_sight.cuh"
+#include "small_visibility.cuh"
 
 static_assert(NH_DTYPE == NH_F32 && NH_STAGES == 0 && NH_CHUNKS == 1, "threads copy, scores fit registers");
 static_assert(NH_SUBTILES == NH_WARPS, "one subtile of an item per warp");

@@ -6,7 +6,7 @@
 __shared__ float part[NH_BIAS_SUM_WARPS][32];
 
 extern "C" __global__ void __launch_bounds__(32 * NH_BIAS_SUM_WARPS)
-    small_bias_sum(const __grid_constant__ nh_cuda_args args) {
+    bias_sum(const __grid_constant__ nh_cuda_args args) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
     const int entry = (int)blockIdx.x * 32 + lane, head = (int)blockIdx.y;

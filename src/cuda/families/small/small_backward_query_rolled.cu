@@ -1,11 +1,11 @@
 /* dQ of small windows in f32, whose rows of wide heads fill shared memory, and LSE and delta for the launch by keys: an
- * item's values, then its keys. See small_turns.cuh and small_backward_query.cu. */
+ * item's values, then its keys. See small_rolled.cuh and small_backward_query.cu. */
 #define NH_INVERSE 0
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "overlap.cuh"
 #include "small_repair_gradient.cuh"
 #include "small_row_statistics.cuh"
-#include "small_turns.cuh"
+#include "small_rolled.cuh"
 
 static_assert(NH_BIAS_COUNT == 0, "the bias's gradient is small_backward_query.cu's");
 
@@ -72,7 +72,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_query_turns(const __grid_constant__ nh_tiled_args args) {
+    small_backward_query_rolled(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
