@@ -6,9 +6,9 @@
  * NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DILATED, NH_DENSE (every row sees all columns of its subtile's
  * box), NH_PENALTY (see small_additive_mask.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries
  * of a head's bias table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a time; 0:
- * threads copy), NH_SLOTS (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD (items whose part of the
- * halo may be in use) and NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every subtile multiplies),
- * NH_SHARED_BYTES. */
+ * threads copy), NH_SLOTS (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD (items whose part of
+ * the halo may be in use) and NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every subtile
+ * multiplies), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "gemm_fragment.cuh"
