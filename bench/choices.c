@@ -14,7 +14,7 @@
  *
  * A solver's name behind the problem: of its candidates alone. */
 #include "build_many.h"
-#include "cuda.h"
+#include "cuda_open.h"
 #include "device_spec.h"
 #include "measure.h"
 #include "registry.h"

@@ -3,7 +3,7 @@
 
 #include "cpu.h"
 #include "cpu_solvers.h"
-#include "cuda.h"
+#include "cuda_open.h"
 #include "cuda_solvers.h"
 #include "device_spec.h"
 #include "peaks.h"

@@ -3,7 +3,7 @@
  *
  * usage: compile_test problems.txt configs arch..: at most so many configs of each solver and problem, the likeliest
  * first; with all configs, every kernel source must have been asked for. Prints what was compiled with its time. */
-#include "cuda.h"
+#include "cuda_open.h"
 #include "fake_driver.h"
 #include "kernel_cache.h"
 #include "kernel_sources.h"

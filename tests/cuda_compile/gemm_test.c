@@ -1,6 +1,6 @@
 /* cuda.gemm's launches, on a driver that only writes them down: slabs cover every batch entry and head once, grids
  * every tile, and what cannot be taken is refused. Needs NVRTC, no GPU. */
-#include "cuda.h"
+#include "cuda_open.h"
 #include "cuda_solvers.h"
 #include "fake_driver.h"
 #include "problem.h"

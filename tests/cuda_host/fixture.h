@@ -2,7 +2,7 @@
 #ifndef FIXTURE_H
 #define FIXTURE_H
 
-#include "cuda.h"
+#include "cuda_open.h"
 #include "fake_driver.h"
 #include "fake_nvrtc.h"
 #include "kernel_cache.h"

@@ -3,7 +3,7 @@
  * lengths, causal axes, shared heads and extra tokens. Needs a GPU, or tests/emulator in its place.
  *
  * usage: count_test [configs]: so many configs of each solver and problem (2) */
-#include "cuda.h"
+#include "cuda_open.h"
 #include "launch.h"
 #include "problem.h"
 #include "registry.h"
