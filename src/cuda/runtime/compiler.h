@@ -4,6 +4,7 @@
 #define NH_COMPILER_H
 
 #include "nvrtc.h"
+#include "solver.h"
 
 enum { NH_KERNEL_DEFINES = 48 };
 
