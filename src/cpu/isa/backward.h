@@ -5,17 +5,40 @@
 
 #include "forward.h"
 
-/* score := P, d_score := dS, from the products S and dP. */
+/* score := weights before they are normalised. Their sum and that of their products with dP - delta are added to the row's,
+ * two chains each. */
 static void weigh(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
+    real *score = row_scores(tile, s->score, row);
+    const real *d_score = row_scores(tile, s->d_score, row);
+    const int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
+    const vec lse = v_load(s->lse + row * VL), delta = v_load(s->delta + row * VL);
+    vec sum[2] = {v_load(s->sum + row * VL)}, weighted[2] = {v_load(s->weighted + row * VL)};
+    for (int64_t i = 0; i < count; i += 2)
+#pragma GCC unroll 2
+        for (int64_t j = 0; j < 2; j++) {
+            if (i + j == count) break;
+            const int64_t at = (i + j) * VL;
+            const vec weight = v_exp(v_load(score + at) - lse), rest = v_load(d_score + at) - delta;
+            v_store(score + at, weight);
+            sum[j] += weight;
+            weighted[j] += weight * rest;
+        }
+    v_store(s->sum + row * VL, sum[0] + sum[1]);
+    v_store(s->weighted + row * VL, weighted[0] + weighted[1]);
+}
+
+/* score := P, d_score := dS, from the weights and dP. */
+static void normalise(const struct tile *tile, const struct step *step, int32_t row) {
+    const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row), *d_score = row_scores(tile, s->d_score, row);
-    int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
-    vec lse = v_load(s->lse + row * VL), delta = v_load(s->delta + row * VL);
-    const vec norm = v_load(s->norm + row * VL);
-    for (int64_t i = 0; i < count; i++) {
-        vec p = norm * v_exp(v_load(score + i * VL) - lse);
-        v_store(score + i * VL, p);
-        v_store(d_score + i * VL, p * (v_load(d_score + i * VL) - delta));
+    const int64_t reals = (int64_t)step_parts(step, row) * step_slots(step) * VL;
+    const vec norm = v_load(s->norm + row * VL), shift = v_load(s->shift + row * VL);
+    const vec delta = v_load(s->delta + row * VL);
+    for (int64_t i = 0; i < reals; i += VL) {
+        const vec p = norm * v_load(score + i);
+        v_store(score + i, p);
+        v_store(d_score + i, p * (v_load(d_score + i) - delta - shift));
     }
 }
 
@@ -28,64 +51,6 @@ static void backward_dots(const struct tile *tile, const struct block *block,
     step_bias(tile, block, step, s->score);
     step_dots(tile, block, step, s->d_score, s->d_o_columns, (int32_t)tile->problem->dim_v,
               s->v_columns, s->extra_v_columns);
-}
-
-/* Onto the softmax's largest score and sum, and onto sum(weight * dP). */
-static void collect(const struct tile *tile, const struct step *step, int32_t row) {
-    const struct scratch *s = &tile->scratch;
-    const real *score = row_scores(tile, s->score, row), *d_p = row_scores(tile, s->d_score, row);
-    const int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
-    const vec old = v_load(s->largest + row * VL);
-    vec largest = old, sum = {0}, weighted = {0};
-    for (int64_t i = 0; i < count; i++)
-        largest = v_max(v_load(score + i * VL), largest);
-    for (int64_t i = 0; i < count; i++) {
-        vec weight = v_exp(v_load(score + i * VL) - largest);
-        vint used = (vint)(weight > (vec){0}); /* dP of an unused slot is anything */
-        sum += weight;
-        weighted += v_select(used, weight * v_load(d_p + i * VL), (vec){0});
-    }
-    const vec factor = v_exp(old - largest);
-    v_store(s->largest + row * VL, largest);
-    v_store(s->sum + row * VL, v_load(s->sum + row * VL) * factor + sum);
-    v_store(s->weighted + row * VL, v_load(s->weighted + row * VL) * factor + weighted);
-}
-
-static void state_step(struct tile *tile, const struct block *block, const struct step *step) {
-    backward_dots(tile, block, step);
-    for (int32_t r = 0; r < block->rows; r++) {
-        if (!step_parts(step, r)) continue;
-        mask_unused(tile, block, step, r);
-        collect(tile, step, r);
-    }
-}
-
-static void backward_step(struct tile *tile, const struct block *block, const struct step *step) {
-    const struct scratch *s = &tile->scratch;
-    const struct nh_geometry *geometry = tile->geometry;
-    const struct partial at = partial_layout(geometry);
-    backward_dots(tile, block, step);
-    for (int32_t r = 0; r < block->rows; r++) {
-        if (!step_parts(step, r)) continue;
-        weigh(tile, step, r);
-    }
-    step_bias_gradient(tile, block, step, s->d_score);
-    gather_rows(tile, block, step, s->d_score, s->k_rows, s->extra_k_rows, geometry->vectors_k,
-                s->d_q);
-    scatter_rows(tile, block, step, s->d_score, s->q_rows, geometry->vectors_k,
-                 tile->partial + at.d_k, tile->partial + at.d_extra_k);
-    scatter_rows(tile, block, step, s->score, s->d_o_rows, geometry->vectors_v,
-                 tile->partial + at.d_v, tile->partial + at.d_extra_v);
-}
-
-/* Packs the block's rows of a query-side tensor as rows: [row][VL][width]. */
-static void pack_query_rows(const struct tile *tile, const struct block *block, int32_t tensor,
-                            int64_t dim, real factor, real *out, int64_t width) {
-    for (int32_t p = 0; p < block->places; p++) {
-        const struct nh_vector *vector = place_vector(block, p);
-        struct rows rows = query_rows(tile, block, p, tensor, dim);
-        rows_from(&rows, vector->first, vector->count, factor, out + block->lane[p] * width, width);
-    }
 }
 
 /* One number per query of a row from a tensor of LSE's shape; lanes without a query repeat the last. */
@@ -105,6 +70,79 @@ static vec load_lanes(const struct tile *tile, const struct block *block, int32_
     return v_load(lanes);
 }
 
+/* Lanes whose LSE is so large that its rounding shows in P: f32 holds 32 to 2e-6, 80,000 to 0.004. */
+static vint coarse_lse(vec lse) {
+    const vec limit = v_set(NH_REAL == 64 ? (real)INFINITY : 32);
+    return (vint)(v_max(lse, -lse) > limit);
+}
+
+/* Makes P of the row add up to 1 and delta the very sum(P * dP), so that they cancel as they do in exact arithmetic, from sums over
+ * the whole window: LSE and O are rounded, and so is delta itself, of which `shift` is the rest. An LSE that is not of this
+ * window alone, as of results that the caller has merged, stays. */
+static void settle(const struct tile *tile, int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    const vec lse = v_load(s->lse + row * VL), sum = v_load(s->sum + row * VL), one = v_set(1);
+    const vec norm = one / sum, shift = v_load(s->shift + row * VL);
+    /* 8 to 16 units in the last place of LSE, by which ln(sum) may differ from 0: 1 + x is below e^x, but enough for an LSE of
+     * up to 2^26, which is rounded by 4 (f64: 2^55) */
+    const real unit = NH_REAL == 64 ? (real)0x1p-49 : (real)0x1p-20;
+    const vec room = one + v_max(v_max(lse, -lse), one) * unit;
+    const vint own = (vint)(sum <= room) & (vint)(norm <= room);
+    v_store(s->shift + row * VL,
+            v_select(own, shift + v_load(s->weighted + row * VL) * norm, shift));
+    v_store(s->norm + row * VL, v_select(own, norm, one));
+}
+
+/* Neither counts in sums over the window. */
+static void mask_both(const struct tile *tile, const struct block *block, const struct step *step,
+                      int32_t row) {
+    const struct scratch *s = &tile->scratch;
+    mask_unused(tile, block, step, row, s->score, -(real)INFINITY);
+    mask_unused(tile, block, step, row, s->d_score, 0);
+}
+
+static void state_step(struct tile *tile, const struct block *block, const struct step *step) {
+    if (step->only) return;
+    backward_dots(tile, block, step);
+    for (int32_t r = 0; r < block->rows; r++) {
+        if (!step_parts(step, r)) continue;
+        mask_both(tile, block, step, r);
+        weigh(tile, step, r);
+    }
+}
+
+static void backward_step(struct tile *tile, const struct block *block, const struct step *step) {
+    const struct scratch *s = &tile->scratch;
+    const struct nh_geometry *geometry = tile->geometry;
+    const struct partial at = partial_layout(geometry);
+    backward_dots(tile, block, step);
+    for (int32_t r = 0; r < block->rows; r++) {
+        if (!step_parts(step, r)) continue;
+        if (step->only) mask_both(tile, block, step, r);
+        weigh(tile, step, r);
+        if (step->only) settle(tile, r);
+        normalise(tile, step, r);
+    }
+    step_bias_gradient(tile, block, step, s->d_score);
+    gather_rows(tile, block, step, s->d_score, s->k_rows, s->extra_k_rows, geometry->vectors_k,
+                s->d_q);
+    end_chain(s->d_q, s->total, block->rows * VL * s->width_k, step->number);
+    scatter_rows(tile, block, step, s->d_score, s->q_rows, geometry->vectors_k,
+                 tile->partial + at.d_k, tile->partial + at.d_extra_k);
+    scatter_rows(tile, block, step, s->score, s->d_o_rows, geometry->vectors_v,
+                 tile->partial + at.d_v, tile->partial + at.d_extra_v);
+}
+
+/* Packs the block's rows of a query-side tensor as rows: [row][VL][width]. */
+static void pack_query_rows(const struct tile *tile, const struct block *block, int32_t tensor,
+                            int64_t dim, real factor, real *out, int64_t width) {
+    for (int32_t p = 0; p < block->places; p++) {
+        const struct nh_vector *vector = place_vector(block, p);
+        struct rows rows = query_rows(tile, block, p, tensor, dim);
+        rows_from(&rows, vector->first, vector->count, factor, out + block->lane[p] * width, width);
+    }
+}
+
 /* rowsum(dO * O) by lane. */
 static vec row_deltas(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
@@ -119,50 +157,29 @@ static vec row_deltas(const struct tile *tile, const struct block *block, int32_
     return v_load(lanes);
 }
 
-/* delta = rowsum(dO * O) - dLSE, and LSE. */
+/* LSE, delta = rowsum(dO * O), and -dLSE as what is to be subtracted from dP beside it. */
 static void pack_softmax_state(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
-    vec delta = row_deltas(tile, block, row);
-    if (tile->run->io->data[NHOOD_D_LSE]) delta -= load_lanes(tile, block, row, NHOOD_D_LSE);
-    v_store(s->delta + row * VL, delta);
+    vec shift = {0};
+    if (tile->run->io->data[NHOOD_D_LSE]) shift -= load_lanes(tile, block, row, NHOOD_D_LSE);
+    v_store(s->delta + row * VL, row_deltas(tile, block, row));
     v_store(s->lse + row * VL, load_lanes(tile, block, row, NHOOD_LSE));
     v_store(s->norm + row * VL, v_set(1));
+    v_store(s->shift + row * VL, shift);
+    v_store(s->sum + row * VL, (vec){0});
+    v_store(s->weighted + row * VL, (vec){0});
 }
 
-/* Lanes whose LSE is so large that its rounding shows in P: f32 holds 32 to 2e-6, 80,000 to 0.004. */
-static vint coarse_lse(vec lse) {
-    const vec limit = v_set(NH_REAL == 64 ? (real)INFINITY : 32);
-    return (vint)(v_max(lse, -lse) > limit);
-}
-
-/* Makes P of the row's coarse lanes add up to 1, and delta the very sum(P * dP), so that they cancel as they do in exact
- * arithmetic. An LSE that is not of this window alone, as of results that the caller has merged, stays. */
-static void settle(const struct tile *tile, const struct block *block, int32_t row) {
-    const struct scratch *s = &tile->scratch;
-    const vec lse = v_load(s->lse + row * VL), sum = v_load(s->sum + row * VL);
-    const vec largest = v_load(s->largest + row * VL), one = v_set(1);
-    const vec off = largest + v_log2(sum) * (real)ln_2 - lse;
-    const vec room = v_max(lse, -lse) * v_set((real)0x1p-20); /* 8 to 16 units in the last place */
-    const vint coarse = coarse_lse(lse) & (vint)(v_max(off, -off) <= room);
-    vec delta = v_load(s->weighted + row * VL) / sum;
-    if (tile->run->io->data[NHOOD_D_LSE]) delta -= load_lanes(tile, block, row, NHOOD_D_LSE);
-    v_store(s->lse + row * VL, v_select(coarse, largest, lse));
-    v_store(s->norm + row * VL, v_select(coarse, one / sum, one));
-    v_store(s->delta + row * VL, v_select(coarse, delta, v_load(s->delta + row * VL)));
-}
-
-/* Walks the window once before the gradients do, where any LSE is coarse. */
+/* Walks a window of several steps once before the gradients do, where any LSE is coarse. */
 static void settle_coarse(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     bool any = false;
     for (int32_t r = 0; r < block->rows; r++)
         any |= v_any(coarse_lse(v_load(s->lse + r * VL)));
     if (!any) return;
-    clear_softmax(s, block);
-    memset(s->weighted, 0, (size_t)(block->rows * VL) * sizeof(real));
     each_step(tile, block, state_step);
     for (int32_t r = 0; r < block->rows; r++)
-        settle(tile, block, r);
+        settle(tile, r);
 }
 
 static void backward_block(struct tile *tile, const struct block *block) {
@@ -177,8 +194,9 @@ static void backward_block(struct tile *tile, const struct block *block) {
     for (int32_t r = 0; r < block->rows; r++)
         pack_softmax_state(tile, block, r);
     settle_coarse(tile, block);
-    each_step(tile, block, backward_step);
+    const int32_t steps = each_step(tile, block, backward_step);
     if (!tile->run->io->data[NHOOD_D_Q]) return;
+    add_chains(s->d_q, s->total, block->rows * VL * s->width_k, steps);
     for (int32_t p = 0; p < block->places; p++)
         store_queries(tile, block, p, NHOOD_D_Q, problem->dim, NULL, s->d_q, s->width_k);
 }

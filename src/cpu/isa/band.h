@@ -140,16 +140,44 @@ static band_fn *const band_table[3][8][2][2] = {
 #endif
 /* clang-format on */
 
-/* Rows of `vectors` vectors, at most `most` (1, 2 or 4) of them at a time. */
+/* Whole rows of the band that are summed up in one chain, in registers. */
+enum { CHAIN_ROWS = 128 };
+
+/* One band, rows of `vectors` vectors, at most `most` (1, 2 or 4) of them at a time. */
+static void band_vectors(const struct band_product *product, const struct nh_band *band,
+                         int32_t vectors, int32_t most) {
+    for (int32_t v = 0; v < vectors;) {
+        int vectors_log = most >= 4 && vectors - v >= 4 ? 2 : most >= 2 && vectors - v >= 2;
+        band_table[vectors_log][band->outputs - 1][band->lead][band->trail](product, band, v * VL);
+        v += 1 << vectors_log;
+    }
+}
+
+/* A band of more than one chain: the first piece has its lead, the last its trail. */
+static void band_chains(const struct band_product *product, const struct nh_band *band,
+                        int32_t vectors, int32_t most) {
+    struct band_product sum = *product;
+    struct nh_band piece = *band;
+    for (int32_t left = band->full; left > 0; left -= piece.full) {
+        piece.full = left < CHAIN_ROWS ? left : CHAIN_ROWS;
+        piece.trail = left == piece.full && band->trail;
+        band_vectors(&sum, &piece, vectors, most);
+        const int32_t rows = piece.full + (piece.lead ? band->outputs - 1 : 0);
+        piece.source += rows;
+        piece.weight += rows * band->source_step;
+        piece.lead = false;
+        sum.fresh = false;
+    }
+}
+
 static void band_run(const struct band_product *product, const struct nh_band_list *list,
                      int32_t vectors, int32_t most) {
     for (int32_t i = 0; i < list->count; i++) {
         const struct nh_band *band = &list->band[i];
-        for (int32_t v = 0; v < vectors;) {
-            int vectors_log = most >= 4 && vectors - v >= 4 ? 2 : most >= 2 && vectors - v >= 2;
-            band_table[vectors_log][band->outputs - 1][band->lead][band->trail](product, band,
-                                                                                v * VL);
-            v += 1 << vectors_log;
+        if (band->full > CHAIN_ROWS) {
+            band_chains(product, band, vectors, most);
+        } else {
+            band_vectors(product, band, vectors, most);
         }
     }
 }

@@ -24,7 +24,9 @@ struct block {
 struct step {
     int32_t slow, slow_end, middle, middle_end; /* key rows */
     int32_t slot, slot_end;                     /* slots of the lane axis */
-    bool extra; /* the "window" is the extra tokens [slot, slot_end) */
+    bool extra;     /* the "window" is the extra tokens [slot, slot_end) */
+    bool only;      /* the block has no other step */
+    int32_t number; /* of the block's steps, from 1 on */
     int32_t row_begin[MOST_ROWS], row_count[MOST_ROWS]; /* of the middle axis, by query vector */
     int32_t place_begin[MOST_PLACES], place_end[MOST_PLACES]; /* the same by place */
 };
@@ -158,13 +160,13 @@ static void visit_step(struct tile *tile, const struct block *block, struct step
     visit(tile, block, step);
 }
 
-/* The extra tokens first, then the window, in steps that fit the score buffer. */
-static void each_step(struct tile *tile, const struct block *block, step_fn *visit) {
+/* The extra tokens first, then the window, in steps that fit the score buffer. Returns how many. */
+static int32_t each_step(struct tile *tile, const struct block *block, step_fn *visit) {
     const struct nh_geometry *geometry = tile->geometry;
     const struct nh_order *slow = &geometry->order[0], *middle = &geometry->order[1];
-    int32_t extra = (int32_t)tile->problem->extra_tokens;
+    int32_t extra = (int32_t)tile->problem->extra_tokens, number = 0;
     for (int32_t slot = 0; slot < extra; slot += geometry->slots) {
-        struct step step = {.extra = true, .slot = slot};
+        struct step step = {.extra = true, .slot = slot, .number = ++number};
         step.slot_end = (int32_t)nh_min(slot + geometry->slots, extra);
         visit(tile, block, &step);
     }
@@ -177,6 +179,8 @@ static void each_step(struct tile *tile, const struct block *block, step_fn *vis
     int32_t slow_at_once = (int32_t)nh_max(1, most_rows / (rows - first));
     struct step step;
     step.extra = false;
+    step.only = extra == 0 && slots <= geometry->chunk && rows_at_once == rows - first &&
+                slow_at_once >= slow->end[block->slow] - slow->begin[block->slow];
     for (step.slow = slow->begin[block->slow]; step.slow < slow->end[block->slow];
          step.slow = step.slow_end) {
         step.slow_end = (int32_t)nh_min(step.slow + slow_at_once, slow->end[block->slow]);
@@ -184,10 +188,12 @@ static void each_step(struct tile *tile, const struct block *block, step_fn *vis
             step.middle_end = (int32_t)nh_min(step.middle + rows_at_once, rows);
             for (step.slot = 0; step.slot < slots; step.slot = step.slot_end) {
                 step.slot_end = (int32_t)nh_min(step.slot + geometry->chunk, slots);
+                step.number = ++number;
                 visit_step(tile, block, &step, visit);
             }
         }
     }
+    return number;
 }
 
 #endif

@@ -4,6 +4,7 @@
 #define NH_FORWARD_H
 
 #include "bias.h"
+#include "chain.h"
 #include "products.h"
 #include "vector_math.h"
 
@@ -30,10 +31,10 @@ static vint attending(const struct block *block, const struct step *step, int32_
     return (vint)(lane >= (vint){0} + low) & (vint)(lane < (vint){0} + high);
 }
 
-/* Slots beyond a lane's own window get -infinity: at causal borders, and at key rows that other places of its vector attend
+/* Slots beyond a lane's own window get `value`: at causal borders, and at key rows that other places of its vector attend
  * alone. */
 static void mask_unused(const struct tile *tile, const struct block *block, const struct step *step,
-                        int32_t row) {
+                        int32_t row, real *score, real value) {
     const struct nh_vector *vector = block->vector[row];
     const bool all = vector->fewest_keys >= step->slot_end;
     if (step->extra || (all && tile->geometry->fold_log == 0)) return;
@@ -42,7 +43,7 @@ static void mask_unused(const struct tile *tile, const struct block *block, cons
     for (int i = 0; i < VL; i++)
         keys[i] = vector->keys[i];
     const int32_t row_end = step->row_begin[row] + step->row_count[row];
-    real *at = row_scores(tile, tile->scratch.score, row);
+    real *at = row_scores(tile, score, row);
     for (int32_t slow = step->slow; slow < step->slow_end; slow++)
         for (int32_t middle = step->row_begin[row]; middle < row_end; middle++) {
             if (all && middle >= step->place_begin[end - 1] && middle < step->place_end[first]) {
@@ -52,7 +53,7 @@ static void mask_unused(const struct tile *tile, const struct block *block, cons
             vint here = attending(block, step, row, middle);
             for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
                 vint used = (vint)(keys > (vint){0} + slot) & here;
-                v_store(at, v_select(used, v_load(at), v_set(-(real)INFINITY)));
+                v_store(at, v_select(used, v_load(at), v_set(value)));
             }
         }
 }
@@ -83,8 +84,13 @@ static void soften(const struct tile *tile, const struct step *step, int32_t row
     vec before = v_load(s->sum + row * VL), sum[4] = {{0}};
     if (v_any((vint)(largest > old) & (vint)(old > v_set(LOWEST)))) {
         vec factor = v_exp(old - largest);
+        const int64_t at = (int64_t)row * VL * s->width_v;
         before *= factor;
-        rescale(s->out + (int64_t)row * VL * s->width_v, s->width_v, factor);
+        rescale(s->out + at, s->width_v, factor);
+        if (step->number > CHAIN_TERMS) {
+            v_store(s->sum_total + row * VL, v_load(s->sum_total + row * VL) * factor);
+            rescale(s->total + at, s->width_v, factor);
+        }
     }
     for (i = 0; i + 4 <= count; i += 4) {
 #pragma GCC unroll 4
@@ -110,11 +116,13 @@ static void forward_step(struct tile *tile, const struct block *block, const str
     step_bias(tile, block, step, s->score);
     for (int32_t r = 0; r < block->rows; r++) {
         if (!step_parts(step, r)) continue;
-        mask_unused(tile, block, step, r);
+        mask_unused(tile, block, step, r, s->score, -(real)INFINITY);
         soften(tile, step, r);
     }
     gather_rows(tile, block, step, s->score, s->v_rows, s->extra_v_rows, tile->geometry->vectors_v,
                 s->out);
+    end_chain(s->out, s->total, block->rows * VL * s->width_v, step->number);
+    end_chain(s->sum, s->sum_total, block->rows * VL, step->number);
 }
 
 /* Rows of a query-side tensor at one place of the block. */
@@ -220,7 +228,9 @@ static void forward_block(struct tile *tile, const struct block *block) {
     pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, true,
                        s->q_columns);
     clear_softmax(s, block);
-    each_step(tile, block, forward_step);
+    const int32_t steps = each_step(tile, block, forward_step);
+    add_chains(s->out, s->total, block->rows * VL * s->width_v, steps);
+    add_chains(s->sum, s->sum_total, block->rows * VL, steps);
     for (int32_t r = 0; r < block->rows; r++) {
         store_out(tile, block, r);
         if (tile->run->io->data[NHOOD_LSE]) store_lse(tile, block, r);

@@ -106,32 +106,6 @@ static int64_t reduce_jobs(const struct nh_tile_run *run) {
     return jobs.keys + jobs.extra + jobs.bias;
 }
 
-/* Meanwhile asks for what lies `ahead` reals on. */
-static void add_rows(real *sum, const real *part, int64_t reals, int64_t ahead) {
-    enum { LINE = 64 / sizeof(real) };
-    const struct rows rows = {.ahead = ahead * (int64_t)sizeof(real)};
-    for (int64_t i = 0; i < reals; i += VL) {
-        if (i % LINE == 0) ask_ahead(&rows, (const char *)(part + i));
-        v_store(sum + i, v_load(sum + i) + v_load(part + i));
-    }
-}
-
-/* Tiles that are added up in one chain, before their sum is added to the total. */
-enum { CHAIN_TILES = 32 };
-
-/* Ends a chain after its last tile: `line`, the sums of tiles, goes to `total` and begins anew. */
-static void end_chain(const struct scratch *s, int64_t reals, int64_t tiles) {
-    if (tiles % CHAIN_TILES != 0) return;
-    if (tiles == CHAIN_TILES) memset(s->total, 0, (size_t)reals * sizeof(real));
-    add_rows(s->total, s->line, reals, 0);
-    memset(s->line, 0, (size_t)reals * sizeof(real));
-}
-
-/* Adds the earlier chains to the last. */
-static void add_chains(const struct scratch *s, int64_t reals, int64_t tiles) {
-    if (tiles >= CHAIN_TILES) add_rows(s->line, s->total, reals, 0);
-}
-
 /* The tiles whose halo meets the box of spans, always in the same order. */
 static void sum_spans(const struct nh_tile_run *run, const struct scratch *s, int64_t unit,
                       const struct span span[NH_AXES], int64_t offset, int64_t width) {
@@ -160,9 +134,9 @@ static void sum_spans(const struct nh_tile_run *run, const struct scratch *s, in
                                    (row * keys + from - begin[2]) * width;
                 add_rows(s->line + (from - span[2].begin) * width, part, (to - from) * width,
                          keys * width); /* the next key row's */
-                end_chain(s, reals, ++tiles);
+                end_chain(s->line, s->total, reals, ++tiles);
             }
-    add_chains(s, reals, tiles);
+    add_chains(s->line, s->total, reals, tiles);
 }
 
 static void reduce_keys(const struct nh_tile_run *run, struct tile *tile, int64_t job,
@@ -219,9 +193,9 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
                              nh_round_item(run, unit, t) * run->partial_reals + offset +
                              token * width,
                          width, 0);
-                end_chain(&tile->scratch, width, t + 1);
+                end_chain(tile->scratch.line, tile->scratch.total, width, t + 1);
             }
-            add_chains(&tile->scratch, width, geometry->tiles);
+            add_chains(tile->scratch.line, tile->scratch.total, width, geometry->tiles);
             struct rows rows =
                 extra_rows(tile, tensor, token, i ? tile->problem->dim_v : tile->problem->dim);
             rows_to(&rows, 0, 1, NULL, tile->scratch.line, width);
@@ -237,8 +211,8 @@ static void reduce_bias(const struct nh_tile_run *run, int64_t kv_head) {
     real *sum = (real *)run->d_bias + kv_head * count;
     for (int64_t unit = 0; unit < run->units; unit++) {
         if ((run->first_unit + unit) % problem->kv_heads != kv_head) continue;
-        for (int64_t first = 0; first < geometry->tiles; first += CHAIN_TILES) {
-            const int64_t end = nh_min(first + CHAIN_TILES, geometry->tiles);
+        for (int64_t first = 0; first < geometry->tiles; first += CHAIN_TERMS) {
+            const int64_t end = nh_min(first + CHAIN_TERMS, geometry->tiles);
             const real *part = (const real *)run->partial + partial_layout(geometry).d_bias;
             for (int64_t i = 0; i < count; i++) {
                 real chain = 0;

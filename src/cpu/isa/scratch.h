@@ -19,9 +19,12 @@ struct scratch {
     real *score, *d_score;         /* [row][slots][VL] */
     real *largest, *sum;           /* [row][VL]: online softmax */
     real *lse, *delta;             /* [row][VL] */
-    real *norm, *weighted; /* [row][VL]: factor of P; sum of weights times dP, see settle() */
-    real *bias_lanes;      /* [bias_count][VL]: gradient of one head's table, by lane */
-    real *line, *total;    /* [REDUCE_SPAN][width] each: sums of the reduction; first of all */
+    real *norm, *shift;            /* [row][VL]: factor of P; what is left of delta, see settle() */
+    real *weighted;                /* [row][VL]: sum of P times (dP - delta) */
+    real *bias_lanes;              /* [bias_count][VL]: gradient of one head's table, by lane */
+    real *sum_total;               /* [row][VL]: the sum's earlier chains */
+    real *line,
+        *total; /* [REDUCE_SPAN][width] each: sums of the reduction, of many steps; first of all */
     struct nh_band *gather, *scatter;
 };
 
@@ -94,7 +97,8 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     int64_t rows = geometry->rows, lanes = rows * VL;
     int32_t vectors =
         geometry->vectors_k > geometry->vectors_v ? geometry->vectors_k : geometry->vectors_v;
-    s->line = arena_take(&arena, bwd || in, 2 * (int64_t)REDUCE_SPAN * vectors * VL);
+    s->line = arena_take(&arena, bwd || in, (int64_t)REDUCE_SPAN * vectors * VL);
+    s->total = arena_take(&arena, problem->op != NHOOD_OP_PN, (int64_t)REDUCE_SPAN * vectors * VL);
     scratch_windows(geometry, s, &arena);
     s->q_columns = arena_take(&arena, dots, lanes * problem->dim);
     s->d_o_columns = arena_take(&arena, bwd, lanes * problem->dim_v);
@@ -104,11 +108,13 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     s->d_q = arena_take(&arena, bwd, lanes * s->width_k);
     s->score = arena_take(&arena, true, lanes * geometry->slots);
     s->d_score = arena_take(&arena, bwd, lanes * geometry->slots);
-    s->largest = arena_take(&arena, fwd || bwd, lanes);
+    s->largest = arena_take(&arena, fwd, lanes);
+    s->sum_total = arena_take(&arena, fwd, lanes);
     s->sum = arena_take(&arena, fwd || bwd, lanes);
     s->lse = arena_take(&arena, bwd, lanes);
     s->delta = arena_take(&arena, bwd, lanes);
     s->norm = arena_take(&arena, bwd, lanes);
+    s->shift = arena_take(&arena, bwd, lanes);
     s->weighted = arena_take(&arena, bwd, lanes);
     s->bias_lanes = arena_take(&arena, bwd && problem->has_bias, problem->bias_count * VL);
     int64_t steps = nh_band_bound(VL, geometry->slots);

@@ -101,6 +101,7 @@ static void nn_step(struct tile *tile, const struct block *block, const struct s
     const struct scratch *s = &tile->scratch;
     load_weights(tile, block, step);
     gather_rows(tile, block, step, s->score, s->v_rows, NULL, tile->geometry->vectors_v, s->out);
+    end_chain(s->out, s->total, block->rows * VL * s->width_v, step->number);
 }
 
 static void in_step(struct tile *tile, const struct block *block, const struct step *step) {
@@ -125,7 +126,8 @@ static void unfused_block(struct tile *tile, const struct block *block) {
             fill_unused(tile, block, p);
         break;
     case NHOOD_OP_NN:
-        each_step(tile, block, nn_step);
+        add_chains(s->out, s->total, block->rows * VL * s->width_v,
+                   each_step(tile, block, nn_step));
         for (int32_t p = 0; p < block->places; p++)
             store_queries(tile, block, p, NHOOD_O, problem->dim_v, NULL, s->out, s->width_v);
         break;
