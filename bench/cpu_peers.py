@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import math
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -323,7 +325,9 @@ def race(contenders: list[Contender], turns: int, budget_s: float) -> float:
     return peak
 
 
-def gather(torch: Any, plain: Any, problem: Problem, backward: bool, threads: int) -> list[Contender]:
+def gather(
+    torch: Any, plain: Any, problem: Problem, backward: bool, threads: int, peers: tuple[str, ...]
+) -> list[Contender]:
     arrays = problem.arrays()
     contenders = [nhood_contender(problem, arrays, backward, threads)]
     makers = {"plain C": lambda: plain_contender(plain, problem, arrays, backward, threads)}
@@ -332,13 +336,15 @@ def gather(torch: Any, plain: Any, problem: Problem, backward: bool, threads: in
         for name, maker in (("masked", masked_contender), ("flex", flex_contender), ("dense", dense_contender)):
             makers[name] = lambda maker=maker: maker(torch, problem, arrays, backward)
     for name, make in makers.items():
+        if name not in peers:
+            continue
         try:
             contenders.append(make())
         except Absent as reason:
-            print(f"{problem.text} {'backward' if backward else 'forward'}: no {name}: {reason}", flush=True)
+            print(f"{problem.text} {'backward' if backward else 'forward'}: no {name}: {reason}", file=sys.stderr, flush=True)
         except RuntimeError as error:  # torch cannot compile or allocate
             line = str(error).strip().splitlines()[0]
-            print(f"{problem.text}: no {name}: {line}", flush=True)
+            print(f"{problem.text}: no {name}: {line}", file=sys.stderr, flush=True)
     return contenders
 
 
@@ -356,11 +362,18 @@ def row(problem: Problem, backward: bool, contenders: list[Contender], peak: flo
     return "| " + " | ".join(cells) + " |"
 
 
+def record(problem: Problem, backward: bool, threads: int, contenders: list[Contender], peak: float) -> str:
+    ours, *others = contenders
+    found = {"problem": problem.text, "pass": "backward" if backward else "forward", "threads": threads}
+    found |= {"ms": ours.seconds * 1e3, "share_of_peak": problem.flops(backward) / ours.seconds / peak}
+    return json.dumps(found | {"peers_ms": {other.name: other.seconds * 1e3 for other in others}})
+
+
 def find_torch() -> Any:
     try:
         import torch
     except ImportError:
-        print("no masked, flex, dense: torch is not installed (pip install torch)")
+        print("no masked, flex, dense: torch is not installed (pip install torch)", file=sys.stderr)
         return None
     return torch
 
@@ -378,6 +391,8 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, default=9, help="at most, per contender (default 9, at least 3)")
     parser.add_argument("--budget", type=float, default=2, help="seconds per contender after 3 turns (default 2)")
+    parser.add_argument("--peers", nargs="*", choices=NAMES, default=NAMES, help="(default: all)")
+    parser.add_argument("--json", action="store_true", help="print an object for each problem, once it is timed")
     options = parser.parse_args()
     problems = [Problem.parse(text) for text in options.problems]
     torch = find_torch()
@@ -388,9 +403,13 @@ def main() -> None:
                 rows, peaks = [], []
                 for problem in problems:
                     backward = pass_name == "backward"
-                    contenders = gather(torch, plain, problem, backward, threads)
+                    contenders = gather(torch, plain, problem, backward, threads, options.peers)
                     peaks.append(race(contenders, max(3, options.turns), options.budget))
                     rows.append(row(problem, backward, contenders, peaks[-1]))
+                    if options.json:
+                        print(record(problem, backward, threads, contenders, peaks[-1]), flush=True)
+                if options.json:
+                    continue
                 torch_name = f", torch {torch.__version__}" if torch else ""
                 print(f"\n{pass_name}, f32, {threads} thread{'s' * (threads > 1)}; {nhood.devices()[0].description}")
                 print(f"nhood {nhood.version()}{torch_name}; peak {min(peaks) * 1e-9:.0f} to {max(peaks) * 1e-9:.0f}")

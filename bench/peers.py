@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import math
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -124,6 +126,11 @@ class Problem:
     @property
     def keys(self) -> int:
         return math.prod(axis.window for axis in self.axes)
+
+    @property
+    def dense_gflop(self) -> float:
+        """Of attention over all keys."""
+        return self.flops * self.tokens / self.keys * 1e-9
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -274,15 +281,17 @@ PEERS = {
 }
 
 
-def gather(problem: Problem, device: torch.device, peers: list[str]) -> list[Contender]:
+def gather(problem: Problem, device: torch.device, peers: list[str], dense_gflop: float) -> list[Contender]:
     found = [nhood_contender(problem, device)]
     for name in peers:
         try:
+            if name != "flex" and problem.dense_gflop > dense_gflop:
+                raise Absent(f"above {dense_gflop:g} GFLOP")
             found.append(PEERS[name](problem, device))
         except Absent as reason:
-            print(f"{problem.text}: no {name}: {reason}", flush=True)
+            print(f"{problem.text}: no {name}: {reason}", file=sys.stderr, flush=True)
         except RuntimeError as error:  # the backend refuses, cannot compile, or memory is short
-            print(f"{problem.text}: no {name}: {str(error).strip().splitlines()[0]}", flush=True)
+            print(f"{problem.text}: no {name}: {str(error).strip().splitlines()[0]}", file=sys.stderr, flush=True)
     return found
 
 
@@ -352,6 +361,13 @@ def row(problem: Problem, contenders: list[Contender], peers: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def record(problem: Problem, contenders: list[Contender]) -> str:
+    ours, *others = contenders
+    found = {"problem": problem.text, "solver": problem.solver, "ms": ours.ms, "spread": ours.spread}
+    found |= {"flops_per_s": problem.flops / ours.ms * 1e3, "ideal": problem.tokens / problem.keys}
+    return json.dumps(found | {"peers_ms": {other.name: other.ms for other in others}})
+
+
 def number_of(device: torch.device) -> int:
     """What the library calls it."""
     return _plans.current_context().cuda_devices[device.index or 0] if device.type == "cuda" else _plans.CPU
@@ -369,6 +385,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the script (default cuda)")
     parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=tuple(PEERS), help="(default: all)")
     parser.add_argument("--turns", type=int, default=9, help="per contender (default 9)")
+    parser.add_argument("--dense-gflop", type=float, default=math.inf, help="leave out dense attention of more (all)")
+    parser.add_argument("--json", action="store_true", help="print an object for each problem, once it is timed")
     options = parser.parse_args()
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -383,18 +401,22 @@ def main() -> None:
         parser.error(str(error))
     clock = Clock(device)
     head = ["problem", "solver", "nhood ms", "TFLOP/s", "× dense", "ideal", *(f"{name} ms" for name in options.peers)]
-    print(f"{nhood.devices()[number].description}; nhood {nhood.version()}, torch {torch.__version__}\n")
+    if not options.json:
+        print(f"{nhood.devices()[number].description}; nhood {nhood.version()}, torch {torch.__version__}\n")
     rows = []
     for problem in problems:
-        contenders = gather(problem, device, list(options.peers))
+        contenders = gather(problem, device, list(options.peers), options.dense_gflop)
         compare(problem, contenders)
         race(contenders, clock, max(1, options.turns))
         rows.append(row(problem, contenders, list(options.peers)))
+        if options.json:
+            print(record(problem, contenders), flush=True)
         del contenders
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    print("\n| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    print("\n".join(rows))
+    if not options.json:
+        print("\n| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+        print("\n".join(rows))
 
 
 if __name__ == "__main__":
