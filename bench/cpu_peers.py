@@ -341,7 +341,8 @@ def gather(
         try:
             contenders.append(make())
         except Absent as reason:
-            print(f"{problem.text} {'backward' if backward else 'forward'}: no {name}: {reason}", file=sys.stderr, flush=True)
+            pass_name = "backward" if backward else "forward"
+            print(f"{problem.text} {pass_name}: no {name}: {reason}", file=sys.stderr, flush=True)
         except RuntimeError as error:  # torch cannot compile or allocate
             line = str(error).strip().splitlines()[0]
             print(f"{problem.text}: no {name}: {line}", file=sys.stderr, flush=True)

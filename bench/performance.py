@@ -272,7 +272,8 @@ def run(options: argparse.Namespace) -> int:
     if unknown:
         raise SystemExit(f"--tables: {', '.join(sorted(unknown))}: there are {', '.join(t.name for t in tables)}")
     found: Row = {"kind": "cuda" if cuda else "cpu", "device": where.description, "driver": where.driver}
-    found |= {"commit": options.commit or where.commit, "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}"}
+    now = datetime.datetime.now(datetime.timezone.utc)
+    found |= {"commit": options.commit or where.commit, "date": f"{now:%Y-%m-%d %H:%M}"}
     found |= {"system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"}
     found |= {"note": options.note} if options.note else {}
     found["tables"] = {}
