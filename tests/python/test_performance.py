@@ -94,3 +94,12 @@ def test_run_cut_short(tmp_path):
     assert run["commit"] == "abc" and table["rows"][0]["problem"] == "fwd:f32:b4h4d32:56x56:w7x7"
     assert 0 < table["rows"][0]["share_of_peak"] <= 1 and table["rows"][0]["ms"] > 0
     assert "not whole" in page(tmp_path, "{{table cpu_suite}}")
+
+
+def test_the_fastest_round_counts_beside_the_largest_peak():
+    sample = {"problem": "p", "solver": "s", "description": "CPU, avx2, 1 thread", "share_of_copy": 0.5}
+    slow = {**sample, "median_ns": 4e6, "flops_per_s": 1e9}
+    fast = {**sample, "median_ns": 2e6, "flops_per_s": 2e9}
+    row = performance.best_row([slow, fast], 4e9)
+    assert row["ms"] == 2 and row["share_of_peak"] == 0.5 and row["memory_ms"] == 1 and row["rounds"] == 2
+    assert row["configuration"] == "avx2, 1 thread"
