@@ -18,7 +18,7 @@
 /* Records the thread's error text and returns status, so that callers can `return nh_error(...)`. */
 nhood_status nh_error(nhood_status status, const char *format, ...) NH_PRINTF(2, 3);
 
-/* What the application handed to its context; copied by everything that outlives the call. */
+/* The services that the application gave to its context. Everything that outlives the call copies them. */
 struct nh_host {
     void *user;
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
@@ -29,7 +29,7 @@ struct nh_host {
 
 /* Zeroed memory of NH_ALIGNMENT, or NULL with the error text set. */
 void *nh_allocate(const struct nh_host *host, size_t bytes);
-void nh_release(const struct nh_host *host, void *memory); /* NULL is fine */
+void nh_release(const struct nh_host *host, void *memory); /* A text of NULL gives NULL. */
 char *nh_copy_text(const struct nh_host *host, const char *text);
 void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) NH_PRINTF(3, 4);
 
@@ -54,7 +54,7 @@ static inline int64_t nh_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* The greatest one. */
+/* The greatest common divisor. */
 static inline int64_t nh_common_divisor(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;

@@ -28,7 +28,7 @@ struct nh_problem {
     double bytes;         /* of all tensors */
 };
 
-/* Which role a tensor plays for an operation. */
+/* The role of a tensor in an operation. */
 enum nh_role { NH_UNUSED, NH_INPUT, NH_OPTIONAL_INPUT, NH_OUTPUT, NH_OPTIONAL_OUTPUT };
 
 /* Checks and canonicalises. ARGUMENT with a text that names field, value and limit. */
@@ -38,7 +38,7 @@ enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor);
 const char *nh_tensor_name(int32_t tensor);
 const char *nh_op_name(int32_t op);
 
-/* Bytes of one element; LSE and D_LSE are f32 (f64 for f64) whatever the dtype. */
+/* The dtype of a tensor: LSE and D_LSE are f32 (f64 in f64 problems) whatever the problem's is. */
 static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t tensor) {
     bool lse = tensor == NHOOD_LSE || tensor == NHOOD_D_LSE;
     return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
@@ -61,7 +61,7 @@ nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_i
 /* The problem text of a canonical problem; returns the length without the terminating zero, as snprintf. */
 size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity);
 
-/* Tokens of an axis' longest dilation groups, of which the first is one. */
+/* Tokens of the longest dilation groups of an axis; group 0 is always one of them. */
 static inline int64_t nh_longest_group(const struct nh_axis *axis) {
     return nh_axis_group_length(axis->length, axis->dilation, 0);
 }

@@ -25,7 +25,7 @@ static void put(struct writer *writer, const char *text) {
     writer->length += length;
 }
 
-/* By hand: the text is wisdom's key, and of what planning by wisdom takes it would be a good part. */
+/* Written by hand, because this text is the key of wisdom, and snprintf would be a good part of the time of planning by wisdom. */
 static void put_integer(struct writer *writer, const char *lead, int64_t value) {
     char digits[24], *first = digits + sizeof digits - 1;
     *first = '\0';
@@ -36,7 +36,7 @@ static void put_integer(struct writer *writer, const char *lead, int64_t value) 
     put(writer, first);
 }
 
-/* The text has '.' in every locale, whatever stands between the digits that printf writes: a comma, or several bytes. */
+/* The text has '.' in every locale; printf may write a comma or several bytes between the digits. */
 static void put_number(struct writer *writer, const char *lead, double value) {
     static const char others[] = "0123456789+-e";
     char number[48];
@@ -123,7 +123,7 @@ static bool take_integer(struct reader *reader, int64_t *value) {
     return true;
 }
 
-/* n[xn[xn]]; returns how many, 0 on error. */
+/* Reads n[xn[xn]]. Returns how many numbers there are, 0 on error. */
 static int take_list(struct reader *reader, int64_t value[3]) {
     int count = 0;
     do {
@@ -137,7 +137,7 @@ static bool at_end_of_field(const struct reader *reader) {
     return *reader->at == '\0' || *reader->at == ':';
 }
 
-/* One of n words that ends at a field boundary; its index, or -1. */
+/* Reads one of `count` words, which must end at a field boundary. Returns its index, or -1. */
 static int take_word(struct reader *reader, const char *const *word, int count) {
     for (int i = 0; i < count; i++) {
         struct reader trial = *reader;
@@ -201,7 +201,7 @@ static bool take_number(struct reader *reader, double *value) {
     if (strspn(reader->at, "0123456789+-.eE") != length) return false;
     size_t whole = strcspn(reader->at, ".");
     if (whole < length) {
-        /* strtod expects the locale's point, which is what stands in a half: "0.5", "0,5". */
+        /* strtod expects the decimal point of the locale, which printing one half shows: "0.5" or "0,5". */
         snprintf(half, sizeof half, "%.1f", 0.5);
         snprintf(copy, sizeof copy, "%.*s%.*s%.*s", (int)whole, reader->at, (int)strlen(half) - 2,
                  half + 1, (int)(length - whole - 1), reader->at + whole + 1);
@@ -225,7 +225,7 @@ static nhood_status parse_per_axis(struct reader *reader, nhood_problem *problem
     return NHOOD_OK;
 }
 
-/* Options with a value, by their first letters; "scale" comes before what it begins with. */
+/* Options with a value, by their first letters. "scale" comes before "s", with which it begins. */
 enum value { SCALE, EXTRA, CAUSAL, STRIDE, DILATION, VALUES };
 static const char *const value_words[VALUES] = {"scale", "x", "c", "s", "d"};
 
@@ -261,7 +261,7 @@ static bool take_flag(struct reader *reader, nhood_problem *problem) {
     return true;
 }
 
-/* *given has a bit per option with a value that was read before: of two, one would be lost without a word. */
+/* *given has a bit for each option with a value that was read before. A second value is an error, as one would be lost silently. */
 static nhood_status parse_option(struct reader *reader, nhood_problem *problem, unsigned *given) {
     if (take_flag(reader, problem)) return NHOOD_OK;
     for (int value = 0; value < VALUES; value++) {

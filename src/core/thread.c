@@ -32,11 +32,11 @@ void nh_cancel_allow(const int *before) {
 /* ---- fork ---- */
 
 static struct {
-    pthread_mutex_t lock; /* of the list */
+    pthread_mutex_t lock; /* guards the list */
     struct nh_fork_guard *first, *last;
     atomic_uint forks;
     pthread_once_t once;
-    int error; /* of pthread_atfork */
+    int error; /* what pthread_atfork returned */
 } guards = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 static void before_fork(void) {
@@ -58,7 +58,7 @@ static void in_child(void) {
     unlock_all();
 }
 
-/* The C library forgets the handlers when this one is unloaded. */
+/* The C library removes the handlers when this library is unloaded. */
 static void watch_forks(void) {
     guards.error = pthread_atfork(before_fork, unlock_all, in_child);
 }

@@ -7,8 +7,9 @@
 
 #include <pthread.h>
 
-/* As pthread_create with default attributes, but the thread has every signal blocked, so that those of the process go to
- * the application's threads; not those of its own faults, for which the application may have a handler. Returns 0 or the error number. */
+/* As pthread_create with default attributes, but with every signal blocked, so that signals of the process go to the
+ * application's threads. Signals of the thread's own faults stay open, as the application may have a handler for them.
+ * Returns 0 or the error number. */
 int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument);
 
 /* ---- cancellation ---- */
@@ -16,8 +17,8 @@ int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *arg
 int nh_cancel_hold(void);
 void nh_cancel_allow(const int *before);
 
-/* First line of a function: until it returns, pthread_cancel waits. A thread that were to end inside would keep its locks,
- * or leave the workers of a pool with a job that lies on its stack. */
+/* The first line of a function that pthread_cancel must not end before it returns: a thread that ended inside would keep its
+ * locks, or leave the workers of a pool with a job that lies on its stack. */
 #define NH_NOT_CANCELLED                                                                           \
     __attribute__((cleanup(nh_cancel_allow), unused)) const int nh_cancel_before = nh_cancel_hold()
 

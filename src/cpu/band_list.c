@@ -52,7 +52,7 @@ void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0
     }
 }
 
-/* Lanes [first, last) whose first keys rise evenly, by `step`. */
+/* Appends the bands of lanes [first, last), whose first keys rise evenly, by `step`. */
 static void scatter_run(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
                         int32_t most_outputs, int32_t first, int32_t last, int32_t step,
                         struct nh_band_list *list) {

@@ -11,7 +11,7 @@
 #include <cpuid.h>
 #endif
 
-/* Best first. */
+/* The best instruction set comes first. */
 static const struct nh_kernels levels[] = {
 #if defined(__x86_64__)
     {"avx512", &nh_tile_avx512_f32, &nh_tile_avx512_f64},
@@ -35,7 +35,7 @@ static bool has_level(const char *name) {
     return !strcmp(name, "generic");
 }
 
-/* The best level the machine has, no better than the one named. */
+/* Chooses the best instruction set that the machine has and that is no better than `cap`. */
 static nhood_status choose_level(const char *cap, const struct nh_kernels **kernels) {
     int first = 0;
     while (cap && first < LEVELS && strcmp(cap, levels[first].name) != 0)
@@ -149,7 +149,7 @@ static void all_workers(const struct nh_cpu *cpu, nhood_parallel_body body,
     }
 }
 
-/* The best of a few runs of some milliseconds each: a ceiling, not an average. */
+/* Takes the best of a few runs of some milliseconds each: a ceiling, not an average. */
 nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
                             nhood_ceilings *ceilings) {
     const struct nh_cpu *cpu = device->backend;

@@ -33,7 +33,7 @@ void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
                 problem->strides[tensor].axis[NH_AXES - problem->rank];
 }
 
-/* Appends the places of a dilation group of `length` tokens, or of one that looks like it. */
+/* Appends the places of a dilation group of `length` tokens, or of one that looks like such a group. */
 static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
                       struct nh_order *order) {
     const int32_t base = order->length;
@@ -102,7 +102,7 @@ static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry 
     return NHOOD_OK;
 }
 
-/* Band lists of every vector for the whole window; left empty where the window is taken in chunks. */
+/* Makes the band lists of every vector for the whole window. They stay empty where the window is taken in chunks. */
 static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *geometry) {
     int32_t window = geometry->order[2].window, total = 0;
     int32_t vectors = geometry->tile_vector[geometry->tile[2].kept];
@@ -134,7 +134,8 @@ static bool parts_keys(const struct nh_order *order, int32_t first) {
     return first == order->length || order->begin[first] >= order->end[first - 1];
 }
 
-/* End of the tile that begins at `first`, of `size` queries or, where that parts keys, fewer; not beyond `last`. */
+/* Returns the end of the tile that begins at `first`. It has `size` queries, or fewer where a cut before that
+ * parts the keys, and does not reach beyond `last`. */
 static int32_t cut_tile(const struct nh_order *order, int32_t first, int32_t size, int32_t last) {
     const int32_t limit = (int32_t)nh_min((int64_t)first + size, last);
     int32_t end = limit;
@@ -152,14 +153,15 @@ static void cut_part(const struct nh_order *order, int32_t size, const struct nh
     }
 }
 
-/* Of the tiles that `most` queries make of an axis, as even as whole units are, so that no thread gets a larger one. */
+/* The size of the tiles when an axis is cut into as many as tiles of `most` queries would be, but as evenly as whole units allow,
+ * so that no thread gets a larger one than the others. */
 static int32_t even_size(int32_t length, int32_t most, int32_t unit) {
     if (most >= length) return length;
     const int64_t tiles = nh_ceil_div(length, nh_max(1, most)), units = nh_ceil_div(length, unit);
     return (int32_t)nh_max(1, nh_min(most, nh_ceil_div(units, tiles) * unit));
 }
 
-/* The tiles of the parts' kept units, and with them what those that are not kept are like. */
+/* Cuts the kept units of all parts into tiles, which also describe the units that are not kept. */
 static nhood_status cut_tiles(const struct nh_host *host, const struct nh_order *order,
                               int32_t size, struct nh_tile_axis *tile) {
     for (int pass = 0; pass < 2; pass++) {
@@ -189,7 +191,7 @@ static nhood_status cut_tiles(const struct nh_host *host, const struct nh_order 
     return NHOOD_OK;
 }
 
-/* Sets what of a dilation group of `length` tokens repeats itself: periods of whole tiles and whole blocks of the stride, from where
+/* Finds what repeats itself in a dilation group of `length` tokens: periods of whole tiles and whole blocks of the stride, from where
  * windows are no longer shifted to where they are again. Returns the length of a group that looks like it without the periods that are
  * not kept. */
 static int64_t set_periods(const struct nh_axis *axis, int64_t length, int32_t size,
@@ -231,7 +233,7 @@ static void add_part(const struct nh_axis *axis, int64_t group, int64_t groups, 
     add_part(axis, group + units * of_unit, groups - units * of_unit, length, size, order, tile);
 }
 
-/* All groups one after the other as one unit, or only so much as differs. */
+/* Adds the places of all dilation groups as one unit or, on a long axis, only of those that differ. */
 static void add_places(const struct nh_axis *axis, bool is_long, int32_t size,
                        struct nh_order *order, struct nh_tile_axis *tile) {
     const int64_t longer = axis->length % axis->dilation, shorter = axis->length / axis->dilation;
@@ -301,7 +303,7 @@ static void choose_packed_rows(struct nh_geometry *geometry) {
     }
 }
 
-/* Scores of one query vector kept at a time. With four rows of f32 AVX-512 vectors, 192 slots are 48 KiB:
+/* The number of scores of one query vector that are kept at a time. With four rows of f32 AVX-512 vectors, 192 slots are 48 KiB:
  * they stay in L1 or just beyond, and a 13x13 window needs no online rescaling. */
 enum { MOST_SLOTS = 192, MOST_CHUNK = 256 };
 

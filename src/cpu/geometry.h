@@ -1,4 +1,4 @@
-/* Where a CPU plan's work is: the order of tokens, the tiles, the query vectors, the band operations.
+/* The geometry of a CPU plan: the order of tokens, the tiles, the query vectors, the band operations.
  *
  * Order. Each axis is walked dilation group by dilation group, so that in this order every window is a
  * contiguous, never decreasing range and dilation is gone: it lives on in order->token alone.
@@ -118,10 +118,10 @@ struct nh_geometry_options {
         long_axis; /* axes of more tokens are long; 0: NH_LONG_AXIS, which tests need not reach */
 };
 
-/* Tables of so many tokens take some 2 MB. */
+/* The tables of an axis of this many tokens take some 2 MB. */
 enum { NH_LONG_AXIS = 1 << 15 };
 
-/* Axes and strides with the lane axis last. */
+/* Permutes axes and strides so that the lane axis is the last. */
 void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
                          struct nh_problem *permuted, int64_t slot_step[NH_AXES],
                          int64_t bias_step[NH_AXES]);
@@ -131,13 +131,14 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
                                 struct nh_geometry *geometry);
 void nh_geometry_destroy(const struct nh_host *host, struct nh_geometry *geometry);
 
-/* Periods that are not kept and lie before a tile, or a place, which is so many beyond the first period's begin. */
+/* Counts the periods that are not kept and lie before a tile (or a place) that is `beyond` tiles (places) after the begin of the
+ * first period. */
 static inline int64_t nh_skipped_before(const struct nh_axis_part *part, int64_t beyond,
                                         int64_t period) {
     return part->skipped && beyond >= 0 ? nh_min(beyond / period, part->skipped) : 0;
 }
 
-/* The kept tile that a tile of the axis looks like, and how many tokens further on it is. */
+/* Returns the kept tile that a tile of the axis looks like. *tokens is how many tokens further on the tile lies. */
 static inline int32_t nh_axis_tile(const struct nh_tile_axis *axis, int64_t tile, int64_t *tokens) {
     const struct nh_axis_part *part = axis->part;
     *tokens = 0;
@@ -168,7 +169,7 @@ static inline int32_t nh_fold_log(int64_t length, int64_t tile, int64_t rows, in
     return fold_log;
 }
 
-/* Band steps for lanes that take their slots [slot0, slot1): with lanes as outputs and keys as sources, or
+/* Makes the band steps for lanes that take their slots [slot0, slot1): with lanes as outputs and keys as sources, or
  * the other way round. Keys count from vector->start. The score block is [slot - slot0][lane]. Appends to
  * list; with list->band NULL only counts. */
 void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
@@ -176,7 +177,7 @@ void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0
 void nh_band_scatter(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
                      int32_t most_outputs, struct nh_band_list *list);
 
-/* Most steps either list can need for one vector and slots [slot0, slot1). */
+/* The most steps that either list can need for one vector and this many slots. */
 static inline int32_t nh_band_bound(int32_t lanes, int32_t slots) {
     return lanes * (slots + lanes);
 }

@@ -1,4 +1,4 @@
-/* What the per-ISA object files offer: one table per instruction set, one column per real type. */
+/* The kernels of each instruction set: one table per instruction set, one column per real type. */
 #ifndef NH_KERNELS_H
 #define NH_KERNELS_H
 

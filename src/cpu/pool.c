@@ -1,6 +1,6 @@
 /* An execute publishes a job and takes part in it. Indices are handed out by an atomic counter, in runs that become shorter,
- * so a slow core simply takes fewer. Who has nothing to do looks out for a while before it sleeps on a condition variable: a
- * backward pass publishes two jobs a round, and waking a thread takes as long as a short one. */
+ * so a slow core simply takes fewer. A thread that has nothing to do spins for a while before it sleeps on a condition variable: a
+ * backward pass publishes two jobs a round, and waking a thread takes as long as a short job. */
 #include "pool.h"
 
 #include "thread.h"
@@ -31,8 +31,8 @@ struct nh_pool {
     } worker[];
 };
 
-/* Neighbours read the same memory, and tiles ask ahead for the next one's: a thread takes a run of indices, a quarter of its
- * share of those left. Returns the first; count or more if there is none. */
+/* Neighboring tiles read the same memory, and each prefetches for the next, so a thread takes a run of indices: a quarter of its
+ * share of those left. Returns the first index of the run; `count` or more if none is left. */
 static int64_t take_run(struct nh_pool *pool, int64_t *end) {
     long long first = atomic_load(&pool->next);
     do
@@ -48,7 +48,7 @@ static void take_part(struct nh_pool *pool, int32_t worker) {
             pool->body(pool->arg, index, worker);
 }
 
-/* Some 20 to 50 us, about what it takes to wake a thread. Whoever else wants the core gets it meanwhile. */
+/* This many looks take 20 to 50 us, about as long as waking a thread. Other threads that want the core get it meanwhile. */
 enum { LOOKS = 100 };
 
 static bool has_news(const void *arg) {
@@ -61,7 +61,7 @@ static bool is_done(const void *arg) {
     return !atomic_load(&pool->busy);
 }
 
-/* Until over(arg), of which whoever makes it true tells those that sleep on `told`. */
+/* Waits until over(arg). The thread that makes it true signals `told`. */
 static void await(struct nh_pool *pool, pthread_cond_t *told, bool (*over)(const void *arg),
                   const void *arg) {
     for (int look = 0; look < LOOKS; look++) {
@@ -89,7 +89,7 @@ static void *worker_main(void *argument) {
     }
 }
 
-/* Starts the workers, or those for which the system has room; each takes part from here on. */
+/* Starts the workers, or as many as the system allows. Each takes part in jobs from here on. */
 static void start_workers(struct nh_pool *pool, int32_t wanted) {
     while (pool->workers < wanted) {
         struct worker *worker = &pool->worker[pool->workers];

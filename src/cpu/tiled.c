@@ -17,8 +17,8 @@ struct tiled {
     bool alone;                 /* too little work to wake other threads */
 };
 
-/* Workspace: scratch of each worker, bias tables, their running gradient, partial gradients of a round's tiles or of each
- * worker. */
+/* The workspace holds the scratch of each worker, the bias tables, their running gradient, and the partial gradients of a round's
+ * tiles or of each worker. */
 static int64_t workspace_reals(const struct tiled *plan, int64_t *bias, int64_t *d_bias,
                                int64_t *partial) {
     int64_t used = plan->cpu->threads * plan->scratch_reals;

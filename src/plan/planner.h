@@ -5,7 +5,7 @@
 #include "solver.h"
 #include "wisdom.h"
 
-/* All that a choice depends on. */
+/* Everything that a choice depends on. */
 struct nh_request {
     const struct nh_solver *const *table; /* NULL-terminated */
     const struct nh_device *device;
@@ -14,7 +14,7 @@ struct nh_request {
     struct nh_wisdom *wisdom;
 };
 
-/* Whether the solver takes part. */
+/* Whether the request asks this solver. */
 bool nh_asked(const struct nh_request *request, const struct nh_solver *solver);
 
 struct nh_choice {
@@ -25,21 +25,21 @@ struct nh_choice {
     int64_t measured_ns, samples;
 };
 
-/* By wisdom, if it knows, or by estimate. Asks only as many solvers of the table as that takes. Ties go to the
- * earlier row. UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
+/* Chooses by wisdom, if there is any, or by estimate, and asks only as many solvers as that takes. Ties go to the
+ * earlier row. The text of UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
 enum { NH_MOST_SOLVERS = 32 };
 nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choice *choice);
 
-/* Hands every solver's refusal, or each of its candidates, to report. chosen: NULL, or one of them. */
+/* Hands every solver's refusal, or each of its candidates, to `report`. `chosen` is one of the candidates, or NULL. */
 void nh_planner_explain(const struct nh_request *request, const struct nh_choice *chosen,
                         nhood_candidate_fn report, void *user);
 
-/* Every candidate of every solver that takes the problem, least estimate first; returns how many of them there
- * are room for. */
+/* Lists the candidates of all solvers that take the problem, the least estimate first, as far as there is room. Returns how many
+ * were written. */
 int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity);
 
 /* Builds the choice. One that the compiler or the device refuses (COMPILE, DEVICE) gives way to the best candidates of
- * the other solvers, least estimate first, and `failures` tells. If all fail, the status is the first one's and the text
+ * the other solvers, least estimate first, and `failures` says so. If all fail, the status is that of the first, and the text
  * joins all. */
 struct nh_built {
     struct nh_operation *operation;

@@ -11,13 +11,13 @@
 
 #include "solver.h"
 
-/* Locked inside: any thread may use it. */
+/* Has a lock of its own: any thread may use it. */
 struct nh_wisdom;
 
-/* Longest fields, with the terminating zero. */
+/* The longest fields, with the terminating zero. */
 enum { NH_WISDOM_DEVICE_BYTES = 160, NH_WISDOM_PROBLEM_BYTES = 512, NH_WISDOM_SOLVER_BYTES = 64 };
 
-/* What a record is about: a problem on a device. Strides are no part of it. */
+/* The subject of a record: a problem on a device. Strides are no part of it. */
 struct nh_wisdom_key {
     char device[NH_WISDOM_DEVICE_BYTES], problem[NH_WISDOM_PROBLEM_BYTES];
 };
@@ -35,10 +35,10 @@ void nh_wisdom_destroy(struct nh_wisdom *wisdom); /* NULL is fine */
 void nh_wisdom_key(const struct nh_device *device, const struct nh_problem *problem,
                    struct nh_wisdom_key *key);
 
-/* Cheap: most contexts have none. */
+/* A cheap question, as most contexts have none. */
 bool nh_wisdom_has_any(struct nh_wisdom *wisdom);
 
-/* Another number after every change. */
+/* A number that differs after every change. */
 uint64_t nh_wisdom_version(struct nh_wisdom *wisdom);
 
 /* Copies the record, or merges it into the one it has of this candidate. MEMORY. */
@@ -47,11 +47,11 @@ nhood_status nh_wisdom_add(struct nh_wisdom *wisdom, const struct nh_wisdom_reco
 /* Adds all records of the other. MEMORY. */
 nhood_status nh_wisdom_merge(struct nh_wisdom *wisdom, struct nh_wisdom *other);
 
-/* Every record of the key, in any order; visit must not call back into wisdom. */
+/* Visits every record of the key, in any order. `visit` must not call back into wisdom. */
 void nh_wisdom_visit(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
                      void (*visit)(void *user, const struct nh_wisdom_record *record), void *user);
 
-/* False, and the outputs as they were, if the candidate is not known. */
+/* Returns false and leaves the outputs as they were if the candidate is not known. */
 bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
                        const char *solver, const char *config, int64_t *median_ns,
                        int64_t *samples);
@@ -59,7 +59,7 @@ bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key
 /* Drops the records of a device and a problem, NULL: of every one; returns how many. */
 int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *device, const char *problem);
 
-/* All records as text, sorted, which the caller releases with nh_release. MEMORY. */
+/* Writes all records as sorted text, which the caller releases with nh_release. MEMORY. */
 nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *length);
 
 /* Adds every line that is well formed; each other one is logged with the reason, after `origin`.
@@ -67,7 +67,7 @@ nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *lengt
 nhood_status nh_wisdom_read(struct nh_wisdom *wisdom, const char *text, const char *origin,
                             int64_t *accepted);
 
-/* Files. CACHE_MISS if there is none; ARGUMENT if it is not wisdom or cannot be read; MEMORY. */
+/* Reads a file. CACHE_MISS if there is none; ARGUMENT if it is not wisdom or cannot be read; MEMORY. */
 nhood_status nh_wisdom_load(struct nh_wisdom *wisdom, const char *path, int64_t *accepted);
 
 /* Replaces the file by a merge of its records (but not if `replace`) and these. The new file is complete before

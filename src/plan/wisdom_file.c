@@ -13,7 +13,7 @@
 
 enum { PATH_BYTES = 4096, MOST_FILE_BYTES = 1 << 28 };
 
-/* Saving takes milliseconds, behind a busy disk a second: who holds the lock longer than this has been stopped. */
+/* Saving takes milliseconds, on a busy disk a second: a process that holds the lock for longer than this has been stopped. */
 static const double patience_s = 30;
 
 static nhood_status refuse(const char *path, const char *what) {
@@ -73,7 +73,7 @@ static double now_s(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Waits until the open file is locked by this process alone. An error number if it cannot be. The lock goes with the process,
+/* Waits until this process alone has locked the open file. Returns 0, or the number of an error. The lock ends with the process,
  * however that ends. */
 static int wait_for_lock(int file, double deadline_s) {
     struct timespec pause = {.tv_nsec = 1000000};
@@ -86,7 +86,7 @@ static int wait_for_lock(int file, double deadline_s) {
     return 0;
 }
 
-/* Whether the name still means the open file: who held the lock before has removed it. */
+/* Whether the name still means the open file: the process that held the lock before has removed it. */
 static bool is_current(int file, const char *name) {
     struct stat opened, named;
     return !fstat(file, &opened) && !stat(name, &named) && opened.st_dev == named.st_dev &&
@@ -108,7 +108,7 @@ static int lock_file(const char *path, char name[PATH_BYTES], int *error) {
     }
 }
 
-/* The name goes first: who has it open, and is waiting, sees that it is gone and makes another. */
+/* The name goes first: a process that has it open and waits sees that it is gone, and makes another. */
 static void unlock_file(int file, const char *name) {
     if (file < 0) return;
     unlink(name);
@@ -121,7 +121,7 @@ static nhood_status save_alone(struct nh_wisdom *wisdom, const char *path, bool 
     char *text = NULL;
     size_t length = 0;
     int64_t accepted;
-    /* Into a table of its own: saving must not change what this one's plans are made from. */
+    /* The merge goes into a table of its own: saving must not change the wisdom from which plans are made. */
     nhood_status status = nh_wisdom_create(host, &merged);
     if (!status && !replace) status = nh_wisdom_load(merged, path, &accepted);
     if (status == NHOOD_ERR_CACHE_MISS) status = NHOOD_OK;

@@ -25,7 +25,7 @@ static size_t print_record(const struct nh_wisdom_record *record, char *text, si
                             (long long)record->median_ns, (long long)record->samples);
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static nhood_status print_all(const struct nh_wisdom *wisdom, char **text, size_t *length) {
     const struct nh_wisdom_record **list =
         nh_allocate(wisdom->host, wisdom->count * sizeof(const struct nh_wisdom_record *));
@@ -61,7 +61,7 @@ nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *lengt
 
 enum { FIELDS = 6, REASON_BYTES = 256 };
 
-/* Field i of a line, at most `bytes` with the zero that is set behind it. */
+/* The fields of a line: names, and the most bytes of each with the zero that is set behind it. */
 static const struct {
     const char *name;
     size_t bytes;
@@ -114,7 +114,7 @@ static bool read_count(const char *name, const char *text, int64_t *value,
     return true;
 }
 
-/* False with the reason; *status is MEMORY if that is not the line's fault. */
+/* Returns false and the reason if the line is not taken. *status is MEMORY if that is not the line's fault. */
 static bool read_line(struct nh_wisdom *wisdom, char *line, char reason[REASON_BYTES],
                       nhood_status *status) {
     char *field[FIELDS], problem[NH_WISDOM_PROBLEM_BYTES];

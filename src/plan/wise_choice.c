@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* -1: none of the request has this name. */
+/* Returns the row of the solver, or -1 if the request has none of this name. */
 static int row_of(const struct nh_request *request, const char *name) {
     for (int row = 0; row < NH_MOST_SOLVERS && request->table[row]; row++)
         if (!strcmp(request->table[row]->name, name))
@@ -10,7 +10,7 @@ static int row_of(const struct nh_request *request, const char *name) {
     return -1;
 }
 
-/* Negative: the record comes before the other. */
+/* Returns a negative number if the record comes before the other. */
 static int order_of(const struct nh_wisdom_record *record, const struct nh_wise_choice *other) {
     if (record->median_ns != other->choice.measured_ns)
         return record->median_ns < other->choice.measured_ns ? -1 : 1;
@@ -18,7 +18,7 @@ static int order_of(const struct nh_wisdom_record *record, const struct nh_wise_
     return order ? order : strcmp(record->config, other->config);
 }
 
-/* Samples of 0: there is no record yet. */
+/* The search for a record. There is none yet as long as `samples` is 0. */
 struct search {
     const struct nh_wise_choice *after;
     struct nh_wise_choice found;
@@ -58,7 +58,7 @@ void nh_wise_next(const struct nh_request *request, const struct nh_wisdom_key *
     }
 }
 
-/* Records of a solver mostly follow one another. */
+/* The rows of solvers that have records. Records of one solver mostly follow one another, so the last row is remembered. */
 struct rows {
     const struct nh_request *request;
     int last; /* -1: none */

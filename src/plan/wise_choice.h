@@ -1,10 +1,10 @@
-/* What wisdom says about the candidates of a problem. */
+/* Choosing among the candidates that wisdom knows of a problem. */
 #ifndef NH_WISE_CHOICE_H
 #define NH_WISE_CHOICE_H
 
 #include "planner.h"
 
-/* A record's candidate. */
+/* The candidate of a record. */
 struct nh_wise_choice {
     struct nh_choice choice; /* no solver: there is none, or none left */
     int row;                 /* the solver's, in the table */
@@ -17,7 +17,7 @@ struct nh_wise_choice {
 void nh_wise_next(const struct nh_request *request, const struct nh_wisdom_key *key,
                   struct nh_wise_choice *wise);
 
-/* The solvers of which candidates were timed: bits, by rows of the table. */
+/* The solvers with timed candidates, as bits by rows of the table. */
 uint32_t nh_wise_rows(const struct nh_request *request, const struct nh_wisdom_key *key);
 
 #endif

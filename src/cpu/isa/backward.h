@@ -186,7 +186,7 @@ static void backward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
     real scale = (real)problem->scale;
-    /* Rows before columns: whoever reads line after line waits least for memory. */
+    /* Rows come before columns: reading line after line waits least for memory. */
     pack_query_rows(tile, block, NHOOD_Q, problem->dim, scale, s->q_rows, s->width_k);
     pack_query_columns(tile, block, NHOOD_Q, problem->dim, scale, false, s->q_columns);
     pack_query_rows(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_rows, s->width_v);

@@ -14,7 +14,7 @@
 #define BAND_BUDGET 8
 #endif
 
-/* What all steps of one band list share. Each part has its own weights and source rows (a key row of the
+/* The arguments that all steps of a band list share. Each part has its own weights and source rows (a key row of the
  * window, or a query vector that meets the same key row); out is summed over parts. */
 struct band_product {
     const real *const *weight;
@@ -22,8 +22,7 @@ struct band_product {
     int32_t parts;
     bool fresh;           /* out holds nothing yet */
     int64_t source_pitch; /* reals from one source row to the next */
-    real *
-        out; /* what is summed up here is added to it last, so that chains of additions stay short */
+    real *out;            /* a step adds its sums to it last: chains stay short */
     int64_t out_pitch;
 };
 

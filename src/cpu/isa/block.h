@@ -1,4 +1,4 @@
-/* The blocks of a tile and their steps: the walk that every pass shares.
+/* The blocks of a tile and their steps: the loop that every pass shares.
  *
  * A block is up to MOST_ROWS query vectors that share keys: consecutive places of the middle axis at the
  * same vector of the lane axis, one or, where they are folded, several in each; or, where the middle axis is
@@ -35,7 +35,7 @@ static int32_t step_slots(const struct step *step) {
     return step->slot_end - step->slot;
 }
 
-/* Key rows of one query vector in the step. */
+/* The number of key rows of one query vector in the step. */
 static int32_t step_parts(const struct step *step, int32_t row) {
     return step->extra ? 1 : (step->slow_end - step->slow) * step->row_count[row];
 }
@@ -65,14 +65,14 @@ static const struct nh_vector *place_vector(const struct block *block, int32_t p
     return block->vector[place_row(block, place)];
 }
 
-/* A place's first score in its first lane. */
+/* The first score of a place, in its first lane. */
 static real *place_scores(const struct tile *tile, const struct block *block, real *score,
                           int32_t place) {
     return row_scores(tile, score, (int32_t)place_row(block, place)) +
            block->lane[place] % (uint32_t)VL;
 }
 
-/* .. and that at a key row of the window. */
+/* The first score of a place at a key row of the window. */
 static real *place_scores_at(const struct tile *tile, const struct block *block,
                              const struct step *step, real *score, int32_t place, int32_t slow,
                              int32_t middle) {
@@ -80,12 +80,12 @@ static real *place_scores_at(const struct tile *tile, const struct block *block,
     return place_scores(tile, block, score, place) + part * step_slots(step) * VL;
 }
 
-/* ---- walking ---- */
+/* ---- the loop ---- */
 
 typedef void block_fn(struct tile *tile, const struct block *block);
 typedef void step_fn(struct tile *tile, const struct block *block, const struct step *step);
 
-/* How many vectors from i on can form one block of consecutive vectors. */
+/* How many of the vectors can form one block of consecutive vectors. */
 static int32_t vectors_together(const struct nh_vector *vector, int32_t count) {
     int32_t n = 1;
     if (vector[0].mode == NH_LANES_PERMUTE) return 1;
@@ -99,7 +99,7 @@ static int32_t vectors_together(const struct nh_vector *vector, int32_t count) {
     return n;
 }
 
-/* Consecutive vectors at one place, or one vector at consecutive places, of which each row takes 2^fold_log. */
+/* Sets the places of a block: consecutive vectors at one place, or one vector at consecutive places, 2^fold_log in each row. */
 static void set_places(struct block *block, int32_t fold_log, bool across, int32_t middle,
                        const struct nh_vector *vector) {
     block->rows = 0;
@@ -131,7 +131,7 @@ static void each_block(struct tile *tile, block_fn *visit) {
                           geometry->order[1].end[middle + middles - 1]);
             for (int32_t v = 0; v < vectors;) {
                 int32_t together = across ? vectors_together(vector + v, vectors - v) : 1;
-                struct block block; /* made often: no time for zeroes where there is no place */
+                struct block block; /* made often: what is unused is not zeroed */
                 block.slow = slow;
                 block.places = across ? together : middles;
                 set_places(&block, fold_log, across, middle, vector + v);

@@ -21,18 +21,18 @@
 #define CUT_KEYS(R) false
 #endif
 
-/* Channels of a product that are summed up in one chain, in registers: the error of a sum grows with the length of its chain. What
- * chains give is added up in the scores. */
+/* Channels of a product that are summed up in one chain, in registers: the error of a sum grows with the length of its chain. The
+ * sums of the chains are added up in the scores. */
 enum { CHAIN_CHANNELS = 16 };
 
-/* Key n as each lane meets it. */
+/* Loads key n as each lane meets it. */
 INLINE vec key_lanes(const int mode, const real *key, const int n, vint index) {
     if (mode == NH_LANES_SAME) return v_set(key[n]);
     vec lanes = v_load(key + n);
     return mode == NH_LANES_PERMUTE ? v_permute(lanes, index) : lanes;
 }
 
-/* Channels [from, end): the first ones make the scores, others are added to them. */
+/* Sums channels [from, end). The first chain makes the scores, later ones are added to them. */
 INLINE void dot_chain(const int R, const int N, const int mode, real *const *score,
                       const real *const *query, const real *key, int64_t pitch, int32_t from,
                       int32_t end, vint index) {
@@ -117,7 +117,7 @@ static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
 #endif
 /* clang-format on */
 
-/* score[r][n] = query[r] . key(start + n) for n in [0, count), keys at key[c * pitch + n]. */
+/* Computes score[r][n] = query[r] . key(start + n) for n in [0, count), keys at key[c * pitch + n]. */
 static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
                      const real *const *query, const real *key, int64_t pitch, int32_t dim,
                      vint index) {

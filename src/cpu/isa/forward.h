@@ -17,7 +17,7 @@
 #define LOWEST (-FLT_MAX)
 #endif
 
-/* Lanes of the row whose places attend a key row of the middle axis. */
+/* Finds the lanes of the row whose places attend a key row of the middle axis. */
 static vint attending(const struct block *block, const struct step *step, int32_t row,
                       int32_t middle) {
     int32_t place = block->first_of[row], end = block->first_of[row + 1], low = 0, high = VL;
@@ -65,7 +65,7 @@ static void rescale(real *out, int64_t width, vec factor) {
             v_store(out + lane * width + c, v_load(out + lane * width + c) * factor[lane]);
 }
 
-/* Scores to weights: e^(score - largest), with largest, sum and results carried over from earlier steps. In the
+/* Turns scores into weights e^(score - largest), with largest, sum and results carried over from earlier steps. In the
  * first step there is nothing yet to rescale. The weights of a step are summed up by themselves, in four chains: the error
  * of a sum grows with the length of its chain. */
 static void soften(const struct tile *tile, const struct step *step, int32_t row) {
@@ -125,7 +125,7 @@ static void forward_step(struct tile *tile, const struct block *block, const str
     end_chain(s->sum, s->sum_total, block->rows * VL, step->number);
 }
 
-/* Rows of a query-side tensor at one place of the block. */
+/* The rows of a query-side tensor at one place of the block. */
 INLINE struct rows query_rows(const struct tile *tile, const struct block *block, int32_t place,
                               int32_t tensor, int64_t dim) {
     int32_t middle = block->middle[place];
@@ -176,7 +176,7 @@ static void store_queries(const struct tile *tile, const struct block *block, in
     rows_to(&rows, vector->first, vector->count, factor, out + block->lane[place] * width, width);
 }
 
-/* Rows of a tensor of LSE's shape, which has the dtype of `real`, at one place of the block. */
+/* The rows of a tensor of LSE's shape, which has the dtype of `real`, at one place of the block. */
 INLINE struct rows lane_numbers(const struct tile *tile, const struct block *block, int32_t place,
                                 int32_t tensor) {
     struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[place], 1);
@@ -184,7 +184,7 @@ INLINE struct rows lane_numbers(const struct tile *tile, const struct block *blo
     return rows;
 }
 
-/* Results over their sums. */
+/* Stores the results, divided by the sums of their weights. */
 static void store_out(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     int32_t place = block->first_of[row], end = block->first_of[row + 1];
@@ -194,7 +194,7 @@ static void store_out(const struct tile *tile, const struct block *block, int32_
         store_queries(tile, block, place, NHOOD_O, tile->problem->dim_v, at, s->out, s->width_v);
 }
 
-/* One number per query of a place to a tensor of LSE's shape. Out of line, as its callers have no registers left for it. */
+/* Stores one number per query of a place to a tensor of LSE's shape. Out of line, as its callers have no registers left for it. */
 static __attribute__((noinline)) void store_numbers(const struct tile *tile,
                                                     const struct block *block, int32_t place,
                                                     int32_t tensor, const real *number) {
@@ -205,7 +205,7 @@ static __attribute__((noinline)) void store_numbers(const struct tile *tile,
         memcpy((void *)(uintptr_t)row_at(&rows, first + lane), &number[lane], sizeof(real));
 }
 
-/* ln(sum(exp(score))). */
+/* Stores LSE = ln(sum(exp(score))). */
 static void store_lse(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     int32_t place = block->first_of[row], end = block->first_of[row + 1];

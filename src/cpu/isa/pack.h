@@ -4,14 +4,14 @@
 
 #include "simd.h"
 
-/* Rows of one head: row of place x is at base + token[x] * step elements. */
+/* The rows of one head: the row of place x is at base + token[x] * step elements. */
 struct rows {
     const char *base;
     int64_t step;
     const int32_t *token;
     int32_t dtype, dim;
     int64_t
-        ahead; /* bytes from a row to the one asked into L2 while it is read or written; 0: none */
+        ahead; /* bytes from a row to the one that is prefetched into L2 while it is read or written; 0: none */
 };
 
 INLINE const char *row_at(const struct rows *rows, int32_t place) {
@@ -68,14 +68,14 @@ INLINE void transpose(vec v[NH_LANES]) {
 #endif
 }
 
-/* Asks into L2 what lies at `at` in the row ahead, which may be beyond the tensor. */
+/* Prefetches into L2 what lies at `at` in the row ahead, which may be beyond the tensor. */
 INLINE void ask_ahead(const struct rows *rows, const char *at) {
     if (rows->ahead)
         __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)rows->ahead), 0, 2);
 }
 
-/* VL channels from c on, or the last few of a row, of `used` rows, VL or half as many; these are then repeated, which
- * the compiler does not compute twice. */
+/* Packs VL channels from c on, or the last few of a row, of `used` rows: VL, or half as many, which are then repeated (the compiler
+ * does not compute them twice). */
 INLINE void pack_square(const struct rows *rows, const char *const *row, const int used, int32_t c,
                         const bool last, vec factor, real *out, int64_t pitch) {
     vec v[NH_LANES];
@@ -96,7 +96,7 @@ INLINE void pack_square(const struct rows *rows, const char *const *row, const i
         if (!last || c + i < rows->dim) v_store(out + (c + i) * pitch, v[i]);
 }
 
-/* All channels of `used` rows. */
+/* Packs all channels of `used` rows. */
 INLINE void pack_squares(const struct rows *rows, const char *const *row, const int used,
                          vec factor, real *out, int64_t pitch) {
     int32_t c = 0;
@@ -105,7 +105,7 @@ INLINE void pack_squares(const struct rows *rows, const char *const *row, const 
     if (c < rows->dim) pack_square(rows, row, used, c, true, factor, out, pitch);
 }
 
-/* Those from place `first` on; the last of `count` repeated. */
+/* Packs the rows from place `first` on. The last of `count` is repeated. */
 INLINE void pack_strip(const struct rows *rows, int32_t first, int32_t count, const int used,
                        vec factor, real *out, int64_t pitch) {
     const char *row[NH_LANES];
@@ -137,7 +137,7 @@ INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, rea
     }
 }
 
-/* Asks for what pack_rows would, and packs nothing. */
+/* Prefetches what pack_rows would, and packs nothing. */
 INLINE void ask_rows(const struct rows *rows, int32_t first, int32_t count) {
     enum { LINE = 64 };
     const int64_t bytes = rows->dim * (int64_t)nh_dtype_bytes(rows->dtype);

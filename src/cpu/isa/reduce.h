@@ -5,13 +5,13 @@
 
 #include "backward.h"
 
-/* Keys of an axis that are summed up at once, all of one unit, and the tiles whose halos may hold some of them. */
+/* The keys of an axis that are summed up at once, all of one unit, and the tiles whose halos may hold some of them. */
 struct span {
     const struct nh_axis_part *part;
     int64_t unit;
     int64_t begin, end;         /* places of the unit */
     int64_t first, last;        /* tiles of the unit */
-    int64_t axis_first;         /* the unit's first tile, of the axis' */
+    int64_t axis_first;         /* the unit's first tile among those of the axis */
     int32_t token[REDUCE_SPAN]; /* of each place */
 };
 
@@ -19,7 +19,7 @@ static int64_t part_spans(const struct nh_axis_part *part, int64_t most) {
     return part->units * ((part->places + most - 1) / most);
 }
 
-/* Spans of at most so many keys. */
+/* The number of spans of at most `most` keys on an axis. */
 static int64_t axis_spans(const struct nh_geometry *geometry, int axis, int64_t most) {
     const struct nh_tile_axis *tile = &geometry->tile[axis];
     int64_t spans = 0;
@@ -28,7 +28,7 @@ static int64_t axis_spans(const struct nh_geometry *geometry, int axis, int64_t 
     return spans;
 }
 
-/* Places of the unit that tile t of it takes the keys of. */
+/* The places of the unit whose keys tile t of it takes. */
 static void unit_halo(const struct nh_geometry *geometry, int axis, const struct nh_axis_part *part,
                       int64_t t, int64_t *begin, int64_t *end) {
     const struct nh_order *order = &geometry->order[axis];
@@ -55,7 +55,7 @@ static int64_t first_tile(const struct nh_geometry *geometry, int axis,
     return low;
 }
 
-/* The axis' span of this number. */
+/* Fills in span `number` of the axis. */
 static void set_span(const struct nh_geometry *geometry, int axis, int64_t number, int64_t most,
                      struct span *span) {
     const struct nh_axis_part *part = geometry->tile[axis].part;
@@ -203,7 +203,7 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
     }
 }
 
-/* Onto the running sums of the tables of one kv head's query heads. */
+/* Adds to the running sums of the tables of one kv head's query heads. */
 static void reduce_bias(const struct nh_tile_run *run, int64_t kv_head) {
     const struct nh_geometry *geometry = run->geometry;
     const struct nh_problem *problem = &geometry->problem;

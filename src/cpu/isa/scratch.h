@@ -1,4 +1,4 @@
-/* What one worker keeps while it handles a tile: packed keys and values of the tile's halo, and the
+/* The scratch of one worker while it handles a tile: packed keys and values of the tile's halo, and the
  * queries, scores and results of one block of query vectors. */
 #ifndef NH_SCRATCH_H
 #define NH_SCRATCH_H
@@ -28,7 +28,7 @@ struct scratch {
     struct nh_band *gather, *scatter;
 };
 
-/* Keys summed up by one reduction job. */
+/* The number of keys that one reduction job sums up. */
 enum { REDUCE_SPAN = 64 };
 
 struct arena {
@@ -43,14 +43,14 @@ static real *arena_take(struct arena *arena, bool wanted, int64_t count) {
     return memory;
 }
 
-/* Whole vectors of `count` places; never a multiple of the page size, which would map every channel to the same
+/* Rounds `count` places up to whole vectors, but never to a multiple of the page size, which would map every channel to the same
  * cache set. */
 static int64_t padded_places(int64_t count) {
     int64_t places = (count + VL - 1) / VL * VL;
     return places * (int64_t)sizeof(real) % 4096 == 0 ? places + VL : places;
 }
 
-/* Vectors are read from any key on, two at a time: so much beyond the last channel. What they read there belongs to
+/* Room beyond the last channel: vectors are read from any key on, two at a time. What they read there belongs to
  * no lane. */
 #define COLUMNS_SLACK (2 * VL)
 
@@ -88,7 +88,7 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     s->extra_v_rows = arena_take(arena, extra > 0 && fwd, extra * s->width_v);
 }
 
-/* Lays the scratch out from base on; with base NULL only counts. Returns its reals. */
+/* Lays the scratch out from `base` on; with NULL it only counts. Returns the number of reals. */
 static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, struct scratch *s) {
     const struct nh_problem *problem = &geometry->problem;
     struct arena arena = {base, 0};

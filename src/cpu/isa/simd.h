@@ -62,7 +62,7 @@ INLINE vec v_set(real x) {
     return x - (vec){0};
 }
 
-/* a if a > b, else b: a NaN in b is kept, a NaN in a is dropped. */
+/* Returns a if a > b, else b: a NaN in b is kept, a NaN in a is dropped. */
 INLINE vec v_max(vec a, vec b) {
 #if defined(NH_ISA_AVX512) && NH_REAL == 32
     return (vec)_mm512_max_ps((__m512)a, (__m512)b);
@@ -78,7 +78,7 @@ INLINE vec v_max(vec a, vec b) {
 #endif
 }
 
-/* a if a < b, else b: NaN as in v_max. */
+/* Returns a if a < b, else b; NaN as in v_max. */
 INLINE vec v_min(vec a, vec b) {
     return -v_max(-a, -b);
 }
@@ -158,7 +158,7 @@ INLINE real v_sum(vec v) {
     return part[0];
 }
 
-/* VL consecutive elements of a storage type. */
+/* Loads VL consecutive elements of a storage type. */
 INLINE vec v_load_as(int32_t dtype, const void *p) {
 #if NH_REAL == 32 && defined(NH_ISA_AVX512)
     if (dtype == NHOOD_DTYPE_F16) return (vec)_mm512_cvtph_ps(_mm256_loadu_si256(p));
@@ -183,7 +183,7 @@ INLINE vec v_load_as(int32_t dtype, const void *p) {
 }
 
 #if NH_REAL == 32 && (defined(NH_ISA_AVX512) || defined(NH_ISA_AVX2))
-/* f32 to bf16 bits in the low half of each lane: nearest even, NaN stays NaN. */
+/* Rounds f32 to bf16 bits in the low half of each lane: to nearest even, NaN stays NaN. */
 INLINE vint bf16_bits(vec v) {
     vint bits = (vint)v;
     vint rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -226,7 +226,7 @@ INLINE void v_store_as(int32_t dtype, void *p, vec v) {
     v_store(p, v);
 }
 
-/* The same for fewer than VL elements: nothing beyond them is read or written; missing lanes are 0. */
+/* The same for fewer than VL elements: nothing beyond them is read or written, and missing lanes are 0. */
 INLINE vec v_load_part(int32_t dtype, const void *p, int count) {
     real buffer[NH_VECTOR_BYTES / sizeof(real)] = {0};
     memcpy(buffer, p, (size_t)count * nh_dtype_bytes(dtype));

@@ -38,7 +38,7 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
 }
 
 /* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on, and zeroes their
- * partial gradients: so late that they are still in the caches when the first block adds to them. */
+ * partial gradients, late enough that they are still in the caches when the first block adds to them. */
 static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
     if (begin < tile->packed_end) begin = tile->packed_end;
     for (int32_t slow = tile->box.key[0]; slow < tile->box.key[0] + tile->box.keys[0]; slow++)
@@ -89,7 +89,7 @@ static void pack_extra(const struct tile *tile) {
     }
 }
 
-/* Everything that a tile needs before its blocks; the keys too, unless the walk packs them as it goes. */
+/* Packs everything that a tile needs before its blocks, the keys too, unless the loop over blocks packs them as it goes. */
 static void tile_pack(struct tile *tile, real k_factor) {
     tile->k_factor = k_factor;
     if (tile->partial) clear_partial_rest(tile);

@@ -1,4 +1,4 @@
-/* A tile: what one work item covers, where the rows of its tensors are, and which will be wanted next. */
+/* A tile: what one work item covers, where the rows of its tensors are, and which will be needed next. */
 #ifndef NH_TILE_ROWS_H
 #define NH_TILE_ROWS_H
 
@@ -23,7 +23,7 @@ struct tile {
     struct tile_box box, next; /* next: of the item after this one, which most likely follows */
     bool last;                 /* no item follows */
     int64_t group, head;       /* query heads per key head; the one at work */
-    real k_factor;             /* goes onto k_rows */
+    real k_factor;             /* multiplies k_rows */
     int32_t packed_end;        /* key rows before this place of the middle axis are packed */
     int32_t stored_end;        /* .. have their gradients stored, see store_key_rows */
     real *partial;             /* this tile's partial gradients, or NULL */
@@ -47,15 +47,15 @@ INLINE struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t 
                          .dim = (int32_t)dim};
 }
 
-/* Elements from place `from` to place `to` of an axis. */
+/* The distance in elements from place `from` to place `to` of an axis. */
 static int64_t axis_distance(const struct tile *tile, int32_t tensor, int axis, int64_t from,
                              int64_t to) {
     const int32_t *token = tile->geometry->order[axis].token;
     return (int64_t)(token[to] - token[from]) * tile->problem->strides[tensor].axis[axis];
 }
 
-/* Rows from the one at work to the one asked for. What is asked for too early has left L2 again before its turn: the rows of
- * one of several heads are spread over a fraction of its sets, and the longer they are, the fewer stay. */
+/* The prefetch distance in rows. What is prefetched too early has left L2 again before it is used: the rows of one of several
+ * heads are spread over a fraction of its sets, and the longer they are, the fewer stay. */
 static int32_t rows_ahead(const struct nh_problem *problem) {
     const int64_t bytes =
         nh_max(problem->dim, problem->dim_v) * (int64_t)nh_dtype_bytes(problem->dtype);

@@ -4,7 +4,7 @@
 
 #include "backward.h"
 
-/* A's rows of one place of the block. */
+/* The rows of A at one place of the block. */
 struct weight_walk {
     char *row[NH_MOST_LANES]; /* A's first slot of each lane's query */
     int32_t dtype;
@@ -20,7 +20,7 @@ static struct weight_walk weight_rows(const struct tile *tile, const struct bloc
     return walk;
 }
 
-/* Index in A of slot 0 of the lane axis, at a key row. */
+/* The index in A of slot 0 of the lane axis, at a key row. */
 static int64_t weight_index(const struct tile *tile, const struct block *block, int32_t place,
                             int32_t slow, int32_t middle) {
     const struct nh_geometry *geometry = tile->geometry;
@@ -28,7 +28,7 @@ static int64_t weight_index(const struct tile *tile, const struct block *block, 
            (middle - geometry->order[1].begin[block->middle[place]]) * geometry->slot_step[1];
 }
 
-/* Between A and the scores of a place at a key row: both ways, `store` is constant in each call. */
+/* Moves weights between A and the scores of a place at a key row, in either direction: `store` is constant in each call. */
 INLINE void move_weights(const struct nh_vector *vector, const struct step *step,
                          const struct weight_walk *walk, int64_t index, int64_t slot_step, real *at,
                          const bool store) {
@@ -68,7 +68,7 @@ static void load_weights(const struct tile *tile, const struct block *block,
     move_step_weights(tile, block, step, false);
 }
 
-/* The slots that causal windows leave unused. */
+/* Fills the slots that causal windows leave unused. */
 static void fill_unused(const struct tile *tile, const struct block *block, int32_t place) {
     const struct nh_problem *problem = tile->problem;
     const struct nh_order *order = tile->geometry->order;

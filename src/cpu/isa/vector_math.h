@@ -14,8 +14,8 @@ enum { MANTISSA_BITS = 52 };
 enum { MANTISSA_BITS = 23 };
 #endif
 
-/* 2^r for r in [-1/2, 1/2]. f64: the Taylor series, cut where its remainder is below the rounding error. f32: fitted to a small
- * largest error, 1.9 units in the last place with rounding, where Taylor's next degree has 2.6. */
+/* Computes 2^r for r in [-1/2, 1/2]. f64: the Taylor series, cut where its remainder is below the rounding error. f32: fitted to a
+ * small largest error, 1.9 units in the last place with rounding, where Taylor's next degree has 2.6. */
 INLINE vec exp2_polynomial(vec r) {
 #if NH_REAL == 64
     static const double c[] = {1.0,
@@ -42,7 +42,7 @@ INLINE vec exp2_polynomial(vec r) {
     return sum;
 }
 
-/* 2^x for |error| <= 2 units in the last place; 0 below the normal range, infinity above, NaN kept: the polynomial at
+/* Computes 2^x to 2 units in the last place; 0 below the normal range, infinity above, NaN kept: the polynomial at
  * x's distance from the nearest integer, scaled by 2^integer. */
 INLINE vec v_exp2(vec x) {
 #if defined(NH_ISA_AVX512) && NH_REAL == 32
@@ -63,7 +63,7 @@ INLINE vec v_exp2(vec x) {
 #endif
 }
 
-/* e^x, to the same accuracy where x is near 0; of the argument's product a relative 2^-24 (f64: 2^-53) is lost. */
+/* Computes e^x, to the same accuracy where x is near 0; the product x log2(e) loses a relative 2^-24 (f64: 2^-53). */
 INLINE vec v_exp(vec x) {
     return v_exp2(x * (real)log2_e);
 }
