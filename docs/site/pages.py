@@ -1,4 +1,4 @@
-"""Gathers the site's pages in a folder: docs/, the README as the first page, and the references.
+"""Gathers the site's pages in a folder: docs/, the pages of the CUDA families, the README as the first page, and the references.
 
     docs/site/pages.py FOLDER
 """
@@ -13,12 +13,22 @@ from c_reference import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+FAMILIES = ROOT / "src" / "cuda" / "families"
 # Of the README's sections, in the order of the first page; the navigation stands for the others.
 FIRST_PAGE = ("How fast", "In Python", "In C", "The tool", "Two commands", "What it stands on")
 
 
 def title(page: Path) -> str:
     return re.search(r"^# (.*)$", page.read_text(), re.MULTILINE)[1]
+
+
+def place(path: Path) -> "Path | None":
+    """Where a file of the repository is in the site; None: nowhere."""
+    if path.is_relative_to(DOCS):
+        return path.relative_to(DOCS)
+    if path.is_relative_to(FAMILIES) and path.name == "README.md":
+        return Path("families") / f"{path.parent.name}.md"
+    return None
 
 
 def inside(text: str, source: Path) -> str:
@@ -28,12 +38,12 @@ def inside(text: str, source: Path) -> str:
     def link(match: re.Match) -> str:
         words, target, anchor = match.groups(default="")
         path = (source.parent / target).resolve()
-        if not path.is_relative_to(DOCS):
+        if not place(path):
             return words
         if path.suffix == ".md" and words.endswith(".md"):
             words = title(path)
-        here = source.parent if source.is_relative_to(DOCS) else DOCS
-        return f"[{words}]({os.path.relpath(path, here)}{anchor})"
+        here = (place(source) or Path()).parent
+        return f"[{words}]({os.path.relpath(place(path), here)}{anchor})"
 
     return re.sub(r"\[([^]]*)\]\(([\w./-]+)(#[^)]*)?\)", link, text)
 
@@ -62,6 +72,9 @@ def main() -> None:
             copy.write_text(inside(path.read_text(), path))
         else:
             shutil.copyfile(path, copy)
+    for path in FAMILIES.glob("*/README.md"):
+        (folder / place(path)).parent.mkdir(exist_ok=True)
+        (folder / place(path)).write_text(inside(path.read_text(), path))
     shutil.copyfile(DOCS / "site" / "site.css", folder / "site.css")
     (folder / "index.md").write_text(first_page())
     (folder / "reference-c.md").write_text(reference((ROOT / "include" / "nhood.h").read_text()))
