@@ -1,4 +1,4 @@
-/* What tiles the CPU kernels try, and how long they are expected to take. */
+/* The tiles that the CPU kernels try, and how long they are expected to take. */
 #include "tiled.h"
 
 #include "dtype.h"
@@ -31,7 +31,7 @@ static const struct nh_tile_kernels *kernels_for(const struct nh_problem *proble
     return problem->dtype == NHOOD_DTYPE_F64 ? cpu->kernels->f64 : cpu->kernels->f32;
 }
 
-/* Keys that `queries` consecutive queries of an axis attend, away from borders. */
+/* The number of keys that `queries` consecutive queries of an axis attend, away from borders. */
 static double halo(const struct nh_axis *axis, double queries) {
     double group = (double)axis->length / (double)axis->dilation,
            keys = queries + (double)axis->window - 1;
@@ -39,7 +39,7 @@ static double halo(const struct nh_axis *axis, double queries) {
     return keys < (double)axis->length ? keys : (double)axis->length;
 }
 
-/* Share of the vectors along an axis whose lanes neither start one key after the other nor all at one: those at the borders
+/* The share of the vectors along an axis whose lanes neither start one key after the other nor all at one: those at the borders
  * of each dilation group, where windows stand still, or move in strides. */
 static double ragged_share(const struct nh_axis *axis, double lanes) {
     double group = (double)axis->length / (double)axis->dilation;
@@ -49,7 +49,7 @@ static double ragged_share(const struct nh_axis *axis, double lanes) {
     return ragged < 1 ? ragged : 1;
 }
 
-/* Share of the lanes that have a query: cuts that part keys come anywhere, others after whole vectors. */
+/* The share of the lanes that have a query: cuts that part keys come anywhere, others after whole vectors. */
 static double lane_share(const struct nh_axis *axis, double tile, bool apart, int32_t lanes) {
     double length = apart ? tile : (double)axis->length;
     return length / (ceil(length / lanes) * lanes);
@@ -66,7 +66,7 @@ static double fold_gain(const struct nh_problem *permuted, const struct nh_confi
     return places * window / (window + places - 1);
 }
 
-/* Queries of a tile along an axis, on average. apart: whether no key is met from two of them, as cuts come between dilation
+/* The queries of a tile along an axis, on average. *apart says whether no key is met from two of them, as cuts come between dilation
  * groups, or blocks of a window as wide as its stride, where one of these fits `size`. */
 static double tile_length(const struct nh_axis *axis, int64_t size, bool *apart) {
     int64_t part = nh_ceil_div(axis->length, axis->dilation);
@@ -109,7 +109,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
  * results must not depend on the number of threads. */
 enum { NOMINAL_THREADS = 4 };
 
-/* Vector operations per packed element. Along another axis than the last, queries lie rows or planes apart, and have to be
+/* The number of vector operations per packed element. Along another axis than the last, queries lie rows or planes apart, and have to be
  * gathered from as many places. */
 static double packing_operations(const struct nh_config *config) {
     return config->value[NH_KNOB_LANE_AXIS] < NH_AXES - 1 ? 0.42 : 0.32;
@@ -123,7 +123,7 @@ static double idleness(double items) {
     return cbrt(waves * NOMINAL_THREADS / items);
 }
 
-/* How often `bytes` are twice as many as fit. */
+/* How often `bytes` must be halved to fit. */
 static double doublings(double bytes, double kib) {
     double share = bytes / (kib * 1024);
     return share > 1 ? log2(share) : 0;
@@ -163,17 +163,17 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
 }
 
-/* Instead of all of a long axis: the tables of a plan hold several tiles. */
+/* The size that stands for all of a long axis, as the tables of a plan hold several tiles. */
 enum { MOST_OF_LONG_AXIS = NH_LONG_AXIS / 8 };
 
-/* Queries of a tile along the lane axis and along the others. 0: the whole axis. */
+/* The queries of a tile along the lane axis and along the others; 0 means the whole axis. */
 static const struct {
     int32_t other, lane;
 } sizes[] = {{0, 0},    {0, 64},   {64, 64}, {32, 64}, {16, 64}, {8, 64},
              {64, 128}, {16, 128}, {0, 32},  {32, 32}, {16, 32}, {8, 32}};
 enum { MOST_CONFIGS = NH_AXES * sizeof sizes / sizeof sizes[0] };
 
-/* Sizes clamped to short axes coincide. */
+/* Whether a config is there already: sizes clamped to short axes coincide. */
 static bool known(const struct nh_config *config, int last) {
     for (int i = 0; i < last; i++)
         if (!memcmp(&config[i], &config[last], sizeof config[i])) return true;

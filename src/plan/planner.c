@@ -20,7 +20,7 @@ static void join(char *text, size_t capacity, const char *name, const char *reas
     snprintf(text + used, capacity - used, "%s%s: %s", used ? "; " : "", name, reason);
 }
 
-/* What a solver has no knobs for is 0, so that configs can be compared as a whole. */
+/* Values for which a solver has no knobs are 0, so that configs can be compared as a whole. */
 static int candidates_of(const struct nh_request *request, const struct nh_solver *solver,
                          const struct nh_problem *view, double below_ns, struct nh_config *config,
                          int capacity) {
@@ -73,14 +73,14 @@ static bool offers(const struct nh_request *request, int row, double below_ns,
     return survey->best[row].solver;
 }
 
-/* Ties go to the earlier row. */
+/* Compares estimates; ties go to the earlier row. */
 static bool precedes(const struct survey *survey, int row, int other) {
     double ns = survey->best[row].estimate_ns, other_ns = survey->best[other].estimate_ns;
     return ns < other_ns || (ns == other_ns && row < other);
 }
 
-/* Of the rows that `rows` names by their bits, the one of the least estimate; -1: none takes the problem. A solver is
- * asked for what would be less than all before it, so that most need not search. */
+/* Returns the row with the least estimate among those that `rows` names by their bits, or -1 if none takes the problem. A solver is
+ * asked only for what would be less than all before it, so that most need not search. */
 static int least_of(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     int least = -1;
     for (int row = 0; is_row(request, row); row++) {
@@ -94,8 +94,8 @@ static int least_of(const struct nh_request *request, uint32_t rows, struct surv
 
 /* ---- what wisdom knows ---- */
 
-/* Whether the solver of the least estimate is one of `rows`. Of these, more are asked only if those that were do not
- * say. */
+/* Whether the solver with the least estimate is one of `rows`. More of these are asked only if those already asked do not
+ * decide it. */
 static bool prefers(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     uint32_t asked = survey->asked & rows;
     int other = least_of(request, ~rows, survey);
@@ -110,8 +110,8 @@ static bool prefers(const struct nh_request *request, uint32_t rows, struct surv
 }
 
 /* The fastest candidate that wisdom knows, if its solver would still propose it: wisdom may be older than the solver.
- * Records without any of the solver that the estimate prefers say nothing against it: they are of a contest held to one
- * solver, or older than it. */
+ * Records without any of the solver that the estimate prefers say nothing against it: they come from a contest held to one
+ * solver, or are older than it. */
 static bool choose_by_wisdom(const struct nh_request *request, struct survey *survey,
                              struct nh_choice *choice) {
     struct nh_wisdom_key key;
@@ -232,7 +232,7 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_choice
 
 /* ---- building ---- */
 
-/* Choices that could not be built; the last one's reason is the last error. */
+/* The choices that could not be built. The reason of the last one is the last error. */
 struct failures {
     nhood_status first;
     const char *last; /* its solver's name */
@@ -262,7 +262,7 @@ static nhood_status build_one(const struct nh_request *request, const struct nh_
     return status;
 }
 
-/* The best candidate of each solver but `solver`, least estimate first; returns how many. */
+/* Lists the best candidate of each solver but `solver`, the least estimate first. Returns how many there are. */
 static int rank_others(const struct nh_request *request, const struct nh_solver *solver,
                        struct nh_choice *choice) {
     struct survey survey;
