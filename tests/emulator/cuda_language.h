@@ -3,6 +3,7 @@
 #include "emulator.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 
 #define __CUDACC__

@@ -172,6 +172,35 @@ struct TF32 {
     }
 };
 
+// c plus the products of two rows of COUNT finite numbers as Hopper's tensor cores add them up, to the bit: products are
+// exact, all addends are cut off two bits below the last one of the largest's, by exponents of factors, and the sum is
+// cut off to f32. Source: Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores" (2025), arXiv 2512.07004.
+inline int exponent_of(float x) {
+    int field = (int)(__float_as_uint(x) >> 23 & 255);
+    return (field ? field : 1) - 127;
+}
+inline double power_of_two(int exponent) {
+    uint64_t bits = (uint64_t)(1023 + exponent) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+template <int COUNT> float tensor_core_sum(float c, const float (&a)[COUNT], const float (&b)[COUNT]) {
+    int largest = c != 0 ? exponent_of(c) : -300;
+    for (int i = 0; i < COUNT; i++)
+        if (a[i] != 0 && b[i] != 0) {
+            int exponent = exponent_of(a[i]) + exponent_of(b[i]);
+            largest = largest < exponent ? exponent : largest;
+        }
+    double units = power_of_two(25 - largest); // to the last bit that takes part
+    int64_t sum = (int64_t)(c * units);
+    for (int i = 0; i < COUNT; i++)
+        sum += (int64_t)((double)a[i] * b[i] * units);
+    double exact = (double)sum * power_of_two(largest - 25);
+    float rounded = (float)exact;
+    return fabs(rounded) > fabs(exact) ? nextafterf(rounded, 0) : rounded;
+}
+
 // c += A B of 16 x 8: A has DEPTHS times four words in a row, B in a column. Lane 4 g + t holds word t of rows g and
 // g + 8 of A, of column g of B, for each depth; a[2 depth + half], b[depth].
 template <class Type, int DEPTHS>
@@ -184,14 +213,17 @@ void multiply(float *const c[4], const unsigned a[2 * DEPTHS], const unsigned b[
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     exchange(~0u, mine, [&](emulator::Words *words) {
         for (int i = 0; i < 4; i++) {
-            int half = i / 2, column = 2 * t + i % 2;
-            double sum = *c[i];
+            int half = i / 2, column = 2 * t + i % 2, count = 0;
+            float row[4 * DEPTHS * Type::IN_WORD], other[4 * DEPTHS * Type::IN_WORD];
+            double sum = *c[i]; // not finite if an addend is not
             for (int depth = 0; depth < DEPTHS; depth++)
                 for (int word = 0; word < 4; word++)
-                    for (int k = 0; k < Type::IN_WORD; k++)
-                        sum += (double)Type::at(words[4 * g + word][2 * depth + half], k) *
-                               Type::at(words[4 * column + word][2 * DEPTHS + depth], k);
-            *c[i] = (float)sum;
+                    for (int k = 0; k < Type::IN_WORD; k++, count++) {
+                        row[count] = Type::at(words[4 * g + word][2 * depth + half], k);
+                        other[count] = Type::at(words[4 * column + word][2 * DEPTHS + depth], k);
+                        sum += (double)row[count] * other[count];
+                    }
+            *c[i] = fabs(sum) <= FLT_MAX ? tensor_core_sum(*c[i], row, other) : (float)sum;
         }
         return 0;
     });

@@ -107,6 +107,15 @@ int64_t nh_cuda_step_items(const struct nh_cuda_step *step);
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
                               const struct nh_kernel_spec *spec);
 
+/* Rows of which a kernel makes sums: over a query's keys, over a key's queries, over all queries for an extra token
+ * or a bias. */
+enum { NH_SUMS_OF_QUERY = 1, NH_SUMS_OF_KEY = 2, NH_SUMS_OVER_ALL = 4 };
+
+/* Defines NH_LONG_SUMS as 1 if the problem is of f32 and some row of these kinds (bits) sums up so many terms that one
+ * chain of additions spoils them: the kernel adds them up in short ones. Otherwise as without it, which is 0. */
+void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                              int rows);
+
 /* Elements per vector load (1, 2, 4 or 8, at most 16 bytes) that the extents, strides and alignment of the slots in
  * the mask allow; bits 1 << NH_Q .. Of those only rows of D or Dv count: LSE, A and biases are never loaded so. */
 int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots);

@@ -260,6 +260,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_PRESCALE", problem->has_bias || !(problem->scale > 0));
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_SHARED_BYTES", shared_bytes_of(problem, value));
+    nh_cuda_define_long_sums(&spec, problem, NH_SUMS_OF_QUERY);
     nh_kernel_define_knobs(&spec, knobs, KNOBS, value);
     return spec;
 }

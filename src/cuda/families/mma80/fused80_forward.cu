@@ -13,10 +13,11 @@
  *
  * Knobs: NH_DTYPE, NH_DIM, NH_DIM_V, NH_VECTOR (elements that may be copied at a time), NH_WARPS, NH_STAGES,
  * NH_MIN_BLOCKS, NH_TILE_Q0 .. NH_TILE_K2, NH_EXTRA_TOKENS, NH_BIASED, NH_PRESCALE (scores are scaled before the
- * maximum: bias, or a scale that is not positive), NH_TF32, NH_SHARED_BYTES. */
+ * maximum: bias, or a scale that is not positive), NH_TF32, NH_LONG_SUMS (long_sums.cuh), NH_SHARED_BYTES. */
 #define NH_INVERSE 0
 #define NH_EXTRA_ROWS 0
 #define NH_POSITION int
+#include "long_sums.cuh"
 #include "tile_output.cuh"
 #include "tile_scores.cuh"
 
@@ -80,6 +81,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     struct nh_softmax state;
     float shrink[2 * NH_BLOCKS];
     nh_softmax_start(state);
+#if NH_LONG_SUMS
+    struct nh_softmax_totals totals;
+    nh_softmax_totals_start(totals);
+#endif
 #pragma unroll 1
     while (now.left > 0) {
         int stage = now.left % NH_STAGES;
@@ -99,8 +104,17 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_softmax_shrink(state, output, shrink);
         nh_softmax_weights(state, scores, NH_PRESCALE ? 1.f : scale);
         nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(output, scores, shared.values[stage]);
+#if NH_LONG_SUMS
+        if (now.left % NH_CHAIN_TILES == 0) {
+            nh_softmax_totals_take(totals, state, output);
+            nh_softmax_totals_put(totals, state, output);
+        }
+#endif
         nh_next(now, course, shared.walk);
     }
+#if NH_LONG_SUMS
+    nh_softmax_totals_take(totals, state, output);
+#endif
 
     __syncwarp();
     nh_finish_rows(args, block, state, output, first_row, queries);

@@ -13,6 +13,7 @@
  * NH_SUM_SECOND (dV; with NH_INVERSE). */
 #define NH_POSITION int
 #include "bias_gradient.cuh"
+#include "long_sums.cuh"
 #include "repair_gradient.cuh"
 #include "overlap.cuh"
 
@@ -86,6 +87,17 @@ NH_DEVICE void nh_weights(const struct nh_row_stats &rows, const nh_stats *colum
         }
 }
 
+/* Where dP is nearly delta, as of values that are mostly alike, dS is what little they differ by, and what tensor
+ * cores cut off from dP is large beside it: with NH_LONG_SUMS sums run from -delta / 2 to delta / 2, and most of that
+ * cancels. */
+NH_DEVICE void nh_start_at_deltas(const struct nh_row_stats &rows, const nh_stats *columns, nh_scores &d_p) {
+#pragma unroll
+    for (int i = 0; i < NH_COLUMNS / 4; i++)
+#pragma unroll
+        for (int r = 0; r < 2 * NH_BLOCKS; r++)
+            d_p[r / 2][i / 2][r % 2 * 2 + i % 2] = -.5f * nh_query_of_pair(rows, columns, r, i).delta;
+}
+
 /* dP becomes dS. Of a pair without weight dP may be a NaN that is none of the row's business; a row that it spoils is
  * done again, but not so the bias's gradient. */
 NH_DEVICE void nh_score_gradients(const struct nh_row_stats &rows, const nh_stats *columns,
@@ -96,7 +108,8 @@ NH_DEVICE void nh_score_gradients(const struct nh_row_stats &rows, const nh_stat
         for (int r = 0; r < 2 * NH_BLOCKS; r++) {
             float weight = p[r / 2][i / 2][r % 2 * 2 + i % 2];
             float &g = d_s[r / 2][i / 2][r % 2 * 2 + i % 2];
-            g = weight * (g - nh_query_of_pair(rows, columns, r, i).delta);
+            const float delta = nh_query_of_pair(rows, columns, r, i).delta;
+            g = weight * (NH_LONG_SUMS ? fmaf(delta, -.5f, g) : g - delta);
             if (NH_BIAS_GRADIENT && weight == 0.f) g = 0.f;
         }
 }
@@ -225,6 +238,12 @@ NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_sh
     if (!NH_INVERSE) nh_row_stats_load(args, block, first_row, stats);
     nh_gradient gradient = {};
     nh_gradient2 gradient2 = {};
+#if NH_LONG_SUMS
+    struct nh_totals<NH_DIM_PADDED> totals;
+    struct nh_totals<NH_DIM_V_PADDED> totals2;
+    if (NH_SUM_FIRST) nh_totals_start(totals);
+    if (NH_SUM_SECOND) nh_totals_start(totals2);
+#endif
 #pragma unroll 1
     while (now.left > 0) {
         const int stage = now.left % NH_STAGES;
@@ -241,15 +260,28 @@ NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_sh
             nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(gradient2, p, shared.columns2[stage]);
         bool biased = nh_bias_gradient_wanted(args) && !nh_is_extra(course, now.left);
         if (NH_SUM_FIRST) {
-            nh_multiply<NH_DIM_V_PADDED, NH_PITCH_V, NH_PITCH_V>(d_s, rows2,
+            if (NH_LONG_SUMS) nh_start_at_deltas(stats, shared.stats[stage], d_s);
+            nh_multiply<NH_DIM_V_PADDED, NH_PITCH_V, NH_PITCH_V, NH_LONG_SUMS>(d_s, rows2,
                                                                  shared.columns2[stage]);
             nh_score_gradients(stats, shared.stats[stage], p, d_s);
             if (biased) nh_bias_tile_store(d_s, first_row, shared.bias_tile);
             nh_accumulate<NH_DIM_PADDED, NH_PITCH_K>(gradient, d_s, shared.columns[stage]);
         }
         if (biased) nh_bias_tile_add(args, block, now.cursor, shared.bias_tile);
+#if NH_LONG_SUMS
+        if (now.left % NH_CHAIN_TILES == 0) {
+            if (NH_SUM_FIRST) nh_totals_add(totals, gradient);
+            if (NH_SUM_FIRST) nh_totals_put(totals, gradient);
+            if (NH_SUM_SECOND) nh_totals_add(totals2, gradient2);
+            if (NH_SUM_SECOND) nh_totals_put(totals2, gradient2);
+        }
+#endif
         nh_next(now, course, shared.walk);
     }
+#if NH_LONG_SUMS
+    if (NH_SUM_FIRST) nh_totals_add(totals, gradient);
+    if (NH_SUM_SECOND) nh_totals_add(totals2, gradient2);
+#endif
     __syncwarp();
     nh_finish(args, item, block, gradient, gradient2, first_row, rows, rows2);
 }

@@ -49,9 +49,11 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const int32_
 }
 
 static nhood_status add_kernel(const struct builder *builder, const struct nh_cuda_step *step,
-                               struct nh_kernel_spec *spec, bool extra_rows, bool extra_tokens) {
+                               struct nh_kernel_spec *spec, int rows, bool extra_tokens) {
+    bool extra_rows = rows == NH_SUMS_OVER_ALL;
     bool biased = builder->problem->has_bias && !extra_rows;
     nh_kernel_define(spec, "NH_EXTRA_ROWS", extra_rows);
+    nh_cuda_define_long_sums(spec, builder->problem, rows);
     nh_kernel_define(spec, "NH_EXTRA_TOKENS", extra_tokens);
     nh_kernel_define(spec, "NH_BIASED", biased);
     nh_kernel_define(spec, "NH_PRESCALE", biased || !(builder->problem->scale > 0));
@@ -89,7 +91,8 @@ static nhood_status add_queries(const struct builder *builder, const int32_t *si
         step.outputs |= BIT(D_BIAS);
         step.grid[0] = problem->heads * shares;
     }
-    nhood_status status = add_kernel(builder, &step, &spec, false, problem->extra_tokens > 0);
+    nhood_status status =
+        add_kernel(builder, &step, &spec, NH_SUMS_OF_QUERY, problem->extra_tokens > 0);
     if (!status && problem->has_bias)
         status = nh_cuda_add_bias_sum(builder->operation, problem, step);
     return status;
@@ -104,7 +107,7 @@ static nhood_status add_keys(const struct builder *builder, const int32_t *side,
     struct nh_kernel_spec spec = spec_of(builder, side, true, sums);
     step.outputs = (sums & FIRST ? BIT(D_K) : 0) | (sums & SECOND ? BIT(D_V) : 0);
     step.grid[0] = problem->kv_heads * nh_split80_head_tiles(problem, side);
-    return add_kernel(builder, &step, &spec, false, false);
+    return add_kernel(builder, &step, &spec, NH_SUMS_OF_KEY, false);
 }
 
 /* Lets the kernel find extra tokens where it looks for keys, one after the other along the last axis. */
@@ -133,7 +136,7 @@ static nhood_status add_extra(const struct builder *builder, const int32_t *keys
     step.outputs = (sums & FIRST ? BIT(D_EXTRA_K) : 0) | (sums & SECOND ? BIT(D_EXTRA_V) : 0);
     step.grid[0] = problem->batch * problem->kv_heads *
                    nh_ceil_div(problem->extra_tokens, nh_box_volume(side));
-    return add_kernel(builder, &step, &spec, true, false);
+    return add_kernel(builder, &step, &spec, NH_SUMS_OVER_ALL, false);
 }
 
 /* dK and dV, together or one after the other. */

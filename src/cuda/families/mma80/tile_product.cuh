@@ -42,9 +42,10 @@ NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) 
 
 #endif
 
-/* a: the warp's first row, b: the first column; both of DEPTH elements. Operands are loaded one turn ahead of the
- * products that take them: left to itself the compiler loads most of them right before. */
-template <int DEPTH, int PITCH_A, int PITCH_B>
+/* a: the warp's first row, b: the first column; both of DEPTH elements. ONTO: added to the scores, which else
+ * start at 0. Operands are loaded one turn ahead of the products that take them: left to itself the compiler loads most
+ * of them right before. */
+template <int DEPTH, int PITCH_A, int PITCH_B, bool ONTO = false>
 NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_rows) {
     const int turns = NH_COLUMNS / 16;
     int lane = (int)threadIdx.x % 32;
@@ -55,7 +56,7 @@ NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_
     for (int m = 0; m < NH_BLOCKS; m++) {
         nh_load_matrices(a[0][m], a_rows + m * 16 * PITCH_A);
 #pragma unroll
-        for (int i = 0; i < NH_COLUMNS / 2; i++)
+        for (int i = 0; !ONTO && i < NH_COLUMNS / 2; i++)
             scores[m][i / 4][i % 4] = 0.f;
     }
     nh_load_matrices(b[0], b_rows);

@@ -71,9 +71,10 @@ static bool is_whole(const struct nh_problem *problem, const struct layout *layo
 }
 
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const struct layout *layout,
-                                     const char *source) {
+                                     const char *source, int sums) {
     struct nh_kernel_spec spec = {.source = source};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_cuda_define_long_sums(&spec, problem, sums);
     nh_kernel_define(&spec, "NH_VECTOR", layout->vector);
     nh_kernel_define(&spec, "NH_VECTORS", layout->vectors);
     nh_kernel_define(&spec, "NH_GROUP", layout->group);
@@ -91,7 +92,7 @@ static int64_t blocks_for(int64_t items, int64_t items_per_block) {
 static nhood_status add_blocks(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct layout *layout,
                                struct nh_cuda_step *step, const char *source, int64_t items) {
-    struct nh_kernel_spec spec = spec_of(problem, layout, source);
+    struct nh_kernel_spec spec = spec_of(problem, layout, source, NH_SUMS_OVER_ALL);
     step->threads = THREADS;
     step->grid[0] = blocks_for(items, 1);
     return nh_cuda_step_add(operation, step, &spec);
@@ -107,7 +108,8 @@ struct pass {
 static nhood_status add_rows(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                              const struct nh_cuda_step *step, const struct pass *pass) {
     struct layout layout = layout_of(problem);
-    struct nh_kernel_spec spec = spec_of(problem, &layout, pass->source);
+    struct nh_kernel_spec spec =
+        spec_of(problem, &layout, pass->source, pass->keys ? NH_SUMS_OF_KEY : NH_SUMS_OF_QUERY);
     struct nh_cuda_step own = *step;
     int64_t heads = pass->keys ? problem->kv_heads : problem->heads;
     own.threads = THREADS;
@@ -120,7 +122,8 @@ static nhood_status add_tiles(struct nh_cuda_operation *operation, const struct 
                               const int32_t tile[NH_AXES], const struct nh_cuda_step *step,
                               const struct pass *pass) {
     struct layout layout = layout_of_tiles(problem);
-    struct nh_kernel_spec spec = spec_of(problem, &layout, pass->source);
+    struct nh_kernel_spec spec =
+        spec_of(problem, &layout, pass->source, pass->keys ? NH_SUMS_OF_KEY : NH_SUMS_OF_QUERY);
     struct nh_cuda_step tiled = *step;
     tiled.threads = 1;
     for (int a = 0; a < NH_AXES; a++)

@@ -52,12 +52,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         offset[0] = x - (args.axis[0].window - 1);
         offset[1] = y - (args.axis[1].window - 1);
         offset[2] = rest - (args.axis[2].window - 1);
-        real sum = 0, value = nh_load(bias[item]);
+        real sum = 0, lost = 0, value = nh_load(bias[item]);
         for (long long row = threadIdx.x / NH_GROUP; row < rows; row += NH_THREADS / NH_GROUP) {
             nh_query query = nh_query_of(args, row, 1);
             long long key[3];
             query.head = head;
-            if (key_at(args, query, offset, key)) sum += d_s_of(args, query, key, value);
+            if (!key_at(args, query, offset, key)) continue;
+            const real d_s = d_s_of(args, query, key, value);
+            if (NH_LONG_SUMS) {
+                nh_add_compensated(sum, lost, d_s);
+            } else {
+                sum += d_s;
+            }
         }
         if (nh_lane() == 0) part[threadIdx.x / NH_GROUP] = sum;
         __syncthreads();

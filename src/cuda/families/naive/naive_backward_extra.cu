@@ -6,7 +6,7 @@ __shared__ real part[2][NH_THREADS / NH_GROUP][NH_CHUNK];
 
 struct token_rows {
     nh_operand k, v;
-    real d_k[NH_LANE_ELEMENTS], d_v[NH_LANE_ELEMENTS];
+    nh_long_row d_k, d_v;
 };
 
 __device__ __forceinline__ void take(const nh_cuda_args &args, token_rows &r, const nh_query &query) {
@@ -18,9 +18,9 @@ __device__ __forceinline__ void take(const nh_cuda_args &args, token_rows &r, co
     real p = nh_exp(score - *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
     real d_s = p * (d_p - *nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head));
     nh_load_row(q, nh_chunk_first(), (int)args.dim, row);
-    nh_add_scaled(r.d_k, scale * d_s, row);
+    nh_long_add(r.d_k, scale * d_s, row);
     nh_load_row(d_o, nh_chunk_first(), (int)args.dim_v, row);
-    nh_add_scaled(r.d_v, p, row);
+    nh_long_add(r.d_v, p, row);
 }
 
 /* Lays the group's sums side by side in shared memory and adds them up, group 0 first. */
@@ -59,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         token_rows r;
         nh_operand_set(r.k, token_row(args, NH_EXTRA_K, batch, m, head), args.dim);
         nh_operand_set(r.v, token_row(args, NH_EXTRA_V, batch, m, head), args.dim_v);
-        nh_clear(r.d_k);
-        nh_clear(r.d_v);
+        nh_long_clear(r.d_k);
+        nh_long_clear(r.d_v);
         for (long long row = threadIdx.x / NH_GROUP; row < tokens * share;
              row += NH_THREADS / NH_GROUP) {
             nh_query query = nh_query_of(args, row, share); /* batch 0: rows of one batch entry */
@@ -68,8 +68,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
             query.head += head * share;
             take(args, r, query);
         }
-        add_groups(r.d_k, part[0], token_row(args, NH_D_EXTRA_K, batch, m, head), (int)args.dim);
-        add_groups(r.d_v, part[1], token_row(args, NH_D_EXTRA_V, batch, m, head), (int)args.dim_v);
+        nh_long_end(r.d_k);
+        nh_long_end(r.d_v);
+        add_groups(r.d_k.sum, part[0], token_row(args, NH_D_EXTRA_K, batch, m, head), (int)args.dim);
+        add_groups(r.d_v.sum, part[1], token_row(args, NH_D_EXTRA_V, batch, m, head), (int)args.dim_v);
         __syncthreads();
     }
 }

@@ -10,7 +10,7 @@ __device__ __forceinline__ int slot_of(const nh_cuda_axis &axis, long long key, 
 }
 
 __device__ __forceinline__ void walk_head(const nh_cuda_args &args, const nh_query &key, const nh_box &box,
-                                          long long head, real out[NH_LANE_ELEMENTS]) {
+                                          long long head, nh_long_row &out) {
     const nh_cuda_tensor &a = args.tensor[NH_A];
     nh_walk y_rows = nh_walk_of(args.tensor[NH_D_O], box, key.batch, head);
     const elem *a_base = nh_row(a, key.batch, box.first, head);
@@ -25,7 +25,7 @@ __device__ __forceinline__ void walk_head(const nh_cuda_args &args, const nh_que
                                  slot_of(args.axis[2], key.at[2], box.position[2] + z);
                 nh_load_row(y_rows.base + x * y_rows.step[0] + y * y_rows.step[1] + z * y_rows.step[2],
                             (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, row);
-                nh_add_scaled(out, nh_load(a_base[nh_offset(a, box, x, y, z) + slot]), row);
+                nh_long_add(out, nh_load(a_base[nh_offset(a, box, x, y, z) + slot]), row);
             }
         }
     }
@@ -33,13 +33,14 @@ __device__ __forceinline__ void walk_head(const nh_cuda_args &args, const nh_que
 
 __device__ __forceinline__ void scatter(const nh_cuda_args &args, const nh_query &key) {
     long long share = args.heads / args.kv_heads;
-    real out[NH_LANE_ELEMENTS];
-    nh_clear(out);
+    nh_long_row out;
+    nh_long_clear(out);
     nh_box box = nh_inverse_box(args, key.at);
     for (long long head = key.head * share; head < (key.head + 1) * share; head++)
         walk_head(args, key, box, head, out);
+    nh_long_end(out);
     nh_store_row(nh_row(args.tensor[NH_D_V], key.batch, key.at, key.head),
-                 (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, out);
+                 (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, out.sum);
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)

@@ -4,19 +4,21 @@
 /* a: the query's row of A; box: its window; v: the rows under it. */
 __device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
                                        const nh_walk &v, const elem *a) {
-    real out[NH_LANE_ELEMENTS], row[NH_LANE_ELEMENTS];
-    nh_clear(out);
+    nh_long_row out;
+    real row[NH_LANE_ELEMENTS];
+    nh_long_clear(out);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++) {
             const elem *line = a + (x * args.axis[1].window + y) * args.axis[2].window;
             for (int z = 0; z < box.count[2]; z++) {
                 nh_load_row(v.base + x * v.step[0] + y * v.step[1] + z * v.step[2],
                             (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, row);
-                nh_add_scaled(out, nh_load(line[z]), row);
+                nh_long_add(out, nh_load(line[z]), row);
             }
         }
+    nh_long_end(out);
     nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head),
-                 (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, out);
+                 (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, out.sum);
 }
 
 #if NH_TILED

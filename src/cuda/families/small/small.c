@@ -134,6 +134,9 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     struct nh_kernel_spec spec = {.source = source_of(launch)};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_cuda_define_long_sums(&spec, problem,
+                             problem->op == NHOOD_OP_BWD ? NH_SUMS_OF_QUERY | NH_SUMS_OF_KEY
+                                                         : NH_SUMS_OF_QUERY);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
     nh_kernel_define(&spec, "NH_DIM", problem->dim);
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);

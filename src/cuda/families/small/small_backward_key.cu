@@ -79,6 +79,8 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene
     const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
     const int reach = nh_sight_reach(scene.sight, subtile);
     const float scale = tables.scale;
+    /* -LSE / scale is larger than most scores: f32 products after it would be cut off at its last bit, not at theirs */
+    const bool shifts_last = NH_DTYPE == NH_F32;
     const unsigned statistics = nh_shared_address(halo.statistics + nh_box_statistics(scene.sight, subtile));
     const int beside = (int)(halo.d_outputs - halo.queries);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(queries, halo.queries, first);
@@ -112,11 +114,14 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene
             const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * (chunk * NH_PAIRS + p)] : uint2{0u, 0u};
 #pragma unroll
             for (int block = 0; block < 2; block++) {
-                nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
+                if (!shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
                 nh_add_deltas(d_scores[block], query[block]);
             }
             if (NH_PENALTY && NH_PENALTY != 3) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
             nh_multiply_columns(weights, sums.keys, queries, row[p], true);
+#pragma unroll
+            for (int block = 0; block < 2; block++)
+                if (shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
             nh_multiply_columns(d_scores, sums.values, d_outputs, row[p], true);
             nh_weigh(scale, p, seen, weights, d_scores);
             nh_pack_weights(operand, weights, true);

@@ -20,24 +20,30 @@ NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &sha
     nh_statistics_load(query, first + shared.tables.columns.statistics[0][16 * pair + (int)(threadIdx.x % 16)]);
 }
 
-/* What scores begin with: shifts by LSE, penalties and biases. */
+/* What scores begin with: biases. */
 NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared,
                         const nh_scene &scene, int subtile) {
-    const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
-    const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
     const float *table = scene.bias;
     if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
     nh_clear(scores);
 #pragma unroll
+    for (int p = 0; NH_BIAS_COUNT && p < NH_PAIRS; p++) {
+        float bias[2][4];
+        nh_bias_pair(bias, shared.tables.columns, table, 16 * p);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            scores[2 * p + i / 4][i % 4] = bias[i / 4][i % 4];
+    }
+}
+
+/* Shifts scores by LSE, which is larger than most of them: before their products, these would be cut off at its last
+ * bit, not at their own. Adds penalties. */
+NH_DEVICE void nh_shift(nh_scores &scores, const nh_key_shared &shared, const nh_scene &scene, int subtile) {
+    const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
+    const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
+#pragma unroll
     for (int p = 0; p < NH_PAIRS; p++) {
         unsigned query[2];
-        if (NH_BIAS_COUNT) {
-            float bias[2][4];
-            nh_bias_pair(bias, shared.tables.columns, table, 16 * p);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                scores[2 * p + i / 4][i % 4] = bias[i / 4][i % 4];
-        }
         nh_pair_statistics(query, shared, scene, subtile, p);
         const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * p] : uint2{0u, 0u};
 #pragma unroll
@@ -122,6 +128,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_begin(weights, args, shared, scene, warp);
             nh_multiply_own<NH_DIM>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, item, NH_K, warp), scene, tables,
                                     shared.halo, warp);
+            nh_shift(weights, shared, scene, warp);
         }
         __syncthreads();
         nh_copy_halo<NH_DIM_V>(args, item, NH_D_O, 0, shared.halo);

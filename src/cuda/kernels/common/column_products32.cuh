@@ -27,23 +27,44 @@ NH_DEVICE void nh_pack_weights(nh_weights &operand, const float (*c)[4], bool bo
     }
 }
 
-/* sum += weights times the 16 columns' elements; of the first eight columns only unless `both`. */
+/* sum[0 .. 3] += weights of eight columns, the first or second of 16 by `step`, times elements 32 d .. 32 d + 31. */
+template <int WIDTH, int ROW>
+NH_DEVICE void nh_add_column_step(float (*sum)[4], const nh_weights &weights, const nh_across<WIDTH, ROW> &across,
+                                  const nh_pair_rows &rows, int step, int d) {
+    unsigned even[4], odd[4];
+    nh_load_words_at(even, across.start[0] + rows.at[2 * step] * nh_row_bytes(ROW) + 128 * d);
+    nh_load_words_at(odd, across.start[1] + rows.at[2 * step + 1] * nh_row_bytes(ROW) + 128 * d);
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+        const unsigned word[4] = {even[n], odd[n], even[n + 1], odd[n + 1]};
+        nh_right columns;
+        nh_right_set(&columns, word);
+        nh_multiply(&sum[n], &weights.step[step], &columns);
+    }
+}
+
+/* sum += weights times the 16 columns' elements; of the first eight columns only unless `both`. Tensor cores cut every
+ * sum off, towards zero, which adds up in a chain of products: with NH_LONG_SUMS these start from zero, and are added
+ * by an addition that rounds to nearest. */
 template <int WIDTH, int ROW, int SUMS>
 NH_DEVICE void nh_add_columns(float (&sum)[SUMS][4], const nh_weights &weights,
                               const nh_across<WIDTH, ROW> &across, const nh_pair_rows &rows, bool both) {
+#if NH_LONG_SUMS
+#pragma unroll
+    for (int d = 0; d < nh_units(WIDTH) / 8; d++) {
+        float part[4][4] = {};
+#pragma unroll
+        for (int i = 0; i < (both ? 2 : 1); i++)
+            nh_add_column_step(part, weights, across, rows, i, d);
+#pragma unroll
+        for (int n = 0; n < 16; n++)
+            sum[4 * d + n / 4][n % 4] += part[n / 4][n % 4];
+    }
+#else
 #pragma unroll
     for (int i = 0; i < (both ? 2 : 1); i++)
 #pragma unroll
-        for (int d = 0; d < nh_units(WIDTH) / 8; d++) {
-            unsigned even[4], odd[4];
-            nh_load_words_at(even, across.start[0] + rows.at[2 * i] * nh_row_bytes(ROW) + 128 * d);
-            nh_load_words_at(odd, across.start[1] + rows.at[2 * i + 1] * nh_row_bytes(ROW) + 128 * d);
-#pragma unroll
-            for (int n = 0; n < 4; n += 2) {
-                const unsigned word[4] = {even[n], odd[n], even[n + 1], odd[n + 1]};
-                nh_right columns;
-                nh_right_set(&columns, word);
-                nh_multiply(&sum[4 * d + n], &weights.step[i], &columns);
-            }
-        }
+        for (int d = 0; d < nh_units(WIDTH) / 8; d++)
+            nh_add_column_step(&sum[4 * d], weights, across, rows, i, d);
+#endif
 }

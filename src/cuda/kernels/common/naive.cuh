@@ -105,6 +105,56 @@ __device__ __forceinline__ void nh_add_scaled(real to[NH_LANE_ELEMENTS], real fa
         to[i] += factor * row[i];
 }
 
+/* 1: rows of sums over many terms are added up in two levels */
+#define NH_LEVELS (NH_LONG_SUMS && (!NH_TILED || NH_EXTRA))
+
+/* A row of sums over keys or queries. Of long ones one running sum would lose more and more of the later terms: every
+ * so many terms are added up apart, whose sums are then few. Tiles are for small windows, and short of registers. */
+struct nh_long_row {
+    real sum[NH_LANE_ELEMENTS];
+#if NH_LEVELS
+    real part[NH_LANE_ELEMENTS];
+    int terms;
+#endif
+};
+#define NH_PART_TERMS 64
+
+__device__ __forceinline__ void nh_long_clear(nh_long_row &row) {
+    nh_clear(row.sum);
+#if NH_LEVELS
+    nh_clear(row.part);
+    row.terms = 0;
+#endif
+}
+
+__device__ __forceinline__ void nh_long_end(nh_long_row &row) {
+#if NH_LEVELS
+    nh_add_scaled(row.sum, 1, row.part);
+    nh_clear(row.part);
+    row.terms = 0;
+#endif
+}
+
+__device__ __forceinline__ void nh_long_add(nh_long_row &row, real factor, const real term[NH_LANE_ELEMENTS]) {
+#if NH_LEVELS
+    nh_add_scaled(row.part, factor, term);
+    if (++row.terms == NH_PART_TERMS) nh_long_end(row);
+#else
+    nh_add_scaled(row.sum, factor, term);
+#endif
+}
+
+__device__ __forceinline__ void nh_long_scale(nh_long_row &row, real factor) {
+#pragma unroll
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        row.sum[i] *= factor;
+#if NH_LEVELS
+#pragma unroll
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        row.part[i] *= factor;
+#endif
+}
+
 /* Groups of one warp may be at different keys, so the lanes of a group name themselves. */
 __device__ __forceinline__ real nh_group_sum(real x) {
     return nh_lanes_sum<NH_GROUP>(x, nh_lanes_mask<NH_GROUP>());

@@ -10,7 +10,8 @@
 
 struct nh_key_rows {
     nh_operand k, v;
-    real scale, d_k[NH_LANE_ELEMENTS], d_v[NH_LANE_ELEMENTS];
+    real scale;
+    nh_long_row d_k, d_v;
 };
 
 __device__ __forceinline__ void nh_take_query(const nh_cuda_args &args, nh_key_rows &r, const elem *q, const elem *d_o,
@@ -19,9 +20,9 @@ __device__ __forceinline__ void nh_take_query(const nh_cuda_args &args, nh_key_r
     real d_p = nh_group_sum(nh_product_part(r.v, d_o));
     real p = nh_exp(score - lse), row[NH_LANE_ELEMENTS];
     nh_load_row(q, nh_chunk_first(), (int)args.dim, row);
-    nh_add_scaled(r.d_k, r.scale * (p * (d_p - delta)), row);
+    nh_long_add(r.d_k, r.scale * (p * (d_p - delta)), row);
     nh_load_row(d_o, nh_chunk_first(), (int)args.dim_v, row);
-    nh_add_scaled(r.d_v, p, row);
+    nh_long_add(r.d_v, p, row);
 }
 
 /* Entry of the bias table for the key seen from one query of its box. */
@@ -59,17 +60,19 @@ __device__ __forceinline__ void nh_key_rows_set(const nh_cuda_args &args, const 
     nh_operand_set(r.k, nh_row(args.tensor[NH_K], key.batch, key.at, key.head), args.dim);
     nh_operand_set(r.v, nh_row(args.tensor[NH_V], key.batch, key.at, key.head), args.dim_v);
     r.scale = (real)args.scale;
-    nh_clear(r.d_k);
-    nh_clear(r.d_v);
+    nh_long_clear(r.d_k);
+    nh_long_clear(r.d_v);
 }
 
-__device__ __forceinline__ void nh_key_rows_store(const nh_cuda_args &args, const nh_query &key, const nh_key_rows &r) {
+__device__ __forceinline__ void nh_key_rows_store(const nh_cuda_args &args, const nh_query &key, nh_key_rows &r) {
     const nh_cuda_tensor &d_k = args.tensor[NH_D_K], &d_v = args.tensor[NH_D_V];
+    nh_long_end(r.d_k);
+    nh_long_end(r.d_v);
     if (d_k.data)
-        nh_store_row(nh_row(d_k, key.batch, key.at, key.head), nh_chunk_first(), (int)args.dim, r.d_k);
+        nh_store_row(nh_row(d_k, key.batch, key.at, key.head), nh_chunk_first(), (int)args.dim, r.d_k.sum);
     if (d_v.data)
         nh_store_row(nh_row(d_v, key.batch, key.at, key.head), nh_chunk_first(), (int)args.dim_v,
-                     r.d_v);
+                     r.d_v.sum);
 }
 
 __device__ __forceinline__ void nh_differentiate_key(const nh_cuda_args &args, const nh_query &key) {

@@ -8,13 +8,13 @@ struct nh_query_rows {
 };
 
 __device__ __forceinline__ void nh_take_key(const nh_query_rows &r, const elem *k, const elem *v, const elem *bias,
-                                            int dim, real d_q[NH_LANE_ELEMENTS]) {
+                                            int dim, nh_long_row &d_q) {
     real score = r.scale * nh_group_sum(nh_product_part(r.q, k));
     real d_p = nh_group_sum(nh_product_part(r.d_o, v));
     if (bias) score += nh_load(*bias);
     real d_s = nh_exp(score - r.lse) * (d_p - r.delta), row[NH_LANE_ELEMENTS];
     nh_load_row(k, nh_chunk_first(), dim, row);
-    nh_add_scaled(d_q, r.scale * d_s, row);
+    nh_long_add(d_q, r.scale * d_s, row);
 }
 
 /* box: the query's window; k, v: the rows under it. */
@@ -28,8 +28,8 @@ __device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &ar
     nh_operand_set(r.q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
     r.lse = *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head);
     r.scale = (real)args.scale;
-    real d_q[NH_LANE_ELEMENTS];
-    nh_clear(d_q);
+    nh_long_row d_q;
+    nh_long_clear(d_q);
     nh_bias bias = nh_bias_of(args, query, box);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++)
@@ -46,8 +46,9 @@ __device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &ar
                     (const elem *)ev.data + query.batch * ev.batch + kv_head * ev.head +
                         m * ev.axis[3 - args.rank],
                     0, (int)args.dim, d_q);
+    nh_long_end(d_q);
     nh_store_row(nh_row(args.tensor[NH_D_Q], query.batch, query.at, query.head), nh_chunk_first(),
-                 (int)args.dim, d_q);
+                 (int)args.dim, d_q.sum);
 }
 
 __device__ __forceinline__ void nh_differentiate_query(const nh_cuda_args &args, const nh_query &query,

@@ -7,7 +7,8 @@
 #endif
 
 struct nh_sums {
-    real largest, sum, out[NH_LANE_ELEMENTS];
+    real largest, sum, lost; /* lost: see nh_add_compensated, of long sums */
+    nh_long_row out;
 };
 
 /* Takes in up to NH_KEYS keys of one line; those beyond count have a score of minus infinity. */
@@ -27,17 +28,22 @@ __device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, co
     }
     real shift = largest == NH_MINUS_INFINITY ? 0 : largest;
     real shrink = nh_exp(s.largest - shift);
-    s.sum *= shrink;
-#pragma unroll
-    for (int e = 0; e < NH_LANE_ELEMENTS; e++)
-        s.out[e] *= shrink;
+    if (!NH_LEVELS || shrink != 1) {
+        s.sum *= shrink;
+        s.lost *= shrink;
+        nh_long_scale(s.out, shrink);
+    }
 #pragma unroll
     for (int i = 0; i < NH_KEYS; i++) {
         if (i >= count) continue;
         real weight = nh_exp(score[i] - shift), row[NH_LANE_ELEMENTS];
-        s.sum += weight;
+        if (NH_LONG_SUMS) {
+            nh_add_compensated(s.sum, s.lost, weight);
+        } else {
+            s.sum += weight;
+        }
         nh_load_row(v + i * v_step, nh_chunk_first(), dim_v, row);
-        nh_add_scaled(s.out, nh_round(weight), row);
+        nh_long_add(s.out, nh_round(weight), row);
     }
     s.largest = largest;
 }
@@ -51,8 +57,8 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
     nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
     nh_sums s;
     s.largest = NH_MINUS_INFINITY;
-    s.sum = 0;
-    nh_clear(s.out);
+    s.sum = s.lost = 0;
+    nh_long_clear(s.out);
     nh_bias bias = nh_bias_of(args, query, box);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++) {
@@ -71,12 +77,10 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
         nh_take_keys(s, q, k_extra + m * ek_step, ek_step, v_extra + m * ev_step, ev_step, 0,
              (int)(args.extra_tokens - m < NH_KEYS ? args.extra_tokens - m : NH_KEYS), scale,
              (int)args.dim_v);
-    real inverse = 1 / s.sum;
-#pragma unroll
-    for (int e = 0; e < NH_LANE_ELEMENTS; e++)
-        s.out[e] *= inverse;
+    nh_long_end(s.out);
+    nh_long_scale(s.out, 1 / s.sum);
     nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head), nh_chunk_first(),
-                 (int)args.dim_v, s.out);
+                 (int)args.dim_v, s.out.sum);
     if (args.tensor[NH_LSE].data && nh_lane() == 0 && blockIdx.y == 0)
         *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head) =
             s.largest + nh_log(s.sum);

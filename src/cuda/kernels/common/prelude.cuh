@@ -13,6 +13,11 @@
 #define NH_LOG2E 1.4426950408889634
 #define NH_LN2 0.6931471805599453
 
+/* 1: sums are added up in short ones, see nh_cuda_define_long_sums */
+#ifndef NH_LONG_SUMS
+#define NH_LONG_SUMS 0
+#endif
+
 #if NH_DTYPE == NH_F64
 typedef double elem;
 typedef double real;
@@ -78,6 +83,13 @@ __device__ __forceinline__ unsigned nh_pack(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
 #endif
     return both;
+}
+
+/* Adds to a sum of many terms; `lost` is what its additions have rounded off so far, less than one of them would. */
+__device__ __forceinline__ void nh_add_compensated(real &sum, real &lost, real term) {
+    const real exact = term - lost, larger = sum + exact;
+    lost = larger - sum - exact;
+    sum = larger;
 }
 
 /* Rounds to the storage type, as P is before P V. */
