@@ -9,7 +9,7 @@ CTEST = ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label
 
 VERSION = $(shell sed -n 's/^.define NHOOD_VERSION_[A-Z]* \([0-9]*\).*/\1/p' include/nhood.h | paste -sd.)
 
-.PHONY: all demo test test-all test-core test-packages bench performance hub site install wheel deb conda clean help
+.PHONY: all demo test test-all test-core test-packages model-check bench performance hub site install wheel deb conda clean help
 
 all:
 	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
@@ -39,6 +39,9 @@ test-packages:
 	scripts/setup test packages
 	cmake --preset release
 	$(CTEST) -L packages
+
+model-check: all
+	build/venv/bin/python bench/model/fit.py --check
 
 bench: all
 	build/nhood bench $(BENCH)
@@ -76,6 +79,7 @@ help:
 	@echo "make test              install what is missing, build, run what every change should pass"
 	@echo "make test-all          every test that needs no GPU: PyTorch's, too, all kernels emulated and compiled"
 	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
+	@echo "make model-check       refit the model of time to the committed timings, compare, judge its choices (minutes)"
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
 	@echo "make performance       write docs/performance.md from the runs in bench/results"
 	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"

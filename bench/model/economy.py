@@ -22,8 +22,7 @@ GROUPS = ("fwd:f16", "fwd:f32", "bwd:f16", "bwd:f32")
 
 
 def load(path=TIMINGS):
-    """[(problem, [(solver, {knob: value}, ns)])], of the candidates with at least four samples or a time beyond
-    1.3 times the fastest."""
+    """[(problem, [(solver, {knob: value}, ns)])]."""
     problems = []
     for line in lzma.open(path, "rt"):
         record = json.loads(line)
@@ -75,7 +74,6 @@ def show_solvers(problems):
 
 
 def show_knobs(problems):
-    """Of each value of a knob, over the problems whose fastest candidate is of the solver."""
     print("\n## Time lost without a value of a knob, over all problems of the group where the solver has a candidate\n")
     print("| solver | pass and type | knob | values: time lost, problems that lose more than 2 % and 5 %, the most |")
     print("|---|---|---|---|")
@@ -129,9 +127,49 @@ def show_pairs(problems):
         )
 
 
+# Simpler sets of configs: a solver, and which of its configs are kept.
+SIMPLER = {
+    "short: no split": ("cuda.short", lambda k: k["split"] == 1),
+    "short: no parts, no split": ("cuda.short", lambda k: k["parts"] == 1 and k["split"] == 1),
+    "short: one stage": ("cuda.short", lambda k: k["stages"] == 1),
+    "short: rows 16, 64, 128": ("cuda.short", lambda k: k["rows"] < 256),
+    "short: warps 1, 2, 4, 8": ("cuda.short", lambda k: k["warps"] <= 8),
+    "short: warps 1 to 8, rows to 128, one stage, no split": (
+        "cuda.short", lambda k: k["warps"] <= 8 and k["rows"] < 256 and k["stages"] == k["split"] == 1),
+    "short90: warps 10": ("cuda.short90", lambda k: k["warps"] == 10),
+    "short90: no parts": ("cuda.short90", lambda k: k["parts"] == 1),
+    "short90: warps 8, 12, parts 1, 2": ("cuda.short90", lambda k: k["warps"] != 10 and k["parts"] <= 2),
+    "fused90: nothing abreast": ("cuda.fused90", lambda k: k["abreast"] == 1),
+    "fused90: queries never held": ("cuda.fused90", lambda k: not k["hold"]),
+    "fused90: queries always held": ("cuda.fused90", lambda k: k["hold"]),
+    "fused90: one head per tile": ("cuda.fused90", lambda k: k["qh"] == 1),
+    "fused90: two warpgroups": ("cuda.fused90", lambda k: k["warpgroups"] == 2),
+    "fused90: three warpgroups": ("cuda.fused90", lambda k: k["warpgroups"] == 3),
+    "fused90: 64 or 128 keys": (
+        "cuda.fused90", lambda k: k["kx"] * k["ky"] * k["kz"] * k["abreast"] in (64, 128)),
+    "small: at most three stages, not one": (
+        "cuda.small", lambda k: k["stages"] in (-1, 0, 2, 3) and k["key_stages"] in (-1, 0, 2, 3)),
+    "small: no copy engine": ("cuda.small", lambda k: k["stages"] <= 0 and k["key_stages"] <= 0),
+    "small: no turns": ("cuda.small", lambda k: k["stages"] >= 0 and k["key_stages"] >= 0),
+    "fused80: one stage": ("cuda.fused80", lambda k: k["stages"] == 1),
+    "split80: at most four warps": ("cuda.split80", lambda k: k["qw"] <= 4 and k["rw"] <= 4),
+}
+
+
+def show_simpler(problems):
+    print("\n## Time lost with simpler sets of configs\n")
+    print("| kept | " + " | ".join(GROUPS) + " | all | beyond 2 % | beyond 5 % | the most |")
+    print("|---" * (len(GROUPS) + 5) + "|")
+    for label, (solver, keeps) in SIMPLER.items():
+        kept = lambda s, k: s != solver or keeps(k)
+        row = [mean(lost([p for p in problems if group_of(p[0]) == g], kept)[0]) for g in GROUPS]
+        ratios, _ = lost(problems, kept)
+        cells = " | ".join(f"{100 * x - 100:.2f} %" for x in [*row, mean(ratios)])
+        print(f"| {label} | {cells} | {sum(r > 1.02 for r in ratios)} | {sum(r > 1.05 for r in ratios)} | {max(ratios):.2f} |")
+
+
 # Knobs that only change the order of work.
 ORDER = {"order"}
-WHICH = ("op", "dtype", "dim", "rank")
 
 
 def kernel_of(solver, knobs):
@@ -190,6 +228,7 @@ def show_sets(problems):
 def main():
     problems = load(*sys.argv[1:2])
     show_solvers(problems)
+    show_simpler(problems)
     show_knobs(problems)
     show_pairs(problems)
     show_sets(problems)

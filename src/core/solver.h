@@ -6,6 +6,7 @@
 #include "problem.h"
 
 struct nh_timing;
+struct nh_work;
 
 struct nh_device {
     /* The description names all that the speed of a config depends on and nothing that changes from run to
@@ -72,6 +73,10 @@ struct nh_knob {
 #define NH_KNOB_AS_INDEX(index, name, macro, meaning) index,
 #define NH_KNOB_AS_ROW(index, name, macro, meaning) {name, macro},
 
+/* What a config asks of the device, which estimates rest on; false if it does not run. */
+typedef bool nh_work_fn(const struct nh_problem *problem, const struct nh_device *device,
+                        const struct nh_config *config, struct nh_work *work);
+
 struct nh_solver {
     const char *name;           /* "reference", "cpu.fused", .. */
     int32_t device_kind;        /* NHOOD_DEVICE_* */
@@ -89,6 +94,7 @@ struct nh_solver {
     nh_estimate_fn *estimate;
     nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation);
+    nh_work_fn *work; /* NULL: estimates rest on something else */
 };
 
 /* What a solver's functions are to be handed for a problem; *view is room for it. */

@@ -1,5 +1,5 @@
-/* The search for boxes passes over most pairs by a bound: none that it passes over may be faster than what it finds, by
- * the solver's own estimate. */
+/* The search for boxes predicts those pairs that have the least work. Of all others none may be faster than what it finds by
+ * more than a tenth, and one in a hundred at all, by the solver's own estimate. */
 #include "cuda.h"
 #include "cuda_solvers.h"
 #include "device_spec.h"
@@ -11,6 +11,8 @@
 #include <string.h>
 
 enum { EXTENTS = 6 };
+static const double most = 1.1;
+static int pairs, faster;
 
 static int32_t volume(const int32_t box[3]) {
     return box[0] * box[1] * box[2];
@@ -30,9 +32,11 @@ static void check_side(const char *text, const struct nh_solver *solver,
             memcpy(other.value + at, row[i], sizeof row[i]);
             memcpy(other.value + at + 3, column[j], sizeof column[j]);
             double ns = solver->estimate(problem, device, &other, NULL);
-            CHECK(ns >= least * (1 - 1e-9), "%s on %s: %s: %d,%d,%d with %d,%d,%d: %g ns, of %g",
-                  text, device->info.name, solver->name, row[i][0], row[i][1], row[i][2],
-                  column[j][0], column[j][1], column[j][2], ns, least);
+            pairs++;
+            faster += ns < least * (1 - 1e-9);
+            CHECK(most * ns >= least, "%s on %s: %s: %d,%d,%d with %d,%d,%d: %g ns, of %g", text,
+                  device->info.name, solver->name, row[i][0], row[i][1], row[i][2], column[j][0],
+                  column[j][1], column[j][2], ns, least);
         }
 }
 
@@ -70,5 +74,6 @@ int main(void) {
         check_solver(text, &nh_solver_cuda_fused80, &problem, &device);
         check_solver(text, &nh_solver_cuda_split80, &problem, &device);
     }
+    CHECK(100 * faster <= pairs, "%d of %d pairs are faster than what was found", faster, pairs);
     return test_result();
 }

@@ -53,16 +53,16 @@ static double middle_is_best_of_tiles(const struct nh_problem *problem,
 }
 
 static const struct nh_solver refusing = {
-    "refusing", 0, fake_knobs, NULL, fake_refuses, fake_candidates, middle_is_best, NULL};
+    "refusing", 0, fake_knobs, NULL, fake_refuses, fake_candidates, middle_is_best, NULL, NULL};
 static const struct nh_solver first = {
-    "first",    0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
-    build_first};
+    "first",     0,   fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
+    build_first, NULL};
 static const struct nh_solver second = {
-    "second", 0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, build_second};
+    "second", 0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, build_second, NULL};
 static const struct nh_solver last = {"last",          0,    fake_knobs, NULL, fake_takes,
-                                      fake_candidates, slow, NULL};
+                                      fake_candidates, slow, NULL,       NULL};
 static const struct nh_solver elsewhere = {
-    "elsewhere", 1, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, NULL};
+    "elsewhere", 1, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, NULL, NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};
@@ -432,7 +432,8 @@ static void views(struct nh_wisdom *wisdom) {
                                           .refuse = half_takes,
                                           .candidates = half_candidates,
                                           .estimate = half_estimate,
-                                          .build = half_build};
+                                          .build = half_build,
+                                          NULL};
     const struct nh_solver *const only_half[] = {&half, NULL};
     struct nh_request request = {only_half, &device, &problem, NULL, wisdom};
     struct nh_choice choice, list[4];

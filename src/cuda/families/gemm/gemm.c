@@ -3,14 +3,14 @@
  * 2024), for 3-D grids, too, and with a tile's keys gathered as one box: no tile pairs that share nothing.
  * Needs memory for the weights of attention; cannot take extra tokens, f64 or heads wider than its registers. */
 #include "gemm.h"
+#include "rates.h"
+#include "predict.h"
 
 #include "top_n.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "gemm_part.h"
-#include "load.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { WIDEST_ROW = 256, MOST_SHAPES = 6, MOST_CANDIDATES = 3 };
@@ -86,14 +86,8 @@ static bool complete(const struct nh_problem *problem, const struct nh_cuda_devi
                                     : fits(problem, cuda, config);
 }
 
-/* The three products of gemm_pn.cu and gemm_band.cu, and what they cost a warp: instructions per tile, per
- * chunk, per copy of 16 bytes that a thread makes, and per column of a chunk that holds keys of the warp's rows.
- * Least squares over 234 timings on an H200, samples of the paper's problems in all ranks, f16 and f32; off by 15 % (root
- * mean square). What f32 takes beyond f16 is from 26 later ones, since its elements are split in two instructions. */
+/* The three products of gemm_pn.cu and gemm_band.cu. */
 enum { PN, NN, IN };
-struct cost {
-    double tile, chunk, copy, column;
-};
 
 /* Chunks of a tile's box, and how many of them one warp's 16 rows have keys in. */
 struct chunks {
@@ -118,10 +112,9 @@ static struct chunks chunks_of(const struct nh_problem *problem, const struct nh
     return (struct chunks){all, touched < all ? touched : all};
 }
 
-/* Warps that share one of a multiprocessor's four schedulers, by shared memory, registers and threads. */
-static double warps_per_scheduler(const struct nh_problem *problem,
-                                  const struct nh_cuda_device *cuda, const struct nh_config *config,
-                                  int64_t dim, int product) {
+/* Blocks that share a multiprocessor, by shared memory, registers and threads. */
+static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                            const struct nh_config *config, int64_t dim, int product) {
     enum { THREADS = 2048, BLOCKS = 32 };
     int64_t rows = nh_gemm_rows(config), columns = config->value[GEMM_COLUMNS];
     int64_t width = nh_gemm_width(dim), registers = 76, shared = TABLE_BYTES * rows;
@@ -132,39 +125,34 @@ static double warps_per_scheduler(const struct nh_problem *problem,
     int64_t blocks =
         nh_min(nh_cuda_residents_by_shared(cuda, shared),
                NH_CUDA_REGISTERS / (2 * rows * nh_min(nh_ceil_div(registers, 8) * 8, 255)));
-    blocks = nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
-    return (double)(blocks * rows) / 64;
+    return nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
 }
 
-/* Seconds of one product. Six warps keep a scheduler busy; fewer issue nearly in proportion. */
-static double product_seconds(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                              const struct nh_config *config, int64_t dim, int product) {
-    enum { SCHEDULERS = 4, BUSY = 6 };
-    const struct cost costs[] = {
-        {762, 1390, 30.5, 8.52},
-        {865, 248, 24.7, 6.01},
-        {213, 394, 100, 25.7},
-    };
-    const struct cost *cost = &costs[product];
+/* The launch of one product: a block copies the chunks of its tile's box, and its warps multiply those that their rows have
+ * keys in. */
+static void add_product(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        const struct nh_config *config, int64_t dim, int product,
+                        struct nh_work *work) {
+    static const enum nh_kernel_kind kernel[] = {NH_KERNEL_GEMM_PN, NH_KERNEL_GEMM_NN,
+                                                 NH_KERNEL_GEMM_IN};
     struct chunks chunks = chunks_of(problem, config);
     double columns = config->value[GEMM_COLUMNS], width = (double)nh_gemm_width(dim);
-    double rows = (double)nh_gemm_rows(config);
-    double copies = columns * width * (double)nh_dtype_bytes(problem->dtype) / 16 / (2 * rows);
-    /* tensor core instructions and what feeds them, beyond what 16-bit rows of 64 were fitted with */
-    double f32 = problem->dtype != NHOOD_DTYPE_F32        ? 0
-                 : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? 0.22
-                                                          : 0.37;
-    double instructions = cost->tile + chunks.all * (cost->chunk + copies * cost->copy) +
-                          chunks.own * columns * (cost->column + f32 * width);
-    double heads = (double)(product == IN ? problem->kv_heads : problem->heads);
-    if (product == IN) instructions *= (double)(problem->heads / problem->kv_heads);
-    double warps =
-        (double)problem->batch * heads * (double)nh_gemm_tiles(problem, config) * rows / 16;
-    double schedulers = SCHEDULERS * cuda->multiprocessors;
-    double rounds = fmax(1, warps / schedulers);
-    double sharing = fmin(rounds, warps_per_scheduler(problem, cuda, config, dim, product));
-    double filled = sharing < BUSY ? pow(sharing / BUSY, 0.808) : 1;
-    return instructions * rounds / (cuda->clock_hz * filled);
+    double rows = (double)nh_gemm_rows(config), size = (double)nh_dtype_bytes(problem->dtype);
+    double members = product == IN ? (double)(problem->heads / problem->kv_heads) : 1;
+    double heads = (double)problem->heads / members, scores = members * rows * chunks.own * columns;
+    struct nh_launch_work *launch = nh_work_add(work, kernel[product]);
+    launch->blocks = (double)problem->batch * heads * (double)nh_gemm_tiles(problem, config);
+    launch->residents = launch->in_flight =
+        (double)residents_of(problem, cuda, config, dim, product);
+    launch->warps = rows / 16;
+    launch->serial = 1 / launch->warps;
+    launch->steps = members * chunks.all;
+    launch->unit[NH_WORK_TENSOR] =
+        scores * width / nh_cuda_products_per_clock(problem, cuda, false);
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(scores);
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(launch->steps * columns * width * size / 16);
+    launch->unit[NH_WORK_STEP] = launch->steps;
+    launch->unit[NH_WORK_TILE] = members * launch->warps;
 }
 
 /* The products of an operation, of rows as wide as queries' or as values'. */
@@ -181,43 +169,32 @@ static const struct product products[][6] = {
     [NHOOD_OP_IN] = {{OF_VALUES, IN}},
 };
 
-/* Of all products, or of as many as reach `below`. */
-static double products_seconds(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                               const struct nh_config *config, double below) {
-    double seconds = 0;
-    const struct product *product = products[problem->op];
-    for (; product->rows != NO_PRODUCT && seconds < below; product++)
-        seconds += product_seconds(problem, cuda, config,
-                                   product->rows == OF_QUERIES ? problem->dim : problem->dim_v,
-                                   product->kind);
-    return seconds;
-}
-
-/* Nanoseconds; of a config that takes below_ns or more, not all of them. */
-static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                      const struct nh_config *config, double below_ns) {
+/* Attention weights are written and read between the products. */
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
     double weights =
         (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
-    double size = (double)nh_dtype_bytes(problem->dtype), traffic = problem->bytes, launches = 1;
-    if (problem->op == NHOOD_OP_FWD && nh_gemm_in_parts(config))
-        return nh_gemm_part_ns(problem, cuda, config);
-    double seconds = products_seconds(problem, cuda, config, 1e-9 * below_ns);
-    if (problem->op == NHOOD_OP_FWD) {
-        seconds +=
-            1.24 * (3 * sizeof(float) + size) * weights / cuda->memory_bytes_per_s; /* softmax */
-        launches = 3;
-    } else if (problem->op == NHOOD_OP_BWD) {
-        traffic += 6 * weights * size;
-        launches = 6;
+    double size = (double)nh_dtype_bytes(problem->dtype);
+    nh_work_start(work, NH_OPERATION_GEMM, problem);
+    if (problem->op == NHOOD_OP_FWD && nh_gemm_in_parts(config)) {
+        nh_gemm_part_add_work(problem, device->backend, config, work);
+        return true;
     }
-    double memory = traffic / cuda->memory_bytes_per_s;
-    return 1e9 * (seconds > memory ? seconds : memory) + 3050 * launches;
+    for (const struct product *product = products[problem->op]; product->rows != NO_PRODUCT;
+         product++)
+        add_product(problem, device->backend, config,
+                    product->rows == OF_QUERIES ? problem->dim : problem->dim_v, product->kind,
+                    work);
+    if (problem->op == NHOOD_OP_FWD) work->helper_bytes = (3 * sizeof(float) + size) * weights;
+    if (problem->op == NHOOD_OP_BWD) work->helper_bytes = 6 * size * weights;
+    work->helpers = work->helper_bytes > 0;
+    return true;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    (void)count;
-    return predict(problem, device->backend, config, INFINITY);
+    (void)count; /* no tiles are walked */
+    return nh_estimate(work, problem, device, config, NULL);
 }
 
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {
@@ -264,8 +241,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         if (complete(problem, device->backend,
                      (parts ? part_shapes : shapes)[problem->rank - 1][i / 4], columns,
                      parts && i % 2, &next))
-            nh_top_n_add(&top, &next,
-                         predict(problem, device->backend, &next, nh_top_n_limit(&top)));
+            nh_top_n_add(&top, &next, estimate(problem, device, &next, NULL));
     }
     int count = top.count;
     while (count > 1 && top.ns[count - 1] > 1.5 * top.ns[0])
@@ -292,4 +268,5 @@ const struct nh_solver nh_solver_cuda_gemm = {
     .candidates = candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

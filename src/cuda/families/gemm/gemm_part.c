@@ -1,18 +1,9 @@
 #include "gemm_part.h"
 
 #include "dtype.h"
-#include "load.h"
+#include "rates.h"
 
-#include <math.h>
-
-enum {
-    SCHEDULERS = 4,
-    WARP_ROWS = 16,
-    MOST_HELD = 16,
-    LEAST_LANES = 8,
-    LANES = 32,
-    MOST_PLACE = 1 << 16
-};
+enum { WARP_ROWS = 16, MOST_HELD = 16, LEAST_LANES = 8, LANES = 32, MOST_PLACE = 1 << 16 };
 
 static int64_t first_axis(const struct nh_problem *problem, bool planes) {
     return planes ? 1 : NH_AXES - problem->rank;
@@ -135,80 +126,63 @@ int32_t nh_gemm_part_heads(const struct nh_problem *problem, const struct nh_cud
     return heads;
 }
 
-/* One of the two launches. query, slot: clocks row by row, per query and per lot of slots that lanes take at once. */
+/* One of the two launches. sweeps: over the parts. */
 struct launch {
-    double query, slot;
+    enum nh_kernel_kind kernel;
     int64_t dim, shared_bytes, lanes, team;
-    int sweeps; /* over the parts */
+    int sweeps;
 };
 
-/* A warp's share of its scheduler's clocks: for the tables of its block, which all heads share; per copy of 16 bytes by all
- * its lanes; per column of scores or weights of 16 queries and element of its row, f32 split in three or as it is.
- * All constants of estimates are least squares over 258 timings on an H200; off by 13 % (root mean square). */
-static double warp_clocks(const struct nh_problem *problem, const struct nh_config *config,
-                          const struct launch *launch, int32_t heads) {
-    const double start = 993, copy = 22.9, column = 1.41, element = 0.142, f32_element = 0.499;
-    struct bounds bounds = bounds_of(problem, config);
-    bool planes = config->value[GEMM_PLANES];
-    int64_t parts = 1, own_parts = 1;
-    if (planes) {
-        int64_t plane = config->value[GEMM_TILE + 1] * config->value[GEMM_TILE + 2];
-        parts = most_reach(&problem->axis[0], config->value[GEMM_TILE]);
-        own_parts = most_reach(&problem->axis[0], nh_max(1, WARP_ROWS / plane));
-    }
-    double width = (double)nh_gemm_width(launch->dim);
-    bool split = problem->dtype == NHOOD_DTYPE_F32 && !(problem->flags & NHOOD_FLAG_ALLOW_TF32);
-    double threads = (double)(2 * nh_gemm_rows(config) * launch->team);
-    double copies =
-        (double)bounds.rows * width * (double)nh_dtype_bytes(problem->dtype) / 16 / threads;
-    double products = (double)bounds.columns * (column + width * (split ? f32_element : element));
-    double lots = (double)nh_ceil_div(nh_gemm_part_slots(problem, planes), launch->lanes);
-    double queries = WARP_ROWS * (double)launch->lanes / LANES;
-    double own =
-        (products + queries * (launch->query + launch->slot * lots)) / (double)launch->team;
-    return start / heads +
-           launch->sweeps * ((double)parts * copies * copy + (double)own_parts * own);
-}
-
-/* Warps that share a scheduler. */
-static double warps_per_scheduler(const struct nh_problem *problem,
-                                  const struct nh_cuda_device *cuda, const struct nh_config *config,
-                                  const struct launch *launch) {
+static double residents_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                           const struct nh_config *config, const struct launch *launch) {
     enum { PER_THREAD = 80, THREADS = 2048 };
     int64_t threads = 2 * nh_gemm_rows(config) * launch->team;
     int64_t shared = launch->shared_bytes + tables_bytes(problem, config);
-    int64_t blocks = nh_min(nh_cuda_residents_by_shared(cuda, shared),
-                            nh_min(NH_CUDA_REGISTERS / PER_THREAD, THREADS) / threads);
-    return (double)(nh_max(1, blocks) * threads) / (LANES * SCHEDULERS);
+    return (double)nh_max(1, nh_min(nh_cuda_residents_by_shared(cuda, shared),
+                                    nh_min(NH_CUDA_REGISTERS / PER_THREAD, THREADS) / threads));
 }
 
-/* Few warps of a scheduler wait for each other. */
-static double launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_config *config, const struct launch *launch) {
-    const double busy_warps = 6.43, loss = 0.547;
-    int32_t heads = nh_gemm_part_heads(problem, cuda, config);
-    double warps = (double)(problem->batch * problem->heads * nh_gemm_tiles(problem, config) *
-                            nh_gemm_rows(config) / WARP_ROWS * launch->team);
-    double of_block = (double)(2 * nh_gemm_rows(config) * launch->team) / (LANES * SCHEDULERS);
-    double each = fmax(fmax(1, of_block), warps / (SCHEDULERS * cuda->multiprocessors));
-    double sharing = fmin(each, warps_per_scheduler(problem, cuda, config, launch));
-    return nh_cuda_clocks_ns(cuda, each * warp_clocks(problem, config, launch, heads) /
-                                       pow(fmin(1, sharing / busy_warps), loss));
-}
-
-double nh_gemm_part_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       const struct nh_config *config) {
-    const double launches_ns = 10900, moving = 0.701;
+/* A block works for several heads, one after the other, with one table. */
+static void add_launch(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       const struct nh_config *config, const struct launch *of,
+                       struct nh_work *work) {
+    struct bounds bounds = bounds_of(problem, config);
     bool planes = config->value[GEMM_PLANES];
-    const struct launch pn = {.query = 63.2,
-                              .slot = 27.1,
+    double parts = 1, own_parts = 1, heads = nh_gemm_part_heads(problem, cuda, config);
+    if (planes) {
+        int64_t plane = config->value[GEMM_TILE + 1] * config->value[GEMM_TILE + 2];
+        parts = (double)most_reach(&problem->axis[0], config->value[GEMM_TILE]);
+        own_parts = (double)most_reach(&problem->axis[0], nh_max(1, WARP_ROWS / plane));
+    }
+    double rows = (double)nh_gemm_rows(config), width = (double)nh_gemm_width(of->dim);
+    double scores = heads * of->sweeps * own_parts * rows * (double)bounds.columns;
+    double lots = (double)nh_ceil_div(nh_gemm_part_slots(problem, planes), of->lanes);
+    struct nh_launch_work *launch = nh_work_add(work, of->kernel);
+    launch->blocks =
+        (double)(problem->batch * problem->heads * nh_gemm_tiles(problem, config)) / heads;
+    launch->residents = launch->in_flight = residents_of(problem, cuda, config, of);
+    launch->warps = rows / WARP_ROWS * (double)of->team;
+    launch->serial = 1 / launch->warps;
+    launch->steps = heads * of->sweeps * parts;
+    launch->unit[NH_WORK_TENSOR] =
+        scores * width / nh_cuda_products_per_clock(problem, cuda, false);
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(scores);
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(launch->steps * (double)bounds.rows * width *
+                                                     (double)nh_dtype_bytes(problem->dtype) / 16);
+    launch->unit[NH_WORK_TILE] = heads * of->sweeps * own_parts * rows * (double)of->lanes / LANES;
+    launch->unit[NH_WORK_INDEX] = launch->unit[NH_WORK_TILE] * lots;
+}
+
+void nh_gemm_part_add_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                           const struct nh_config *config, struct nh_work *work) {
+    bool planes = config->value[GEMM_PLANES];
+    const struct launch pn = {.kernel = NH_KERNEL_GEMM_PART_PN,
                               .dim = problem->dim,
                               .shared_bytes = nh_gemm_part_pn_bytes(problem, config),
                               .lanes = nh_gemm_part_lanes(nh_gemm_part_slots(problem, planes)),
                               .team = nh_gemm_part_team(problem, config, NH_GEMM_PART_PN),
                               .sweeps = planes ? 2 : 1},
-                        nn = {.query = 55.6,
-                              .slot = 0,
+                        nn = {.kernel = NH_KERNEL_GEMM_PART_NN,
                               .dim = problem->dim_v,
                               .shared_bytes = nh_gemm_part_nn_bytes(problem, config),
                               .lanes = LANES,
@@ -216,7 +190,7 @@ double nh_gemm_part_ns(const struct nh_problem *problem, const struct nh_cuda_de
                               .sweeps = 1};
     double weights = (double)(problem->batch * problem->heads * problem->tokens) *
                      (double)nh_gemm_part_row(problem, planes);
-    double bytes = 2 * weights * (double)nh_dtype_bytes(problem->dtype) + problem->bytes;
-    return launch_ns(problem, cuda, config, &pn) + launch_ns(problem, cuda, config, &nn) +
-           moving * 1e9 * bytes / cuda->memory_bytes_per_s + launches_ns;
+    work->helper_bytes = 2 * weights * (double)nh_dtype_bytes(problem->dtype);
+    add_launch(problem, cuda, config, &pn, work);
+    add_launch(problem, cuda, config, &nn, work);
 }

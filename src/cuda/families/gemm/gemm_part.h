@@ -5,6 +5,7 @@
 
 #include "gemm.h"
 #include "gemm_part_args.h"
+#include "work.h"
 
 /* Slots of a query in a part of the box, and lanes that share them. */
 int64_t nh_gemm_part_slots(const struct nh_problem *problem, bool planes);
@@ -32,7 +33,8 @@ bool nh_gemm_part_takes(const struct nh_problem *problem, const struct nh_cuda_d
 int32_t nh_gemm_part_heads(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                            const struct nh_config *config);
 
-double nh_gemm_part_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       const struct nh_config *config);
+/* Adds both launches, and the weights that they move. */
+void nh_gemm_part_add_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                           const struct nh_config *config, struct nh_work *work);
 
 #endif

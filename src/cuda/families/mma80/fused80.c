@@ -4,10 +4,11 @@
  * through shared memory: fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile
  * pairs that each choice visits. Head dims beyond 256 and f64 are not for it. */
 #include "box_search.h"
+#include "rates.h"
+#include "predict.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
-#include "load.h"
 #include "tile_count.h"
 #include "tiled80.h"
 
@@ -69,162 +70,90 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
     return nh_tiled80_residents(device, shared_bytes_of(problem, value), value[WARPS], registers);
 }
 
-/* ---- time ---- */
+/* ---- work ---- */
 
-/* Clocks of a multiprocessor for one key tile of one block: products or the matrix loads that feed them, and the
- * instructions of softmax, copies and, for a share of the tiles, masks. Fitted on an H200, as all that follows. */
-static double tile_clocks(const struct nh_problem *problem, const struct nh_cuda_load *load,
-                          const int32_t *value) {
-    const double multiplying = 0.886, loading = 0.535, softening = 0.869, copying = 2.02,
-                 masking = 6.3;
+/* Registers of which a thread has too few, as a share of what it has: blocks that share a multiprocessor spill what
+ * their share does not hold. The compiler takes some more than are counted. */
+static double lacking(const struct nh_problem *problem, const int32_t *value, double residents) {
+    enum { SPARE = 16 };
+    double share = floor(NH_CUDA_REGISTERS / (32 * value[WARPS] * residents) / 8) * 8;
+    share = fmin(share, NH_TILED80_MOST_REGISTERS);
+    return fmax(0, (double)registers_of(problem, value) + SPARE - share) / share;
+}
+
+static void set_units(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const int32_t *value, double masked, struct nh_launch_work *launch) {
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     double rows = (double)rows_of(value), columns = (double)columns_of(value);
     double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
-    double products = load->products / load->products_per_clock;
-    double loads = (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
-    double softmax = rows * (columns * 6 + (double)w.dim_v) / 128;
-    double copies = columns * dims * bytes / 16 * 9 / 128;
-    double masks = load->masked_tiles / load->tiles * load->scores / 128;
-    double f32 = problem->dtype == NHOOD_DTYPE_F32 ? 1.25 : 1;
-    return f32 * (multiplying * products + loading * loads) + softening * softmax +
-           copying * copies + masking * masks;
+    double tiles = launch->steps, scores = rows * columns;
+    double tensor = scores * dims / nh_cuda_products_per_clock(problem, cuda, false);
+    launch->unit[NH_WORK_TENSOR] = tiles * tensor;
+    launch->unit[NH_WORK_SPILL] = tiles * tensor * lacking(problem, value, launch->residents);
+    launch->unit[NH_WORK_SHARED] =
+        tiles * (value[WARPS] * columns * dims + rows * (double)w.dim) * bytes / 128;
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(tiles * scores);
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(tiles * rows * (double)w.dim_v);
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(tiles * columns * dims * bytes / 16);
+    launch->unit[NH_WORK_MASK] = nh_cuda_lane_clocks(masked * scores);
+    launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(cuda, (tiles * columns + rows) * dims * bytes);
+    launch->code = nh_tiled80_code(problem, scores * dims, value[WARPS]);
 }
 
-static struct nh_cuda_load load_of(const struct nh_problem *problem,
-                                   const struct nh_cuda_device *device, const int32_t *value,
-                                   double tiles, double masked, double blocks) {
-    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
-    double rows = (double)rows_of(value), columns = (double)columns_of(value);
-    double row_bytes = (double)((w.dim + w.dim_v) * w.element_bytes);
-    return (struct nh_cuda_load){
-        .tiles = tiles,
-        .masked_tiles = masked,
-        .scores = rows * columns,
-        .products = rows * columns * (double)(w.dim + w.dim_v),
-        .tile_bytes = columns * row_bytes,
-        .bytes = blocks * rows * row_bytes,
-        .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
-    };
-}
-
-/* Clocks of a tile in those that it takes with registers to spare: blocks that share a multiprocessor spill what their
- * share does not hold. */
-static double spilling(const struct nh_problem *problem, const int32_t *value, double residents) {
-    enum { SPARE = 16 };
-    const double cost = 0.333;
-    double share = floor(NH_CUDA_REGISTERS / (32 * value[WARPS] * residents) / 8) * 8;
-    share = fmin(share, NH_TILED80_MOST_REGISTERS);
-    double missing = (double)registers_of(problem, value) + SPARE - share;
-    return 1 + cost * fmax(0, missing) / share;
-}
-
-/* end_share: of a block alone, added to what a full device takes. */
-static const double block_clocks = 17200, tile_latency = 1600, launch_ns = 2920, end_share = 0.349;
-
-/* Of a block that has its multiprocessor to itself, as in split80_time.c. */
-static double alone_share(double warps) {
-    const double share = 0.254, by_warps = 3.09;
-    return share + by_warps / warps;
-}
-
-static double memory_ns(const struct nh_problem *problem, const struct nh_cuda_device *device) {
-    return 1.2 * nh_cuda_memory_ns(problem, device);
-}
-
-/* Nanoseconds; INFINITY: not even one block fits. */
-static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                      const int32_t *value, const struct nh_tiling_count *walk,
-                      struct nh_count *count) {
-    double copies = (double)(problem->batch * problem->heads), blocks = copies * walk->items;
+static bool work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                    const int32_t *value, const struct nh_tiling_count *walk,
+                    struct nh_work *work) {
+    double copies = (double)(problem->batch * problem->heads),
+           residents = (double)residents_of(problem, cuda, value);
     double extra = (double)nh_ceil_div(problem->extra_tokens, columns_of(value));
-    double visits = walk->visited / walk->items + extra;
-    const struct nh_cuda_load load =
-        load_of(problem, cuda, value, copies * walk->visited + blocks * extra,
-                copies * walk->partial, blocks);
-    double residents = (double)residents_of(problem, cuda, value);
-    if (residents <= 0) return INFINITY;
-    double tile = tile_clocks(problem, &load, value) * spilling(problem, value, residents);
-    double waves = blocks / cuda->multiprocessors;
-    /* a multiprocessor that has several blocks hides the latencies of one behind the others */
-    double alone = tile_latency + alone_share(value[WARPS]) * tile;
-    double round = visits * alone + block_clocks;
-    double latency =
-        fmax(ceil(waves / residents) * round, (walk->longest + extra) * alone + block_clocks);
-    /* of the last blocks, many multiprocessors have none */
-    double busiest = (waves + ceil(waves)) / 2;
-    double throughput = busiest * (visits * tile + block_clocks / residents) + end_share * round;
-    double first = nh_cuda_first_clocks(problem, &load, value[WARPS]);
-    double busy = nh_cuda_clocks_ns(cuda, first + fmax(latency, throughput));
-    if (count) {
-        *count = (struct nh_count){.tiles = 0};
-        nh_cuda_count_load(cuda, &load, count);
-        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    }
-    return fmax(busy, memory_ns(problem, cuda)) + launch_ns;
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    if (residents <= 0) return false;
+    nh_work_start(work, NH_OPERATION_FUSED80, problem);
+    struct nh_launch_work *launch =
+        nh_work_add(work, f32 ? NH_KERNEL_FUSED80_F32 : NH_KERNEL_FUSED80);
+    launch->blocks = copies * walk->items;
+    launch->residents = launch->in_flight = residents;
+    launch->warps = value[WARPS];
+    launch->steps = walk->visited / walk->items + extra;
+    launch->longest = (walk->longest + extra) / launch->steps;
+    launch->serial = 1.0 / value[WARPS];
+    launch->tiles = launch->blocks * launch->steps;
+    launch->masked_tiles = copies * walk->partial;
+    launch->scores = (double)(rows_of(value) * columns_of(value));
+    launch->flops = 2 * launch->tiles * (double)(rows_of(value) * columns_of(value)) *
+                    (double)(nh_tiled80_widths(problem).dim + nh_tiled80_widths(problem).dim_v);
+    set_units(problem, cuda, value, walk->partial / walk->items, launch);
+    return true;
+}
+
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    const struct nh_tiling_count walk =
+        nh_tiling_grid_count(problem, config->value + Q0, config->value + K0, false);
+    return work_of(problem, device->backend, config->value, &walk, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const int32_t *value = config->value;
-    const struct nh_tiling_count walk =
-        nh_tiling_grid_count(problem, value + Q0, value + K0, false);
-    return predict(problem, device->backend, value, &walk, count);
+    return nh_estimate(work, problem, device, config, count);
 }
 
 /* ---- candidates ---- */
 
-/* Those first that are chosen most often: the search then passes over more of the others. */
 static const struct nh_box_variant variants[] = {{32, 32, 2, 1},   {64, 64, 2, 2}, {64, 32, 4, 1},
                                                  {128, 64, 4, 2},  {64, 64, 4, 1}, {128, 64, 4, 1},
                                                  {128, 128, 4, 2}, {64, 64, 4, 2}, {128, 64, 8, 1}};
-_Static_assert(sizeof variants / sizeof *variants <= NH_MOST_BOX_VARIANTS, "no room for more");
 
-static struct nh_config config_of(const struct nh_box_variant *variant, const int32_t q[3],
-                                  const int32_t k[3]) {
+static struct nh_config config_of(const struct nh_box_choice *choice) {
+    const int32_t *q = choice->row, *k = choice->column;
     return (struct nh_config){
-        {q[0], q[1], q[2], k[0], k[1], k[2], variant->warps, variant->stages}};
+        {q[0], q[1], q[2], k[0], k[1], k[2], choice->variant->warps, choice->variant->stages}};
 }
 
-static double cost(const struct nh_box_search *search, const struct nh_box_choice *choice) {
-    const struct nh_config config = config_of(choice->variant, choice->row, choice->column);
-    return predict(search->problem, search->device->backend, config.value, &choice->count, NULL);
-}
-
-/* With as many residents as boxes of such sizes may have, which long ones have fewest of, and without extra tokens. */
-static struct nh_box_bound bound(const struct nh_box_search *search,
-                                 const struct nh_box_variant *variant) {
-    const struct nh_problem *problem = search->problem;
-    const struct nh_cuda_device *cuda = search->device->backend;
-    int32_t q[NH_AXES], k[NH_AXES];
-    nh_box_balanced(variant->rows, q);
-    nh_box_balanced(variant->columns, k);
-    const struct nh_config config = config_of(variant, q, k);
-    const struct nh_cuda_load plain = load_of(problem, cuda, config.value, 1, 0, 1);
-    struct nh_cuda_load masked = plain;
-    masked.masked_tiles = 1;
-    const struct nh_config longest =
-        config_of(variant, (int32_t[]){1, 1, variant->rows}, (int32_t[]){1, 1, variant->columns});
-    double fewest = (double)residents_of(problem, cuda, longest.value);
-    double spilt = spilling(problem, config.value, fmax(fewest, 1));
-    double tile = spilt * tile_clocks(problem, &plain, config.value);
-    double alone = alone_share(variant->warps);
-    double first = nh_cuda_first_clocks(problem, &plain, variant->warps);
-    double copies = (double)(problem->batch * problem->heads);
-    return (struct nh_box_bound){.least = memory_ns(problem, cuda) + launch_ns,
-                                 .fixed = launch_ns + nh_cuda_clocks_ns(cuda, first),
-                                 .per_clock = nh_cuda_clocks_ns(cuda, 1),
-                                 .tile = tile,
-                                 .masks =
-                                     spilt * tile_clocks(problem, &masked, config.value) - tile,
-                                 .latency = tile_latency,
-                                 .alone = alone,
-                                 .longest = tile_latency + alone * tile,
-                                 .ending = end_share,
-                                 .block = block_clocks,
-                                 .residents = (double)residents_of(problem, cuda, config.value),
-                                 .blocks = copies,
-                                 .walks = copies,
-                                 .multiprocessors = cuda->multiprocessors};
+static bool choice_work(const struct nh_box_search *search, const struct nh_box_choice *choice,
+                        struct nh_work *work) {
+    const struct nh_config config = config_of(choice);
+    return work_of(search->problem, search->device->backend, config.value, &choice->count, work);
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
@@ -232,16 +161,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     const struct nh_box_search search = {.problem = problem,
                                          .variant = variants,
                                          .variants = sizeof variants / sizeof *variants,
-                                         .bound = bound,
-                                         .cost = cost,
+                                         .work = choice_work,
                                          .device = device,
-                                         .behind = INFINITY,
-                                         .below = below_ns,
-                                         .spare = INFINITY};
+                                         .below_ns = below_ns};
     struct nh_box_choice best[MOST_CANDIDATES];
     int count = nh_box_search(&search, best, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count; i++)
-        config[i] = config_of(best[i].variant, best[i].row, best[i].column);
+        config[i] = config_of(&best[i]);
     return count;
 }
 
@@ -292,4 +218,5 @@ const struct nh_solver nh_solver_cuda_fused80 = {
     .candidates = candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

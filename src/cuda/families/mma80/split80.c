@@ -4,12 +4,13 @@
  *
  * No f64; head dim and value dim up to 256. Where registers do not hold dK and dV at once, each has a launch. */
 #include "split80.h"
+#include "rates.h"
+#include "predict.h"
 
 #include "box_search.h"
 #include "top_n.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
-#include "load.h"
 #include "tile_count.h"
 
 #include <math.h>
@@ -104,93 +105,65 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- candidates ---- */
 
-/* Those first that are chosen most often: the search then passes over more of the others. */
 static const struct nh_box_variant variants[] = {{32, 16, 2, 0},  {64, 32, 2, 0},  {64, 64, 2, 0},
                                                  {64, 64, 4, 0},  {64, 128, 4, 0}, {64, 16, 4, 0},
                                                  {64, 32, 4, 0},  {128, 32, 4, 0}, {128, 64, 4, 0},
                                                  {128, 32, 8, 0}, {128, 64, 8, 0}};
-_Static_assert(sizeof variants / sizeof *variants <= NH_MOST_BOX_VARIANTS, "no room for more");
 
-static void set_side(const struct nh_box_variant *variant, const int32_t row[NH_AXES],
-                     const int32_t column[NH_AXES], int32_t side[SPLIT80_SIDE]) {
-    memcpy(side + SPLIT80_ROW, row, NH_AXES * sizeof *side);
-    memcpy(side + SPLIT80_COLUMN, column, NH_AXES * sizeof *side);
-    side[SPLIT80_WARPS] = variant->warps;
+static void set_side(const struct nh_box_choice *choice, int32_t side[SPLIT80_SIDE]) {
+    memcpy(side + SPLIT80_ROW, choice->row, NH_AXES * sizeof *side);
+    memcpy(side + SPLIT80_COLUMN, choice->column, NH_AXES * sizeof *side);
+    side[SPLIT80_WARPS] = choice->variant->warps;
 }
 
-static struct nh_split80_span span_of(const struct nh_box_search *search,
-                                      const struct nh_box_choice *choice) {
+static bool add_choice(const struct nh_box_search *search, const struct nh_box_choice *choice,
+                       struct nh_work *work) {
     int32_t side[SPLIT80_SIDE];
-    set_side(choice->variant, choice->row, choice->column, side);
-    return nh_split80_span_of(search->problem, search->device->backend, side, search->inverse,
-                              &choice->count, NULL);
+    set_side(choice, side);
+    return nh_split80_add_side(search->problem, search->device->backend, side, search->inverse,
+                               &choice->count, work);
 }
 
-static double cost(const struct nh_box_search *search, const struct nh_box_choice *choice) {
-    const struct nh_split80_span span = span_of(search, choice);
-    return nh_split80_side_clocks(&span);
+static bool side_work(const struct nh_box_search *search, const struct nh_box_choice *choice,
+                      struct nh_work *work) {
+    nh_split80_start(search->problem, work);
+    return add_choice(search, choice, work);
 }
 
-static struct nh_box_bound bound(const struct nh_box_search *search,
-                                 const struct nh_box_variant *variant) {
-    int32_t row[NH_AXES], column[NH_AXES], side[SPLIT80_SIDE];
-    nh_box_balanced(variant->rows, row);
-    nh_box_balanced(variant->columns, column);
-    set_side(variant, row, column, side);
-    return nh_split80_bound(search->problem, search->device->backend, side, search->inverse);
-}
-
-/* What owns queries or keys, and what its launches take. */
-struct side {
-    int32_t value[SPLIT80_SIDE];
-    struct nh_split80_span span;
-};
-
-/* below, spare: as for the search. */
-static int best_sides(const struct nh_problem *problem, const struct nh_device *device,
-                      bool inverse, double below, double spare, struct side best[MOST_SIDES]) {
-    const struct nh_box_search search = {.problem = problem,
-                                         .inverse = inverse,
-                                         .variant = variants,
-                                         .variants = sizeof variants / sizeof *variants,
-                                         .bound = bound,
-                                         .cost = cost,
-                                         .device = device,
-                                         .behind = 1.15,
-                                         .below = below,
-                                         .spare = spare};
-    struct nh_box_choice choice[MOST_SIDES];
-    int count = nh_box_search(&search, choice, MOST_SIDES);
-    for (int i = 0; i < count; i++) {
-        set_side(choice[i].variant, choice[i].row, choice[i].column, best[i].value);
-        best[i].span = span_of(&search, &choice[i]);
-    }
-    return count;
-}
-
-/* The launches of both sides overlap, so that what is best for each need not be the best together. Together they take no
- * less than what the queries' take alone, nor less than the throughput of both. */
+/* The launches of both sides overlap, so that what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
-    const struct nh_cuda_device *cuda = device->backend;
-    struct side query[MOST_SIDES], key[MOST_SIDES];
+    struct nh_box_choice best[2][MOST_SIDES];
+    struct nh_box_search search[2];
     struct nh_top_n top;
-    double within_ns = below_ns - nh_split80_beside_ns(problem, cuda);
-    double below = within_ns / nh_cuda_clocks_ns(cuda, 1), busy = INFINITY;
-    int keys = best_sides(problem, device, true, INFINITY, below, key);
-    for (int k = 0; k < keys; k++)
-        busy = fmin(busy, key[k].span.busy);
-    int queries = keys ? best_sides(problem, device, false, below, below - busy, query) : 0;
-    nh_top_configs_start(&top, within_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
-    for (int q = 0; q < queries; q++)
-        for (int k = 0; k < keys; k++) {
-            struct nh_config tried = {{0}};
-            memcpy(tried.value, query[q].value, sizeof query[q].value);
-            memcpy(tried.value + SPLIT80_SIDE, key[k].value, sizeof key[k].value);
-            double clocks = nh_split80_clocks(cuda, &query[q].span, &key[k].span);
-            nh_top_n_add(&top, &tried, nh_cuda_clocks_ns(cuda, clocks));
-        }
+    int count[2];
+    for (int inverse = 0; inverse < 2; inverse++) {
+        search[inverse] = (struct nh_box_search){.problem = problem,
+                                                 .inverse = inverse,
+                                                 .variant = variants,
+                                                 .variants = sizeof variants / sizeof *variants,
+                                                 .work = side_work,
+                                                 .device = device,
+                                                 .below_ns = below_ns};
+        count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
+    }
+    nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    for (int i = 0; i < count[0] * count[1]; i++) {
+        const struct nh_box_choice *query = &best[0][i / count[1]], *key = &best[1][i % count[1]];
+        struct nh_config tried = {{0}};
+        struct nh_work work;
+        nh_split80_start(problem, &work);
+        if (!add_choice(&search[0], query, &work) || !add_choice(&search[1], key, &work)) continue;
+        set_side(query, tried.value);
+        set_side(key, tried.value + SPLIT80_SIDE);
+        nh_top_n_add(&top, &tried, nh_predict(device->backend, &work, NULL));
+    }
     return top.count;
+}
+
+static double estimate(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_config *config, struct nh_count *count) {
+    return nh_estimate(nh_split80_work, problem, device, config, count);
 }
 
 static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
@@ -204,6 +177,7 @@ const struct nh_solver nh_solver_cuda_split80 = {
     .knob = nh_split80_knobs,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = nh_split80_estimate,
+    .estimate = estimate,
     .build = build,
+    .work = nh_split80_work,
 };

@@ -1,4 +1,4 @@
-/* cuda.split80 in three files: split80.c chooses tiles, split80_time.c says how fast they are, split80_steps.c launches
+/* cuda.split80 in three files: split80.c chooses tiles, split80_work.c says what they ask of a device, split80_steps.c launches
  * them. */
 #ifndef NH_SPLIT80_H
 #define NH_SPLIT80_H
@@ -45,34 +45,14 @@ int64_t nh_split80_bias_shares(const struct nh_problem *problem,
 void nh_split80_extra_side(const struct nh_problem *problem, const int32_t *keys,
                            int32_t side[SPLIT80_SIDE]);
 
-/* Clocks that the launches of a side take: `first`, for their code; `rounds` of blocks that run at the same time, at
- * `round` each; no less than the longest block; and no less than `busy`, of a full device, and its end, when ever fewer
- * blocks run. A last round of few blocks counts for less than one. Those that own extra tokens come after them. */
-struct nh_split80_span {
-    double first, rounds, round, longest, busy, extra;
-};
+/* The work of both sides, with no launches; and the launches of one side, for extra tokens, too. count: of the side's
+ * tiles. False: blocks do not fit. */
+void nh_split80_start(const struct nh_problem *problem, struct nh_work *work);
+bool nh_split80_add_side(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                         const int32_t *side, bool inverse, const struct nh_tiling_count *count,
+                         struct nh_work *work);
 
-/* count: of the side's tiles. What the launches ask for is added to `work`, if there is one. `round` is INFINITY where
- * blocks do not fit. */
-struct nh_split80_span nh_split80_span_of(const struct nh_problem *problem,
-                                          const struct nh_cuda_device *device, const int32_t *side,
-                                          bool inverse, const struct nh_tiling_count *count,
-                                          struct nh_count *work);
-
-/* Of a side without the other; and of both. */
-double nh_split80_side_clocks(const struct nh_split80_span *span);
-double nh_split80_clocks(const struct nh_cuda_device *device, const struct nh_split80_span *query,
-                         const struct nh_split80_span *key);
-
-/* What is added to the clocks of both: launches, and what waits for memory. */
-double nh_split80_beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *device);
-
-/* What no tiles of such sizes stay below, on their side. */
-struct nh_box_bound nh_split80_bound(const struct nh_problem *problem,
-                                     const struct nh_cuda_device *device, const int32_t *side,
-                                     bool inverse);
-
-nh_estimate_fn nh_split80_estimate;
+nh_work_fn nh_split80_work;
 
 nhood_status nh_split80_add_steps(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem, const struct nh_config *config);

@@ -1,7 +1,7 @@
 #include "tiled80.h"
 
 #include "dtype.h"
-#include "load.h"
+#include "rates.h"
 
 enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29 };
 
@@ -33,4 +33,9 @@ int64_t nh_tiled80_residents(const struct nh_cuda_device *device, int64_t shared
     if (!by_shared) return 0;
     int64_t granted = nh_ceil_div(nh_min(registers, MOST_GRANTED), GRANTED) * GRANTED;
     return nh_max(1, nh_min(by_shared, NH_CUDA_REGISTERS / (32 * warps * granted)));
+}
+
+double nh_tiled80_code(const struct nh_problem *problem, double products, double warps) {
+    double depth = problem->dtype == NHOOD_DTYPE_F32 ? 8 / 3.0 : 16; /* of a product */
+    return products / (16 * 8 * depth * warps);
 }

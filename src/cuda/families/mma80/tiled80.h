@@ -25,4 +25,7 @@ enum { NH_TILED80_MOST_REGISTERS = 255 };
 int64_t nh_tiled80_residents(const struct nh_cuda_device *device, int64_t shared_bytes,
                              int64_t warps, int64_t registers);
 
+/* Products of tensor cores that a warp's code for a tile of so many multiply-adds has, one by one. */
+double nh_tiled80_code(const struct nh_problem *problem, double products, double warps);
+
 #endif

@@ -1,13 +1,13 @@
 /* cuda.naive: one group of lanes per row, no tensor cores. Takes every problem. Small windows of small head dims may be cut
  * into tiles of queries whose keys lie in shared memory. */
 #include "cuda_solvers.h"
+#include "rates.h"
+#include "predict.h"
 #include "dtype.h"
 #include "launch.h"
-#include "load.h"
 #include "naive_tile.h"
 #include "tiling.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
@@ -193,39 +193,44 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
     return nh_cuda_build(problem, device, config, add_steps, operation);
 }
 
-/* Clocks of lanes, of which a multiprocessor has 128, for a group of them with a row: before its first key, and for
- * every key and element that a lane holds; more where columns have to be checked. And clocks that a key takes which a row
- * has to wait for, where there are few rows. Fitted to 76 problems on an H200. */
-static double rows_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    const double launch_ns = 7630, backward = 1.92, key_clocks = 1880, checked = 1.9,
-                 unfused = 0.76;
-    const double row = 2410, row_lane = 1540, key_lane = 71, element = 31.6;
-    /* pn and nn make one of two products; nn shuffles nothing; in looks for its weights in lines far apart */
-    static const double share[] = {[NHOOD_OP_FWD] = 1,
-                                   [NHOOD_OP_BWD] = 1,
-                                   [NHOOD_OP_PN] = 0.32,
-                                   [NHOOD_OP_NN] = 0.19,
-                                   [NHOOD_OP_IN] = 1.1};
+/* Groups of lanes take a row each. The unfused operators make one of two products; the backward pass makes five in two
+ * launches. Columns that have to be checked and elements beyond the last cost what others do. */
+static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh_work *work) {
+    enum { RESIDENTS = 8 };
     struct layout layout = layout_of(problem);
-    double lanes = layout.group, passes = problem->op == NHOOD_OP_BWD ? backward : 1;
+    double products = problem->op == NHOOD_OP_FWD   ? 2
+                      : problem->op != NHOOD_OP_BWD ? 1
+                      : keys                        ? 4
+                                                    : 3;
     double elements = (double)(layout.chunks * layout.vectors * layout.vector);
-    double keys = (double)(problem->window_count + problem->extra_tokens);
-    double of_row =
-        row + lanes * (row_lane + share[problem->op] * keys * (key_lane + element * elements));
-    if (!is_whole(problem, &layout)) of_row *= checked;
-    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD) of_row *= unfused;
-    double rows = (double)(problem->batch * problem->heads * problem->tokens);
-    double clocks = rows * of_row / 128 / cuda->multiprocessors;
-    return nh_cuda_clocks_ns(cuda, passes * fmax(clocks, keys * key_clocks)) + passes * launch_ns;
+    double window = (double)(problem->window_count + problem->extra_tokens);
+    double rows = (double)THREADS / layout.group;
+    double heads = (double)(keys ? problem->kv_heads : problem->heads);
+    if (keys) window *= (double)(problem->heads / problem->kv_heads);
+    struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_NAIVE_ROWS);
+    launch->blocks = (double)(problem->batch * problem->tokens) * heads / rows;
+    launch->residents = launch->in_flight = RESIDENTS;
+    launch->warps = (double)THREADS / LANES;
+    launch->steps = window;
+    launch->serial = 1 / launch->warps;
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(THREADS * window * products * elements);
+    launch->unit[NH_WORK_INDEX] = nh_cuda_lane_clocks(THREADS * window * products);
+    if (!is_whole(problem, &layout)) launch->unit[NH_WORK_IDLE] = launch->unit[NH_WORK_VECTOR];
+}
+
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    if (is_tiled(config)) return nh_naive_tile_work(problem, device->backend, config->value, work);
+    nh_work_start(work, NH_OPERATION_NAIVE, problem);
+    add_rows_work(problem, problem->op == NHOOD_OP_IN, work);
+    if (problem->op == NHOOD_OP_BWD) add_rows_work(problem, true, work);
+    return true;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    (void)count;
-    const struct nh_cuda_device *cuda = device->backend;
-    double busy =
-        is_tiled(config) ? nh_naive_tile_ns(problem, cuda, config->value) : rows_ns(problem, cuda);
-    return fmax(busy, nh_cuda_memory_ns(problem, cuda));
+    (void)count; /* no tiles are walked */
+    return nh_estimate(work, problem, device, config, NULL);
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
@@ -247,4 +252,5 @@ const struct nh_solver nh_solver_cuda_naive = {
     .candidates = candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

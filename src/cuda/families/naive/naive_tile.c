@@ -1,9 +1,10 @@
 #include "naive_tile.h"
+#include "rates.h"
+#include "predict.h"
 
 #include "box.h"
 #include "dtype.h"
 #include "launch.h"
-#include "load.h"
 #include "tile_count.h"
 
 #include <math.h>
@@ -83,59 +84,45 @@ static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_d
     return nh_max(1, nh_min(by_shared, by_registers)) * nh_box_volume(tile) / 32;
 }
 
-/* Clocks of a warp scheduler for a block's instructions: staging of rows, and multiply-adds with all that goes with them.
- * They wait for each other the more, the fewer warps there are. A launch begins and ends with waiting. Fitted to 118
- * timings on an H200. */
-static double fused_clocks(const struct nh_problem *problem, double waves, double staged,
-                           double pairs, double warps, bool keys) {
-    const double latency = 9720, vector = 1.63, hiding_warps = 8.43, half_product = 0.0205,
-                 product = 0.0151;
-    double walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    double dims = (double)(problem->dim + problem->dim_v);
-    if (problem->op == NHOOD_OP_BWD) dims *= keys ? 2 : 1.5;
-    double each = problem->dtype == NHOOD_DTYPE_F32 ? product : half_product;
-    double clocks = walks * (vector * 2 * staged + each * dims * pairs);
-    return latency + waves * clocks * (1 + hiding_warps / warps);
+/* Multiply-adds of a pair of rows, and tensors that are staged. */
+static double dims_of(const struct nh_problem *problem, bool keys) {
+    double dim = (double)problem->dim, dim_v = (double)problem->dim_v;
+    switch (problem->op) {
+    case NHOOD_OP_PN: return dim;
+    case NHOOD_OP_NN: return dim_v;
+    case NHOOD_OP_BWD: return (dim + dim_v) * (keys ? 2 : 1.5);
+    default: return dim + dim_v;
+    }
 }
 
-/* The same of PN and NN, with a start and the moving of A. Where one tensor is staged there is less to wait for. Fitted to 35
- * problems. */
-static double unfused_clocks(const struct nh_problem *problem, double waves, double staged,
-                             double pairs, double warps) {
-    const double start = 753, vector = 1.1, slot = 0.469, hiding_warps = 11, one_staged = 0.75;
-    const double product = problem->dtype == NHOOD_DTYPE_F32 ? 0.0182 : 0.0126;
-    double dims = (double)(problem->op == NHOOD_OP_PN ? problem->dim : problem->dim_v);
-    double clocks = start + vector * staged + (product * dims + slot) * pairs;
-    return waves * clocks * (1 + hiding_warps / warps) * one_staged;
-}
-
-/* INFINITY: a launch does not take it. */
-static double pass_clocks(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                          const int32_t tile[NH_AXES], bool keys) {
+static bool add_pass(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                     const int32_t tile[NH_AXES], bool keys, struct nh_work *work) {
     const struct grid grid = grid_of(problem, tile, keys);
     double warps = (double)warps_of(problem, device, tile, keys, &grid);
-    if (warps <= 0 || grid.blocks > INT32_MAX) return INFINITY;
-    double queries = (double)nh_box_volume(tile), waves = grid.blocks / device->multiprocessors;
-    double staged = grid.rows * (double)(row_bytes(problem) / VECTOR_BYTES);
-    double pairs = queries * (double)(problem->window_count + problem->extra_tokens);
-    if (problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN)
-        return unfused_clocks(problem, fmax(waves, warps * 32 / queries), staged, pairs, warps);
-    return fused_clocks(problem, waves, staged, pairs, warps, keys);
+    if (warps <= 0 || grid.blocks > INT32_MAX) return false;
+    double queries = (double)nh_box_volume(tile);
+    double walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double tensors = problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN ? 1 : 2;
+    double staged = tensors * grid.rows * (double)(row_bytes(problem) / VECTOR_BYTES);
+    double pairs = walks * queries * (double)(problem->window_count + problem->extra_tokens);
+    struct nh_launch_work *launch =
+        nh_work_add(work, problem->dtype == NHOOD_DTYPE_F32 ? NH_KERNEL_NAIVE_TILES_F32
+                                                            : NH_KERNEL_NAIVE_TILES);
+    launch->blocks = grid.blocks;
+    launch->warps = queries / 32;
+    launch->residents = launch->in_flight = warps / launch->warps;
+    launch->serial = 1 / launch->warps;
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(pairs * dims_of(problem, keys));
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(walks * staged);
+    return true;
 }
 
-/* No less than `most` if it is that much: passes beyond are left out. */
-static double passes_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                        const int32_t tile[NH_AXES], double most) {
-    const double launch_ns = 5970;
-    double ns = 0;
-    for (int pass = 0; pass < passes_of(problem) && ns < most; pass++)
-        ns += nh_cuda_clocks_ns(device, pass_clocks(problem, device, tile, pass)) + launch_ns;
-    return ns;
-}
-
-double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                        const int32_t tile[NH_AXES]) {
-    return passes_ns(problem, device, tile, INFINITY);
+bool nh_naive_tile_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                        const int32_t tile[NH_AXES], struct nh_work *work) {
+    nh_work_start(work, NH_OPERATION_NAIVE, problem);
+    for (int pass = 0; pass < passes_of(problem); pass++)
+        if (!add_pass(problem, device, tile, pass, work)) return false;
+    return true;
 }
 
 bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -147,7 +134,9 @@ bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
         int count = nh_tile_boxes(problem, threads[t], box);
         for (int i = 0; i < count; i++) {
-            double ns = passes_ns(problem, device, box[i], least);
+            struct nh_work work;
+            if (!nh_naive_tile_work(problem, device, box[i], &work)) continue;
+            double ns = nh_predict(device, &work, NULL);
             if (ns >= least) continue;
             least = ns;
             memcpy(tile, box[i], sizeof box[i]);

@@ -5,6 +5,7 @@
 
 #include "cuda.h"
 #include "problem.h"
+#include "work.h"
 
 /* The best tile for a problem; false if there is none: tiles are for small windows and head dims. */
 bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
@@ -17,8 +18,8 @@ int64_t nh_naive_tile_shared_bytes(const struct nh_problem *problem, const int32
 /* Blocks that a multiprocessor has registers for, where a thread holds a row of each tensor. */
 int64_t nh_naive_tile_resident(int32_t op, const int32_t tile[NH_AXES], bool keys);
 
-/* Nanoseconds of multiprocessors, launch included. */
-double nh_naive_tile_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                        const int32_t tile[NH_AXES]);
+/* False: a launch does not take the tile. */
+bool nh_naive_tile_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                        const int32_t tile[NH_AXES], struct nh_work *work);
 
 #endif

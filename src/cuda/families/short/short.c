@@ -5,10 +5,11 @@
  * with the rows that these see: see short.cuh. One launch. f32, f16 and bf16, head dims up to 128; no bias, no extra
  * tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
 #include "top_n.h"
+#include "rates.h"
+#include "predict.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
-#include "load.h"
 #include "short_backward.h"
 #include "short_shape.h"
 
@@ -92,98 +93,72 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
            (parts == 1 || idle || !fits(problem, cuda, shape, whole));
 }
 
-/* ---- time ---- */
+/* ---- work ---- */
 
-/* Instructions for 16 queries, for 16 rows that they meet and for a step of products with these; clocks of a warp alone for
- * an instruction; and what share of the time for memory hides behind products, with one stage and with two. Fitted on an
- * H200. Operands of f32 are split, weights too. */
-struct costs {
-    double strip, piece, step, waiting, hidden[2];
-};
-static const struct costs costs16 = {593, 10, 7.22, 3.2, {0.833, 0.774}},
-                          costs_tf32 = {681, 114, 7.53, 3.14, {0.922, 0.716}},
-                          costs32 = {681, 114, 30.1, 3.14, {0.922, 0.716}};
-
-static const struct costs *costs_of(const struct nh_problem *problem) {
-    return problem->dtype != NHOOD_DTYPE_F32        ? &costs16
-           : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? &costs_tf32
-                                                    : &costs32;
+/* The share of what a thread wants of registers that it lacks, and spills; the compiler takes a few more than are counted,
+ * and warps that share queries need some for what they add up. */
+static double lacking(const struct nh_problem *problem, const int32_t *value) {
+    const double margin = 1.125;
+    double had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
+    double sums =
+        value[NH_SHORT_SPLIT] > 1 ? 4 * (double)nh_short_sums(problem, problem->dim_v) : 0;
+    return fmax(0, 1 - had / (margin * (double)registers_of(problem) + sums));
 }
 
-/* Instructions of a warp for 16 queries, or its part of these. Warps that lack registers, of which the compiler takes a few
- * more than are counted, spill; those that share queries need more. */
-static double strip_instructions(const struct nh_problem *problem,
-                                 const struct nh_short_shape *shape, const int32_t *value) {
-    const double masks = 19.9, spilling = 2.92, margin = 1.13;
-    const struct costs *costs = costs_of(problem);
-    double steps =
-        (double)(nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v)) / 2;
-    double split = value[NH_SHORT_SPLIT], had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
-    double sums = split > 1 ? 4 * (double)nh_short_sums(problem, problem->dim_v) : 0;
-    double lacking = fmax(0, 1 - had / (margin * (double)registers_of(problem) + sums));
-    double of_piece = costs->step * steps + costs->piece + (shape->contiguous ? 0 : masks);
-    return (1 + spilling * lacking) * (costs->strip + shape->columns / 16 * of_piece / split);
-}
-
-/* Nanoseconds, fitted on an H200. Blocks take items in rounds: a round is no shorter than an item alone, and all of them no
- * shorter than all instructions, of which warps that wait for others, in blocks that wait for each other's warps, fill a
- * share of the issue slots. Blocks load at the same time and compute at the same time, so memory hides behind products only
- * from round to round. */
-static double forward_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 4640, parting_ns = 169, latency = 4080, bytes_per_clock = 54.5;
-    const double copy = 0.0537, per_item = 308, per_warp = 120, meeting = 40.2, handing_over = 119;
-    const double filled_most = 0.846, filled_half = 4.75, met = 0.423, ending = 0.0569;
-    const double bandwidth = 0.751, together = 0.673;
-    if (!useful(problem, cuda, shape, value)) return INFINITY;
-    double warps = value[NH_SHORT_WARPS], split = value[NH_SHORT_SPLIT];
-    double stages = value[NH_SHORT_STAGES], rows = (double)part_rows(shape, value[NH_SHORT_PARTS]);
-    double strip = strip_instructions(problem, shape, value);
-    double bytes = (double)nh_dtype_bytes(problem->dtype) *
-                   (double)(problem->dim + problem->dim_v) * ((double)shape->rows + rows) *
+/* A work tile is an item's part; a block with two stages has the next one on its way. */
+static bool forward_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_short_shape *shape, const int32_t *value,
+                         struct nh_work *work) {
+    const double ahead = 1.5; /* of two items that a block holds, one half done on average */
+    if (!useful(problem, cuda, shape, value)) return false;
+    double split = value[NH_SHORT_SPLIT], stages = value[NH_SHORT_STAGES];
+    double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]), tiles = rows / 16;
+    double present = fmax(1, tiles * shape->rows_share), scores = 16 * present * shape->columns;
+    double dims = (double)(problem->dim + problem->dim_v);
+    double bytes = (double)nh_dtype_bytes(problem->dtype) * dims * ((double)shape->rows + rows) *
                    shape->tokens_share;
-    double load = latency + bytes / bytes_per_clock;
-    double compute = costs_of(problem)->waiting *
-                         (ceil(rows / 16 / warps * split) * strip * (1 + shape->rows_share) / 2 +
-                          copy * bytes / warps) +
-                     meeting * warps;
-    double item =
-        stages == 1 ? load + compute : fmax(load, compute) + together * fmin(load, compute);
-    double instructions =
-        fmax(1, rows / 16 * shape->rows_share) * (split * strip + handing_over * (split - 1)) +
-        copy * bytes + per_warp * warps + per_item * stages;
-    double items = (double)nh_short_forward_items(problem, shape, value[NH_SHORT_PARTS]);
-    double waves = items / cuda->multiprocessors;
-    double residents = (double)residents_of(problem, cuda, shape, value);
-    double rounds = waves / residents, blocks = fmin(residents, fmax(1, waves));
-    double filled = filled_most * blocks * warps / (blocks * warps + filled_half) * blocks *
-                    stages / (blocks * stages + met);
-    double most = fmax(waves, fmin(ceil(waves), residents)); /* of one multiprocessor */
-    double busy = nh_cuda_clocks_ns(
-        cuda, fmax(ceil(rounds) * item, most * instructions / 4 / filled + ending * item));
-    double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
-    double hides =
-        costs_of(problem)->hidden[value[NH_SHORT_STAGES] - 1] * (1 - 1 / fmax(1, rounds));
-    /* parts read the same rows, and find out where they belong */
-    double parted = parting_ns * log2(value[NH_SHORT_PARTS]);
-    return launch_ns + parted + busy + memory - hides * fmin(busy, memory);
+    double tensor = scores * dims / nh_cuda_products_per_clock(problem, cuda, false);
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    nh_work_start(work, NH_OPERATION_SHORT_FORWARD, problem);
+    struct nh_launch_work *launch =
+        nh_work_add(work, f32 ? NH_KERNEL_SHORT_FORWARD_F32 : NH_KERNEL_SHORT_FORWARD);
+    launch->blocks = (double)nh_short_forward_items(problem, shape, value[NH_SHORT_PARTS]);
+    launch->residents = (double)residents_of(problem, cuda, shape, value);
+    launch->in_flight = launch->residents * (stages > 1 ? ahead : 1);
+    launch->warps = value[NH_SHORT_WARPS];
+    launch->serial = ceil(tiles * split / launch->warps) / (tiles * split);
+    launch->unit[NH_WORK_TENSOR] = tensor;
+    launch->unit[NH_WORK_SPILL] = tensor * lacking(problem, value);
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
+    launch->unit[NH_WORK_MASK] = shape->contiguous ? 0 : nh_cuda_lane_clocks(scores);
+    launch->unit[NH_WORK_TILE] = present * split;
+    launch->unit[NH_WORK_REDUCE] = present * (split - 1);
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(bytes / 16);
+    launch->unit[NH_WORK_INDEX] = log2(value[NH_SHORT_PARTS]);
+    launch->unit[NH_WORK_VECTOR] = launch->warps;
+    launch->unit[NH_WORK_BLOCK] = stages;
+    return true;
 }
 
-/* INFINITY for configs that do not fit, or that others replace. */
-static double predict(const struct nh_problem *problem, const struct nh_device *device,
-                      const struct nh_short_shape *shape, const struct nh_config *config) {
-    if (problem->op == NHOOD_OP_BWD && config->value[NH_SHORT_STAGES] > 1) return INFINITY;
-    return problem->op == NHOOD_OP_FWD
-               ? forward_ns(problem, device->backend, shape, config->value)
-               : nh_short_backward_ns(problem, device->backend, shape, config->value);
+static bool work_of(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_short_shape *shape, const struct nh_config *config,
+                    struct nh_work *work) {
+    if (problem->op == NHOOD_OP_FWD)
+        return forward_work(problem, device->backend, shape, config->value, work);
+    return config->value[NH_SHORT_STAGES] == 1 &&
+           nh_short_backward_work(problem, device->backend, shape, config->value, work);
+}
+
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    struct nh_short_shape shape;
+    return nh_short_shape_of(problem, config->value[NH_SHORT_ROWS], &shape) &&
+           work_of(problem, device, &shape, config, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    struct nh_short_shape shape;
-    (void)count; /* no tiles are walked */
-    if (!nh_short_shape_of(problem, config->value[NH_SHORT_ROWS], &shape)) return INFINITY;
-    return predict(problem, device, &shape, config);
+    return nh_estimate(work, problem, device, config, count);
 }
 
 /* ---- candidates ---- */
@@ -207,11 +182,10 @@ static bool search(const struct nh_problem *problem, const struct nh_device *dev
             const int32_t *last = pair[i / CHOICES / CHOICES];
             const struct nh_config config = {
                 {sizes[s], warps[i % CHOICES], parts[i / CHOICES % CHOICES], last[0], last[1]}};
-            double ns = predict(problem, device, &shape, &config);
-            if (top)
-                nh_top_n_add(top, &config, ns);
-            else if (isfinite(ns))
-                return true;
+            struct nh_work asked;
+            if (!work_of(problem, device, &shape, &config, &asked)) continue;
+            if (!top) return true;
+            nh_top_n_add(top, &config, nh_predict(device->backend, &asked, NULL));
         }
     }
     return top && top->count;
@@ -299,4 +273,5 @@ const struct nh_solver nh_solver_cuda_short = {
     .candidates = candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

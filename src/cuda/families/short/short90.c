@@ -4,12 +4,13 @@
  * the next groups are on their way, so that copies, products and stores of different groups overlap throughout: see
  * short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group longer
  * than a box. */
-#include "box.h"
 #include "top_n.h"
+#include "rates.h"
+#include "predict.h"
+#include "box.h"
 #include "cuda_solvers.h"
 #include "tensor_maps.h"
 #include "launch.h"
-#include "load.h"
 #include "short_shape.h"
 
 #include <math.h>
@@ -104,16 +105,7 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
            registers_of(value) >= wanted_registers(problem);
 }
 
-/* ---- time ---- */
-
-/* Instructions of a warp for 16 queries. */
-static double strip_instructions(const struct nh_problem *problem,
-                                 const struct nh_short_shape *shape) {
-    const double strip = 347, piece = 3.84, masks = 22.2, step = 9.4;
-    double steps = (double)(nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16));
-    double of_piece = step * steps + piece + (shape->contiguous ? 0 : masks);
-    return strip + shape->columns / 16 * of_piece;
-}
+/* ---- work ---- */
 
 static double item_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
                          const int32_t *value) {
@@ -121,7 +113,8 @@ static double item_bytes(const struct nh_problem *problem, const struct nh_short
             value_row = nh_sm90_row_bytes(problem->dim_v);
     int32_t box[NH_AXES];
     part_of(problem, shape, value, box);
-    return (double)(shape->group_tokens * (key_row + value_row) + nh_box_volume(box) * key_row);
+    return (double)(shape->group_tokens * (key_row + value_row) +
+                    box[0] * box[1] * box[2] * key_row);
 }
 
 /* That bring rows of so many elements. */
@@ -130,47 +123,47 @@ static double boxes_of(int64_t width) {
     return (double)nh_ceil_div(nh_sm90_row_bytes(width), BOX_BYTES);
 }
 
-/* Nanoseconds, fitted on an H200. Warps take a block's strips in rounds, without waiting for each other's items, or all of
- * them fill the issue slots; the thread that fetches takes its time for each item and its boxes, most for boxes of tokens
- * that are steps apart, or the L2 does. From the second item on memory and work go side by side; a ring of one item ends
- * that, and each item's rounds. Parts fetch the same keys. */
-static double predict(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                      const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 6240, latency = 1430, first_bytes_per_clock = 1020, waiting = 2.29;
-    const double filled = 0.679, met = 1.09, bytes_per_clock = 188;
-    const double item_fetching = 325, box_fetching = 74, stepping = 151;
-    const double bandwidth = 0.718, apart = 0.121, apart_at_first = 1.75, apart_always = 0.695;
-    const double parting = 0.0121;
-    if (!useful(problem, cuda, shape, value)) return INFINITY;
-    double items = (double)nh_short_forward_items(problem, shape, value[PARTS]);
-    double bytes = item_bytes(problem, shape, value);
-    double waves = items / cuda->multiprocessors, turns = ceil(waves);
-    double strips = (double)strips_of(problem, shape, value);
-    double strip = strip_instructions(problem, shape);
-    bool alone = stages_of(problem, cuda, shape, value) == 1;
-    double each = turns * (alone ? ceil(strips / value[WARPS]) : strips / value[WARPS]);
-    double rounds = waiting * strip * ceil(each);
-    double issue = fmax(1, waves) * strips * strip / 4 / filled;
+/* Warps take 16 queries after the other, of as many items as the ring holds; where it holds one, fetching the next is a step
+ * of its own. Boxes of tokens that are steps apart take the
+ * copy engine twice as long. */
+static bool work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                    const struct nh_short_shape *shape, const int32_t *value,
+                    struct nh_work *work) {
+    enum { STEP_CLOCKS = 1000 };
+    if (!useful(problem, cuda, shape, value)) return false;
+    double tiles = (double)strips_of(problem, shape, value), scores = 16 * tiles * shape->columns;
+    double dims = (double)(16 * (nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16)));
     double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
-    bool steps = nh_problem_dilated(problem) && !nh_sm90_folds(problem);
-    double fetch = turns * fmax(item_fetching + (steps ? stepping : box_fetching) * boxes,
-                                bytes / bytes_per_clock);
-    double computing = fmax(rounds, issue) + met * fmin(rounds, issue);
-    double work =
-        alone ? computing + fetch : fmax(fmax(rounds, issue), fetch) + met * fmin(rounds, issue);
-    double busy = nh_cuda_clocks_ns(cuda, latency + bytes / first_bytes_per_clock + work);
-    double memory = nh_cuda_memory_ns(problem, cuda) / bandwidth;
-    double share = alone ? apart_always : apart + apart_at_first / turns;
-    return (launch_ns + fmax(busy, memory) + share * fmin(busy, memory)) *
-           (1 + parting * log2(value[PARTS]));
+    bool apart = nh_problem_dilated(problem) && !nh_sm90_folds(problem);
+    nh_work_start(work, NH_OPERATION_SHORT90, problem);
+    struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_SHORT90);
+    launch->blocks = (double)nh_short_forward_items(problem, shape, value[PARTS]);
+    launch->warps = value[WARPS];
+    double stages = (double)stages_of(problem, cuda, shape, value);
+    double fetching = nh_cuda_l2_clocks(cuda, item_bytes(problem, shape, value));
+    launch->in_flight = fmin(stages, fmax(1, launch->warps / tiles));
+    launch->steps = stages > 1 ? 1 : 1 + fetching / STEP_CLOCKS;
+    launch->serial = ceil(tiles / launch->warps) / tiles;
+    launch->fetchers = 1;
+    launch->boxes = apart ? 2 * boxes : boxes;
+    launch->unit[NH_WORK_TENSOR] = scores * dims / nh_cuda_products_per_clock(problem, cuda, false);
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
+    launch->unit[NH_WORK_MASK] = shape->contiguous ? 0 : nh_cuda_lane_clocks(scores);
+    launch->unit[NH_WORK_TILE] = tiles;
+    launch->unit[NH_WORK_L2] = fetching;
+    return true;
+}
+
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    struct nh_short_shape shape;
+    return shape_of(problem, &shape) &&
+           work_of(problem, device->backend, &shape, config->value, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    struct nh_short_shape shape;
-    (void)count; /* no tiles are walked */
-    if (!shape_of(problem, &shape)) return INFINITY;
-    return predict(problem, device->backend, &shape, config->value);
+    return nh_estimate(work, problem, device, config, count);
 }
 
 /* ---- candidates ---- */
@@ -191,7 +184,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     nh_top_configs_start(&top, below_ns, config, capacity);
     for (int i = 0; i < MOST_COMBINATIONS; i++) {
         const struct nh_config one = combination(i);
-        nh_top_n_add(&top, &one, predict(problem, device->backend, &shape, one.value));
+        struct nh_work asked;
+        if (work_of(problem, device->backend, &shape, one.value, &asked))
+            nh_top_n_add(&top, &one, nh_predict(device->backend, &asked, NULL));
     }
     return top.count;
 }
@@ -297,4 +292,5 @@ const struct nh_solver nh_solver_cuda_short90 = {
     .candidates = candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

@@ -1,7 +1,7 @@
 #include "short_backward.h"
 
 #include "dtype.h"
-#include "load.h"
+#include "rates.h"
 #include "short_shape.h"
 
 #include <math.h>
@@ -97,62 +97,40 @@ static bool dense(const struct nh_problem *problem, const struct nh_short_shape 
     return shape->groups == 1 || shape->group_tokens % 16 == 0;
 }
 
-/* ---- time ---- */
+/* ---- work ---- */
 
-/* Clocks of one block that has a multiprocessor to itself, and instructions of its warps: for 16 rows that a strip meets
- * and each of their steps; for copies, and tables of what 16 rows see; and for sums of warps that share a strip. Fitted on
- * an H200. */
-struct cost {
-    double alone, instructions;
-};
-static struct cost block_cost(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                              const int32_t *value) {
-    const double latency = 3300, piece = 42.9, maskless = 0.764, spilling = 1.64;
-    const double step16 = 6.92, step_tf32 = 16.5, step32 = 36.9;
-    const double again = 1.54, copy = 31.1, table = 269, handing_over = 56, adding = 181;
-    /* clocks of a warp alone, for an instruction */
-    const double piece_latency = 4.27, latencies = 0.606;
-    double step = problem->dtype != NHOOD_DTYPE_F32        ? step16
-                  : problem->flags & NHOOD_FLAG_ALLOW_TF32 ? step_tf32
-                                                           : step32;
-    if (!held(problem, value[NH_SHORT_WARPS])) step *= again;
-    double wanted = (double)wanted_registers(problem, value[NH_SHORT_WARPS]);
-    double lacking = 1 - (double)registers_of(problem, value[NH_SHORT_WARPS]) / wanted;
-    double members = (double)(problem->heads / problem->kv_heads);
-    double split = value[NH_SHORT_SPLIT], warps = value[NH_SHORT_WARPS];
-    double strips = (double)strips_of(shape, value), steps = (double)steps_of(problem);
-    double pieces = members * shape->columns / 16 * (1 + spilling * lacking) *
-                    (piece * (dense(problem, shape) ? maskless : 1) + step * steps);
-    double rows = (double)shape->rows, own = 16 * strips;
-    double copied = value[NH_SHORT_PARTS] == 1 ? 5 * rows : 2.5 * (rows + own);
-    double loads = members * copy * copied * (double)(problem->dim + problem->dim_v) *
-                       (double)nh_dtype_bytes(problem->dtype) / 1024 +
-                   table * rows / 16;
-    return (struct cost){
-        .alone = latency + adding * (split - 1) * steps +
-                 ceil(strips * split / warps) * piece_latency * pieces / split +
-                 latencies * loads / warps,
-        .instructions = strips * (pieces + handing_over * (split - 1) * steps) + loads,
-    };
-}
-
-/* Blocks load at the same time and compute at the same time: a few, of few warps, leave issue slots empty. */
-double nh_short_backward_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct nh_short_shape *shape, const int32_t *value) {
-    const double launch_ns = 6790, filled = 0.716, few_warps = 1.74, few_blocks = 0.907;
-    const double ending = 0.449, memory = 0.903;
-    if (!useful(problem, shape, value)) return INFINITY;
+bool nh_short_backward_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                            const struct nh_short_shape *shape, const int32_t *value,
+                            struct nh_work *work) {
+    if (!useful(problem, shape, value)) return false;
     double residents = (double)residents_of(problem, device, shape, value);
-    if (residents <= 0) return INFINITY;
-    const struct cost block = block_cost(problem, shape, value);
-    double waves = (double)(shape->items * value[NH_SHORT_PARTS]) / device->multiprocessors;
-    double most = fmax(waves, fmin(ceil(waves), residents)); /* of one multiprocessor */
-    double blocks = fmin(residents, fmax(1, waves)), warps = blocks * value[NH_SHORT_WARPS];
-    double full = most * block.instructions / 4 / filled * (1 + few_warps / warps) *
-                  (1 + few_blocks / blocks);
-    double busy = fmax(ceil(waves / residents) * block.alone, full + ending * block.alone);
-    return launch_ns + nh_cuda_clocks_ns(device, busy) +
-           memory * nh_cuda_memory_ns(problem, device);
+    if (residents <= 0) return false;
+    int64_t warps = value[NH_SHORT_WARPS];
+    double wanted = (double)wanted_registers(problem, warps);
+    double members = (double)(problem->heads / problem->kv_heads), split = value[NH_SHORT_SPLIT];
+    double tiles = (double)strips_of(shape, value), rows = (double)shape->rows, own = 16 * tiles;
+    double scores = members * 16 * tiles * shape->columns;
+    double dims = (double)(problem->dim + problem->dim_v);
+    double copied = value[NH_SHORT_PARTS] == 1 ? 5 * rows : 2.5 * (rows + own);
+    double bytes = members * copied * dims * (double)nh_dtype_bytes(problem->dtype);
+    double tensor = 2.5 * scores * dims / nh_cuda_products_per_clock(problem, device, false);
+    bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    nh_work_start(work, NH_OPERATION_SHORT_BACKWARD, problem);
+    struct nh_launch_work *launch =
+        nh_work_add(work, f32 ? NH_KERNEL_SHORT_BACKWARD_F32 : NH_KERNEL_SHORT_BACKWARD);
+    launch->blocks = (double)(shape->items * value[NH_SHORT_PARTS]);
+    launch->residents = launch->in_flight = residents;
+    launch->warps = (double)warps;
+    launch->serial = ceil(tiles * split / launch->warps) / (tiles * split);
+    launch->unit[NH_WORK_TENSOR] = tensor;
+    launch->unit[NH_WORK_SPILL] = tensor * (1 - (double)registers_of(problem, warps) / wanted);
+    launch->unit[NH_WORK_SHARED] = held(problem, warps) ? 0 : tensor;
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
+    launch->unit[NH_WORK_MASK] = dense(problem, shape) ? 0 : nh_cuda_lane_clocks(scores);
+    launch->unit[NH_WORK_REDUCE] = tiles * (split - 1) * (double)steps_of(problem);
+    launch->unit[NH_WORK_INDEX] = rows / 16;
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(bytes / 16);
+    return true;
 }
 
 /* ---- plan ---- */

@@ -6,11 +6,11 @@
  * atomics, bit-equal every run. Boxes are chosen per problem, and in f32 whether tensors of columns lie in shared memory
  * side by side or take turns there. No extra tokens, head dims up to 128. */
 #include "backward_steps.h"
+#include "predict.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "tensor_maps.h"
 #include "launch.h"
-#include "load.h"
 #include "small_choice.h"
 #include "small_roll.h"
 
@@ -27,44 +27,25 @@ static const char *source_of(const struct nh_small_launch *launch) {
     return (launch->turns ? turns : sources)[launch->kernel];
 }
 
-/* What all subtiles of a launch ask for; scores are computed in both launches of the backward pass. */
-static void count_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                         const struct nh_small_launch *launch, struct nh_count *work) {
-    const double dims[] = {(double)(problem->dim + problem->dim_v),
-                           (double)(2 * problem->dim + problem->dim_v),
-                           (double)(2 * problem->dim + 2 * problem->dim_v)};
-    const struct nh_small_shape *shape = &launch->shape;
-    double copies = (double)(problem->batch * problem->heads),
-           scores = 16 * 8 * (double)shape->blocks;
-    const struct nh_cuda_load load = {
-        .tiles = copies * shape->subtiles,
-        .masked_tiles = shape->dense ? 0 : copies * shape->subtiles,
-        .scores = scores,
-        .products = scores * dims[launch->kernel],
-        .bytes = nh_small_launch_bytes(problem, launch),
-        .products_per_clock = nh_cuda_products_per_clock(problem, device, false),
-    };
-    nh_cuda_count_load(device, &load, work);
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    bool forward = problem->op == NHOOD_OP_FWD;
+    enum nh_small_kernel kernel = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY,
+                         last = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY;
+    nh_work_start(work, forward ? NH_OPERATION_SMALL_FORWARD : NH_OPERATION_SMALL_BACKWARD,
+                  problem);
+    for (; kernel <= last; kernel++) {
+        struct nh_small_launch launch;
+        if (!nh_small_launch_of(problem, kernel, config->value, &launch) ||
+            !nh_small_add_work(problem, device->backend, &launch, work))
+            return false;
+    }
+    return true;
 }
 
-/* Nanoseconds. */
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const struct nh_cuda_device *cuda = device->backend;
-    bool forward = problem->op == NHOOD_OP_FWD;
-    double ns = 0;
-    struct nh_count work = {.tiles = 0};
-    for (int k = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
-         k <= (forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_KEY); k++) {
-        struct nh_small_launch launch;
-        if (!nh_small_launch_of(problem, (enum nh_small_kernel)k, config->value, &launch))
-            return 1e18;
-        ns += nh_small_launch_ns(problem, cuda, &launch);
-        count_launch(problem, cuda, &launch, &work);
-    }
-    work.limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    if (count) *count = work;
-    return ns;
+    return nh_estimate(work, problem, device, config, count);
 }
 
 /* ---- refusal ---- */
@@ -305,4 +286,5 @@ const struct nh_solver nh_solver_cuda_small = {
     .candidates = nh_small_candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

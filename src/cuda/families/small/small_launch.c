@@ -1,6 +1,6 @@
 #include "small_launch.h"
 #include "dtype.h"
-#include "load.h"
+#include "rates.h"
 #include "small_roll.h"
 
 int32_t nh_small_fetchers(const struct nh_small_launch *launch) {

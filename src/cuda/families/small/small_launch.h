@@ -3,6 +3,7 @@
 #define NH_SMALL_LAUNCH_H
 
 #include "small_shape.h"
+#include "work.h"
 
 enum nh_small_kernel { NH_SMALL_FORWARD, NH_SMALL_BACKWARD_QUERY, NH_SMALL_BACKWARD_KEY };
 
@@ -39,11 +40,11 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
 int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                            const struct nh_small_launch *launch);
 
-/* That all blocks copy to shared memory. */
-double nh_small_launch_bytes(const struct nh_problem *problem,
-                             const struct nh_small_launch *launch);
+/* Adds the launch; false: not even one block fits. */
+bool nh_small_add_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                       const struct nh_small_launch *launch, struct nh_work *work);
 
-/* Nanoseconds of a launch, when no other is under way: small_time.c. */
+/* Nanoseconds of a launch, when no other is under way. */
 double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           const struct nh_small_launch *launch);
 

@@ -1,9 +1,10 @@
 /* The backward on sm_90: what its solvers share. */
 #include "backward90.h"
+#include "rates.h"
+#include "predict.h"
 
 #include "covering_tile.h"
 #include "cluster.h"
-#include "load.h"
 #include "top_n.h"
 #include "walk_counts.h"
 
@@ -60,30 +61,36 @@ struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *probl
 
 /* ---- search ---- */
 
-/* A tile to walk, and what it costs with those to own that were tried last. */
+/* A tile to walk; without a bias whether it runs, and what it takes, is the same with every tile to own: clocks of blocks for
+ * a pair of tiles, for the masks of one, and for themselves. */
 struct walked {
     const int32_t *shape;
-    double columns;
     struct nh_walk_columns place;
-    struct nh_backward90_prices prices;
-    bool offered;
+    bool runs;
+    double tile, mask, block;
 };
 
 enum {
+    MOST_RANKED = 10,
     OWNED = sizeof own_shapes / sizeof *own_shapes,
     WALKED = sizeof walk_shapes / sizeof *walk_shapes
 };
 
+/* A pair with the least work so far. */
+struct ranked {
+    int32_t own[3];
+    const struct walked *walk;
+    struct nh_backward90_walks walks;
+};
+
 struct state {
     const struct nh_backward90_search *search;
-    double copies, sharing,
-        multiprocessors; /* sharing: query heads of a key head, if blocks own keys */
     struct nh_walk_counts *counts;
     struct walked walked[WALKED];
     int shapes;
     bool known; /* prices are those of any tile to own */
-    bool any;   /* of the pairs runs, cheap or not */
-    struct nh_top_n best;
+    struct ranked ranked[MOST_RANKED];
+    struct nh_top_n top;
 };
 
 /* Of those that suit, or of all. */
@@ -97,7 +104,6 @@ static void find_walked(struct state *state, bool all, struct nh_walk_extents *e
             !nh_walk_add(extents, shape, &walk->place))
             continue;
         walk->shape = shape;
-        walk->columns = (double)nh_box_volume(shape);
         state->shapes++;
     }
 }
@@ -110,57 +116,83 @@ static struct nh_walk_counts *counts_of(const struct nh_problem *problem, bool k
     return &last[keys];
 }
 
-/* A tile to own. */
-struct own {
-    const int32_t *shape;
-    struct nh_walk_rows rows;
-    double items; /* over all copies */
-};
-
-/* No pair of these takes less: nothing is masked and, unless clusters may share items, the longest walk is waited for. */
-static double least_ns(const struct state *state, const struct own *own,
-                       const struct walked *walk) {
-    const struct nh_backward90_prices *prices = &walk->prices;
-    double busy = state->copies * nh_walk_visits(&own->rows, walk->place) * prices->tile +
-                  own->items * prices->item;
-    if (prices->meeting > 0 && nh_cluster_possible(state->multiprocessors / 2, own->items))
-        return busy;
-    double longest = state->sharing * nh_walk_longest(&own->rows, walk->place);
-    return busy + state->multiprocessors * (longest * prices->tile + prices->item) / 2;
+static bool start_pair(const struct state *state, const int32_t own[3], const int32_t walk[3],
+                       const struct nh_backward90_walks *walks, struct nh_work *work) {
+    const struct nh_backward90_search *search = state->search;
+    nh_work_start(work, search->operation, search->problem);
+    work->overlaps = true;
+    return search->work(search->problem, search->device, own, walk, walks, work);
 }
 
-static void try_own(struct state *state, const struct own *own) {
-    const struct nh_backward90_search *search = state->search;
-    const struct nh_problem *problem = search->problem;
-    const struct nh_device *device = search->device;
+/* Clocks of all blocks together, of a million that walk so many tiles each. */
+static double work_clocks(const struct state *state, const int32_t own[3], const int32_t walk[3],
+                          double tiles, double masked) {
+    const double many = 1e6;
+    const struct nh_backward90_walks walks = {many, many * tiles, many * masked, tiles,
+                                              (double)nh_box_volume(walk)};
+    struct nh_work work;
+    double clocks = 0;
+    if (!start_pair(state, own, walk, &walks, &work)) return INFINITY;
+    for (int i = 0; i < work.launches; i++)
+        clocks += work.launch[i].blocks * nh_predict_block_clocks(&work.launch[i]);
+    return clocks / many;
+}
+
+static void find_prices(const struct state *state, const int32_t own[3], struct walked *walk) {
+    double one = work_clocks(state, own, walk->shape, 1, 0);
+    walk->runs = isfinite(one);
+    if (!walk->runs) return;
+    walk->tile = work_clocks(state, own, walk->shape, 2, 0) - one;
+    walk->mask = work_clocks(state, own, walk->shape, 1, 1) - one;
+    walk->block = one - walk->tile;
+}
+
+/* Work on a full device and half of the longest walk, in which ever fewer blocks run, say which pairs are worth a
+ * prediction. */
+static void rank_own(struct state *state, const int32_t own[3], const struct nh_walk_rows *rows) {
+    const struct nh_problem *problem = state->search->problem;
+    const struct nh_cuda_device *cuda = state->search->device->backend;
     for (struct walked *walk = state->walked; walk < state->walked + state->shapes; walk++) {
-        if (!state->known || problem->has_bias)
-            walk->offered = search->offer(problem, device, own->shape, walk->shape, &walk->prices);
-        state->any |= walk->offered;
-        double least = walk->offered ? least_ns(state, own, walk) : INFINITY;
-        if (least >= nh_top_n_limit(&state->best) || least >= search->below) continue;
-        const struct nh_tiling_count tiles = nh_walk_count(&own->rows, walk->place);
-        const struct nh_backward90_walks walks =
-            walks_of(problem, &tiles, walk->columns, search->keys);
-        const struct nh_backward90_spans spans =
-            nh_backward90_spans_of(problem, device->backend, &walks, &walk->prices);
-        struct nh_backward90_pair pair = {
-            .walk = walk->shape, .spans = spans, .ns = nh_backward90_ns(&spans)};
-        memcpy(pair.own, own->shape, sizeof pair.own);
-        nh_top_n_add(&state->best, &pair, pair.ns);
+        if (!state->known || problem->has_bias) find_prices(state, own, walk);
+        if (!walk->runs) continue;
+        const struct nh_tiling_count count = nh_walk_count(rows, walk->place);
+        struct ranked ranked = {
+            .walk = walk,
+            .walks =
+                walks_of(problem, &count, (double)nh_box_volume(walk->shape), state->search->keys)};
+        /* prices are those of all batch entries and heads */
+        double copies = (double)(problem->batch * problem->heads);
+        double longest = cuda->multiprocessors * ranked.walks.longest * walk->tile / copies;
+        memcpy(ranked.own, own, sizeof ranked.own);
+        nh_top_n_add(&state->top, &ranked,
+                     ranked.walks.tiles * walk->tile + ranked.walks.masked * walk->mask +
+                         ranked.walks.items * walk->block + longest / 2);
     }
     state->known = true;
 }
 
+static int predict_ranked(struct state *state, struct nh_backward90_pair *best) {
+    struct nh_top_n top;
+    nh_top_n_start(&top, INFINITY, best, sizeof *best, NH_BACKWARD90_KEPT);
+    for (const struct ranked *ranked = state->ranked; ranked < state->ranked + state->top.count;
+         ranked++) {
+        struct nh_backward90_pair pair;
+        pair.walk = ranked->walk->shape;
+        memcpy(pair.own, ranked->own, sizeof pair.own);
+        if (!start_pair(state, pair.own, pair.walk, &ranked->walks, &pair.work)) continue;
+        nh_top_n_add(&top, &pair, nh_predict_clocks(state->search->device->backend, &pair.work));
+    }
+    return top.count;
+}
+
 static void try_shape(struct state *state, const int32_t shape[3]) {
-    struct own own = {.shape = shape};
+    struct nh_walk_rows rows;
     int32_t slab[3];
     if (nh_box_volume(shape) < state->search->least_rows || !fits(state->search->problem, shape) ||
         !nh_sm90_first_warpgroup_tile(shape, slab) ||
-        !nh_walk_rows_of(state->counts, shape, shape, &own.rows))
+        !nh_walk_rows_of(state->counts, shape, shape, &rows))
         return;
-    own.items = state->copies * nh_walk_items(&own.rows) / state->sharing;
-    try_own(state, &own);
+    rank_own(state, shape, &rows);
 }
 
 /* Where it is not among the others. */
@@ -192,94 +224,53 @@ static void try_all(struct state *state, bool all) {
 
 int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
-    const struct nh_problem *problem = search->problem;
-    const struct nh_cuda_device *cuda = search->device->backend;
     struct state state;
     state.search = search;
-    state.copies = (double)(problem->batch * problem->heads);
-    state.sharing = search->keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    state.multiprocessors = cuda->multiprocessors;
-    state.any = false;
-    nh_top_n_start(&state.best, INFINITY, best, sizeof *best, search->most);
+    nh_top_n_start(&state.top, INFINITY, state.ranked, sizeof *state.ranked, MOST_RANKED);
     try_all(&state, false);
-    if (!state.any) try_all(&state, true);
-    return state.best.count;
+    if (!state.top.count) try_all(&state, true);
+    return predict_ranked(&state, best);
 }
 
-/* ---- time ---- */
-
-static struct nh_cuda_load load_of(const struct nh_problem *problem,
-                                   const struct nh_cuda_device *cuda,
-                                   const struct nh_backward90_load *load, double columns,
-                                   double tiles, double masked, double items) {
-    double rows = 64 * WARPGROUPS, row_bytes = (double)(problem->dim + problem->dim_v) * 2;
-    return (struct nh_cuda_load){
-        .tiles = tiles,
-        .masked_tiles = masked,
-        .scores = rows * columns,
-        .products = rows * columns * load->products,
-        .tile_bytes = columns * load->column_bytes,
-        .bytes = items * rows * row_bytes,
-        .products_per_clock = nh_cuda_products_per_clock(problem, cuda, true),
-    };
-}
-
-void nh_backward90_add_prices(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                              const struct nh_backward90_load *load, double columns,
-                              struct nh_backward90_prices *prices) {
-    const struct nh_cuda_load one = load_of(problem, cuda, load, columns, 1, 1, 0);
-    struct nh_count tile = {.tiles = 0};
-    nh_cuda_count_load(cuda, &one, &tile);
-    double clock = nh_cuda_clocks_ns(cuda, 1.0 / cuda->multiprocessors);
-    /* one warpgroup's products hide the other's exponentials in part */
-    prices->tile += hypot(load->tensor * tile.limit_ns[NHOOD_LIMIT_TENSOR],
-                          load->exponential * tile.limit_ns[NHOOD_LIMIT_EXPONENTIAL]) +
-                    load->turn * clock;
-    prices->masks += load->masks * tile.limit_ns[NHOOD_LIMIT_MASK];
-    prices->item += load->item * problem->rank * clock;
-}
+/* ---- work ---- */
 
 int32_t nh_backward90_cluster(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                              const struct nh_backward90_walks *walks,
-                              const struct nh_backward90_prices *prices) {
+                              const struct nh_backward90_walks *walks, bool shares) {
     double items = (double)(problem->batch * problem->heads) * walks->items;
-    return prices->meeting > 0
-               ? nh_cluster_blocks(cuda->multiprocessors / 2.0, items, walks->longest)
-               : 1;
+    return shares ? nh_cluster_blocks(cuda->multiprocessors / 2.0, items, walks->longest) : 1;
 }
 
-struct nh_backward90_spans nh_backward90_spans_of(const struct nh_problem *problem,
-                                                  const struct nh_cuda_device *cuda,
-                                                  const struct nh_backward90_walks *walks,
-                                                  const struct nh_backward90_prices *prices) {
+void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                            const struct nh_backward90_walks *walks,
+                            const struct nh_backward90_launch *of, struct nh_work *work) {
     double copies = (double)(problem->batch * problem->heads);
-    double tile = prices->tile + walks->masked / walks->tiles * prices->masks;
-    double cluster = nh_backward90_cluster(problem, cuda, walks, prices);
-    double item = prices->item + (cluster > 1 ? prices->meeting : 0);
-    return (struct nh_backward90_spans){
-        .busy = copies * (walks->tiles * tile + cluster * walks->items * item),
-        .longest = cuda->multiprocessors * (ceil(walks->longest / cluster) * tile + item),
-    };
-}
-
-void nh_backward90_overlap(const struct nh_backward90_spans *next,
-                           struct nh_backward90_spans *spans) {
-    spans->busy += next->busy;
-    if (next->longest > spans->longest) spans->longest = next->longest;
-}
-
-double nh_backward90_ns(const struct nh_backward90_spans *spans) {
-    return nh_cuda_ending(spans->busy, spans->longest);
-}
-
-void nh_backward90_count(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const struct nh_backward90_walks *walks,
-                         const struct nh_backward90_load *load, struct nh_count *work) {
-    double copies = (double)(problem->batch * problem->heads);
-    const struct nh_cuda_load asked =
-        load_of(problem, cuda, load, walks->columns, copies * walks->tiles, copies * walks->masked,
-                copies * walks->items);
-    nh_cuda_count_load(cuda, &asked, work);
+    double cluster = nh_backward90_cluster(problem, cuda, walks, of->sums > 0);
+    double rows = 64 * WARPGROUPS, scores = rows * walks->columns;
+    double dims = (double)(problem->dim + problem->dim_v);
+    struct nh_launch_work *launch = nh_work_add(work, of->kernel);
+    launch->blocks = copies * cluster * walks->items;
+    double tiles = copies * walks->tiles / launch->blocks,
+           masked = copies * walks->masked / launch->blocks;
+    launch->warps = 4 * WARPGROUPS;
+    launch->steps = tiles;
+    launch->longest = ceil(walks->longest / cluster) / tiles;
+    launch->serial = 1.0 / WARPGROUPS;
+    launch->code = dims;
+    launch->tiles = copies * walks->tiles;
+    launch->masked_tiles = copies * walks->masked;
+    launch->scores = scores;
+    launch->flops = 2 * launch->tiles * scores * of->products;
+    launch->unit[NH_WORK_TENSOR] =
+        tiles * scores * of->products / nh_cuda_products_per_clock(problem, cuda, true);
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(tiles * scores);
+    launch->unit[NH_WORK_MASK] = nh_cuda_lane_clocks(masked * scores);
+    launch->unit[NH_WORK_L2] =
+        nh_cuda_l2_clocks(cuda, tiles * walks->columns * of->column_bytes + rows * dims * 2);
+    launch->unit[NH_WORK_STEP] = tiles;
+    launch->unit[NH_WORK_INDEX] = problem->rank;
+    launch->unit[NH_WORK_VECTOR] =
+        nh_cuda_lane_clocks(dims * rows + tiles * scores * of->bias_instructions);
+    launch->unit[NH_WORK_REDUCE] = cluster > 1 ? of->sums : 0;
 }
 
 /* ---- shared memory ---- */

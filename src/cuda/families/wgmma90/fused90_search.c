@@ -1,10 +1,10 @@
 /* Which tiles of queries and of keys cuda.fused90 is fastest with. Tiles of queries are passed over by what they cost with
  * any keys at least, pairs by what they cost without masks. */
-#include "box.h"
 #include "cluster.h"
+#include "predict.h"
+#include "box.h"
 #include "covering_tile.h"
-#include "fused90_time.h"
-#include "load.h"
+#include "fused90_work.h"
 #include "walk_counts.h"
 
 #include <math.h>
@@ -41,46 +41,54 @@ static bool of_rank(const int32_t shape[3], int rank) {
 enum {
     MOST_STAGES = 4,
     MOST_HEADS = 16,
+    MOST_RANKED = 12,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
     Q_SHAPES = sizeof q_shapes / sizeof *q_shapes,
-    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; covering */
+    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; fitted */
 };
 
-/* A key tile, and for two or three warpgroups, with queries held or not, the stages that fit: 0 if it does not run so.
- * With a bias, of which each stage has boxes, prices and stages depend on the queries' tile, too, and are not kept. */
+/* Clocks of a block on a full device: for a tile that it fetches, one that a warpgroup multiplies, the masks of one, and
+ * for itself. */
+struct prices {
+    double fetched, seen, masked, block;
+};
+
+/* A key tile and, for two or three warpgroups, its prices, and the stages that fit with queries held or not: 0 if it does
+ * not run so. With a bias, stages have boxes that depend on the queries' tile, too. */
 struct key_tile {
     const int32_t *shape;
     struct nh_walk_columns columns;
-    struct nh_fused90_prices prices[2];
+    struct prices prices[2];
     int32_t stages[2][2];
-    double extra;
 };
 
-/* Positions of so many heads, their tiles as a whole, and the least that they cost with any key tile. Few items may be
- * shared by clusters; scales are those of items that are not, and of all. */
+/* Positions of so many heads, and their tiles as a whole. */
 struct query_tile {
     const int32_t *shape;
     int32_t heads, warpgroups;
     struct nh_walk_rows whole;
-    bool shares;
-    double scale, least_scale, least_ns;
+};
+
+/* A pair of tiles with the least work so far. */
+struct ranked {
+    const struct key_tile *key;
+    struct nh_config config;
+    struct nh_fused90_walks walks;
 };
 
 struct search {
     const struct nh_problem *problem;
     const struct nh_device *device;
-    double memory_ns;
     struct nh_walk_extents extents;
     struct nh_walk_counts counts;
     struct key_tile key[KEY_TILES];
     struct query_tile query[QUERY_TILES];
     int32_t covering[2][3];
+    bool any; /* of the pairs runs */
     int keys, queries;
-    struct least {
-        double column, item;
-    } least[2]; /* of two and three warpgroups */
-    bool any;   /* of what was tried runs, cheap or not */
-    struct nh_top_n *best;
+    double below;                      /* clocks of all blocks together that are too many */
+    struct ranked ranked[MOST_RANKED]; /* least clocks first */
+    struct nh_top_n top;
 };
 
 static int32_t stages_of(const struct search *search, int32_t *value) {
@@ -93,16 +101,35 @@ static int32_t stages_of(const struct search *search, int32_t *value) {
 }
 
 static int32_t abreast_of(const int32_t box[3]) {
-    int32_t keys = (int32_t)nh_box_volume(box);
+    int32_t keys = box[0] * box[1] * box[2];
     return keys < LEAST_KEYS ? KEYS_ABREAST / keys : 1;
 }
 
 /* ---- tiles of keys ---- */
 
+static double block_clocks(const struct search *search, const int32_t *value, double fetched,
+                           double seen, double masked) {
+    const struct nh_fused90_walks walks = {.fetched = {1e6, 1e6 * fetched, 0, fetched},
+                                           .seen = {1e6, 1e6 * seen, 1e6 * masked, fetched}};
+    struct nh_work work;
+    nh_fused90_work_of(search->problem, search->device->backend, value, &walks, &work);
+    return nh_predict_block_clocks(&work.launch[0]);
+}
+
+static struct prices prices_of(const struct search *search, int32_t *value) {
+    value[STACK] = 1; /* masks without lines */
+    double one = block_clocks(search, value, 1, 1, 0);
+    struct prices prices = {.fetched = block_clocks(search, value, 2, 1, 0) - one,
+                            .seen = block_clocks(search, value, 1, 2, 0) - one,
+                            .masked = block_clocks(search, value, 1, 1, 1) - one};
+    prices.block = one - prices.fetched - prices.seen;
+    return prices;
+}
+
 static void add_keys(struct search *search, const int32_t shape[3]) {
     const struct nh_problem *problem = search->problem;
     struct key_tile *key = &search->key[search->keys];
-    struct nh_config config = {{0}};
+    struct nh_config config = {{1, 1, 128, 1}};
     int32_t *value = config.value;
     if (!of_rank(shape, problem->rank) || !nh_sm90_boxes_fit(problem, shape) ||
         (abreast_of(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
@@ -112,125 +139,64 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     value[ABREAST] = abreast_of(shape);
     for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
         int of = value[WARPGROUPS] - 2;
-        key->prices[of] = nh_fused90_prices_of(problem, search->device->backend, value);
-        for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++)
+        key->prices[of] = prices_of(search, value);
+        for (value[HOLD] = 1; value[HOLD] >= 0; value[HOLD]--)
             key->stages[of][value[HOLD]] = stages_of(search, value);
+        value[HOLD] = 0;
     }
     key->shape = shape;
-    key->extra = nh_fused90_extra_tiles(problem, value);
     search->keys++;
 }
 
 /* ---- tiles of queries ---- */
 
-/* What a column of keys costs at least, and an item; INFINITY: no key tile runs. */
-static void find_least(struct search *search) {
-    for (int of = 0; of < 2; of++) {
-        struct least *least = &search->least[of];
-        *least = (struct least){INFINITY, INFINITY};
-        for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
-            const struct nh_fused90_prices *prices = &key->prices[of];
-            double keys = (double)(nh_box_volume(key->shape) * abreast_of(key->shape));
-            double column = (prices->tile - prices->spared + prices->fetch) / keys;
-            if (!key->stages[of][0] && !key->stages[of][1]) continue;
-            if (column < least->column) least->column = column;
-            if (prices->item < least->item) least->item = prices->item;
-        }
-    }
-}
-
-/* No tile holds columns that no row sees, none waits for others, nothing is masked. */
-static double least_of_queries(const struct search *search, const struct query_tile *query) {
-    const struct least *least = &search->least[query->warpgroups - 2];
-    double busy =
-        nh_walk_needed(&query->whole) * least->column + nh_walk_items(&query->whole) * least->item;
-    return nh_fused90_launch_ns(search->problem, query->least_scale * busy, search->memory_ns);
-}
-
 static void add_queries(struct search *search, const int32_t shape[3], int32_t heads) {
-    const struct nh_problem *problem = search->problem;
-    const struct nh_cuda_device *cuda = search->device->backend;
     struct query_tile *query = &search->query[search->queries];
-    int64_t rows = nh_box_volume(shape) * heads;
-    if (!nh_sm90_boxes_fit(problem, shape) ||
+    int32_t rows = shape[0] * shape[1] * shape[2] * heads;
+    if (!nh_sm90_boxes_fit(search->problem, shape) ||
         !nh_walk_rows_of(&search->counts, shape, shape, &query->whole))
         return;
     query->shape = shape;
     query->heads = heads;
     query->warpgroups = (int32_t)nh_ceil_div(rows, 64);
-    double copies = (double)(problem->batch * problem->heads / heads);
-    double items = nh_walk_items(&query->whole);
-    query->shares =
-        nh_cluster_possible(cuda->multiprocessors, copies * items) && !problem->has_bias;
-    query->scale = nh_fused90_scale(cuda, copies, items);
-    query->least_scale = query->shares ? copies : query->scale;
-    query->least_ns = problem->has_bias ? 0 : least_of_queries(search, query);
-    search->any |= query->least_ns > 0 && isfinite(query->least_ns);
     search->queries++;
 }
 
 /* ---- pairs ---- */
 
-/* With the stages of `value`. */
-static void try_pair(struct search *search, const struct query_tile *query,
-                     const struct nh_config *tried, const struct key_tile *key,
-                     const struct nh_fused90_walks *of_items) {
-    const struct nh_problem *problem = search->problem;
-    const struct nh_cuda_device *cuda = search->device->backend;
-    const int32_t *value = tried->value;
-    const struct nh_fused90_prices *prices = &key->prices[query->warpgroups - 2];
-    const struct nh_fused90_walks *walks = of_items;
-    struct nh_fused90_prices of_boxes;
-    struct nh_fused90_walks of_blocks;
-    double cluster = 1, scale = query->scale;
-    if (problem->has_bias) {
-        of_boxes = nh_fused90_prices_of(problem, cuda, value);
-        prices = &of_boxes;
-    }
-    if (query->shares) cluster = nh_fused90_cluster_of(problem, cuda, value, &of_items->fetched);
-    if (cluster > 1) {
-        of_blocks = nh_fused90_walks_of_blocks(of_items, value[WARPGROUPS], cluster);
-        walks = &of_blocks;
-        scale = nh_fused90_scale(cuda, nh_fused90_copies(problem, value), walks->seen.items);
-    }
-    double busy = scale * nh_fused90_busy_ns(problem, value, prices, walks, key->extra, cluster);
-    search->any = true;
-    nh_top_n_add(search->best, tried, nh_fused90_launch_ns(problem, busy, search->memory_ns));
-}
-
-/* No config of these tiles takes less: none waits for others, nothing is masked, no cluster meets. */
-static double least_of_pair(const struct search *search, const struct query_tile *query,
-                            const struct key_tile *key, const struct nh_walk_rows *parts) {
-    const struct nh_fused90_prices *prices = &key->prices[query->warpgroups - 2];
-    double tiles = nh_walk_visits(parts, key->columns) * (prices->tile - prices->spared) +
-                   nh_walk_visits(&query->whole, key->columns) * prices->fetch;
-    double busy = tiles / abreast_of(key->shape) + nh_walk_items(&query->whole) * prices->item;
-    return nh_fused90_launch_ns(search->problem, query->least_scale * busy, search->memory_ns);
-}
-
-/* With every key tile, queries held or not. */
+/* With every key tile. Work on a full device says which are worth a prediction; the last wave of blocks counts as a whole
+ * one. */
 static void try_parts(struct search *search, const struct query_tile *query,
                       const struct nh_config *queries, const struct nh_walk_rows *parts) {
-    struct nh_config tried = *queries;
-    int32_t *value = tried.value;
+    const struct nh_cuda_device *cuda = search->device->backend;
     bool biased = search->problem->has_bias;
+    double copies = nh_fused90_copies(search->problem, queries->value);
+    double items = nh_walk_items(&query->whole), waves = copies * items / cuda->multiprocessors;
+    double scale = ceil(waves) / items;
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
+        const struct prices *prices = &key->prices[query->warpgroups - 2];
         const int32_t *stages = key->stages[query->warpgroups - 2];
-        memcpy(value + KX, key->shape, 3 * sizeof *key->shape);
-        value[ABREAST] = abreast_of(key->shape);
-        if ((value[ABREAST] > 1 && value[STACK] != 0) || !(biased || stages[0] || stages[1]))
+        struct ranked ranked = {.key = key, .config = *queries};
+        double limit = nh_top_n_limit(&search->top);
+        int32_t abreast = abreast_of(key->shape);
+        if ((abreast > 1 && queries->value[STACK] != 0) || !(biased || stages[0] || stages[1]))
             continue;
-        if (!biased && least_of_pair(search, query, key, parts) >= nh_top_n_limit(search->best))
-            continue;
-        const struct nh_fused90_walks walks =
-            value[ABREAST] > 1
-                ? nh_fused90_walks_of(search->problem, value)
-                : (struct nh_fused90_walks){nh_walk_count(&query->whole, key->columns),
-                                            nh_walk_count(parts, key->columns)};
-        for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++) {
-            value[STAGES] = biased ? stages_of(search, value) : stages[value[HOLD]];
-            if (value[STAGES]) try_pair(search, query, &tried, key, &walks);
-        }
+        double fetched = nh_walk_visits(&query->whole, key->columns),
+               seen = nh_walk_visits(parts, key->columns), block = items * prices->block;
+        double clocks = block + (fetched * prices->fetched + seen * prices->seen) / abreast;
+        if (scale * clocks >= limit) continue;
+        search->any = true;
+        if (copies * clocks >= search->below) continue;
+        memcpy(ranked.config.value + KX, key->shape, 3 * sizeof *key->shape);
+        ranked.config.value[ABREAST] = abreast;
+        ranked.walks = abreast > 1
+                           ? nh_fused90_walks_of(search->problem, ranked.config.value)
+                           : (struct nh_fused90_walks){nh_walk_count(&query->whole, key->columns),
+                                                       nh_walk_count(parts, key->columns)};
+        double work = scale * (block + ranked.walks.fetched.visited * prices->fetched +
+                               ranked.walks.seen.visited * prices->seen +
+                               ranked.walks.seen.partial * prices->masked);
+        nh_top_n_add(&search->top, &ranked, work);
     }
 }
 
@@ -247,6 +213,20 @@ static void try_queries(struct search *search, const struct query_tile *query) {
             !nh_walk_rows_of(&search->counts, q, slab, &parts))
             continue;
         try_parts(search, query, &queries, &parts);
+    }
+}
+
+/* Queries held or not. */
+static void predict_pair(struct search *search, struct ranked *ranked, struct nh_top_n *best) {
+    const struct nh_problem *problem = search->problem;
+    int32_t *value = ranked->config.value;
+    for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++) {
+        struct nh_work work;
+        value[STAGES] = problem->has_bias ? stages_of(search, value)
+                                          : ranked->key->stages[value[WARPGROUPS] - 2][value[HOLD]];
+        if (!value[STAGES]) continue;
+        nh_fused90_work_of(problem, search->device->backend, value, &ranked->walks, &work);
+        nh_top_n_add(best, &ranked->config, nh_predict(search->device->backend, &work, NULL));
     }
 }
 
@@ -278,7 +258,6 @@ static void find_tiles(struct search *search, bool all) {
         if (all || nh_sm90_suits(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
     if (!search->keys) return;
     nh_walk_start(&search->counts, problem, false, true, &search->extents);
-    find_least(search);
     for (size_t i = 0; i < Q_SHAPES; i++) {
         if (!of_rank(q_shapes[i], problem->rank) || !(all || nh_sm90_suits(problem, q_shapes[i])))
             continue;
@@ -290,29 +269,16 @@ static void find_tiles(struct search *search, bool all) {
     if (problem->rank > 1 && !problem->has_bias) add_covering(search);
 }
 
-/* What the tile of queries takes that promises most: nothing that takes more is the best. */
-static double probe(struct search *search) {
-    struct nh_top_n *best = search->best, probed;
-    const struct query_tile *lowest = search->query;
-    struct nh_config config;
-    for (int i = 1; i < search->queries; i++)
-        if (search->query[i].least_ns < lowest->least_ns) lowest = &search->query[i];
-    nh_top_configs_start(&probed, best->below_ns, &config, 1);
-    search->best = &probed;
-    try_queries(search, lowest);
-    search->best = best;
-    return nh_top_n_limit(&probed);
-}
-
-static void try_tiles(struct search *search, bool all) {
-    const double rounding = 1 + 1e-9;
-    struct nh_top_n *best = search->best;
+/* Whether any config runs. */
+static bool try_tiles(struct search *search, bool all, struct nh_top_n *best) {
+    search->any = false;
     find_tiles(search, all);
-    if (best->capacity == 1 && search->queries > 1 && !search->problem->has_bias)
-        best->below_ns = fmin(best->below_ns, rounding * probe(search));
+    nh_top_n_start(&search->top, INFINITY, search->ranked, sizeof *search->ranked, MOST_RANKED);
     for (int i = 0; i < search->queries; i++)
-        if (search->query[i].least_ns < nh_top_n_limit(best))
-            try_queries(search, &search->query[i]);
+        try_queries(search, &search->query[i]);
+    for (int i = 0; i < search->top.count; i++)
+        predict_pair(search, &search->ranked[i], best);
+    return search->any;
 }
 
 void nh_fused90_search(const struct nh_problem *problem, const struct nh_device *device,
@@ -321,11 +287,8 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_device 
     struct search search;
     search.problem = problem;
     search.device = device;
-    search.memory_ns = nh_cuda_memory_ns(problem, cuda);
-    search.any = false;
-    search.best = best;
-    try_tiles(&search, false);
-    if (!search.any) try_tiles(&search, true);
+    search.below = best->below_ns * nh_predict_clocks_per_ns(cuda);
+    if (!try_tiles(&search, false, best)) try_tiles(&search, true, best);
     struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {
         int32_t *value = config[i].value;

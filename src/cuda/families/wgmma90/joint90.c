@@ -3,9 +3,9 @@
  * then dQ in the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to them: not
  * deterministic. */
 #include "backward90.h"
+#include "predict.h"
 #include "backward_steps.h"
 #include "cuda_solvers.h"
-#include "load.h"
 #include "permuted_axes.h"
 #include "repair.h"
 
@@ -55,63 +55,46 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
            nh_backward90_stages(problem, cuda, walk, true, own_bytes(problem, walk)) >= 2;
 }
 
-/* ---- estimate ---- */
+/* ---- work ---- */
 
-/* Fitted to 195 problems on an H200. In 3-D the kernel orders its products in another way. */
-static struct nh_backward90_load load_of(const struct nh_problem *problem) {
-    bool deep = problem->rank == 3;
-    return (struct nh_backward90_load){
-        .products = (double)(3 * problem->dim + 2 * problem->dim_v),
-        .column_bytes =
-            (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem),
-        .tensor = deep ? 1.04 : 1.33,
-        .exponential = 2,
-        .masks = 3.87,
-        .turn = deep ? 1130 : 586,
-        .item = 2800,
-    };
+static double sums_bytes(const struct nh_problem *problem) {
+    double rows = (double)(problem->batch * problem->tokens * problem->heads);
+    return rows * (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
 }
 
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
-static double sums_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    double rows = (double)(problem->batch * problem->tokens * problem->heads);
-    double bytes = (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
-    return 1e9 * rows * bytes / cuda->memory_bytes_per_s;
+static void add_launches(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                         const struct nh_backward90_walks *walks, struct nh_work *work) {
+    const struct nh_backward90_launch launch = {
+        .kernel = NH_KERNEL_JOINT90,
+        .products = (double)(3 * problem->dim + 2 * problem->dim_v),
+        .column_bytes =
+            (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem)};
+    nh_backward90_add_work(problem, cuda, walks, &launch, work);
+    work->helpers = 2;
+    work->helper_bytes = sums_bytes(problem);
 }
 
-/* Of launches, and those that wait for memory. */
-static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    const double launches_ns = 16500, sums = 2.68;
-    return sums * sums_ns(problem, cuda) + launches_ns;
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    const struct nh_backward90_walks walks =
+        nh_backward90_walks_of(problem, config->value + OWN, config->value + WALK, true);
+    nh_work_start(work, NH_OPERATION_JOINT90, problem);
+    add_launches(problem, device->backend, &walks, work);
+    return true;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *walk = config->value + WALK;
-    const struct nh_backward90_load load = load_of(problem);
-    const struct nh_backward90_walks walks =
-        nh_backward90_walks_of(problem, config->value + OWN, walk, true);
-    struct nh_backward90_prices prices = {.tile = 0};
-    nh_backward90_add_prices(problem, cuda, &load, walks.columns, &prices);
-    if (count) {
-        *count = (struct nh_count){.tiles = 0};
-        nh_backward90_count(problem, cuda, &walks, &load, count);
-        count->limit_ns[NHOOD_LIMIT_MEMORY] =
-            nh_cuda_memory_ns(problem, cuda) + sums_ns(problem, cuda);
-    }
-    const struct nh_backward90_spans spans = nh_backward90_spans_of(problem, cuda, &walks, &prices);
-    return nh_backward90_ns(&spans) + beside_ns(problem, cuda);
+    return nh_estimate(work, problem, device, config, count);
 }
 
-static bool offer(const struct nh_problem *problem, const struct nh_device *device,
-                  const int32_t own[3], const int32_t walk[3],
-                  struct nh_backward90_prices *prices) {
+static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
+                      const int32_t own[3], const int32_t walk[3],
+                      const struct nh_backward90_walks *walks, struct nh_work *work) {
     (void)own;
     if (!fits(problem, device->backend, walk)) return false;
-    const struct nh_backward90_load load = load_of(problem);
-    *prices = (struct nh_backward90_prices){.tile = 0};
-    nh_backward90_add_prices(problem, device->backend, &load, (double)nh_box_volume(walk), prices);
+    add_launches(problem, device->backend, walks, work);
     return true;
 }
 
@@ -120,13 +103,12 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
     const struct nh_backward90_search search = {.problem = problem,
                                                 .device = device,
-                                                .offer = offer,
+                                                .work = pair_work,
+                                                .operation = NH_OPERATION_JOINT90,
                                                 .keys = true,
-                                                .least_rows = FULL_ROWS,
-                                                .most = (int)nh_min(capacity, NH_BACKWARD90_KEPT),
-                                                .below =
-                                                    below_ns - beside_ns(problem, device->backend)};
-    int count = nh_backward90_best(&search, best);
+                                                .least_rows = FULL_ROWS};
+    int count = (int)nh_min(capacity, nh_backward90_best(&search, best));
+    (void)below_ns;
     for (int i = 0; i < count; i++)
         for (int a = 0; a < NH_AXES; a++) {
             config[i].value[OWN + a] = best[i].own[a];
@@ -264,4 +246,5 @@ const struct nh_solver nh_solver_cuda_joint90 = {
     .candidates = candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

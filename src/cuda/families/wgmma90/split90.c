@@ -2,12 +2,12 @@
  * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added
  * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
 #include "split90.h"
+#include "predict.h"
 
 #include "backward_steps.h"
 #include "top_n.h"
 #include "cuda_solvers.h"
 #include "cluster.h"
-#include "load.h"
 #include "permuted_axes.h"
 
 #include <math.h>
@@ -94,197 +94,160 @@ bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_devi
            stages_of(problem, cuda, own, walk, pass) >= 2;
 }
 
-/* ---- estimate ---- */
+/* ---- work ---- */
 
-/* What a bias adds to the weight of exponentials. Beside dQ, helpers work on every entry of a pair of tiles: fitted to five
- * problems with 2.3 to 7.7 entries per column. */
-static double bias_weight(const struct nh_problem *problem, const int32_t own[3],
-                          const int32_t walk[3], bool keys) {
-    const double scores = 0.4, gradient = 1.66, spared = 2.2;
+/* Instructions for the bias of a logit. Beside dQ, helpers work on every entry of a pair of tiles: counted in units of a
+ * logit of the walked tile, less what they do beside the products. */
+static double bias_instructions(const struct nh_problem *problem, const int32_t own[3],
+                                const int32_t walk[3], bool keys) {
+    const double scores = 3, gradient = 13, hidden = 18;
     if (!problem->has_bias || keys) return problem->has_bias ? scores : 0;
     double entries = 1;
     for (int a = 0; a < NH_AXES; a++)
         entries *= own[a] + walk[a] - 1;
-    double weight = gradient * entries / (double)nh_box_volume(walk) - spared;
-    return weight > scores ? weight : scores;
+    return fmax(gradient * entries / (double)nh_box_volume(walk) - hidden, scores);
 }
 
-/* Fitted to 130 problems on an H200. */
-static struct nh_backward90_load load_of(const struct nh_problem *problem,
-                                         enum nh_split90_pass pass, double bias) {
-    return (struct nh_backward90_load){
-        .products =
-            (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v),
-        .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
-        .tensor = 1.08,
-        .exponential = 1.47 + bias,
-        .masks = 1.5,
-        .turn = 612,
-        .item = 1720,
-    };
-}
-
-/* What blocks that share an item spend on adding up the sums of a launch, in nanoseconds of the device; 0 if they cannot:
- * the sums do not fit in place of the tiles, or boxes of a bias are laid down for whole walks. */
-static double meeting_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+/* Clocks in which blocks that share an item add up the sums of a launch; 0 if they cannot: the sums do not fit in place of
+ * the tiles, or boxes of a bias are laid down for whole walks. */
+static double sums_clocks(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
     const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
     int64_t widest = nh_max(facts[pass].sums * problem->dim, facts[pass].sums_v * problem->dim_v);
     int64_t bytes = nh_backward90_shared_bytes(problem, walk, facts[pass].keys,
                                                stages_of(problem, cuda, own, walk, pass)) +
                     own_bytes(problem, own, walk, pass) - beside;
     if (problem->has_bias || nh_cluster_sums_bytes(rows, widest) > bytes) return 0;
-    double clocks = facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
-                    facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
-    return nh_cuda_clocks_ns(cuda, clocks / cuda->multiprocessors);
+    return facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
+           facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
 }
 
-/* Of the launches that own queries, or keys. */
-static double meetings_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t walk[3], bool keys) {
-    double all = 0;
-    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
-        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
-        double one = meeting_ns(problem, cuda, own, walk, pass);
-        if (!(one > 0)) return 0;
-        all += one;
-    }
-    return all;
+/* Whether blocks of all launches that own queries, or keys, can share items. */
+static bool shares(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                   const int32_t own[3], const int32_t walk[3], bool keys) {
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
+        if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
+            !(sums_clocks(problem, cuda, own, walk, pass) > 0))
+            return false;
+    return true;
 }
 
-static struct nh_backward90_prices prices_of(const struct nh_problem *problem,
-                                             const struct nh_cuda_device *cuda, double columns,
-                                             double bias, double meeting, bool keys) {
-    struct nh_backward90_prices prices = {.meeting = meeting};
-    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
-        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
-        const struct nh_backward90_load load = load_of(problem, pass, bias);
-        nh_backward90_add_prices(problem, cuda, &load, columns, &prices);
-    }
-    return prices;
-}
-
-/* Adds launches that overlap with those before, and what they ask for to `work`, if there is one. */
+/* own: NULL for extra tokens, whose blocks share nothing. */
 static void add_passes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       const struct nh_backward90_walks *walks, double bias, double meeting,
-                       bool keys, struct nh_backward90_spans *spans, struct nh_count *work) {
-    for (enum nh_split90_pass pass = 0; work && pass < NH_SPLIT90_PASSES; pass++) {
-        const struct nh_backward90_load load = load_of(problem, pass, bias);
-        if (facts[pass].keys == keys && nh_split90_used(problem, pass))
-            nh_backward90_count(problem, cuda, walks, &load, work);
+                       const int32_t *own, const int32_t walk[3],
+                       const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
+    bool sharing = own && shares(problem, cuda, own, walk, keys);
+    for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
+        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
+        const struct nh_backward90_launch launch = {
+            .kernel = keys ? NH_KERNEL_SPLIT90_KEY : NH_KERNEL_SPLIT90_QUERY,
+            .products = (double)(facts[pass].products * problem->dim +
+                                 facts[pass].products_v * problem->dim_v),
+            .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
+            .bias_instructions = own ? bias_instructions(problem, own, walk, keys) : 0,
+            .sums = sharing ? sums_clocks(problem, cuda, own, walk, pass) : 0};
+        nh_backward90_add_work(problem, cuda, walks, &launch, work);
     }
-    const struct nh_backward90_prices prices =
-        prices_of(problem, cuda, walks->columns, bias, meeting, keys);
-    const struct nh_backward90_spans added = nh_backward90_spans_of(problem, cuda, walks, &prices);
-    nh_backward90_overlap(&added, spans);
-}
-
-static void add_side(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int32_t own[3], const int32_t walk[3], bool keys,
-                     struct nh_backward90_spans *spans, struct nh_count *work) {
-    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
-    add_passes(problem, cuda, &walks, bias_weight(problem, own, walk, keys),
-               meetings_ns(problem, cuda, own, walk, keys), keys, spans, work);
 }
 
 /* Extra tokens' gradients: blocks that own them share the queries out evenly. */
-static void add_extra(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                      struct nh_backward90_spans *spans, struct nh_count *work) {
+static void add_extra_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                           struct nh_work *work) {
     if (!problem->extra_tokens) return;
     struct nh_backward90_walks walks = {.items = (double)cuda->multiprocessors /
                                                  (double)(problem->batch * problem->heads)};
     const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
     walks.columns = (double)nh_box_volume(walk);
-    add_passes(problem, cuda, &walks, 0, 0, true, spans, work);
+    walks.longest = walks.tiles / walks.items;
+    add_passes(problem, cuda, NULL, walk, &walks, true, work);
 }
 
-/* What launches cost, and the one for the stats, which alone waits for memory. */
-static double beside_ns(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    const double launches_ns = 14700, stats = 4.31;
-    double stats_bytes =
+/* The launch for the stats waits for memory. */
+static void start_work(const struct nh_problem *problem, struct nh_work *work) {
+    nh_work_start(work, NH_OPERATION_SPLIT90, problem);
+    work->overlaps = true;
+    work->helpers = 1;
+    work->helper_bytes =
         2.5 * 2 * (double)(problem->batch * problem->tokens * problem->heads * problem->dim_v);
-    return stats * 1e9 * stats_bytes / cuda->memory_bytes_per_s + launches_ns;
+}
+
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    start_work(problem, work);
+    for (int keys = 0; keys < 2; keys++) {
+        const int32_t *own = config->value + (keys ? KEY_OWN : QUERY_OWN),
+                      *walk = config->value + (keys ? KEY_WALK : QUERY_WALK);
+        const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
+        add_passes(problem, device->backend, own, walk, &walks, keys, work);
+    }
+    add_extra_work(problem, device->backend, work);
+    return true;
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    const struct nh_cuda_device *cuda = device->backend;
-    const int32_t *value = config->value;
-    struct nh_backward90_spans spans = {0, 0};
-    if (count) {
-        *count = (struct nh_count){.tiles = 0};
-        count->limit_ns[NHOOD_LIMIT_MEMORY] = nh_cuda_memory_ns(problem, cuda);
-    }
-    add_side(problem, cuda, value + QUERY_OWN, value + QUERY_WALK, false, &spans, count);
-    add_side(problem, cuda, value + KEY_OWN, value + KEY_WALK, true, &spans, count);
-    add_extra(problem, cuda, &spans, count);
-    return nh_backward90_ns(&spans) + beside_ns(problem, cuda);
+    return nh_estimate(work, problem, device, config, count);
 }
 
 /* ---- configs ---- */
 
-static bool offer(const struct nh_problem *problem, const struct nh_device *device,
-                  const int32_t own[3], const int32_t walk[3], bool keys,
-                  struct nh_backward90_prices *prices) {
+static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
+                      const int32_t own[3], const int32_t walk[3],
+                      const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
             !nh_split90_fits(problem, device->backend, own, walk, pass))
             return false;
-    *prices = prices_of(problem, device->backend, (double)nh_box_volume(walk),
-                        bias_weight(problem, own, walk, keys),
-                        meetings_ns(problem, device->backend, own, walk, keys), keys);
+    add_passes(problem, device->backend, own, walk, walks, keys, work);
     return true;
 }
 
-static bool offer_queries(const struct nh_problem *problem, const struct nh_device *device,
-                          const int32_t own[3], const int32_t walk[3],
-                          struct nh_backward90_prices *prices) {
-    return offer(problem, device, own, walk, false, prices);
-}
-
-static bool offer_keys(const struct nh_problem *problem, const struct nh_device *device,
+static bool query_work(const struct nh_problem *problem, const struct nh_device *device,
                        const int32_t own[3], const int32_t walk[3],
-                       struct nh_backward90_prices *prices) {
-    return offer(problem, device, own, walk, true, prices);
+                       const struct nh_backward90_walks *walks, struct nh_work *work) {
+    return pair_work(problem, device, own, walk, walks, false, work);
 }
 
-/* Launches for queries and keys overlap, so what is best for each need not be the best together; but no pair takes less
- * than the work of both. */
+static bool key_work(const struct nh_problem *problem, const struct nh_device *device,
+                     const int32_t own[3], const int32_t walk[3],
+                     const struct nh_backward90_walks *walks, struct nh_work *work) {
+    return pair_work(problem, device, own, walk, walks, true, work);
+}
+
+/* Launches for queries and keys overlap, so what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
+    const struct nh_cuda_device *cuda = device->backend;
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     struct nh_top_n top;
     const size_t tile_bytes = 3 * sizeof(int32_t);
-    struct nh_backward90_spans extra = {0, 0};
-    add_extra(problem, device->backend, &extra, NULL);
-    double below = below_ns - beside_ns(problem, device->backend), busy = INFINITY;
     struct nh_backward90_search search = {.problem = problem,
                                           .device = device,
-                                          .offer = offer_keys,
+                                          .work = key_work,
+                                          .operation = NH_OPERATION_SPLIT90,
                                           .keys = true,
-                                          .least_rows = FULL_ROWS,
-                                          .most = NH_BACKWARD90_KEPT,
-                                          .below = below - extra.busy};
+                                          .least_rows = FULL_ROWS};
     int keys = nh_backward90_best(&search, key);
-    for (int k = 0; k < keys; k++)
-        busy = fmin(busy, key[k].spans.busy);
-    search.offer = offer_queries;
+    search.work = query_work;
     search.keys = false;
     search.least_rows = 0;
-    search.below -= busy;
     int queries = keys ? nh_backward90_best(&search, query) : 0;
-    nh_top_configs_start(&top, below, config, capacity);
+    nh_top_configs_start(&top, below_ns, config, capacity);
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
-            struct nh_backward90_spans spans = query[q].spans;
-            nh_backward90_overlap(&key[k].spans, &spans);
-            nh_backward90_overlap(&extra, &spans);
+            struct nh_work work;
+            start_work(problem, &work);
+            for (int i = 0; i < query[q].work.launches; i++)
+                work.launch[work.launches++] = query[q].work.launch[i];
+            for (int i = 0; i < key[k].work.launches; i++)
+                work.launch[work.launches++] = key[k].work.launch[i];
+            add_extra_work(problem, cuda, &work);
             struct nh_config tried = {{0}};
             memcpy(tried.value + QUERY_OWN, query[q].own, tile_bytes);
             memcpy(tried.value + QUERY_WALK, query[q].walk, tile_bytes);
             memcpy(tried.value + KEY_OWN, key[k].own, tile_bytes);
             memcpy(tried.value + KEY_WALK, key[k].walk, tile_bytes);
-            nh_top_n_add(&top, &tried, nh_backward90_ns(&spans));
+            nh_top_n_add(&top, &tried, nh_predict(cuda, &work, NULL));
         }
     return top.count;
 }
@@ -326,9 +289,7 @@ static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *p
 static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                           const int32_t own[3], const int32_t walk[3], bool keys) {
     const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
-    const struct nh_backward90_prices prices = {.meeting =
-                                                    meetings_ns(problem, cuda, own, walk, keys)};
-    return nh_backward90_cluster(problem, cuda, &walks, &prices);
+    return nh_backward90_cluster(problem, cuda, &walks, shares(problem, cuda, own, walk, keys));
 }
 
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
@@ -379,4 +340,5 @@ const struct nh_solver nh_solver_cuda_split90 = {
     .candidates = candidates,
     .estimate = estimate,
     .build = build,
+    .work = work,
 };

@@ -1,0 +1,136 @@
+/* What cuda.split80's launches ask of a device. */
+#include "split80.h"
+#include "box.h"
+
+#include "rates.h"
+#include "predict.h"
+
+static int launches_of(const struct nh_problem *problem, bool inverse) {
+    return inverse && nh_split80_apart(problem) ? 2 : 1;
+}
+
+/* Elements that the products of one pair of rows run over, per launch: scores, their gradients, and what is summed
+ * up. */
+static double product_dims(const struct nh_problem *problem, bool inverse) {
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
+    double dim = (double)w.dim, dim_v = (double)w.dim_v;
+    if (!inverse) return 2 * dim + dim_v;
+    return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
+}
+
+/* Blocks of a side's launches, the tiles that all of them walk, and those of them with masks. */
+struct walks {
+    double blocks, tiles, masked;
+    /* tiles of the longest one */
+    double longest;
+};
+
+static struct walks walks_of(const struct nh_problem *problem, const int32_t *side, bool inverse,
+                             const struct nh_tiling_count *count) {
+    int64_t heads = inverse ? problem->kv_heads : problem->heads;
+    double passes = (double)(problem->batch * launches_of(problem, inverse));
+    double blocks = passes * (double)heads * count->items, each = passes * (double)problem->heads;
+    double extra = 0, shared = inverse ? (double)(problem->heads / problem->kv_heads) : 1;
+    if (!inverse)
+        extra = (double)nh_ceil_div(problem->extra_tokens, nh_box_volume(side + SPLIT80_COLUMN));
+    return (struct walks){blocks, each * count->visited + blocks * extra, each * count->partial,
+                          shared * count->longest + extra};
+}
+
+/* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
+static struct walks extra_walks(const struct nh_problem *problem, const int32_t *side) {
+    int64_t rows = nh_box_volume(side + SPLIT80_ROW);
+    double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
+                             launches_of(problem, true));
+    double tiles = (double)problem->heads * groups, dense = tiles;
+    for (int a = 0; a < NH_AXES; a++) {
+        tiles *= (double)nh_ceil_div(problem->axis[a].length, side[SPLIT80_COLUMN + a]);
+        dense *= (double)(problem->axis[a].length / side[SPLIT80_COLUMN + a]);
+    }
+    double blocks = (double)problem->kv_heads * groups;
+    return (struct walks){blocks, tiles, tiles - dense, tiles / blocks};
+}
+
+/* Entries of a bias take this many instructions each; beside dQ their gradient is summed, too. */
+static double bias_instructions(const struct nh_problem *problem, bool inverse) {
+    enum { READ = 3, READ_AND_SUM = 10 };
+    return !problem->has_bias ? 0 : inverse ? READ : READ_AND_SUM;
+}
+
+static void set_units(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                      const int32_t *side, bool inverse, double masked,
+                      struct nh_launch_work *launch) {
+    struct nh_tiled80_widths w = nh_tiled80_widths(problem);
+    double rows = (double)nh_box_volume(side + SPLIT80_ROW);
+    double columns = (double)nh_box_volume(side + SPLIT80_COLUMN), scores = rows * columns;
+    double dims = (double)(w.dim + w.dim_v), bytes = (double)w.element_bytes;
+    double products = scores * product_dims(problem, inverse), tiles = launch->steps;
+    double by_warps = launch->warps * columns * product_dims(problem, inverse);
+    launch->unit[NH_WORK_TENSOR] =
+        tiles * products / nh_cuda_products_per_clock(problem, device, false);
+    launch->unit[NH_WORK_SHARED] = tiles * (by_warps + rows * dims) * bytes / 128;
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(tiles * scores);
+    launch->unit[NH_WORK_VECTOR] =
+        nh_cuda_lane_clocks(tiles * scores * bias_instructions(problem, inverse));
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(tiles * columns * dims * bytes / 16);
+    launch->unit[NH_WORK_MASK] = nh_cuda_lane_clocks(masked * scores);
+    launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(device, (tiles * columns + rows) * dims * bytes);
+    launch->code = nh_tiled80_code(problem, products, launch->warps);
+    launch->flops = 2 * launch->tiles * products;
+}
+
+/* False: blocks do not fit. */
+static bool add_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                       const int32_t *side, bool inverse, const struct walks *walks,
+                       struct nh_work *work) {
+    static const enum nh_kernel_kind kernel[2][2] = {
+        {NH_KERNEL_SPLIT80_QUERY, NH_KERNEL_SPLIT80_QUERY_F32},
+        {NH_KERNEL_SPLIT80_KEY, NH_KERNEL_SPLIT80_KEY_F32}};
+    double residents = (double)nh_split80_residents(problem, device, side, inverse);
+    if (residents <= 0) return false;
+    struct nh_launch_work *launch =
+        nh_work_add(work, kernel[inverse][problem->dtype == NHOOD_DTYPE_F32]);
+    launch->blocks = walks->blocks;
+    launch->residents = launch->in_flight = residents;
+    launch->warps = side[SPLIT80_WARPS];
+    launch->steps = walks->tiles / walks->blocks;
+    launch->longest = walks->longest / launch->steps;
+    launch->serial = 1 / launch->warps;
+    launch->tiles = walks->tiles;
+    launch->masked_tiles = walks->masked;
+    launch->scores =
+        (double)(nh_box_volume(side + SPLIT80_ROW) * nh_box_volume(side + SPLIT80_COLUMN));
+    set_units(problem, device, side, inverse, walks->masked / walks->blocks, launch);
+    return true;
+}
+
+void nh_split80_start(const struct nh_problem *problem, struct nh_work *work) {
+    nh_work_start(work, NH_OPERATION_SPLIT80, problem);
+    work->overlaps = true;
+    work->helpers = 2 + (problem->has_bias != 0);
+}
+
+bool nh_split80_add_side(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                         const int32_t *side, bool inverse, const struct nh_tiling_count *count,
+                         struct nh_work *work) {
+    int32_t extra[SPLIT80_SIDE];
+    const struct walks walks = walks_of(problem, side, inverse, count);
+    if (!add_launch(problem, device, side, inverse, &walks, work)) return false;
+    if (!inverse || !problem->extra_tokens) return true;
+    nh_split80_extra_side(problem, side, extra);
+    const struct walks of_extra = extra_walks(problem, extra);
+    return add_launch(problem, device, extra, true, &of_extra, work);
+}
+
+bool nh_split80_work(const struct nh_problem *problem, const struct nh_device *device,
+                     const struct nh_config *config, struct nh_work *work) {
+    nh_split80_start(problem, work);
+    for (int inverse = 0; inverse < 2; inverse++) {
+        const int32_t *side = config->value + (inverse ? SPLIT80_SIDE : 0);
+        const struct nh_tiling_count walk =
+            nh_tiling_grid_count(problem, side + SPLIT80_ROW, side + SPLIT80_COLUMN, inverse);
+        if (!nh_split80_add_side(problem, device->backend, side, inverse, &walk, work))
+            return false;
+    }
+    return true;
+}

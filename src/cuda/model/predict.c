@@ -1,0 +1,146 @@
+#include "predict.h"
+
+#include "rates.h"
+
+#include <math.h>
+
+/* Coefficients: of a pipeline, which kernels of a kind share; of a kernel; of an operation. Clocks where nothing else is said. */
+struct pipeline {
+    /* warps that leave half of the issue slots empty; what uneven schedulers wait; what of its own work a block alone
+     * does not hide, and of its busiest warp's; how much of a block's way the end of a launch shows; how far a last wave
+     * counts as a whole one; per instruction of code; per work tile and box of the copy engine */
+    double half, uneven, alone, serial, ending, whole_waves, code, fetch, box;
+};
+struct kernel {
+    const struct pipeline *pipeline;
+    /* of a block before its first step, and of each step */
+    double start, step, unit[NH_WORK_UNITS];
+};
+struct operation {
+    /* launches, helpers; times that compulsory and helpers' bytes take of the memory's bandwidth; what the shorter of work
+     * and memory adds to the longer */
+    double launch, helper, helper_bytes, memory, beside;
+};
+
+#define NH_KERNEL(...)
+#define NH_OPERATION(...)
+#define NH_PIPELINE(name, ...) static const struct pipeline pipeline_##name = {__VA_ARGS__};
+#include "h200.def"
+
+static const struct kernel kernels[] = {
+#define NH_KERNEL(name, pipeline, start, step, ...)                                                \
+    [NH_KERNEL_##name] = {&pipeline_##pipeline, start, step, {__VA_ARGS__}},
+#define NH_OPERATION(...)
+#define NH_PIPELINE(...)
+#include "h200.def"
+};
+static const struct operation operations[] = {
+#define NH_KERNEL(...)
+#define NH_OPERATION(name, ...) [NH_OPERATION_##name] = {__VA_ARGS__},
+#define NH_PIPELINE(...)
+#include "h200.def"
+};
+
+/* Clocks of a launch: of a full device, of the latencies that nothing hides, of its end, and to begin. */
+struct span {
+    double busy, latency, end, begin;
+};
+
+double nh_predict_block_clocks(const struct nh_launch_work *launch) {
+    const struct kernel *kernel = &kernels[launch->kernel];
+    double clocks = 0;
+    for (int unit = 0; unit < NH_WORK_UNITS; unit++)
+        clocks += kernel->unit[unit] * launch->unit[unit];
+    return clocks;
+}
+
+double nh_predict_clocks_per_ns(const struct nh_cuda_device *device) {
+    return device->multiprocessors * device->clock_hz / 1e9;
+}
+
+/* Fourth powers: the larger of two, but for where they are nearly alike. */
+static double larger(double a, double b) {
+    double squares = a * a * a * a + b * b * b * b;
+    return sqrt(sqrt(squares));
+}
+
+static struct span span_of(const struct nh_cuda_device *device,
+                           const struct nh_launch_work *launch) {
+    enum { SCHEDULERS = 4 };
+    const struct kernel *kernel = &kernels[launch->kernel];
+    const struct pipeline *of = kernel->pipeline;
+    double waves = launch->blocks / device->multiprocessors;
+    double warps = launch->warps * fmin(launch->residents, fmax(1, waves));
+    double block = nh_predict_block_clocks(launch);
+    double filled = block * (1 + of->half / warps) *
+                    (1 + of->uneven * (ceil(warps / SCHEDULERS) * SCHEDULERS / warps - 1));
+    double walk = kernel->step * launch->steps + block * (of->alone + of->serial * launch->serial);
+    double alone = kernel->start + walk;
+    double rounds = fmax(1, ceil(waves / launch->in_flight));
+    if (launch->fetchers > 0)
+        filled = larger(filled, (of->fetch + of->box * launch->boxes) / launch->fetchers);
+    return (struct span){
+        .busy = (waves + of->whole_waves * (ceil(waves) - waves)) * filled,
+        .latency = fmax(rounds * alone, kernel->start + walk * launch->longest),
+        .end = of->ending * alone,
+        .begin = of->code * launch->code,
+    };
+}
+
+static double clocks_of(const struct span *span) {
+    return larger(span->busy + span->end, span->latency) + span->begin;
+}
+
+double nh_predict_clocks(const struct nh_cuda_device *device, const struct nh_work *work) {
+    struct span all = {0, 0, 0, 0};
+    double clocks = 0;
+    for (int i = 0; i < work->launches; i++) {
+        const struct span span = span_of(device, &work->launch[i]);
+        clocks += clocks_of(&span);
+        all = (struct span){all.busy + span.busy, fmax(all.latency, span.latency),
+                            fmax(all.end, span.end), all.begin + span.begin};
+    }
+    return work->overlaps && device->overlaps ? clocks_of(&all) : clocks;
+}
+
+/* What each part of the device alone would take at its highest rate. */
+static void add_limits(const struct nh_cuda_device *device, const struct nh_work *work,
+                       struct nh_count *count) {
+    for (int i = 0; i < work->launches; i++) {
+        const struct nh_launch_work *launch = &work->launch[i];
+        const double clocks[NHOOD_LIMIT_COUNT] = {
+            [NHOOD_LIMIT_TENSOR] = launch->blocks * launch->unit[NH_WORK_TENSOR],
+            [NHOOD_LIMIT_EXPONENTIAL] = nh_cuda_exp_clocks(launch->tiles * launch->scores),
+            [NHOOD_LIMIT_MASK] = nh_cuda_lane_clocks(launch->masked_tiles * launch->scores),
+            [NHOOD_LIMIT_L2] = launch->blocks * launch->unit[NH_WORK_L2]};
+        count->tiles += launch->tiles;
+        count->masked_tiles += launch->masked_tiles;
+        count->flops += launch->flops;
+        for (int limit = 0; limit < NHOOD_LIMIT_COUNT; limit++)
+            count->limit_ns[limit] +=
+                nh_cuda_clocks_ns(device, clocks[limit] / device->multiprocessors);
+    }
+    count->limit_ns[NHOOD_LIMIT_MEMORY] +=
+        1e9 * (work->bytes + work->helper_bytes) / device->memory_bytes_per_s;
+}
+
+double nh_predict(const struct nh_cuda_device *device, const struct nh_work *work,
+                  struct nh_count *count) {
+    const struct operation *of = &operations[work->operation];
+    double byte_clocks = device->clock_hz / device->memory_bytes_per_s;
+    double busy = nh_predict_clocks(device, work), memory = of->memory * byte_clocks * work->bytes;
+    int launches = work->overlaps && device->overlaps ? 1 : work->launches;
+    if (count) add_limits(device, work, count);
+    return nh_cuda_clocks_ns(device, of->launch * launches + of->helper * work->helpers +
+                                         of->helper_bytes * byte_clocks * work->helper_bytes +
+                                         fmax(busy, memory) + of->beside * fmin(busy, memory));
+}
+
+double nh_estimate(nh_work_fn *work, const struct nh_problem *problem,
+                   const struct nh_device *device, const struct nh_config *config,
+                   struct nh_count *count) {
+    struct nh_work asked;
+    if (!work(problem, device, config, &asked)) return INFINITY;
+    if (count) *count = (struct nh_count){.tiles = 0};
+    return nh_predict(device->backend, &asked, count);
+}
