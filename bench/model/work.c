@@ -54,13 +54,14 @@ static void print(const struct nh_problem *given, const struct nh_device *device
 
 int main(int argc, char **argv) {
     const struct nh_host host = {0};
-    struct nh_device device;
+    struct nh_device device[NH_MOST_DESCRIBED];
+    int32_t described;
     char line[LINE_BYTES];
-    if (argc != 2 || nh_cuda_describe(argv[1], &host, &device)) {
+    if (argc != 2 || nh_cuda_describe(argv[1], &host, device, &described)) {
         fprintf(stderr, "usage: work GPU < candidates\n");
         return EXIT_FAILURE;
     }
-    const struct nh_cuda_device *cuda = device.backend;
+    const struct nh_cuda_device *cuda = device[0].backend;
     printf("%d %.9g %.9g %d\n", cuda->multiprocessors, cuda->clock_hz, cuda->memory_bytes_per_s,
            NH_WORK_UNITS);
     while (fgets(line, sizeof line, stdin)) {
@@ -71,7 +72,7 @@ int main(int argc, char **argv) {
             fprintf(stderr, "work: no candidate: %s", line);
             return EXIT_FAILURE;
         }
-        print(&problem, &device, solver, &config);
+        print(&problem, &device[0], solver, &config);
     }
     return EXIT_SUCCESS;
 }

@@ -62,13 +62,14 @@ static void check_bound(const struct nh_cuda_device *device, enum nh_kernel_kind
 
 int main(void) {
     const struct nh_host host = {0};
-    struct nh_device device;
-    nhood_status status = nh_cuda_describe("h200", &host, &device);
+    struct nh_device device[NH_MOST_DESCRIBED];
+    int32_t described;
+    nhood_status status = nh_cuda_describe("h200", &host, device, &described);
     CHECK(!status, "%s", nhood_last_error());
     if (status) return test_result();
     for (enum nh_kernel_kind kernel = 0; kernel < NH_KERNEL_KINDS; kernel++) {
-        check_kernel(device.backend, kernel);
-        check_bound(device.backend, kernel);
+        check_kernel(device[0].backend, kernel);
+        check_bound(device[0].backend, kernel);
     }
     return test_result();
 }
