@@ -17,7 +17,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-TIMINGS = Path(__file__).parent / "choices-h200-a8d5650.jsonl.xz"
+TIMINGS = Path(__file__).parent / "choices-h200.jsonl.xz"
 GROUPS = ("fwd:f16", "fwd:f32", "bwd:f16", "bwd:f32")
 
 

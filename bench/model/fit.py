@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMINGS = ROOT / "bench/model/choices-h200-a8d5650.jsonl.xz"
+TIMINGS = ROOT / "bench/model/choices-h200.jsonl.xz"
 FOLDS, NEAR, DEVIATION = 5, 0.3, 0.08
 LEAST_WITHIN = 88.0  # percent of problems whose choice is within 10 % of the fastest, in each rank
 

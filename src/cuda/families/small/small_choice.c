@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_STAGES = 5, MOST_BOX = 1024 };
+enum { LEAST_STAGES = 2, MOST_STAGES = 5, MOST_BOX = 1024 };
 
 const struct nh_knob nh_small_knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
@@ -173,12 +173,29 @@ static void consider_turns(const struct nh_problem *problem, const struct nh_dev
     consider(problem, device, &launch, box, choice, &tries);
 }
 
+/* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch. */
+static bool consider_stages(const struct nh_problem *problem, const struct nh_device *device,
+                            const struct box *box, const struct nh_small_shape *whole,
+                            struct nh_small_launch *launch, struct choice *choice) {
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    const int32_t *warps = by_keys ? key_warps : query_warps;
+    size_t count = by_keys ? sizeof key_warps / sizeof *warps : sizeof query_warps / sizeof *warps;
+    struct tries tries = {0, 0};
+    launch->shape = *whole;
+    roll(problem, launch);
+    /* as many warps as an item has subtiles serve heads that share keys */
+    launch->warps = box->warps;
+    consider(problem, device, launch, box, choice, &tries);
+    for (size_t i = 0; i < count; i++) {
+        launch->warps = warps[i] - nh_small_fetchers(launch);
+        if (launch->warps != box->warps) consider(problem, device, launch, box, choice, &tries);
+    }
+    return tries.fitting || !tries.made;
+}
+
 static void consider_box(const struct nh_problem *problem, const struct nh_device *device,
                          enum nh_small_kernel kernel, const struct box *box, bool boxes,
                          struct choice *choice) {
-    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
-    const int32_t *warps = by_keys ? key_warps : query_warps;
-    size_t count = by_keys ? sizeof key_warps / sizeof *warps : sizeof query_warps / sizeof *warps;
     struct nh_small_launch launch = {.kernel = kernel, .warps = box->warps};
     struct tries tries = {0, 0};
     if (shape_fits(problem, box, false, &launch))
@@ -186,19 +203,12 @@ static void consider_box(const struct nh_problem *problem, const struct nh_devic
     consider_turns(problem, device, box, launch, choice);
     if (!boxes || !shape_fits(problem, box, true, &launch)) return;
     const struct nh_small_shape whole = launch.shape;
-    for (launch.stages = 1; launch.stages <= MOST_STAGES; launch.stages++) {
-        tries = (struct tries){0, 0};
-        launch.shape = whole;
-        roll(problem, &launch);
-        /* as many warps as an item has subtiles serve heads that share keys */
-        launch.warps = box->warps;
-        consider(problem, device, &launch, box, choice, &tries);
-        for (size_t i = 0; i < count; i++) {
-            launch.warps = warps[i] - nh_small_fetchers(&launch);
-            if (launch.warps != box->warps) consider(problem, device, &launch, box, choice, &tries);
-        }
-        if (tries.made && !tries.fitting) break; /* nor is there for more stages */
-    }
+    /* One stage waits for every halo: it is for halos of which there is no room for two. */
+    for (launch.stages = LEAST_STAGES; launch.stages <= MOST_STAGES; launch.stages++)
+        if (!consider_stages(problem, device, box, &whole, &launch, choice)) break;
+    if (launch.stages > LEAST_STAGES) return;
+    launch.stages = 1;
+    consider_stages(problem, device, box, &whole, &launch, choice);
 }
 
 static int rank_of(const struct box *box) {
