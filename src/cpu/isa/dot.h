@@ -22,8 +22,13 @@
 #endif
 
 /* Channels of a product that are summed up in one chain, in registers: the error of a sum grows with the length of its chain. The
- * sums of the chains are added up in the scores. */
+ * sums of the chains are added up in the scores, which takes AVX-512, with twice the lanes per multiply-add, relatively longer: chains
+ * of 16 made forward passes of head dim 64 up to a quarter slower there (one thread of a Xeon, bench/suites/cpu.txt). */
+#if defined(NH_ISA_AVX512)
+enum { CHAIN_CHANNELS = 32 };
+#else
 enum { CHAIN_CHANNELS = 16 };
+#endif
 
 /* Loads key n as each lane meets it. */
 INLINE vec key_lanes(const int mode, const real *key, const int n, vint index) {

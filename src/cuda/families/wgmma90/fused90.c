@@ -67,25 +67,27 @@ void nh_fused90_work_of(const struct nh_problem *problem, const struct nh_cuda_d
     double fetched = walks->fetched.visited / items + extra,
            seen = walks->seen.visited / items + groups * extra,
            masked = walks->seen.partial / items;
+    double blocks = nh_fused90_copies(problem, value) * items, tiles = seen;
     if (cluster > 1) {
-        masked = (masked + groups * fetched - seen) / cluster;
+        tiles = groups * fetched;
+        masked += tiles - seen;
         fetched = ceil(fetched / cluster);
         seen = groups * fetched;
     }
     nh_work_start(work, NH_OPERATION_FUSED90, problem);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_FUSED90);
-    launch->blocks = nh_fused90_copies(problem, value) * items * cluster;
+    launch->blocks = blocks * cluster;
     launch->warps = 4 * groups;
     launch->steps = fetched;
     launch->longest = fmax(1, (walks->fetched.longest + extra) / cluster / fetched);
     launch->serial = 1 / groups;
     launch->code = (double)(problem->dim + problem->dim_v);
-    launch->tiles = launch->blocks * seen;
-    launch->masked_tiles = launch->blocks * masked;
+    launch->tiles = blocks * tiles;
+    launch->masked_tiles = blocks * masked;
     launch->scores = 64 * nh_fused90_keys(value);
     launch->flops =
         2 * launch->tiles * 64 * nh_fused90_keys(value) * (double)(problem->dim + problem->dim_v);
-    set_units(problem, cuda, value, fetched, seen, masked,
+    set_units(problem, cuda, value, fetched, seen, masked / cluster,
               cluster == 1 && masks_by_line(problem, value), launch);
     if (cluster > 1)
         launch->unit[NH_WORK_REDUCE] =
