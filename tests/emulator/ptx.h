@@ -185,7 +185,8 @@ inline double power_of_two(int exponent) {
     memcpy(&power, &bits, sizeof power);
     return power;
 }
-template <int COUNT> float tensor_core_sum(float c, const float (&a)[COUNT], const float (&b)[COUNT]) {
+template <int COUNT>
+float tensor_core_sum(float c, const float (&a)[COUNT], const float (&b)[COUNT]) {
     int largest = c != 0 ? exponent_of(c) : -300;
     for (int i = 0; i < COUNT; i++)
         if (a[i] != 0 && b[i] != 0) {

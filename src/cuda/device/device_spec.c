@@ -67,8 +67,8 @@ nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,
         char arch[16];
         snprintf(arch, sizeof arch, "sm_%d", (int)backend->arch);
         size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s%s (%s)", used ? ", " : "",
-                 specs[i].name, arch);
+        snprintf(known + used, sizeof known - used, "%s%s (%s)", used ? ", " : "", specs[i].name,
+                 arch);
         if (strcmp(name, specs[i].name) != 0 && strcmp(name, arch) != 0) continue;
         struct nh_device *found = &device[(*count)++];
         *found = (struct nh_device){.host = host, .spec_only = true, .backend = backend};
