@@ -30,12 +30,26 @@ double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *v
     return (double)nh_ceil_div(problem->extra_tokens, nh_fused90_keys(value));
 }
 
+/* Whether the last query tile of some dilation group has a warpgroup of padding rows alone. Blocks of a cluster do not skip warpgroups:
+ * it would multiply every key tile for nothing. */
+static bool pads_a_warpgroup(const struct nh_problem *problem, const int32_t *value) {
+    const struct nh_axis *axis = &problem->axis[value[STACK]];
+    const int64_t length[] = {nh_longest_group(axis), axis->length / axis->dilation};
+    int32_t tile[3], rows = value[QX + value[STACK]];
+    if (!nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], tile)) return false;
+    for (int i = 0; i < 2; i++) {
+        int64_t last = length[i] % rows;
+        if (last > 0 && last <= rows - tile[value[STACK]]) return true;
+    }
+    return false;
+}
+
 int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                               const int32_t *value, const struct nh_tiling_count *fetched) {
     int64_t keys = nh_fused90_keys(value), rows = 64 * value[WARPGROUPS];
     double items = nh_fused90_copies(problem, value) * fetched->items;
     if (!nh_cluster_possible(cuda->multiprocessors, items) || problem->has_bias ||
-        value[ABREAST] > 1)
+        value[ABREAST] > 1 || pads_a_warpgroup(problem, value))
         return 1;
     int64_t row = nh_sm90_row_bytes(problem->dim), row_v = nh_sm90_row_bytes(problem->dim_v);
     if (nh_cluster_sums_bytes(rows, problem->dim_v) >
