@@ -147,7 +147,8 @@ int main(int argc, char **argv) {
     nhood_status status = nh_cuda_open(&options, &host, &device, 1, &count, &cuda);
     CHECK(!status, "%s", nhood_last_error());
     if (!count) {
-        printf("skipped: %s\n", cuda ? nh_cuda_note(cuda) : nhood_last_error());
+        printf("skipped: %s\n", cuda ? cuda->driver_note : nhood_last_error());
+        nh_cuda_close(cuda, &device, 0);
         return SKIPPED;
     }
     struct nh_cuda_device *backend = device.backend;
