@@ -28,7 +28,7 @@ static struct nh_bundle_item items[3] = {
     {.next = &items[2], .key = "two", .payload = "", .bytes = 0},
     {.key = "three", .payload = "last\0one", .bytes = 8}};
 
-/* Of the three entries, those that are there; -1 if one is not what was written. */
+/* Counts the entries of the three that are there; -1 if one is not what was written. */
 static int read_all(const struct nh_bundle *bundle) {
     int found = 0;
     for (int i = 0; i < 3; i++) {

@@ -4,7 +4,7 @@
 
 #include "cuda.h"
 
-/* Of a multiprocessor, in every architecture there is. */
+/* Registers of a multiprocessor, the same in every architecture here. */
 enum { NH_CUDA_REGISTERS = 65536 };
 
 /* Blocks with so much shared memory that a multiprocessor holds; 0: it does not hold one. */

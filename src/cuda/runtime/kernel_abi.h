@@ -49,7 +49,7 @@ struct nh_cuda_tensor {
     long long batch, axis[3], head;
 };
 
-/* Of a block of bias_sum.cu, which two solvers launch. */
+/* The warps of a block of bias_sum.cu, which two solvers launch. */
 enum { NH_BIAS_SUM_WARPS = 32 };
 
 struct nh_cuda_args {
@@ -91,7 +91,7 @@ struct nh_cuda_tiling {
     int items;
 };
 
-/* Of the families that walk tiles. */
+/* The arguments of the families that walk tiles. */
 NH_FAMILY_ARGS(nh_tiled_args, struct nh_cuda_tiling tiling;);
 
 #endif

@@ -58,7 +58,7 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
     return NHOOD_OK;
 }
 
-/* Of any family: kernels take as much of it as their struct is long. */
+/* The arguments of any family: kernels take as much of it as their struct is long. */
 struct arguments {
     struct nh_cuda_args shared;
     long long own[NH_OWN_ARGS_WORDS];

@@ -85,7 +85,7 @@ static const struct boxes *boxes_of(struct state *state, int32_t size) {
     return boxes;
 }
 
-/* Of one block that walks so many tiles. INFINITY: the boxes do not fit. */
+/* Clocks of one block that walks so many tiles. INFINITY: the boxes do not fit. */
 static double full_clocks(const struct nh_box_search *search, struct nh_box_choice *choice,
                           double visited, double partial) {
     struct nh_work work;

@@ -14,7 +14,7 @@ enum nh_map_layout {
     NH_MAP_NONE
 };
 
-/* Of a tensor of rows: NHOOD_Q, K, V, O or a gradient of theirs. */
+/* Says how the map of a tensor of rows (NHOOD_Q, K, V, O or a gradient of theirs) is laid out. */
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor);
 
 /* NULL, or why the copy engine cannot move boxes of these tensors (bits 1 << NHOOD_Q ..). */
@@ -65,14 +65,14 @@ bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3])
 struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
                                const int32_t tile[3], int32_t heads);
 
-/* Of the extra tokens' K or V, `rows` of them. */
+/* Maps the extra tokens' K or V, `rows` of them. */
 struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t tensor,
                                      int64_t rows);
 
-/* Of the rows of four numbers that kernels/common/backward_stats.cu leaves in the workspace. */
+/* Maps the rows of four numbers that kernels/common/backward_stats.cu leaves in the workspace. */
 struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int32_t tile[3]);
 
-/* Of the f32 sums of dQ that joint90.cu adds to, of so many positions per axis and columns. */
+/* Maps the f32 sums of dQ that joint90.cu adds to, of so many positions per axis and columns. */
 struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int64_t extent[NH_AXES],
                                     int64_t columns, const int32_t tile[3]);
 

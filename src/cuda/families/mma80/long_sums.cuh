@@ -10,7 +10,7 @@ enum {
     NH_CHAIN_TILES = NH_COLUMNS < 128 ? 128 / NH_COLUMNS : 1
 };
 
-/* Of the accumulators of WIDTH elements of rows. */
+/* Totals of the accumulators of WIDTH elements of rows. */
 template <int WIDTH> struct nh_totals {
     float4 sum[NH_BLOCKS * WIDTH / 8];
 };
@@ -68,7 +68,7 @@ NH_DEVICE void nh_totals_add(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BL
     nh_totals_take(totals, one, sum);
 }
 
-/* Of a softmax: outputs and sums of weights, relative to the largest scores of then. */
+/* The totals of a softmax: outputs and sums of weights, relative to the largest scores of then. */
 struct nh_softmax_totals {
     struct nh_totals<NH_DIM_V_PADDED> output;
     float4 row[2 * NH_BLOCKS]; /* largest score, sum of weights */

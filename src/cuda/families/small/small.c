@@ -224,7 +224,7 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* Of each head and query, as nh_sm90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
+/* Binds the statistics of each head and query, as nh_sm90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
 static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                             struct nh_cuda_step *step) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];

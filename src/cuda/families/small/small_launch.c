@@ -125,8 +125,8 @@ bool nh_small_masks_by_bits(const struct nh_problem *problem,
     return !launch->shape.dense && !nh_small_penalty(problem, launch);
 }
 
-/* Of the high and low parts of a row in f32, if a thread keeps it, as nh_row_operand in small_products.cuh;
- * else of one step's. */
+/* Counts the registers of the high and low parts of a row in f32, if a thread keeps it (nh_row_operand in small_products.cuh),
+ * or else of one step of it. */
 static int64_t split_row(int64_t steps) {
     enum { STEPS_KEPT = 4, PARTS = 8 };
     return PARTS * (steps > STEPS_KEPT ? 1 : steps);

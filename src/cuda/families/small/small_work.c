@@ -79,7 +79,7 @@ static double bias_instructions(const struct nh_problem *problem,
     return READ + (sums ? 1.2 * (double)problem->bias_count / (double)launch->shape.blocks : 0);
 }
 
-/* Of an item. Rows that a thread of f32 does not keep are read and split anew for each pair of blocks. */
+/* Sets the work of an item. Rows that a thread of f32 does not keep are read and split anew for each pair of blocks. */
 static void set_units(const struct nh_problem *problem, const struct nh_cuda_device *device,
                       const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {

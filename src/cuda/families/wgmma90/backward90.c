@@ -93,7 +93,7 @@ struct state {
     struct nh_top_n top;
 };
 
-/* Of those that suit, or of all. */
+/* Collects the tiles that suit the problem, or all of them. */
 static void find_walked(struct state *state, bool all, struct nh_walk_extents *extents) {
     const struct nh_problem *problem = state->search->problem;
     state->shapes = 0;

@@ -36,7 +36,7 @@ static double bias_instructions(const struct nh_problem *problem, const int32_t 
     return !problem->has_bias ? 0 : value[QH] > 1 ? APART : SHARED;
 }
 
-/* Of a block that fetches so many tiles and whose warpgroups multiply `seen`, `masked` of them with masks. */
+/* Sets the work of a block that fetches so many tiles and whose warpgroups multiply `seen`, `masked` of them with masks. */
 static void set_units(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       const int32_t *value, double fetched, double seen, double masked,
                       bool by_line, struct nh_launch_work *launch) {

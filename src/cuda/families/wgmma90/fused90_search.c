@@ -237,7 +237,7 @@ static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], i
     return (rows == 112 || rows == 168) && !problem->has_bias && nh_sm90_sevens_fit(problem, shape);
 }
 
-/* Of two and three slabs, where they are not among the others. */
+/* Adds the covering tiles of two and three warpgroups where they are not among the others. */
 static void add_covering(struct search *search) {
     for (int32_t slabs = 2; slabs <= 3; slabs++) {
         int32_t *tile = search->covering[slabs - 2];
@@ -248,7 +248,7 @@ static void add_covering(struct search *search) {
     }
 }
 
-/* Of those that suit, or of all. */
+/* Collects the tiles that suit the problem, or all of them. */
 static void find_tiles(struct search *search, bool all) {
     const struct nh_problem *problem = search->problem;
     int64_t sharing = problem->heads / problem->kv_heads;
