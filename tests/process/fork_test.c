@@ -71,27 +71,18 @@ static void *remember_on(void *argument) {
     return argument;
 }
 
-/* Sanitizers keep a list of threads that is locked while the parent starts one, and that a fork takes along as it is. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-static const bool may_start_threads = false;
-#else
-static const bool may_start_threads = true;
-#endif
-
 /* What a child does; returns what went wrong. */
 static int live(int number, struct test_case *c, double expected) {
     static char text[TEXT_BYTES];
     alarm(CHILD_SECONDS);
     if (plan(context, 20000 + number, NHOOD_EFFORT_ESTIMATE)) return 2;
-    if (may_start_threads && plan(context, 30000 + number, NHOOD_EFFORT_MEASURE)) return 3;
+    if (plan(context, 30000 + number, NHOOD_EFFORT_MEASURE)) return 3;
     case_set(c, NHOOD_O, 1000, 0);
     if (case_run(context, c, NULL) || case_get(c, NHOOD_O, 1000) != expected) return 4;
     if (nhood_wisdom_export(context, text, sizeof text, NULL)) return 5;
-    if (may_start_threads) {
-        nhood_context *other = create();
-        if (case_run(other, c, NULL) || case_get(c, NHOOD_O, 1000) != expected) return 6;
-        nhood_context_destroy(other);
-    }
+    nhood_context *other = create();
+    if (case_run(other, c, NULL) || case_get(c, NHOOD_O, 1000) != expected) return 6;
+    nhood_context_destroy(other);
     nhood_context_destroy(context);
     return 0;
 }
