@@ -22,6 +22,7 @@
  *
  *     not causal:  leader = min((j/s)*s + s/2, Lg-1);  start = clamp(leader - k/2, 0, Lg-k);  end = start + k
  *     causal:      leader = min((j/s)*s + s-1, Lg-1);  start = max(leader - (k-1), 0);        end = j + 1
+ *     periodic:    leader = (j/s)*s + s/2;             start = leader - k/2;  end = start + k, modulo Lg
  *
  * Near a border the window is shifted, never shrunk. A window of several axes is the box of its axes.
  * Over the window: S = scale * q.k (+ bias), P = softmax(S), O = P v, LSE = ln(sum(exp(S))).
@@ -32,6 +33,11 @@
  *     Q, D_Q  [B, X.., H, D]      K, D_K  [B, X.., Hkv, D]       V, D_V  [B, X.., Hkv, Dv]
  *     O, D_O  [B, X.., H, Dv]     LSE, D_LSE  [B, X.., H]        A  [B, X.., H, k0*k1*k2]
  *     EXTRA_K [B, M, Hkv, D], EXTRA_V [B, M, Hkv, Dv]            BIAS, D_BIAS [H, 2*k0-1, ..]
+ *
+ * Regions. The tensors may cover a part of the grid, whose lengths L alone decide windows: those of queries (Q, O, LSE, A,
+ * D_O, D_LSE, D_Q) a box of it, those of keys (K, V, D_K, D_V) another one; X.. are then the lengths of the box. A query
+ * attends those keys of its window that lie in the key box. With none, and no extra token: O = 0, LSE = -infinity. Results
+ * over disjoint key boxes merge by their LSEs, gradients of disjoint query boxes add up.
  *
  * Dtypes: all tensors have the problem's dtype, except LSE and D_LSE: f32, or f64 for an f64 problem.
  * f16 and bf16 are accumulated in f32.
@@ -199,8 +205,8 @@ enum {
     NHOOD_OP_IN = 5  /* D_V[j] = sum over {i,n : j = N(i,n)} of A[i,n] D_O[i]     A D_O -> D_V */
 };
 /* N(i,n) enumerates the window row-major over its axes, slot n counting from the window's start. A causal
- * window may leave slots unused: pn writes -infinity there (0 with NHOOD_FLAG_ZERO_FILL), nn and in do not
- * read them. pn uses dim, nn and in use dim_v. With GQA, in sums over the query heads of a group. */
+ * window and a key box may leave slots unused: pn writes -infinity there (0 with NHOOD_FLAG_ZERO_FILL), nn and in do
+ * not read them. pn uses dim, nn and in use dim_v. With GQA, in sums over the query heads of a group. */
 
 enum { NHOOD_DTYPE_F64 = 1, NHOOD_DTYPE_F32 = 2, NHOOD_DTYPE_F16 = 3, NHOOD_DTYPE_BF16 = 4 };
 
@@ -209,7 +215,7 @@ enum {
         1, /* window*dilation > length is legal: the window becomes max(1, length/dilation) */
     NHOOD_FLAG_DETERMINISTIC = 2, /* bit-equal results run to run, or UNSUPPORTED */
     NHOOD_FLAG_ALLOW_TF32 = 4, /* f32 products may be rounded to TF32 (10-bit mantissa) on CUDA */
-    NHOOD_FLAG_ZERO_FILL = 8,  /* pn: unused slots of causal windows get 0 */
+    NHOOD_FLAG_ZERO_FILL = 8,  /* pn: unused slots get 0 */
     NHOOD_FLAG_UNALIGNED = 16  /* CUDA: tensors may start at any element, not only every 16 bytes */
 };
 
@@ -242,7 +248,8 @@ typedef struct nhood_axis {
     int64_t stride;   /* 1 <= s <= k */
     int64_t dilation; /* 1 <= d */
     int32_t causal;   /* 0 or 1 */
-    int32_t reserved; /* 0 */
+    int32_t
+        periodic; /* 0 or 1: the axis wraps around; d divides L, s divides L / d; not with causal */
 } nhood_axis;
 
 /* Strides of one tensor in elements; the last axis (D, Dv or the slots of A) is contiguous and has none.
@@ -254,6 +261,13 @@ typedef struct nhood_strides {
     int64_t axis[3];
     int64_t head;
 } nhood_strides;
+
+/* What the tensors cover of one axis: tokens [offset, offset + length) of its grid, 0 <= offset, offset + length <= L. On a
+ * periodic axis offset < L, length <= L, and tokens are counted modulo L. Length 0: the whole axis, offset 0. */
+typedef struct nhood_region {
+    int64_t query_offset, query_length;
+    int64_t key_offset, key_length;
+} nhood_region;
 
 typedef struct nhood_problem {
     size_t struct_size;
@@ -276,18 +290,30 @@ typedef struct nhood_problem {
     int32_t has_bias;
     int32_t reserved; /* 0 */
     nhood_strides strides[NHOOD_TENSOR_SLOTS];
+    nhood_region region[3]; /* by axis; structs that end before it are taken, too: whole grids */
 } nhood_problem;
 
 /* Fills a problem with defaults: axes of length, window, stride and dilation 1, batch and heads 1, dim 32,
- * packed tensors, default scale. */
+ * packed tensors, default scale, whole grids. struct_size: sizeof(nhood_problem), which the macro behind it adds. The function
+ * of the macro's name serves programs built before nhood_problem had regions, and writes no more than they have room for. */
+NHOOD_API void nhood_problem_init_sized(nhood_problem *problem, size_t struct_size, int32_t op,
+                                        int32_t dtype, int32_t rank);
 NHOOD_API void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32_t rank);
+#define nhood_problem_init(problem, op, dtype, rank)                                               \
+    nhood_problem_init_sized(problem, sizeof(nhood_problem), op, dtype, rank)
 
 /* The problem text, one line used by the tool, the tests, wisdom and logs:
  *     <op>:<dtype>:b<B>h<H>[k<Hkv>]d<D>[v<Dv>]:<L>x<L>..:w<k>x<k>..[:s<s>x..][:d<d>x..][:c<0|1 per axis>]
+ *     [:p<0|1 per axis>][:q<offset>+<length>x..][:k<offset>+<length>x..]
  *     [:x<M>][:scale<number>][:rpb][:det][:tf32][:clamp][:zfill][:unaligned]
- * with op fwd, bwd, pn, nn, in and dtype f64, f32, f16, bf16. Strides are not part of it.
- * Parse: ARGUMENT names the column; the result is checked as plan_create would. */
+ * with op fwd, bwd, pn, nn, in and dtype f64, f32, f16, bf16; p: periodic axes, q and k: the boxes of queries and keys.
+ * Strides are not part of it.
+ * Parse: ARGUMENT names the column; the result is checked as plan_create would. struct_size and macro: as init's. */
+NHOOD_API nhood_status nhood_problem_parse_sized(const char *text, nhood_problem *problem,
+                                                 size_t struct_size);
 NHOOD_API nhood_status nhood_problem_parse(const char *text, nhood_problem *problem);
+#define nhood_problem_parse(text, problem)                                                         \
+    nhood_problem_parse_sized(text, problem, sizeof(nhood_problem))
 
 /* Writes the text with its terminating zero; *length (may be NULL) is the length without it. ARGUMENT if
  * the problem is not legal or capacity <= length, then nothing is written (text may be NULL if capacity is 0). */
@@ -304,7 +330,8 @@ NHOOD_API nhood_status nhood_problem_cost(const nhood_problem *problem, double *
 NHOOD_API nhood_status nhood_problem_elements(const nhood_problem *problem, int32_t tensor,
                                               int64_t *elements);
 
-/* Key range of token `index` on one axis: tokens first, first + dilation, .. (count of them). ARGUMENT. */
+/* Key range of token `index` on one axis: tokens first, first + dilation, .. (count of them; modulo the length, on a periodic
+ * axis). ARGUMENT. */
 NHOOD_API nhood_status nhood_window(const nhood_axis *axis, int64_t index, int64_t *first,
                                     int64_t *count);
 

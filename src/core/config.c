@@ -38,6 +38,13 @@ const struct nh_problem *nh_solver_view(const struct nh_solver *solver,
     return solver->view ? solver->view(problem, view) : problem;
 }
 
+const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_problem *view,
+                              const struct nh_device *device) {
+    if (!(solver->takes & NH_TAKES_PARTS) && nh_problem_partial(view)) return "part of a grid";
+    if (!(solver->takes & NH_TAKES_PERIODIC) && nh_problem_periodic(view)) return "periodic axis";
+    return solver->refuse(view, device);
+}
+
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device) {
     (void)problem;
     (void)device;

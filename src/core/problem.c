@@ -50,10 +50,11 @@ enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor) {
     }
 }
 
-void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32_t rank) {
-    if (!problem) return;
-    memset(problem, 0, sizeof *problem);
-    problem->struct_size = sizeof *problem;
+void nhood_problem_init_sized(nhood_problem *problem, size_t struct_size, int32_t op, int32_t dtype,
+                              int32_t rank) {
+    if (!problem || struct_size < NH_PROBLEM_BYTES_0_1) return;
+    memset(problem, 0, struct_size);
+    problem->struct_size = struct_size;
     problem->op = op;
     problem->dtype = dtype;
     problem->rank = rank;
@@ -62,6 +63,11 @@ void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32
     problem->batch = problem->heads = 1;
     problem->dim = 32;
     problem->scale = NAN;
+}
+
+#undef nhood_problem_init
+void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32_t rank) {
+    nhood_problem_init_sized(problem, NH_PROBLEM_BYTES_0_1, op, dtype, rank);
 }
 
 static bool is_output(enum nh_role role) {
@@ -77,8 +83,10 @@ static void tensor_shape(const struct nh_problem *problem, int32_t tensor, int64
     bool values = tensor == NHOOD_V || tensor == NHOOD_O || tensor == NHOOD_EXTRA_V ||
                   tensor == NHOOD_D_O || tensor == NHOOD_D_V || tensor == NHOOD_D_EXTRA_V;
     shape[0] = bias ? 1 : problem->batch;
-    for (int a = 0; a < NH_AXES; a++)
-        shape[1 + a] = extra || bias ? 1 : problem->axis[a].length;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        shape[1 + a] = extra || bias ? 1 : kv ? axis->key.length : axis->query.length;
+    }
     if (extra) shape[1 + NH_AXES - problem->rank] = problem->extra_tokens;
     shape[4] = kv || extra ? problem->kv_heads : problem->heads;
     shape[5] = values ? problem->dim_v : problem->dim;
@@ -100,6 +108,20 @@ bool nh_problem_dilated(const struct nh_problem *problem) {
 bool nh_problem_causal(const struct nh_problem *problem) {
     const struct nh_axis *axis = problem->axis;
     return axis[0].causal || axis[1].causal || axis[2].causal;
+}
+
+bool nh_problem_periodic(const struct nh_problem *problem) {
+    const struct nh_axis *axis = problem->axis;
+    return axis[0].periodic || axis[1].periodic || axis[2].periodic;
+}
+
+bool nh_problem_partial(const struct nh_problem *problem) {
+    bool whole = true;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        whole &= nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
+    }
+    return !whole;
 }
 
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor) {
@@ -131,8 +153,11 @@ static nhood_status check_axis(const nhood_axis *given, int index, bool clamp,
     if (given->causal != 0 && given->causal != 1)
         return nh_error(NHOOD_ERR_ARGUMENT, "axis[%d].causal = %d is not 0 or 1", index,
                         (int)given->causal);
-    *axis = (struct nh_axis){given->length, given->window, given->stride, given->dilation,
-                             given->causal};
+    if (given->periodic != 0 && given->periodic != 1)
+        return nh_error(NHOOD_ERR_ARGUMENT, "axis[%d].periodic = %d is not 0 or 1", index,
+                        (int)given->periodic);
+    *axis =
+        nh_whole_axis(given->length, given->window, given->stride, given->dilation, given->causal);
     if (given->dilation <= given->length && given->window <= given->length / given->dilation)
         return NHOOD_OK;
     if (!clamp) {
@@ -148,6 +173,49 @@ static nhood_status check_axis(const nhood_axis *given, int index, bool clamp,
     /* Groups beyond the length would be empty; every token is then alone in its group either way. */
     axis->dilation = nh_min(axis->dilation, axis->length);
     return NHOOD_OK;
+}
+
+static nhood_status check_periodic(const nhood_axis *given, int index, struct nh_axis *axis) {
+    axis->periodic = given->periodic;
+    if (!axis->periodic) return NHOOD_OK;
+    if (axis->causal)
+        return nh_error(NHOOD_ERR_ARGUMENT, "axis[%d].periodic = 1: a causal axis cannot wrap",
+                        index);
+    if (axis->length % axis->dilation)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "axis[%d].dilation = %lld does not divide length %lld of a periodic axis",
+                        index, (long long)axis->dilation, (long long)axis->length);
+    if (axis->length / axis->dilation % axis->stride)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "axis[%d].stride = %lld does not divide length / dilation %lld of a "
+                        "periodic axis",
+                        index, (long long)axis->stride, (long long)(axis->length / axis->dilation));
+    return NHOOD_OK;
+}
+
+/* Side is "query" or "key". */
+static nhood_status check_box(const char *side, int index, int64_t offset, int64_t length,
+                              const struct nh_axis *axis, struct nh_box *box) {
+    if (offset == 0 && length == 0) return NHOOD_OK;
+    if (offset < 0 || offset >= axis->length)
+        return nh_error(NHOOD_ERR_ARGUMENT, "region[%d].%s_offset = %lld is not in [0, %lld)",
+                        index, side, (long long)offset, (long long)axis->length);
+    int64_t most = axis->periodic ? axis->length : axis->length - offset;
+    if (length < 1 || length > most)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "region[%d].%s_length = %lld is not in [1, %lld] (offset %lld, axis length "
+                        "%lld)",
+                        index, side, (long long)length, (long long)most, (long long)offset,
+                        (long long)axis->length);
+    *box = (struct nh_box){offset, length};
+    return NHOOD_OK;
+}
+
+static nhood_status check_region(const nhood_region *given, int index, struct nh_axis *axis) {
+    nhood_status status =
+        check_box("query", index, given->query_offset, given->query_length, axis, &axis->query);
+    if (status) return status;
+    return check_box("key", index, given->key_offset, given->key_length, axis, &axis->key);
 }
 
 static bool all_zero(const nhood_strides *strides) {
@@ -266,33 +334,40 @@ static double bytes_of(const struct nh_problem *problem) {
 
 nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem *problem) {
     if (!given) return nh_error(NHOOD_ERR_ARGUMENT, "problem is NULL");
-    if (given->struct_size != sizeof(nhood_problem))
+    if (given->struct_size != sizeof(nhood_problem) && given->struct_size != NH_PROBLEM_BYTES_0_1)
         return nh_error(NHOOD_ERR_ARGUMENT, "problem.struct_size = %zu, this library knows %zu",
                         given->struct_size, sizeof(nhood_problem));
+    const bool has_region = given->struct_size == sizeof(nhood_problem);
     memset(problem, 0, sizeof *problem);
     nhood_status status = check_scalars(given, problem);
     if (status) return status;
     int shift = NH_AXES - problem->rank;
     for (int a = 0; a < shift; a++)
-        problem->axis[a] = (struct nh_axis){1, 1, 1, 1, 0};
+        problem->axis[a] = nh_whole_axis(1, 1, 1, 1, 0);
     for (int a = 0; a < problem->rank; a++) {
-        status = check_axis(&given->axis[a], a, problem->flags & NHOOD_FLAG_CLAMP_WINDOW,
-                            &problem->axis[a + shift]);
+        struct nh_axis *axis = &problem->axis[a + shift];
+        status = check_axis(&given->axis[a], a, problem->flags & NHOOD_FLAG_CLAMP_WINDOW, axis);
+        if (!status) status = check_periodic(&given->axis[a], a, axis);
+        if (!status && has_region) status = check_region(&given->region[a], a, axis);
         if (status) return status;
         if (given->axis[a].causal && problem->has_bias)
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "axis[%d].causal = 1: a relative bias needs axes that are not causal",
                             a);
     }
-    problem->tokens = problem->window_count = problem->bias_count = 1;
+    int64_t tokens = 1;
+    problem->query_tokens = problem->key_tokens = 1;
+    problem->window_count = problem->bias_count = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (!nh_multiply(problem->tokens, axis->length, &problem->tokens) ||
+        if (!nh_multiply(tokens, axis->length, &tokens) ||
             !nh_multiply(problem->window_count, axis->window, &problem->window_count) ||
             !nh_multiply(problem->bias_count, 2 * axis->window - 1, &problem->bias_count))
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "the product of the axis lengths overflows at axis[%d].length = %lld",
                             a - shift, (long long)axis->length);
+        problem->query_tokens *= axis->query.length;
+        problem->key_tokens *= axis->key.length;
     }
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         status = check_strides(problem, tensor, &given->strides[tensor]);
@@ -302,9 +377,33 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
     return NHOOD_OK;
 }
 
+/* Keys that a query of the box attends along an axis, on average. Causal windows count whole. Of long boxes, evenly spaced
+ * queries stand for all. */
+static double mean_keys(const struct nh_axis *axis) {
+    enum { MOST_QUERIES = 4096 };
+    if (nh_is_whole(axis, &axis->key)) return (double)axis->window;
+    int64_t step = nh_ceil_div(axis->query.length, MOST_QUERIES), queries = 0, absent = 0;
+    for (int64_t i = 0; i < axis->query.length; i += step, queries++) {
+        const int64_t token = (axis->query.offset + i) % axis->length;
+        const struct nh_range all = nh_axis_window(axis, token);
+        const struct nh_range covered = nh_axis_covered(axis, &axis->key, token % axis->dilation);
+        /* A box of a periodic axis is met three times: as it is, and a turn before and behind. */
+        const int64_t turn = axis->periodic ? axis->length / axis->dilation : 0;
+        int64_t met = 0;
+        for (int64_t shift = -turn; shift <= turn; shift += turn ? turn : 1) {
+            const int64_t begin = nh_max(all.begin, covered.begin + shift);
+            met += nh_max(0, nh_min(all.end, covered.end + shift) - begin);
+        }
+        absent += all.end - all.begin - met;
+    }
+    return (double)axis->window - (double)absent / (double)queries;
+}
+
 double nh_problem_flops(const struct nh_problem *problem) {
-    double rows = (double)problem->batch * (double)problem->heads * (double)problem->tokens;
-    double keys = (double)problem->window_count + (double)problem->extra_tokens;
+    double rows = (double)problem->batch * (double)problem->heads * (double)problem->query_tokens;
+    double window =
+        mean_keys(&problem->axis[0]) * mean_keys(&problem->axis[1]) * mean_keys(&problem->axis[2]);
+    double keys = window + (double)problem->extra_tokens;
     double dims = (double)problem->dim + (double)problem->dim_v;
     switch (problem->op) {
     case NHOOD_OP_FWD: return 2.0 * rows * keys * dims;

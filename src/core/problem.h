@@ -8,9 +8,19 @@
 #define NH_AXES 3
 #define NH_MAX_DIM 65536
 
+/* Bytes of nhood_problem before it had regions. */
+#define NH_PROBLEM_BYTES_0_1 offsetof(nhood_problem, region)
+
+/* Tokens [offset, offset + length) of an axis, modulo its length where it is periodic. */
+struct nh_box {
+    int64_t offset, length;
+};
+
 struct nh_axis {
-    int64_t length, window, stride, dilation;
-    int32_t causal;
+    int64_t length; /* of the grid, which alone decides windows */
+    int64_t window, stride, dilation;
+    int32_t causal, periodic;
+    struct nh_box query, key; /* what the tensors of queries and of keys cover */
 };
 
 struct nh_problem {
@@ -22,7 +32,8 @@ struct nh_problem {
     double scale;
     struct nhood_strides strides[NHOOD_TENSOR_SLOTS]; /* axis strides shifted like the axes */
     /* derived */
-    int64_t tokens;       /* product of the lengths */
+    int64_t query_tokens; /* product of the lengths of the query boxes */
+    int64_t key_tokens;   /* .. of the key boxes */
     int64_t window_count; /* slots: product of the windows */
     int64_t bias_count;   /* product of 2*window - 1 over the axes */
     double bytes;         /* of all tensors */
@@ -44,10 +55,24 @@ static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t 
     return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
 }
 
-/* Whether some axis has a stride, a dilation above 1, or is causal. */
+/* Whether some axis has a stride, a dilation above 1, is causal, is periodic. */
 bool nh_problem_strided(const struct nh_problem *problem);
 bool nh_problem_dilated(const struct nh_problem *problem);
 bool nh_problem_causal(const struct nh_problem *problem);
+bool nh_problem_periodic(const struct nh_problem *problem);
+
+static inline bool nh_is_whole(const struct nh_axis *axis, const struct nh_box *box) {
+    return box->offset == 0 && box->length == axis->length;
+}
+
+/* Whether the tensors cover less than the grid, or begin elsewhere. */
+bool nh_problem_partial(const struct nh_problem *problem);
+
+/* An axis that is covered whole and not periodic. */
+static inline struct nh_axis nh_whole_axis(int64_t length, int64_t window, int64_t stride,
+                                           int64_t dilation, int32_t causal) {
+    return (struct nh_axis){length, window, stride, dilation, causal, 0, {0, length}, {0, length}};
+}
 
 /* Elements of the packed tensor, 0 if unused. */
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor);
@@ -66,9 +91,19 @@ static inline int64_t nh_longest_group(const struct nh_axis *axis) {
     return nh_axis_group_length(axis->length, axis->dilation, 0);
 }
 
-/* Range of keys of token `index` on an axis, in tokens of its dilation group. */
+/* Positions of dilation group `group` whose tokens a box covers; of a periodic axis they may go beyond the group's length. */
+static inline struct nh_range nh_axis_covered(const struct nh_axis *axis, const struct nh_box *box,
+                                              int64_t group) {
+    const int64_t first = box->offset - group + axis->dilation - 1;
+    return (struct nh_range){first / axis->dilation, (first + box->length) / axis->dilation};
+}
+
+/* Range of keys of token `index` of the grid on an axis, in tokens of its dilation group; on a periodic axis modulo the group's
+ * length. Keys that the tensors do not cover are counted. */
 static inline struct nh_range nh_axis_window(const struct nh_axis *axis, int64_t index) {
     int64_t group = index % axis->dilation;
+    if (axis->periodic)
+        return nh_periodic_range(axis->window, axis->stride, index / axis->dilation);
     return nh_window_range(nh_axis_group_length(axis->length, axis->dilation, group), axis->window,
                            axis->stride, axis->causal, index / axis->dilation);
 }

@@ -59,6 +59,34 @@ static void put_axes(struct writer *writer, const struct nh_problem *problem, co
     }
 }
 
+/* Offset and length of each axis' box, unless all boxes are whole. */
+static void put_boxes(struct writer *writer, const struct nh_problem *problem, const char *lead,
+                      size_t offset) {
+    bool whole = true;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+            const struct nh_axis *axis = &problem->axis[a];
+            const struct nh_box *box = (const struct nh_box *)((const char *)axis + offset);
+            whole &= nh_is_whole(axis, box);
+            if (!pass) continue;
+            put_integer(writer, lead, box->offset);
+            put_integer(writer, "+", box->length);
+            lead = "x";
+        }
+        if (whole) return;
+    }
+}
+
+static void put_bits(struct writer *writer, const struct nh_problem *problem, const char *lead,
+                     size_t offset) {
+    put(writer, lead);
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        int32_t value;
+        memcpy(&value, (const char *)&problem->axis[a] + offset, sizeof value);
+        put(writer, value ? "1" : "0");
+    }
+}
+
 size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity) {
     struct writer writer = {text, capacity, 0};
     put(&writer, nh_op_name(problem->op));
@@ -75,9 +103,12 @@ size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capa
         put_axes(&writer, problem, ":s", offsetof(struct nh_axis, stride));
     if (nh_problem_dilated(problem))
         put_axes(&writer, problem, ":d", offsetof(struct nh_axis, dilation));
-    if (nh_problem_causal(problem)) put(&writer, ":c");
-    for (int a = NH_AXES - problem->rank; nh_problem_causal(problem) && a < NH_AXES; a++)
-        put(&writer, problem->axis[a].causal ? "1" : "0");
+    if (nh_problem_causal(problem))
+        put_bits(&writer, problem, ":c", offsetof(struct nh_axis, causal));
+    if (nh_problem_periodic(problem))
+        put_bits(&writer, problem, ":p", offsetof(struct nh_axis, periodic));
+    put_boxes(&writer, problem, ":q", offsetof(struct nh_axis, query));
+    put_boxes(&writer, problem, ":k", offsetof(struct nh_axis, key));
     if (problem->extra_tokens) put_integer(&writer, ":x", problem->extra_tokens);
     double usual = problem->op == NHOOD_OP_PN ? 1.0 : 1.0 / sqrt((double)problem->dim);
     if (problem->scale != usual) put_number(&writer, ":scale", problem->scale);
@@ -185,10 +216,24 @@ static nhood_status parse_head(struct reader *reader, nhood_problem *problem) {
     return NHOOD_OK;
 }
 
-static nhood_status parse_causal(struct reader *reader, nhood_problem *problem) {
+static nhood_status parse_bits(struct reader *reader, nhood_problem *problem, bool causal) {
     for (int a = 0; a < problem->rank; a++) {
         if (*reader->at != '0' && *reader->at != '1') return bad(reader, "one 0 or 1 per axis");
-        problem->axis[a].causal = *reader->at++ - '0';
+        int32_t *field = causal ? &problem->axis[a].causal : &problem->axis[a].periodic;
+        *field = *reader->at++ - '0';
+    }
+    return NHOOD_OK;
+}
+
+static nhood_status parse_boxes(struct reader *reader, nhood_problem *problem, bool query) {
+    for (int a = 0; a < problem->rank; a++) {
+        nhood_region *region = &problem->region[a];
+        int64_t *offset = query ? &region->query_offset : &region->key_offset;
+        int64_t *length = query ? &region->query_length : &region->key_length;
+        if ((a && !take(reader, "x")) || !take_integer(reader, offset) || !take(reader, "+") ||
+            !take_integer(reader, length))
+            return bad(reader, "<offset>+<length> per axis, joined by 'x'");
+        if (!*length) return bad(reader, "a length of at least 1 before this");
     }
     return NHOOD_OK;
 }
@@ -226,8 +271,8 @@ static nhood_status parse_per_axis(struct reader *reader, nhood_problem *problem
 }
 
 /* Options with a value, by their first letters. "scale" comes before "s", with which it begins. */
-enum value { SCALE, EXTRA, CAUSAL, STRIDE, DILATION, VALUES };
-static const char *const value_words[VALUES] = {"scale", "x", "c", "s", "d"};
+enum value { SCALE, EXTRA, CAUSAL, PERIODIC, QUERY_BOX, KEY_BOX, STRIDE, DILATION, VALUES };
+static const char *const value_words[VALUES] = {"scale", "x", "c", "p", "q", "k", "s", "d"};
 
 static nhood_status parse_value(struct reader *reader, nhood_problem *problem, enum value value) {
     switch (value) {
@@ -236,7 +281,10 @@ static nhood_status parse_value(struct reader *reader, nhood_problem *problem, e
     case EXTRA:
         return take_integer(reader, &problem->extra_tokens) ? NHOOD_OK
                                                             : bad(reader, "x<extra tokens>");
-    case CAUSAL: return parse_causal(reader, problem);
+    case CAUSAL: return parse_bits(reader, problem, true);
+    case PERIODIC: return parse_bits(reader, problem, false);
+    case QUERY_BOX: return parse_boxes(reader, problem, true);
+    case KEY_BOX: return parse_boxes(reader, problem, false);
     default: return parse_per_axis(reader, problem, value == STRIDE);
     }
 }
@@ -272,10 +320,14 @@ static nhood_status parse_option(struct reader *reader, nhood_problem *problem, 
         *reader = trial;
         return parse_value(reader, problem, (enum value)value);
     }
-    return bad(reader, "s, d, c, x, scale, rpb, det, tf32, clamp, zfill or unaligned");
+    return bad(reader, "s, d, c, p, q, k, x, scale, rpb, det, tf32, clamp, zfill or unaligned");
 }
 
-nhood_status nhood_problem_parse(const char *text, nhood_problem *problem) {
+nhood_status nhood_problem_parse_sized(const char *text, nhood_problem *problem,
+                                       size_t struct_size) {
+    if (struct_size != sizeof *problem && struct_size != NH_PROBLEM_BYTES_0_1)
+        return nh_error(NHOOD_ERR_ARGUMENT, "struct_size = %zu, this library knows %zu",
+                        struct_size, sizeof *problem);
     if (!text) return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL");
     if (!problem) return nh_error(NHOOD_ERR_ARGUMENT, "problem is NULL");
     struct reader reader = {text, text};
@@ -289,8 +341,18 @@ nhood_status nhood_problem_parse(const char *text, nhood_problem *problem) {
     }
     struct nh_problem canonical;
     if ((status = nh_problem_canonical(&parsed, &canonical))) return status;
-    *problem = parsed;
+    if (struct_size < sizeof parsed && nh_problem_partial(&canonical))
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "struct_size = %zu: a problem with regions needs a struct of %zu bytes",
+                        struct_size, sizeof parsed);
+    parsed.struct_size = struct_size;
+    memcpy(problem, &parsed, struct_size);
     return NHOOD_OK;
+}
+
+#undef nhood_problem_parse
+nhood_status nhood_problem_parse(const char *text, nhood_problem *problem) {
+    return nhood_problem_parse_sized(text, problem, NH_PROBLEM_BYTES_0_1);
 }
 
 nhood_status nhood_problem_format(const nhood_problem *problem, char *text, size_t capacity,

@@ -77,14 +77,21 @@ struct nh_knob {
 typedef bool nh_work_fn(const struct nh_problem *problem, const struct nh_device *device,
                         const struct nh_config *config, struct nh_work *work);
 
+/* What not every solver takes; nh_solver_refusal refuses it for those that do not. */
+enum {
+    NH_TAKES_PARTS = 1, /* tensors that cover a part of the grid */
+    NH_TAKES_PERIODIC = 2
+};
+
 struct nh_solver {
     const char *name;           /* "reference", "cpu.fused", .. */
     int32_t device_kind;        /* NHOOD_DEVICE_* */
+    uint32_t takes;             /* NH_TAKES_* */
     const struct nh_knob *knob; /* of the config's values; ends with no name; NULL: no knobs */
     /* NULL, or the problem as this solver sees it, in *view or as it is given: with axes merged or in another order, say.
      * All functions below are handed that (nh_solver_view). */
     const struct nh_problem *(*view)(const struct nh_problem *problem, struct nh_problem *view);
-    /* NULL, or one fixed sentence saying why not. */
+    /* NULL, or one fixed sentence saying why not. Callers ask nh_solver_refusal. */
     const char *(*refuse)(const struct nh_problem *problem, const struct nh_device *device);
     /* Writes up to capacity configs worth trying, the one of the least estimate first; returns how many. Those estimated
      * at below_ns or more may be left out, even all; with INFINITY there is at least one. Values beyond the solver's
@@ -100,6 +107,10 @@ struct nh_solver {
 /* What a solver's functions are to be handed for a problem; *view is room for it. */
 const struct nh_problem *nh_solver_view(const struct nh_solver *solver,
                                         const struct nh_problem *problem, struct nh_problem *view);
+
+/* NULL, or why a solver does not take a problem, which it is handed as it sees it. */
+const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_problem *view,
+                              const struct nh_device *device);
 
 /* `refuse` and `candidates` of a solver that takes everything and has no knobs. */
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device);

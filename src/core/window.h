@@ -72,4 +72,28 @@ NH_FN struct nh_range nh_inverse_range(NH_POSITION group_length, NH_POSITION win
     return range;
 }
 
+/* The same on a periodic axis, whose window is never shifted: positions may lie before 0 or beyond the group, and count
+ * modulo its length, which the stride divides. */
+NH_FN struct nh_range nh_periodic_range(NH_POSITION window, NH_POSITION stride,
+                                        NH_POSITION position) {
+    struct nh_range range;
+    range.begin = position / stride * stride + stride / 2 - window / 2;
+    range.end = range.begin + window;
+    return range;
+}
+
+/* Queries that attend the key at `position` >= 0 of a periodic axis: the blocks of `stride` queries whose window begins at or
+ * before it and ends behind it. Positions as above. */
+NH_FN struct nh_range nh_periodic_inverse_range(NH_POSITION window, NH_POSITION stride,
+                                                NH_POSITION position) {
+    struct nh_range range;
+    NH_POSITION last =
+        position + window / 2 - stride / 2; /* first query of a block; >= 0, as stride <= window */
+    NH_POSITION past =
+        window / stride + 1; /* blocks that keep the division below from less than 0 */
+    range.begin = ((last - window + past * stride) / stride - past + 1) * stride;
+    range.end = (last / stride + 1) * stride;
+    return range;
+}
+
 #endif

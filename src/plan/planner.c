@@ -52,7 +52,7 @@ static bool ask(const struct nh_request *request, int row, double below_ns,
     bool proposed = false;
     best->solver = NULL;
     survey->asked |= UINT32_C(1) << row;
-    survey->refusal[row] = solver->refuse(view, request->device);
+    survey->refusal[row] = nh_solver_refusal(solver, view, request->device);
     if (survey->refusal[row]) return false;
     int count =
         candidates_of(request, solver, view, below_ns, config, wanted ? MOST_CANDIDATES : 1);
@@ -160,7 +160,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         if (!nh_asked(request, solver)) continue;
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
-        if (solver->refuse(view, request->device)) continue;
+        if (nh_solver_refusal(solver, view, request->device)) continue;
         struct nh_config config[MOST_CANDIDATES];
         int configs = candidates_of(request, solver, view, INFINITY, config, MOST_CANDIDATES);
         for (int c = 0; c < configs; c++) {
@@ -196,7 +196,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     nhood_candidate row = {.struct_size = sizeof row, .solver = solver->name, .config = ""};
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
-    row.refusal = solver->refuse(view, request->device);
+    row.refusal = nh_solver_refusal(solver, view, request->device);
     if (row.refusal) {
         report(user, &row);
         return;

@@ -21,7 +21,9 @@ struct reference {
 
 /* One query with its window: the slots n = 0 .. window_count-1 name keys. */
 struct query {
-    int64_t batch, head, kv_head, at[NH_AXES];
+    int64_t batch, head, kv_head;
+    int64_t row[NH_AXES]; /* in the query tensors */
+    int64_t at[NH_AXES];  /* in the grid */
     struct nh_range range[NH_AXES];
 };
 
@@ -58,13 +60,16 @@ static void query_set(struct query *query, const struct nh_problem *problem, int
     query->head = head;
     query->kv_head = head / (problem->heads / problem->kv_heads);
     for (int a = NH_AXES - 1; a >= 0; a--) {
-        query->at[a] = token % problem->axis[a].length;
-        token /= problem->axis[a].length;
-        query->range[a] = nh_axis_window(&problem->axis[a], query->at[a]);
+        const struct nh_axis *axis = &problem->axis[a];
+        query->row[a] = token % axis->query.length;
+        token /= axis->query.length;
+        query->at[a] = (axis->query.offset + query->row[a]) % axis->length;
+        query->range[a] = nh_axis_window(axis, query->at[a]);
     }
 }
 
-/* The key of slot n; false if a causal window leaves the slot unused. *bias is the index into a head's table. */
+/* The key of slot n in the key tensors; false if a causal window leaves the slot unused, or the key box does not have the key.
+ * *bias is the index into a head's table. */
 static bool slot_key(const struct nh_problem *problem, const struct query *query, int64_t slot,
                      int64_t key[NH_AXES], int64_t *bias) {
     int64_t bias_step = 1;
@@ -74,7 +79,10 @@ static bool slot_key(const struct nh_problem *problem, const struct query *query
         int64_t position = query->range[a].begin + slot % axis->window;
         slot /= axis->window;
         if (position >= query->range[a].end) return false;
-        key[a] = position * axis->dilation + query->at[a] % axis->dilation;
+        int64_t token = position * axis->dilation + query->at[a] % axis->dilation;
+        key[a] = token - axis->key.offset;
+        if (axis->periodic) key[a] = (key[a] % axis->length + axis->length) % axis->length;
+        if (key[a] < 0 || key[a] >= axis->key.length) return false;
         *bias += bias_step * (position - query->at[a] / axis->dilation + axis->window - 1);
         bias_step *= 2 * axis->window - 1;
     }
@@ -113,9 +121,9 @@ static bool pair_set(const struct run *run, const struct query *query, int64_t s
         if (!slot_key(problem, query, slot, key, &bias)) return false;
         if (problem->has_bias) pair->bias = query->head * problem->bias_count + bias;
         int64_t token =
-            (key[0] * problem->axis[1].length + key[1]) * problem->axis[2].length + key[2];
+            (key[0] * problem->axis[1].key.length + key[1]) * problem->axis[2].key.length + key[2];
         pair->kv_row =
-            (query->batch * problem->tokens + token) * problem->kv_heads + query->kv_head;
+            (query->batch * problem->key_tokens + token) * problem->kv_heads + query->kv_head;
     }
     pair->k_index = offset_of(problem, pair->k, query->batch, key, query->kv_head);
     pair->v_index = offset_of(problem, pair->v, query->batch, key, query->kv_head);
@@ -123,7 +131,7 @@ static bool pair_set(const struct run *run, const struct query *query, int64_t s
 }
 
 static double logit(const struct run *run, const struct query *query, const struct pair *pair) {
-    int64_t q = offset_of(run->problem, NHOOD_Q, query->batch, query->at, query->head);
+    int64_t q = offset_of(run->problem, NHOOD_Q, query->batch, query->row, query->head);
     double value =
         run->problem->scale * dot(run, NHOOD_Q, q, pair->k, pair->k_index, run->problem->dim);
     return pair->bias < 0 ? value : value + load(run, NHOOD_BIAS, pair->bias);
@@ -131,7 +139,7 @@ static double logit(const struct run *run, const struct query *query, const stru
 
 static void forward(const struct run *run, const struct query *query) {
     const struct nh_problem *problem = run->problem;
-    int64_t slots = problem->window_count + problem->extra_tokens;
+    int64_t slots = problem->window_count + problem->extra_tokens, keys = 0;
     struct pair pair;
     double largest = -INFINITY, sum = 0;
     double *row = run->sums; /* Dv doubles */
@@ -142,27 +150,28 @@ static void forward(const struct run *run, const struct query *query) {
         if (!pair_set(run, query, n, &pair)) continue;
         double weight = exp(logit(run, query, &pair) - largest);
         sum += weight;
+        keys++;
         for (int64_t c = 0; c < problem->dim_v; c++)
             row[c] += weight * load(run, pair.v, pair.v_index + c);
     }
-    int64_t o = offset_of(problem, NHOOD_O, query->batch, query->at, query->head);
+    int64_t o = offset_of(problem, NHOOD_O, query->batch, query->row, query->head);
     for (int64_t c = 0; c < problem->dim_v; c++)
-        store(run, NHOOD_O, o + c, row[c] / sum);
+        store(run, NHOOD_O, o + c, keys ? row[c] / sum : 0);
     if (run->io->data[NHOOD_LSE])
-        store(run, NHOOD_LSE, offset_of(problem, NHOOD_LSE, query->batch, query->at, query->head),
+        store(run, NHOOD_LSE, offset_of(problem, NHOOD_LSE, query->batch, query->row, query->head),
               largest + log(sum));
 }
 
 static void backward(const struct run *run, const struct query *query, int64_t query_row) {
     const struct nh_problem *problem = run->problem;
     int64_t batch = query->batch, head = query->head, dim = problem->dim, dim_v = problem->dim_v;
-    int64_t q = offset_of(problem, NHOOD_Q, batch, query->at, head);
-    int64_t d_o = offset_of(problem, NHOOD_D_O, batch, query->at, head);
-    int64_t o = offset_of(problem, NHOOD_O, batch, query->at, head);
-    double lse = load(run, NHOOD_LSE, offset_of(problem, NHOOD_LSE, batch, query->at, head));
+    int64_t q = offset_of(problem, NHOOD_Q, batch, query->row, head);
+    int64_t d_o = offset_of(problem, NHOOD_D_O, batch, query->row, head);
+    int64_t o = offset_of(problem, NHOOD_O, batch, query->row, head);
+    double lse = load(run, NHOOD_LSE, offset_of(problem, NHOOD_LSE, batch, query->row, head));
     double delta = dot(run, NHOOD_D_O, d_o, NHOOD_O, o, dim_v);
     if (run->io->data[NHOOD_D_LSE])
-        delta -= load(run, NHOOD_D_LSE, offset_of(problem, NHOOD_D_LSE, batch, query->at, head));
+        delta -= load(run, NHOOD_D_LSE, offset_of(problem, NHOOD_D_LSE, batch, query->row, head));
     double *d_q = sum_at(run, NHOOD_D_Q, query_row, dim);
     struct pair pair;
     for (int64_t n = 0; n < problem->window_count + problem->extra_tokens; n++) {
@@ -183,7 +192,7 @@ static void backward(const struct run *run, const struct query *query, int64_t q
 
 static void unfused(const struct run *run, const struct query *query) {
     const struct nh_problem *problem = run->problem;
-    int64_t a = offset_of(problem, NHOOD_A, query->batch, query->at, query->head),
+    int64_t a = offset_of(problem, NHOOD_A, query->batch, query->row, query->head),
             dim_v = problem->dim_v;
     double *row = run->sums;
     struct pair pair;
@@ -200,13 +209,13 @@ static void unfused(const struct run *run, const struct query *query) {
         } else if (used) {
             double weight = load(run, NHOOD_A, a + n),
                    *x = sum_at(run, NHOOD_D_V, pair.kv_row, dim_v);
-            int64_t y = offset_of(problem, NHOOD_D_O, query->batch, query->at, query->head);
+            int64_t y = offset_of(problem, NHOOD_D_O, query->batch, query->row, query->head);
             for (int64_t c = 0; c < dim_v; c++)
                 x[c] += weight * load(run, NHOOD_D_O, y + c);
         }
     }
     if (problem->op != NHOOD_OP_NN) return;
-    int64_t o = offset_of(problem, NHOOD_O, query->batch, query->at, query->head);
+    int64_t o = offset_of(problem, NHOOD_O, query->batch, query->row, query->head);
     for (int64_t c = 0; c < dim_v; c++)
         store(run, NHOOD_O, o + c, row[c]);
 }
@@ -222,13 +231,21 @@ static void store_sums(const struct run *run) {
         int64_t width =
             tensor == NHOOD_D_V || tensor == NHOOD_D_EXTRA_V ? problem->dim_v : problem->dim;
         if (bias) width = problem->bias_count;
-        int64_t tokens = bias ? 1 : extra ? problem->extra_tokens : problem->tokens;
+        bool queries = tensor == NHOOD_D_Q;
+        int64_t tokens = bias      ? 1
+                         : extra   ? problem->extra_tokens
+                         : queries ? problem->query_tokens
+                                   : problem->key_tokens;
         int64_t rows = (bias ? 1 : problem->batch) * tokens * heads;
         for (int64_t row = 0; row < rows; row++) {
             int64_t token = row / heads % tokens, batch = row / heads / tokens;
-            int64_t at[NH_AXES] = {token / (problem->axis[1].length * problem->axis[2].length),
-                                   token / problem->axis[2].length % problem->axis[1].length,
-                                   token % problem->axis[2].length};
+            int64_t at[NH_AXES], rest = token;
+            for (int a = NH_AXES - 1; a >= 0; a--) {
+                const struct nh_axis *axis = &problem->axis[a];
+                int64_t length = queries ? axis->query.length : axis->key.length;
+                at[a] = rest % length;
+                rest /= length;
+            }
             if (extra || bias) {
                 memset(at, 0, sizeof at);
                 at[NH_AXES - problem->rank] = token;
@@ -247,11 +264,11 @@ static nhood_status reference_run(const struct nh_operation *operation, const nh
     struct run run = {plan, problem, io, io->workspace};
     memset(run.sums, 0, (size_t)plan->sum_count * sizeof *run.sums);
     for (int64_t batch = 0; batch < problem->batch; batch++)
-        for (int64_t token = 0; token < problem->tokens; token++)
+        for (int64_t token = 0; token < problem->query_tokens; token++)
             for (int64_t head = 0; head < problem->heads; head++) {
                 struct query query;
                 query_set(&query, problem, batch, head, token);
-                int64_t row = (batch * problem->tokens + token) * problem->heads + head;
+                int64_t row = (batch * problem->query_tokens + token) * problem->heads + head;
                 if (problem->op == NHOOD_OP_FWD) forward(&run, &query);
                 if (problem->op == NHOOD_OP_BWD) backward(&run, &query, row);
                 if (problem->op >= NHOOD_OP_PN) unfused(&run, &query);
@@ -300,6 +317,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_reference = {
     .name = "reference",
     .device_kind = NHOOD_DEVICE_CPU,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .refuse = nh_refuse_nothing,
     .candidates = nh_one_config,
     .estimate = estimate,

@@ -94,7 +94,7 @@ static inline const char *refusal_of(const struct nh_solver *solver,
                                      const struct nh_problem *problem,
                                      const struct nh_device *device) {
     struct nh_problem room;
-    return solver->refuse(nh_solver_view(solver, problem, &room), device);
+    return nh_solver_refusal(solver, nh_solver_view(solver, problem, &room), device);
 }
 
 static inline nhood_status build_first(const struct nh_solver *solver,

@@ -126,7 +126,7 @@ static int check_problem(const char *text, const struct nh_device *device, int m
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
         if (solver->device_kind != NHOOD_DEVICE_CUDA || !by_tiles(solver) ||
-            solver->refuse(view, device))
+            nh_solver_refusal(solver, view, device))
             continue;
         int count = solver->candidates(view, device, INFINITY, config, most);
         for (int c = 0; c < count; c++)

@@ -9,7 +9,7 @@
 int main(void) {
     SIZE(nhood_axis, 40);
     SIZE(nhood_strides, 40);
-    SIZE(nhood_problem, 8 + 16 + 3 * 40 + 48 + 8 + 8 + 24 * 40);
+    SIZE(nhood_problem, 8 + 16 + 3 * 40 + 48 + 8 + 8 + 24 * 40 + 3 * 32);
     OFFSET(nhood_problem, axis, 24);
     OFFSET(nhood_problem, batch, 144);
     OFFSET(nhood_problem, scale, 192);

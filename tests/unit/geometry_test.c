@@ -16,8 +16,8 @@ static struct nh_problem random_problem(uint64_t *state) {
         const int64_t dilation = test_between(state, 0, 1) ? 1 : test_between(state, 1, length);
         const int64_t window = test_between(state, 1, length / dilation);
         const int64_t strides[] = {1, window, test_between(state, 1, window)};
-        problem.axis[a] = (struct nh_axis){length, window, strides[test_between(state, 0, 2)],
-                                           dilation, test_between(state, 0, 3) == 0};
+        problem.axis[a] = nh_whole_axis(length, window, strides[test_between(state, 0, 2)],
+                                        dilation, test_between(state, 0, 3) == 0);
     }
     return problem;
 }
@@ -168,8 +168,8 @@ static void long_axes(uint64_t *state) {
         const int64_t dilation = test_between(state, 0, 1) ? 1 : test_between(state, 2, 900);
         const int64_t window = test_between(state, 1, nh_min(30, length / dilation));
         const int64_t strides[] = {1, window, test_between(state, 1, window)};
-        problem.axis[a] = (struct nh_axis){length, window, strides[test_between(state, 0, 2)],
-                                           dilation, test_between(state, 0, 3) == 0};
+        problem.axis[a] = nh_whole_axis(length, window, strides[test_between(state, 0, 2)],
+                                        dilation, test_between(state, 0, 3) == 0);
         options.lane_axis = NH_AXES - 1;
         options.long_axis = 1000;
         struct nh_geometry geometry;

@@ -11,10 +11,10 @@ static struct nh_problem random_problem(uint64_t *state) {
     bool apart = test_between(state, 0, 9) == 0; /* axes with gaps between them */
     int64_t stride = 8;
     for (int a = 0; a < NH_AXES; a++)
-        problem.axis[a] = (struct nh_axis){1, 1, 1, 1, 0};
+        problem.axis[a] = nh_whole_axis(1, 1, 1, 1, 0);
     for (int a = NH_AXES - 1; a >= NH_AXES - problem.rank; a--) {
         struct nh_axis *axis = &problem.axis[a];
-        axis->length = test_between(state, 1, MOST_LENGTH);
+        *axis = nh_whole_axis(test_between(state, 1, MOST_LENGTH), 1, 1, 1, 0);
         bool whole = test_between(state, 0, 2) > 0;
         axis->window = whole ? axis->length : test_between(state, 1, axis->length);
         axis->stride = test_between(state, 1, axis->window);

@@ -6,7 +6,7 @@ static struct nh_problem problem_of(int32_t rank, const int64_t length[3],
                                     const int64_t window[3]) {
     struct nh_problem problem = {.rank = rank};
     for (int a = 0; a < NH_AXES; a++) {
-        problem.axis[a] = (struct nh_axis){length[a], window[a], 1, 1, a == 1};
+        problem.axis[a] = nh_whole_axis(length[a], window[a], 1, 1, a == 1);
         for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
             problem.strides[tensor].axis[a] = 100 * tensor + a;
     }

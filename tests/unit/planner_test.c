@@ -53,16 +53,17 @@ static double middle_is_best_of_tiles(const struct nh_problem *problem,
 }
 
 static const struct nh_solver refusing = {
-    "refusing", 0, fake_knobs, NULL, fake_refuses, fake_candidates, middle_is_best, NULL, NULL};
+    "refusing", 0, 0, fake_knobs, NULL, fake_refuses, fake_candidates, middle_is_best, NULL, NULL};
 static const struct nh_solver first = {
-    "first",     0,   fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
+    "first",     0,   0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
     build_first, NULL};
 static const struct nh_solver second = {
-    "second", 0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, build_second, NULL};
-static const struct nh_solver last = {"last",          0,    fake_knobs, NULL, fake_takes,
-                                      fake_candidates, slow, NULL,       NULL};
+    "second",     0,   0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best,
+    build_second, NULL};
+static const struct nh_solver last = {"last",          0,    0,    fake_knobs, NULL, fake_takes,
+                                      fake_candidates, slow, NULL, NULL};
 static const struct nh_solver elsewhere = {
-    "elsewhere", 1, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, NULL, NULL};
+    "elsewhere", 1, 0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, NULL, NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};
@@ -394,7 +395,8 @@ static int other_views;
 
 static const struct nh_problem *half_of(const struct nh_problem *given, struct nh_problem *view) {
     *view = *given;
-    view->axis[NH_AXES - 1].length /= 2;
+    struct nh_axis *axis = &view->axis[NH_AXES - 1];
+    *axis = nh_whole_axis(axis->length / 2, axis->window, 1, 1, 0);
     return view;
 }
 

@@ -105,7 +105,7 @@ static void check_random(uint64_t *state) {
     int32_t rows[3] = {1, 1, 1}, part[3] = {1, 1, 1}, columns[3] = {1, 1, 1};
     const int64_t longest[] = {0, 90, 20, 9};
     for (int a = 0; a < NH_AXES; a++)
-        problem.axis[a] = (struct nh_axis){1, 1, 1, 1, 0};
+        problem.axis[a] = nh_whole_axis(1, 1, 1, 1, 0);
     for (int a = NH_AXES - problem.rank; a < NH_AXES; a++) {
         struct nh_axis *axis = &problem.axis[a];
         axis->length = test_between(state, 1, longest[problem.rank]);
@@ -131,9 +131,9 @@ static void check_queue_order(int64_t stride, int64_t first, int expected) {
     const int32_t own[3] = {2, 8, 8};
     struct nh_cuda_tiling tiling;
     problem.batch = problem.heads = 1;
-    problem.axis[0] = (struct nh_axis){first, 18, stride, 1, 0};
-    problem.axis[1] = (struct nh_axis){48, 24, stride, 1, 0};
-    problem.axis[2] = (struct nh_axis){48, 24, stride, 1, 0};
+    problem.axis[0] = nh_whole_axis(first, 18, stride, 1, 0);
+    problem.axis[1] = nh_whole_axis(48, 24, stride, 1, 0);
+    problem.axis[2] = nh_whole_axis(48, 24, stride, 1, 0);
     CHECK(nh_tiling_set(&problem, own, 1, nh_tiling_queue_order(&problem), &tiling) == NHOOD_OK,
           "%lld tokens: refused", (long long)first);
     CHECK(tiling.order[0] == expected && tiling.order[1] == 1,

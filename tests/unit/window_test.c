@@ -42,7 +42,35 @@ static void check_axis(int length, int window, int stride, int causal) {
     }
 }
 
+/* On a periodic axis: the window's size and place, and that both directions tell the same pairs. */
+static void check_periodic(int length, int window, int stride) {
+    static int attended[64][64], attending[64][64];
+    for (int j = 0; j < length; j++)
+        for (int x = 0; x < length; x++)
+            attended[j][x] = attending[j][x] = 0;
+    for (int j = 0; j < length; j++) {
+        struct nh_range range = nh_periodic_range(window, stride, j);
+        int leader = j / stride * stride + stride / 2;
+        CHECK(range.begin == leader - window / 2 && range.end == range.begin + window,
+              "L %d k %d s %d query %d", length, window, stride, j);
+        for (long long x = range.begin; x < range.end; x++)
+            attended[j][(x + length) % length]++;
+        range = nh_periodic_inverse_range(window, stride, j);
+        for (long long q = range.begin; q < range.end; q++)
+            attending[(q + 2 * length) % length][j]++;
+    }
+    for (int j = 0; j < length; j++)
+        for (int x = 0; x < length; x++)
+            CHECK(attended[j][x] <= 1 && attended[j][x] == attending[j][x],
+                  "L %d k %d s %d query %d key %d: %d, inverse %d", length, window, stride, j, x,
+                  attended[j][x], attending[j][x]);
+}
+
 int main(void) {
+    for (int length = 1; length <= 20; length++)
+        for (int window = 1; window <= length; window++)
+            for (int stride = 1; stride <= window; stride++)
+                if (length % stride == 0) check_periodic(length, window, stride);
     for (int length = 1; length <= 20; length++)
         for (int window = 1; window <= length; window++)
             for (int stride = 1; stride <= window; stride++)

@@ -5,7 +5,7 @@
 void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
                            struct nh_kernel_spec *spec, struct nh_cuda_step *step) {
     enum { THREADS = 128, LANES = 32 };
-    int64_t lanes = 1, rows = problem->batch * problem->tokens * problem->heads;
+    int64_t lanes = 1, rows = problem->batch * problem->query_tokens * problem->heads;
     while (lanes < LANES && lanes * vector < problem->dim_v)
         lanes *= 2;
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);

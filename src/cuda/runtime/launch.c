@@ -274,7 +274,7 @@ static int64_t most_terms(const struct nh_problem *problem, int rows) {
     }
     if (rows & NH_SUMS_OF_QUERY) terms = problem->window_count + problem->extra_tokens;
     if (rows & NH_SUMS_OF_KEY) terms = nh_max(terms, queries);
-    if (rows & NH_SUMS_OVER_ALL) terms = nh_max(terms, problem->tokens * share);
+    if (rows & NH_SUMS_OVER_ALL) terms = nh_max(terms, problem->query_tokens * share);
     return terms;
 }
 

@@ -5,16 +5,21 @@ bool nh_tensor_of_grid(int32_t tensor) {
            tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
 }
 
+/* Whether every query sees every token, and the tensors have them all. */
 static bool is_whole(const struct nh_axis *axis) {
-    return axis->window == axis->length && !axis->causal && axis->dilation == 1;
+    return axis->window == axis->length && !axis->causal && axis->dilation == 1 &&
+           !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
 }
 
 /* Of an axis whose every token becomes `inner` tokens. A window that is not whole is where it was only if halves of window
  * and stride round alike. */
 static bool widen(const struct nh_axis *axis, int64_t inner, struct nh_axis *wide) {
-    if (axis->causal || axis->dilation > 1 || axis->length > INT32_MAX / inner) return false;
+    if (axis->causal || axis->periodic || axis->dilation > 1 || axis->length > INT32_MAX / inner)
+        return false;
     *wide = *axis;
     wide->length *= inner;
+    wide->query = (struct nh_box){axis->query.offset * inner, axis->query.length * inner};
+    wide->key = (struct nh_box){axis->key.offset * inner, axis->key.length * inner};
     wide->window *= inner;
     wide->stride = is_whole(axis) ? 1 : axis->stride * inner;
     return is_whole(axis) ||
@@ -39,7 +44,7 @@ static void merge(struct nh_problem *problem, int axis, const struct nh_axis *wi
     problem->axis[axis + 1] = *wide;
     for (int a = axis; a > first; a--)
         problem->axis[a] = problem->axis[a - 1];
-    problem->axis[first] = (struct nh_axis){1, 1, 1, 1, 0};
+    problem->axis[first] = nh_whole_axis(1, 1, 1, 1, 0);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         int64_t *stride = problem->strides[tensor].axis;
         if (!nh_tensor_of_grid(tensor)) stride[first + 1] = stride[first];

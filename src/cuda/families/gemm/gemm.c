@@ -173,7 +173,7 @@ static const struct product products[][6] = {
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
     double weights =
-        (double)(problem->batch * problem->heads * problem->tokens) * (double)problem->window_count;
+        (double)(problem->batch * problem->heads * problem->query_tokens) * (double)problem->window_count;
     double size = (double)nh_dtype_bytes(problem->dtype);
     nh_work_start(work, NH_OPERATION_GEMM, problem);
     if (problem->op == NHOOD_OP_FWD && nh_gemm_in_parts(config)) {
@@ -202,7 +202,7 @@ int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {
     int64_t bytes = forward ? 4 : (int64_t)nh_dtype_bytes(problem->dtype);
     if (!nh_multiply(bytes, problem->window_count, &bytes) ||
         !nh_multiply(bytes, problem->heads / problem->kv_heads, &bytes) ||
-        !nh_multiply(bytes, problem->tokens, &bytes))
+        !nh_multiply(bytes, problem->query_tokens, &bytes))
         return INT64_MAX;
     return bytes;
 }
@@ -215,7 +215,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "no f64: tensor cores are used for f32, f16 and bf16";
     if (problem->extra_tokens) return "no extra tokens";
     if (widest_row(problem) > WIDEST_ROW) return "head dims above 256";
-    if (problem->tokens > MOST_TOKENS) return "more than 2^30 tokens per batch entry";
+    if (problem->query_tokens > MOST_TOKENS) return "more than 2^30 tokens per batch entry";
     if (problem->bias_count > MOST_SLOTS || problem->window_count > MOST_SLOTS)
         return "windows or bias tables of more than 2^27 entries";
     if (problem->op < NHOOD_OP_PN && nh_gemm_slab_bytes(problem) > MOST_SLAB_BYTES)

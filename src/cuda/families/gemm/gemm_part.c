@@ -188,7 +188,7 @@ void nh_gemm_part_add_work(const struct nh_problem *problem, const struct nh_cud
                               .lanes = LANES,
                               .team = nh_gemm_part_team(problem, config, NH_GEMM_PART_NN),
                               .sweeps = 1};
-    double weights = (double)(problem->batch * problem->heads * problem->tokens) *
+    double weights = (double)(problem->batch * problem->heads * problem->query_tokens) *
                      (double)nh_gemm_part_row(problem, planes);
     work->helper_bytes = 2 * weights * (double)nh_dtype_bytes(problem->dtype);
     add_launch(problem, cuda, config, &pn, work);

@@ -125,7 +125,7 @@ static nhood_status add_band(const struct builder *builder, struct nh_cuda_step 
 }
 
 static int64_t weight_count(const struct nh_problem *problem) {
-    return problem->batch * problem->tokens * problem->heads * problem->window_count;
+    return problem->batch * problem->query_tokens * problem->heads * problem->window_count;
 }
 
 static nhood_status add_softmax(const struct builder *builder) {
@@ -143,7 +143,7 @@ static nhood_status add_softmax(const struct builder *builder) {
     nh_kernel_define(&spec, "NH_HELD", held > MOST_HELD ? 0 : held);
     nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
     step.threads = THREADS;
-    step.grid[0] = nh_ceil_div(problem->batch * problem->tokens * problem->heads, THREADS / lanes);
+    step.grid[0] = nh_ceil_div(problem->batch * problem->query_tokens * problem->heads, THREADS / lanes);
     return add(builder, &step, &spec);
 }
 
@@ -176,7 +176,7 @@ static nhood_status add_part(const struct builder *builder, struct nh_cuda_step 
 static nhood_status add_forward_in_parts(struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
     bool planes = builder->config->value[GEMM_PLANES];
-    int64_t rows = problem->batch * problem->tokens * problem->heads;
+    int64_t rows = problem->batch * problem->query_tokens * problem->heads;
     builder->weights =
         nh_cuda_reserve(builder->operation, (size_t)(rows * nh_gemm_part_row(problem, planes)) *
                                                 nh_dtype_bytes(problem->dtype));
@@ -233,7 +233,7 @@ static void bind_weights(const struct builder *builder, struct nh_cuda_step *ste
 static nhood_status add_bias_gradient(const struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
     int64_t blocks = nh_ceil_div(problem->bias_count, THREADS) * problem->heads;
-    int64_t most = nh_ceil_div(problem->batch * problem->tokens, THREADS);
+    int64_t most = nh_ceil_div(problem->batch * problem->query_tokens, THREADS);
     int64_t shares =
         nh_min(most, nh_ceil_div(8 * (int64_t)builder->operation->device->multiprocessors, blocks));
     int64_t slab_bytes = shares * problem->bias_count * (int64_t)sizeof(float);
@@ -281,7 +281,7 @@ static nhood_status add_backward(struct builder *builder) {
     struct nh_cuda_operation *operation = builder->operation;
     struct nh_cuda_step step;
     size_t delta = nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * sizeof(float));
+        operation, (size_t)(problem->batch * problem->query_tokens * problem->heads) * sizeof(float));
     builder->weights =
         nh_cuda_reserve(operation, (size_t)weight_count(problem) * nh_dtype_bytes(problem->dtype));
     bind_weights(builder, &step);

@@ -150,7 +150,7 @@ static nhood_status add_both(const struct builder *builder, const int32_t *side,
 nhood_status nh_split80_add_steps(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem,
                                   const struct nh_config *config) {
-    int64_t rows = problem->batch * problem->tokens * problem->heads;
+    int64_t rows = problem->batch * problem->query_tokens * problem->heads;
     const int32_t *keys = config->value + SPLIT80_SIDE;
     struct builder builder = {operation, problem,
                               nh_cuda_reserve(operation, (size_t)rows * 4 * sizeof(float))};

@@ -113,7 +113,7 @@ static nhood_status add_rows(struct nh_cuda_operation *operation, const struct n
     struct nh_cuda_step own = *step;
     int64_t heads = pass->keys ? problem->kv_heads : problem->heads;
     own.threads = THREADS;
-    own.grid[0] = blocks_for(problem->batch * heads * problem->tokens, THREADS / layout.group);
+    own.grid[0] = blocks_for(problem->batch * heads * problem->query_tokens, THREADS / layout.group);
     own.grid[1] = problem->op == NHOOD_OP_PN ? 1 : layout.chunks; /* A has no columns to cut */
     return nh_cuda_step_add(operation, &own, &spec);
 }
@@ -158,7 +158,7 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
     struct layout layout = layout_of(problem);
     size_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
     size_t delta = nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->tokens * problem->heads) * real_bytes);
+        operation, (size_t)(problem->batch * problem->query_tokens * problem->heads) * real_bytes);
     nh_cuda_bind_workspace(step, problem, NH_DELTA, delta, 1);
     nhood_status status = add_pass(operation, problem, config, step, &queries);
     step->outputs = BIT(D_K) | BIT(D_V);
@@ -208,7 +208,7 @@ static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh
     double heads = (double)(keys ? problem->kv_heads : problem->heads);
     if (keys) window *= (double)(problem->heads / problem->kv_heads);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_NAIVE_ROWS);
-    launch->blocks = (double)(problem->batch * problem->tokens) * heads / rows;
+    launch->blocks = (double)(problem->batch * problem->query_tokens) * heads / rows;
     launch->residents = launch->in_flight = RESIDENTS;
     launch->warps = (double)THREADS / LANES;
     launch->steps = window;

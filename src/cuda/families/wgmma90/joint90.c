@@ -58,7 +58,7 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 /* ---- work ---- */
 
 static double sums_bytes(const struct nh_problem *problem) {
-    double rows = (double)(problem->batch * problem->tokens * problem->heads);
+    double rows = (double)(problem->batch * problem->query_tokens * problem->heads);
     return rows * (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
 }
 
@@ -197,7 +197,7 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
     enum { THREADS = 128, COLUMNS = 16 };
     struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
     struct nh_cuda_step step;
-    int64_t rows = problem->batch * problem->heads * problem->tokens;
+    int64_t rows = problem->batch * problem->heads * problem->query_tokens;
     int64_t lanes = sums->columns / COLUMNS;
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_GROUP", lanes);
