@@ -328,7 +328,8 @@ struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int
                               .rank = 5,
                               .type = NH_CU_TENSOR_FLOAT32,
                               .promotion = NH_CU_TENSOR_PROMOTE_128B};
-    nhood_strides rows = {.batch = problem->heads * problem->query_tokens, .head = problem->query_tokens};
+    nhood_strides rows = {.batch = problem->heads * problem->query_tokens,
+                          .head = problem->query_tokens};
     int64_t stride = 1;
     set_axis(&map, 0, STATS, 0, STATS, 1);
     for (int a = NH_AXES - 1; a >= 0; a--) {

@@ -172,8 +172,8 @@ static const struct product products[][6] = {
 /* Attention weights are written and read between the products. */
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    double weights =
-        (double)(problem->batch * problem->heads * problem->query_tokens) * (double)problem->window_count;
+    double weights = (double)(problem->batch * problem->heads * problem->query_tokens) *
+                     (double)problem->window_count;
     double size = (double)nh_dtype_bytes(problem->dtype);
     nh_work_start(work, NH_OPERATION_GEMM, problem);
     if (problem->op == NHOOD_OP_FWD && nh_gemm_in_parts(config)) {

@@ -143,7 +143,8 @@ static nhood_status add_softmax(const struct builder *builder) {
     nh_kernel_define(&spec, "NH_HELD", held > MOST_HELD ? 0 : held);
     nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
     step.threads = THREADS;
-    step.grid[0] = nh_ceil_div(problem->batch * problem->query_tokens * problem->heads, THREADS / lanes);
+    step.grid[0] =
+        nh_ceil_div(problem->batch * problem->query_tokens * problem->heads, THREADS / lanes);
     return add(builder, &step, &spec);
 }
 
@@ -281,7 +282,8 @@ static nhood_status add_backward(struct builder *builder) {
     struct nh_cuda_operation *operation = builder->operation;
     struct nh_cuda_step step;
     size_t delta = nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->query_tokens * problem->heads) * sizeof(float));
+        operation,
+        (size_t)(problem->batch * problem->query_tokens * problem->heads) * sizeof(float));
     builder->weights =
         nh_cuda_reserve(operation, (size_t)weight_count(problem) * nh_dtype_bytes(problem->dtype));
     bind_weights(builder, &step);

@@ -113,7 +113,8 @@ static nhood_status add_rows(struct nh_cuda_operation *operation, const struct n
     struct nh_cuda_step own = *step;
     int64_t heads = pass->keys ? problem->kv_heads : problem->heads;
     own.threads = THREADS;
-    own.grid[0] = blocks_for(problem->batch * heads * problem->query_tokens, THREADS / layout.group);
+    own.grid[0] =
+        blocks_for(problem->batch * heads * problem->query_tokens, THREADS / layout.group);
     own.grid[1] = problem->op == NHOOD_OP_PN ? 1 : layout.chunks; /* A has no columns to cut */
     return nh_cuda_step_add(operation, &own, &spec);
 }

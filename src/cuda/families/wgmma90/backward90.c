@@ -296,8 +296,8 @@ int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_c
 
 size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
                                    const struct nh_problem *problem) {
-    return nh_cuda_reserve(operation, (size_t)(problem->batch * problem->heads * problem->query_tokens) *
-                                          STATS_BYTES);
+    return nh_cuda_reserve(
+        operation, (size_t)(problem->batch * problem->heads * problem->query_tokens) * STATS_BYTES);
 }
 
 void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,

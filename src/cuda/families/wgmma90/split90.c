@@ -168,7 +168,8 @@ static void start_work(const struct nh_problem *problem, struct nh_work *work) {
     work->overlaps = true;
     work->helpers = 1;
     work->helper_bytes =
-        2.5 * 2 * (double)(problem->batch * problem->query_tokens * problem->heads * problem->dim_v);
+        2.5 * 2 *
+        (double)(problem->batch * problem->query_tokens * problem->heads * problem->dim_v);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
