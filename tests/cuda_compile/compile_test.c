@@ -53,7 +53,8 @@ static void build_all(const char *line, const struct nh_device *device, int most
         const struct nh_solver *solver = nh_registry_solvers[i];
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
-        if (solver->device_kind != NHOOD_DEVICE_CUDA || nh_solver_refusal(solver, view, device)) continue;
+        if (solver->device_kind != NHOOD_DEVICE_CUDA || nh_solver_refusal(solver, view, device))
+            continue;
         struct nh_config config[MOST_CONFIGS];
         int count = solver->candidates(view, device, INFINITY, config, most);
         CHECK(count >= 1, "%s: %s proposes nothing", line, solver->name);
