@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "message.h"
 #include "output.h"
+#include "simulate_gpus.h"
 #include "simulate_plot.h"
 #include "stride_search.h"
 #include "target.h"
@@ -24,6 +25,9 @@ struct simulation {
     struct stride_choice unmasked;
     /* the same tokens with windows of everything: its products over the problem's, and its predicted time or NAN */
     double dense_bound, dense_ns;
+    struct gpus gpus;
+    struct sharding sharding[MOST_SHARDINGS];
+    int shardings;
 };
 
 /* ---- products that count ---- */
@@ -122,6 +126,11 @@ static nhood_status simulate(const struct target *target, struct simulation *sim
     clamp_windows(&simulation->problem);
     nhood_status status =
         candidates_explain(target, &simulation->problem, NULL, &simulation->candidates);
+    if (!status && simulation->gpus.count > 1) {
+        const double alone_ns = candidates_estimated(&simulation->candidates)->estimate_ns;
+        simulation->shardings = gpus_shardings(target, &simulation->gpus, &simulation->problem,
+                                               alone_ns, simulation->sharding);
+    }
     if (!status) status = compare_with_dense(target, simulation);
     simulation->best = best_counted(&simulation->candidates);
     if (!status && simulation->best)
@@ -207,6 +216,9 @@ static void print_simulation(const struct target *target, const struct simulatio
     for (size_t i = 0; i < candidates->count; i++)
         if (target->verbose || candidates_is_best_of_solver(candidates, i))
             print_row(&simulation->problem, &candidates->row[i]);
+    if (simulation->gpus.count > 1)
+        gpus_print(&simulation->gpus, &simulation->problem, simulation->sharding,
+                   simulation->shardings);
 }
 
 static void print_row_json(const nhood_problem *problem, const struct candidate *row) {
@@ -253,6 +265,8 @@ static void print_simulation_json(const struct target *target,
         if (target->verbose || candidates_is_best_of_solver(candidates, i))
             print_row_json(&simulation->problem, &candidates->row[i]);
     json_list_end();
+    if (simulation->gpus.count > 1)
+        gpus_print_json(simulation->sharding, simulation->shardings, simulation->problem.rank);
     json_end();
 }
 
@@ -261,11 +275,12 @@ static void print_simulation_json(const struct target *target,
 struct request {
     const char *svg;
     bool json;
+    struct gpus gpus;
 };
 
 static int simulate_problem(const struct target *target, const char *text, const void *arg) {
     const struct request *request = arg;
-    struct simulation simulation = {.best = NULL};
+    struct simulation simulation = {.best = NULL, .gpus = request->gpus};
     nhood_status status = nhood_problem_parse(text, &simulation.problem);
     if (!status)
         status = nhood_problem_format(&simulation.problem, simulation.text, PROBLEM_BYTES, NULL);
@@ -285,7 +300,8 @@ static int simulate_problem(const struct target *target, const char *text, const
 
 int cmd_simulate(int argc, char **argv) {
     struct target target;
-    struct request request = {.svg = NULL};
+    /* Neighbours of H200s of one host swap halos both ways at 280 GB/s per GPU, in 80 us at least: docs/distributed.md. */
+    struct request request = {.svg = NULL, .gpus = {1, 280, 80}};
     target_init(&target);
     target.device_name = NULL;
     target.describe = "h200";
@@ -294,6 +310,24 @@ int cmd_simulate(int argc, char **argv) {
          .text = &target.describe,
          .argument = "NAME",
          .help = "a100, h100, h200 or b200, by their published numbers (h200)"},
+        {.name = "gpus",
+         .integer = &request.gpus.count,
+         .low = 1,
+         .high = 4096,
+         .argument = "N",
+         .help = "also with the grid, or the heads, shared by N GPUs"},
+        {.name = "link",
+         .number = &request.gpus.link_gb_per_s,
+         .low = 0.001,
+         .high = 1e6,
+         .argument = "GB/s",
+         .help = "what each of them sends, and receives, at the same time (280)"},
+        {.name = "latency",
+         .number = &request.gpus.latency_us,
+         .low = 0,
+         .high = 1e6,
+         .argument = "US",
+         .help = "microseconds of a collective at least (80)"},
         {.name = "svg",
          .text = &request.svg,
          .argument = "FILE",
