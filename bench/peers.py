@@ -96,7 +96,7 @@ class Problem:
     @staticmethod
     def parse(text: str, device: int) -> Problem:
         problem, flops = c.Problem(struct_size=ctypes.sizeof(c.Problem)), ctypes.c_double()
-        c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(problem)))
+        c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(problem), ctypes.sizeof(problem)))
         c.check(c.lib.nhood_problem_cost(ctypes.byref(problem), ctypes.byref(flops), None))
         if problem.op not in (c.OP_FWD, c.OP_BWD) or problem.extra_tokens or not math.isnan(problem.scale):
             raise SystemExit(f"{text}: only fwd and bwd without extra tokens and scale")

@@ -42,7 +42,7 @@ class Plan:
         effort = c.EFFORT_MEASURE if tune_s else c.EFFORT_ESTIMATE
         only = solver.encode() if solver else None
         options = c.PlanOptions(ctypes.sizeof(c.PlanOptions), only, effort, budget_s=tune_s)
-        c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(self.problem)))
+        c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(self.problem), ctypes.sizeof(self.problem)))
         context = _plans.current_context().handle
         c.check(c.lib.nhood_plan_create(context, device, self.problem, options, ctypes.byref(self.handle)))
         self.workspace_bytes = c.lib.nhood_plan_workspace_bytes(self.handle)
@@ -202,7 +202,7 @@ class CudaStudy:
             flops = Problem.parse(text).dense_flops
             return {**timed, "flops_per_s": flops * 1e9 / ns, "solver": contender.name}
         problem, flops, size = c.Problem(), ctypes.c_double(), ctypes.c_double()
-        c.check(c.lib.nhood_problem_parse(text.encode(), ctypes.byref(problem)))
+        c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(problem), ctypes.sizeof(problem)))
         c.check(c.lib.nhood_problem_cost(problem, ctypes.byref(flops), ctypes.byref(size)))
         rates = {"flops_per_s": flops.value * 1e9 / ns, "bytes_per_s": size.value * 1e9 / ns}
         return {**timed, "solver": solver, "config": config, **rates}

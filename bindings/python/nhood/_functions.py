@@ -13,7 +13,7 @@ import numpy as np
 from ._calls import run
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
-from ._plans import PLAN_CACHE_SIZE, Request
+from ._plans import PLAN_CACHE_SIZE, Region, Request
 
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec
@@ -24,12 +24,19 @@ R = TypeVar("R")
 Array = Any
 """numpy.ndarray, torch.Tensor on the CPU, or anything else with __dlpack__ or __cuda_array_interface__"""
 PerAxis = Union[int, Sequence[int]]
-CausalPerAxis = Union[bool, Sequence[bool]]
+FlagPerAxis = Union[bool, Sequence[bool]]
 
 _AXES_PARAGRAPH = """kernel_size, stride, dilation, is_causal: one value for all axes, or one per axis.
         On each axis of length L: 1 <= kernel_size, 1 <= stride <= kernel_size, 1 <= dilation,
         kernel_size * dilation <= L.
-    clamp_window: take larger windows too, cut to max(1, L // dilation)."""
+    clamp_window: take larger windows too, cut to max(1, L // dilation).
+    is_periodic: the axis wraps around, one value or one per axis. dilation divides L then and stride divides
+        L // dilation; not with is_causal on the same axis.
+    grid, query_offset, key_offset: the lengths L of the grid, and where in it queries and keys begin that cover a
+        part of it; one value for all axes, or one per axis. If one of them is given, the others are by default the
+        lengths of the queries, 0 and 0, and keys may cover another part than queries. Windows are those of the whole
+        grid. Keys of a window that are not there are left out; where none is left, outputs are 0 and log-sum-exps
+        -infinity. Tokens of a periodic axis count modulo L."""
 
 _COMMON_PARAGRAPHS = """Arrays are numpy's, torch's on the CPU, or export memory of the CPU or of a CUDA device, through DLPack or
     __cuda_array_interface__; results are of the kind of the first one. dtype float64, float32, float16 or bfloat16,
@@ -121,12 +128,25 @@ def flag(value: bool, name: str) -> bool:
     return bool(value)
 
 
-def causal_per_axis(value: CausalPerAxis, rank: int) -> tuple[bool, ...]:
+def flag_per_axis(value: FlagPerAxis, rank: int, name: str) -> tuple[bool, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        return (flag(value, "is_causal"),) * rank
+        return (flag(value, name),) * rank
     if len(value) != rank:
-        raise ValueError(f"is_causal = {value} has {len(value)} entries, not {rank}")
-    return tuple([flag(entry, "is_causal") for entry in value])
+        raise ValueError(f"{name} = {value} has {len(value)} entries, not {rank}")
+    return tuple([flag(entry, name) for entry in value])
+
+
+def region_of(
+    rank: int, grid: Optional[PerAxis], query_offset: Optional[PerAxis], key_offset: Optional[PerAxis]
+) -> Optional[Region]:
+    """None if none is given: all arrays cover the whole grid."""
+    if grid is None and query_offset is None and key_offset is None:
+        return None
+    return Region(
+        None if grid is None else per_axis(grid, rank, "grid"),
+        per_axis(0 if query_offset is None else query_offset, rank, "query_offset"),
+        per_axis(0 if key_offset is None else key_offset, rank, "key_offset"),
+    )
 
 
 def flags(clamp_window: bool, zero_fill: bool = False) -> int:
@@ -141,7 +161,7 @@ def _request(
     kernel_size: PerAxis,
     stride: PerAxis,
     dilation: PerAxis,
-    is_causal: CausalPerAxis,
+    is_causal: FlagPerAxis,
     scale: Optional[float],
     flags: int,
     wanted: tuple[bool, ...],
@@ -157,7 +177,7 @@ def _request(
         per_axis(kernel_size, rank, "kernel_size"),
         per_axis(stride, rank, "stride"),
         per_axis(dilation, rank, "dilation"),
-        causal_per_axis(is_causal, rank),
+        flag_per_axis(is_causal, rank, "is_causal"),
         None if scale is None else number(scale, "scale"),
         flags,
         wanted,
@@ -182,6 +202,21 @@ def _same_on_all_axes(
     return Request(operation, *axes, scale, flags, wanted, kv_heads)
 
 
+def _placed(
+    request: Request,
+    is_periodic: FlagPerAxis,
+    grid: Optional[PerAxis],
+    query_offset: Optional[PerAxis],
+    key_offset: Optional[PerAxis],
+) -> Request:
+    """The request on periodic axes and parts of a grid."""
+    if is_periodic is False and grid is None and query_offset is None and key_offset is None:
+        return request
+    rank = len(request.window)
+    periodic = flag_per_axis(is_periodic, rank, "is_periodic")
+    return request._replace(periodic=periodic, region=region_of(rank, grid, query_offset, key_offset))
+
+
 _OUT_ALONE = (True, False)
 
 
@@ -198,7 +233,7 @@ def attention(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     *,
     bias: Optional[Array] = None,
@@ -206,6 +241,10 @@ def attention(
     additional_values: Optional[Array] = None,
     return_lse: bool = False,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
 ) -> Any:
     """Neighborhood attention: each query attends the window of its nearest tokens.
 
@@ -235,6 +274,7 @@ def attention(
         0 if clamp_window is False else flags(clamp_window),
         _OUT_ALONE if return_lse is False else (True, flag(return_lse, "return_lse")),
     )
+    request = _placed(request, is_periodic, grid, query_offset, key_offset)
     arrays = (query, key, value, bias, additional_keys, additional_values)
     out, lse = run(request, arrays)
     return (out, lse) if return_lse else out
@@ -251,7 +291,7 @@ def _attention_backward(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     *,
     bias: Optional[Array] = None,
@@ -259,6 +299,10 @@ def _attention_backward(
     additional_values: Optional[Array] = None,
     d_lse: Optional[Array] = None,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
 ) -> tuple[Any, ...]:
     """Gradients of neighborhood attention, from the gradient d_out of its result.
 
@@ -284,6 +328,7 @@ def _attention_backward(
         flags(clamp_window),
         (True, True, True, bias is not None, additional, additional),
     )
+    request = _placed(request, is_periodic, grid, query_offset, key_offset)
     arrays = (query, key, value, bias, additional_keys, additional_values, out, lse, d_out, d_lse)
     return tuple([d for d in run(request, arrays) if d is not None])
 
@@ -295,17 +340,21 @@ def qk(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     *,
     bias: Optional[Array] = None,
     zero_fill: bool = False,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
 ) -> Any:
     """The logits of neighborhood attention: attn[i, n] = scale * query[i] . key[N(i, n)] (+ bias).
 
-    N(i, n) enumerates the window of query i row-major over the axes. A causal window may leave slots unused:
-    they get -infinity, or 0 with zero_fill.
+    N(i, n) enumerates the window of query i row-major over the axes. A causal window, and keys that cover a part of
+    the grid, may leave slots unused: they get -infinity, or 0 with zero_fill.
 
     query: [B, X.., H, D].  key: [B, X.., Hkv, D]; Hkv divides H.  bias: [BIAS_SHAPE].
     AXES_PARAGRAPH
@@ -317,6 +366,7 @@ def qk(
     """
     asked = flags(clamp_window, zero_fill)
     request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, asked, (True,))
+    request = _placed(request, is_periodic, grid, query_offset, key_offset)
     return run(request, (query, key, bias))[0]
 
 
@@ -327,13 +377,17 @@ def av(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     *,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
 ) -> Any:
     """Sums values over windows: out[i] = sum over n of attn[i, n] value[N(i, n)].
 
-    attn: [B, X.., H, W], as the qk function gives it; slots that causal windows leave unused are not read.
+    attn: [B, X.., H, W], as the qk function gives it; unused slots are not read.
     value: [B, X.., Hkv, Dv]; Hkv divides H.
     AXES_PARAGRAPH
 
@@ -342,6 +396,7 @@ def av(
     COMMON_PARAGRAPHS
     """
     request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,))
+    request = _placed(request, is_periodic, grid, query_offset, key_offset)
     return run(request, (attn, value))[0]
 
 
@@ -352,16 +407,22 @@ def _in(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     *,
     kv_heads: Optional[int] = None,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
+    key_lengths: Optional[PerAxis] = None,
 ) -> Any:
     """Sums over inverse neighborhoods, the transpose of the av function in its values:
     d_value[j] = sum over all i, n with j = N(i, n) of attn[i, n] d_out[i].
 
     attn: [B, X.., H, W].  d_out: [B, X.., H, Dv].
     kv_heads: Hkv, divides H; the result sums over the query heads of each group. None: H.
+    key_lengths: of the result, one value for all axes, or one per axis; None: those of the grid.
     AXES_PARAGRAPH
 
     Returns d_value [B, X.., Hkv, Dv].
@@ -375,6 +436,13 @@ def _in(
     request = _request(
         IN, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,), kv_heads
     )
+    request = _placed(request, is_periodic, grid, query_offset, key_offset)
+    if key_lengths is not None:
+        if request.region is None:
+            raise ValueError(f"key_lengths = {key_lengths} without grid, query_offset or key_offset: give one of them")
+        request = request._replace(
+            region=request.region._replace(key_lengths=per_axis(key_lengths, rank, "key_lengths"))
+        )
     return run(request, (attn, d_out))[0]
 
 

@@ -37,12 +37,21 @@ class Axis(ctypes.Structure):
         ("stride", c_int64),
         ("dilation", c_int64),
         ("causal", c_int32),
-        ("reserved", c_int32),
+        ("periodic", c_int32),
     ]
 
 
 class Strides(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("axis", c_int64 * 3), ("head", c_int64)]
+
+
+class Region(ctypes.Structure):
+    _fields_ = [
+        ("query_offset", c_int64),
+        ("query_length", c_int64),
+        ("key_offset", c_int64),
+        ("key_length", c_int64),
+    ]
 
 
 class Problem(ctypes.Structure):
@@ -63,6 +72,7 @@ class Problem(ctypes.Structure):
         ("has_bias", c_int32),
         ("reserved", c_int32),
         ("strides", Strides * TENSOR_SLOTS),
+        ("region", Region * 3),
     ]
 
 
@@ -128,8 +138,8 @@ _PROTOTYPES = {
     "nhood_device_count": (c_int32, [c_void_p]),
     "nhood_device_query": (c_int32, [c_void_p, c_int32, POINTER(DeviceInfo)]),
     "nhood_device_measure": (c_int32, [c_void_p, c_int32, c_int32, POINTER(Ceilings)]),
-    "nhood_problem_init": (None, [POINTER(Problem), c_int32, c_int32, c_int32]),
-    "nhood_problem_parse": (c_int32, [c_char_p, c_void_p]),
+    "nhood_problem_init_sized": (None, [POINTER(Problem), c_size_t, c_int32, c_int32, c_int32]),
+    "nhood_problem_parse_sized": (c_int32, [c_char_p, c_void_p, c_size_t]),
     "nhood_problem_cost": (c_int32, [POINTER(Problem), c_void_p, c_void_p]),
     "nhood_plan_create": (
         c_int32,

@@ -1,6 +1,6 @@
 """The operations' tensors, with shapes in letters: checks, output shapes and strides follow from this table.
 
-    B batch   X axes (one letter for all)   H query heads   K key/value heads   D, V head dims of key and value
+    B batch   X axes of queries, Y axes of keys (one letter for all)   H query heads   K key/value heads   D, V head dims of key and value
     M additional tokens   W window slots   R one extent 2k-1 per axis, of the relative bias
 """
 
@@ -17,6 +17,7 @@ from ._layouts import Layout, packed_strides
 _MEANING = {
     "B": "the batch",
     "X": "the length of axis",
+    "Y": "the length of the keys on axis",
     "H": "the number of query heads",
     "K": "the number of key/value heads",
     "D": "the head dim",
@@ -37,7 +38,7 @@ class Tensor(NamedTuple):
         """One letter per axis of the array; those that stand for all axes are numbered."""
         letters: list[str] = []
         for letter in self.shape:
-            letters += [f"{letter}{axis}" for axis in range(rank)] if letter in "XR" else [letter]
+            letters += [f"{letter}{axis}" for axis in range(rank)] if letter in "XYR" else [letter]
         return letters
 
 
@@ -54,8 +55,8 @@ class Operation:
 
 _SOFTMAX_INPUTS = (
     Tensor(c.Q, "query", "BXHD"),
-    Tensor(c.K, "key", "BXKD"),
-    Tensor(c.V, "value", "BXKV"),
+    Tensor(c.K, "key", "BYKD"),
+    Tensor(c.V, "value", "BYKV"),
     Tensor(c.BIAS, "bias", "HR", optional=True),
     Tensor(c.EXTRA_K, "additional_keys", "BMKD", optional=True),
     Tensor(c.EXTRA_V, "additional_values", "BMKV", optional=True),
@@ -64,7 +65,7 @@ _ATTENTION = Tensor(c.A, "attn", "BXHW")
 _OUT = Tensor(c.O, "out", "BXHV")
 _LSE = Tensor(c.LSE, "lse", "BXH")
 _D_OUT = Tensor(c.D_O, "d_out", "BXHV")
-_D_VALUE = Tensor(c.D_V, "d_value", "BXKV")
+_D_VALUE = Tensor(c.D_V, "d_value", "BYKV")
 
 FORWARD = Operation(c.OP_FWD, _SOFTMAX_INPUTS, (_OUT, _LSE))
 BACKWARD = Operation(
@@ -72,7 +73,7 @@ BACKWARD = Operation(
     (*_SOFTMAX_INPUTS, _OUT, _LSE, _D_OUT, Tensor(c.D_LSE, "d_lse", "BXH", optional=True)),
     (
         Tensor(c.D_Q, "d_query", "BXHD"),
-        Tensor(c.D_K, "d_key", "BXKD"),
+        Tensor(c.D_K, "d_key", "BYKD"),
         _D_VALUE,
         Tensor(c.D_BIAS, "d_bias", "HR"),
         Tensor(c.D_EXTRA_K, "d_additional_keys", "BMKD"),
@@ -89,14 +90,22 @@ def _meaning(letter: str) -> str:
 
 
 def bind(
-    operation: Operation, layouts: Sequence[Optional[Layout]], rank: int, sizes: dict[str, int]
+    operation: Operation,
+    layouts: Sequence[Optional[Layout]],
+    rank: int,
+    sizes: dict[str, int],
+    separate_keys: bool = False,
 ) -> dict[str, int]:
-    """The size each letter stands for, starting from those in `sizes`. ValueError if arrays disagree."""
+    """The size each letter stands for, starting from those in `sizes`. ValueError if arrays disagree.
+
+    separate_keys: keys may cover another part of the grid than queries. If not, Y is X."""
     sizes = dict(sizes)
     for tensor, layout in zip(operation.inputs, layouts):
         if layout is None:
             continue
         shape, letters = layout[0], tensor.letters(rank)
+        if not separate_keys:
+            letters = [letter.replace("Y", "X") for letter in letters]
         if len(shape) != len(letters):
             raise ValueError(
                 f"{tensor.name}.shape = {shape} has {len(shape)} axes, not {len(letters)}: "

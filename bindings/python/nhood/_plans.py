@@ -101,6 +101,17 @@ class PlanOwner:
         _release(self.handle)
 
 
+class Region(NamedTuple):
+    """Where in a grid the arrays lie."""
+
+    grid: Optional[tuple[int, ...]]
+    """its lengths; None: those of the queries"""
+    query_offset: tuple[int, ...]
+    key_offset: tuple[int, ...]
+    key_lengths: Optional[tuple[int, ...]] = None
+    """where no input tells"""
+
+
 class Request(NamedTuple):
     """What is asked for beside the arrays; with their layouts it is the key of a plan."""
 
@@ -115,6 +126,10 @@ class Request(NamedTuple):
     """per output"""
     kv_heads: Optional[int] = None
     """where no input tells"""
+    periodic: Optional[tuple[bool, ...]] = None
+    """None: no axis"""
+    region: Optional[Region] = None
+    """None: all arrays cover the whole grid"""
 
 
 _context: Optional[Context] = None
@@ -154,14 +169,32 @@ def _int_in(value: int, name: str, bits: int) -> int:
     return value
 
 
-def _fill_axes(problem: c.Problem, request: Request, sizes: dict[str, int]) -> None:
+def _fill_axes(problem: c.Problem, request: Request, lengths: Sequence[int]) -> None:
     for i, window in enumerate(request.window):
         axis = problem.axis[i]
-        axis.length = sizes[f"X{i}"]
+        axis.length = lengths[i]
         axis.window = _int_in(window, f"kernel_size[{i}]", 63)
         axis.stride = _int_in(request.stride[i], f"stride[{i}]", 63)
         axis.dilation = _int_in(request.dilation[i], f"dilation[{i}]", 63)
         axis.causal = request.causal[i]
+        axis.periodic = request.periodic is not None and request.periodic[i]
+
+
+def _fill_region(problem: c.Problem, region: Region, sizes: dict[str, int]) -> None:
+    for i in range(problem.rank):
+        axis, box = problem.axis[i], problem.region[i]
+        length = axis.length
+        for side, letter, offset in (("query", "X", region.query_offset[i]), ("key", "Y", region.key_offset[i])):
+            tokens = sizes[f"{letter}{i}"]
+            if not 0 <= offset < length:
+                raise ValueError(f"{side}_offset[{i}] = {offset} is not in [0, {length}), the grid's axis {i}")
+            if tokens > (length if axis.periodic else length - offset):
+                raise ValueError(
+                    f"{side}_offset[{i}] = {offset} and {tokens} tokens on axis {i} of {side}: "
+                    f"they reach beyond {length}, the grid's length"
+                )
+        box.query_offset, box.query_length = region.query_offset[i], sizes[f"X{i}"]
+        box.key_offset, box.key_length = region.key_offset[i], sizes[f"Y{i}"]
 
 
 def _window_sizes(problem: c.Problem) -> dict[str, int]:
@@ -181,9 +214,15 @@ def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.P
     operation, rank = request.operation, len(request.window)
     dtype = dtype_of(operation, layouts)
     given = {} if request.kv_heads is None else {"K": _int_in(request.kv_heads, "kv_heads", 63)}
-    sizes = bind(operation, layouts, rank, given)
+    region = request.region
+    if region and region.key_lengths:
+        given.update({f"Y{i}": length for i, length in enumerate(region.key_lengths)})
+    sizes = bind(operation, layouts, rank, given, region is not None)
+    lengths = region.grid if region and region.grid else [sizes[f"X{i}"] for i in range(rank)]
+    for i, length in enumerate(lengths):
+        sizes.setdefault(f"Y{i}", _int_in(length, f"grid[{i}]", 63))
     problem = c.Problem()
-    c.lib.nhood_problem_init(problem, operation.code, dtype, rank)
+    c.lib.nhood_problem_init_sized(problem, ctypes.sizeof(problem), operation.code, dtype, rank)
     problem.flags = request.flags
     problem.batch, problem.heads = sizes["B"], sizes["H"]
     problem.kv_heads = sizes.setdefault("K", sizes["H"])
@@ -195,11 +234,14 @@ def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.P
         if request.scale != request.scale:  # to the library, NaN means the default
             raise ValueError("scale = nan is not finite")
         problem.scale = request.scale
-    _fill_axes(problem, request, sizes)
+    _fill_axes(problem, request, lengths)
     # The library judges the windows before shapes that follow from them are compared.
     c.check(c.lib.nhood_problem_cost(problem, None, None))
+    if region:
+        _fill_region(problem, region, sizes)
+        c.check(c.lib.nhood_problem_cost(problem, None, None))
     without_windows = {letter: size for letter, size in sizes.items() if letter[0] not in "WR"}
-    sizes = bind(operation, layouts, rank, {**without_windows, **_window_sizes(problem)})
+    sizes = bind(operation, layouts, rank, {**without_windows, **_window_sizes(problem)}, region is not None)
     for tensor, layout in zip(operation.inputs, layouts):
         if layout is not None:
             set_strides(problem.strides[tensor.slot], tensor, layout, rank)

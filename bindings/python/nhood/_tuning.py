@@ -100,7 +100,7 @@ def _device_number(context: Context, name: str) -> int:
 
 def _parse(text: str) -> c.Problem:
     problem = c.Problem()
-    c.check(c.lib.nhood_problem_parse(c.as_bytes("problem", text), ctypes.byref(problem)))
+    c.check(c.lib.nhood_problem_parse_sized(c.as_bytes("problem", text), ctypes.byref(problem), ctypes.sizeof(problem)))
     return problem
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _functions as of_arrays
-from .._functions import CausalPerAxis, PerAxis, causal_per_axis, check_additional, flag, number, per_axis, publish
+from .._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis, publish, region_of
 from .._operations import AV, FORWARD, QK, Operation
 from ._fused import fused_attention
 from ._unfused import Axes, av, qk
@@ -29,14 +29,29 @@ _COMMON_PARAGRAPHS = """Tensors are on the CPU or on one CUDA device, float64, f
 
 
 def _axes(
-    rank: int, kernel_size: PerAxis, stride: PerAxis, dilation: PerAxis, is_causal: CausalPerAxis
+    rank: int,
+    kernel_size: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    is_causal: FlagPerAxis,
+    is_periodic: FlagPerAxis,
+    grid: Optional[PerAxis],
+    query_offset: Optional[PerAxis],
+    key_offset: Optional[PerAxis],
 ) -> Axes:
-    return Axes(
+    axes = Axes(
         per_axis(kernel_size, rank, "kernel_size"),
         per_axis(stride, rank, "stride"),
         per_axis(dilation, rank, "dilation"),
-        causal_per_axis(is_causal, rank),
+        flag_per_axis(is_causal, rank, "is_causal"),
     )
+    if is_periodic is False and grid is None and query_offset is None and key_offset is None:
+        return axes
+    periodic = flag_per_axis(is_periodic, rank, "is_periodic")
+    region = region_of(rank, grid, query_offset, key_offset)
+    if region is None:
+        return axes._replace(place=(periodic, (), (), ()))
+    return axes._replace(place=(periodic, region.grid or (), region.query_offset, region.key_offset))
 
 
 def _check_tensors(operation: Operation, required: Sequence[Any], optional: Sequence[Any]) -> None:
@@ -72,7 +87,7 @@ def attention_of_rank(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     additional_keys: Optional[Tensor] = None,
     additional_values: Optional[Tensor] = None,
@@ -80,11 +95,17 @@ def attention_of_rank(
     bias: Optional[Tensor] = None,
     return_lse: bool = False,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
 ) -> Any:
     check_additional(additional_keys, additional_values)
     _check_tensors(FORWARD, (query, key, value), (bias, additional_keys, additional_values))
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
-    axes = _axes(rank, kernel_size, stride, dilation, is_causal)
+    axes = _axes(
+        rank, kernel_size, stride, dilation, is_causal, is_periodic, grid, query_offset, key_offset
+    )
     scale = None if scale is None else number(scale, "scale")
     return_lse = flag(return_lse, "return_lse")
     results = fused_attention(inputs, axes, scale, flag(clamp_window, "clamp_window"), return_lse)
@@ -98,16 +119,22 @@ def _qk(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     *,
     bias: Optional[Tensor] = None,
     zero_fill: bool = False,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
 ) -> Tensor:
     _check_tensors(QK, (query, key), (bias,))
     query, key, bias = autocast(query, key, bias)
-    axes = _axes(rank, kernel_size, stride, dilation, is_causal)
+    axes = _axes(
+        rank, kernel_size, stride, dilation, is_causal, is_periodic, grid, query_offset, key_offset
+    )
     scale = 1.0 if scale is None else number(scale, "scale")
     return qk(query, key, bias, axes, scale, flag(zero_fill, "zero_fill"), flag(clamp_window, "clamp_window"))
 
@@ -119,13 +146,19 @@ def _av(
     kernel_size: PerAxis,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
-    is_causal: CausalPerAxis = False,
+    is_causal: FlagPerAxis = False,
     *,
     clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
 ) -> Tensor:
     _check_tensors(AV, (attn, value), ())
     attn, value = autocast(attn, value)
-    axes = _axes(rank, kernel_size, stride, dilation, is_causal)
+    axes = _axes(
+        rank, kernel_size, stride, dilation, is_causal, is_periodic, grid, query_offset, key_offset
+    )
     return av(attn, value, axes, flag(clamp_window, "clamp_window"))
 
 

@@ -23,7 +23,7 @@ def fused_attention(
         return AttentionTransformable.apply(*inputs, axes, scale, clamp_window)
     if torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None]):
         return Attention.apply(*once_each(inputs), axes, scale, clamp_window)
-    return _ops.na(*inputs, *axes, scale, clamp_window, need_lse)
+    return _ops.na(*inputs, *axes[:4], scale, clamp_window, need_lse, *axes.place)
 
 
 class Attention(Function):
@@ -32,7 +32,7 @@ class Attention(Function):
     @staticmethod
     def compute(*arguments: Any) -> tuple[Tensor, Tensor]:
         *inputs, axes, scale, clamp_window = arguments
-        out, lse = _ops.na(*inputs, *axes, scale, clamp_window, True)
+        out, lse = _ops.na(*inputs, *axes[:4], scale, clamp_window, True, *axes.place)
         return out, lse
 
     @staticmethod
@@ -80,7 +80,7 @@ class AttentionBackward(Function):
     @staticmethod
     def compute(*arguments: Any) -> tuple[Tensor, ...]:
         *tensors, axes, scale, clamp_window, wanted = arguments
-        return tuple(_ops.na_backward(*tensors, *axes, scale, clamp_window, wanted))
+        return tuple(_ops.na_backward(*tensors, *axes[:4], scale, clamp_window, wanted, *axes.place))
 
     @staticmethod
     def keep(ctx: Any, arguments: tuple[Any, ...], gradients: tuple[Tensor, ...]) -> None:

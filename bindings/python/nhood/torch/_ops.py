@@ -17,7 +17,7 @@ from .. import _plans
 from .._layouts import Layout, packed_strides
 from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
-from .._plans import Request
+from .._plans import Region, Request
 from ._dispatch import directly
 from ._tensors import run
 from ._transforms import vmap_rule
@@ -27,20 +27,23 @@ Bools = Sequence[bool]
 
 # is_causal in ints: torch.jit, with which fvcore counts FLOPs, cannot trace lists of bool.
 _AXES = "int[] kernel_size, int[] stride, int[] dilation, int[] is_causal"
+_PLACE = "int[] is_periodic=[], SymInt[] grid=[], SymInt[] query_offset=[], SymInt[] key_offset=[]"
 _SCHEMAS = {
     "na": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? additional_keys, "
-    f"Tensor? additional_values, {_AXES}, float? scale, bool clamp_window, bool need_lse) "
+    f"Tensor? additional_values, {_AXES}, float? scale, bool clamp_window, bool need_lse, {_PLACE}) "
     "-> Tensor[]",
     "na_backward": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? additional_keys, "
     "Tensor? additional_values, Tensor out, Tensor lse, Tensor d_out, Tensor? d_lse, "
-    f"{_AXES}, float? scale, bool clamp_window, bool[] wanted) -> Tensor[]",
+    f"{_AXES}, float? scale, bool clamp_window, bool[] wanted, {_PLACE}) -> Tensor[]",
     "na_qk": f"(Tensor query, Tensor key, Tensor? bias, {_AXES}, float? scale, bool zero_fill, "
-    "bool clamp_window) -> Tensor",
-    "na_av": f"(Tensor attn, Tensor value, {_AXES}, bool clamp_window) -> Tensor",
-    "na_in": f"(Tensor attn, Tensor d_out, {_AXES}, int kv_heads, bool clamp_window) -> Tensor",
+    f"bool clamp_window, {_PLACE}) -> Tensor",
+    "na_av": f"(Tensor attn, Tensor value, {_AXES}, bool clamp_window, {_PLACE}) -> Tensor",
+    "na_in": f"(Tensor attn, Tensor d_out, {_AXES}, int kv_heads, bool clamp_window, {_PLACE}, "
+    "SymInt[] key_lengths=[]) -> Tensor",
 }
 """na returns out and, if needed, lse; na_backward one gradient per True in `wanted`, in the order of the first
-six inputs."""
+six inputs. Where the last arguments are empty no axis is periodic, and all tensors cover the whole grid; if one of grid
+and the offsets is not, an empty grid has the lengths of the queries, and empty offsets are 0."""
 
 
 # What is asked for: from an operator's arguments to a request and the tensors (or their shapes) in it.
@@ -52,12 +55,34 @@ def _request(
     scale: Optional[float],
     flags: int,
     wanted: tuple[bool, ...],
+    place: tuple[Ints, ...],
     kv_heads: Optional[int] = None,
 ) -> Request:
     window, stride, dilation, causal = axes
-    return Request(
+    request = Request(
         operation, tuple(window), tuple(stride), tuple(dilation), tuple(causal), scale, flags, wanted, kv_heads
     )
+    return _placed(request, *place) if place else request
+
+
+def _placed(
+    request: Request,
+    periodic: Ints = (),
+    grid: Ints = (),
+    query_offset: Ints = (),
+    key_offset: Ints = (),
+    key_lengths: Ints = (),
+) -> Request:
+    zeros = (0,) * len(request.window)
+    region = None
+    if grid or query_offset or key_offset:
+        region = Region(
+            tuple(grid) or None,
+            tuple(query_offset) or zeros,
+            tuple(key_offset) or zeros,
+            tuple(key_lengths) or None,
+        )
+    return request._replace(periodic=tuple(map(bool, periodic)) or None, region=region)
 
 
 def _flags(clamp_window: bool, zero_fill: bool = False) -> int:
@@ -65,30 +90,31 @@ def _flags(clamp_window: bool, zero_fill: bool = False) -> int:
 
 
 def _ask_na(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    scale, clamp_window, need_lse = arguments[10:]
-    request = _request(FORWARD, arguments[6:10], scale, _flags(clamp_window), (True, need_lse))
+    scale, clamp_window, need_lse, *place = arguments[10:]
+    request = _request(FORWARD, arguments[6:10], scale, _flags(clamp_window), (True, need_lse), place)
     return request, arguments[:6]
 
 
 def _ask_na_backward(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    scale, clamp_window, wanted = arguments[14:]
-    request = _request(BACKWARD, arguments[10:14], scale, _flags(clamp_window), tuple(wanted))
+    scale, clamp_window, wanted, *place = arguments[14:]
+    request = _request(BACKWARD, arguments[10:14], scale, _flags(clamp_window), tuple(wanted), place)
     return request, arguments[:10]
 
 
 def _ask_na_qk(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    scale, zero_fill, clamp_window = arguments[7:]
-    return _request(QK, arguments[3:7], scale, _flags(clamp_window, zero_fill), (True,)), arguments[:3]
+    scale, zero_fill, clamp_window, *place = arguments[7:]
+    request = _request(QK, arguments[3:7], scale, _flags(clamp_window, zero_fill), (True,), place)
+    return request, arguments[:3]
 
 
 def _ask_na_av(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    clamp_window = arguments[6]
-    return _request(AV, arguments[2:6], None, _flags(clamp_window), (True,)), arguments[:2]
+    clamp_window, *place = arguments[6:]
+    return _request(AV, arguments[2:6], None, _flags(clamp_window), (True,), place), arguments[:2]
 
 
 def _ask_na_in(*arguments: Any) -> tuple[Request, Sequence[Any]]:
-    kv_heads, clamp_window = arguments[6:]
-    return _request(IN, arguments[2:6], None, _flags(clamp_window), (True,), kv_heads), arguments[:2]
+    kv_heads, clamp_window, *place = arguments[6:]
+    return _request(IN, arguments[2:6], None, _flags(clamp_window), (True,), place, kv_heads), arguments[:2]
 
 
 # Implementations, for CPU and CUDA tensors alike
@@ -120,12 +146,12 @@ def _na_in(*arguments: Any) -> Tensor:
 def _fake_na(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Tensor]:
     out = query.new_empty((*query.shape[:-1], value.shape[-1]))
     lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    need_lse = arguments[-1]
+    need_lse = arguments[9]
     return [out, query.new_empty(query.shape[:-1], dtype=lse_dtype)] if need_lse else [out]
 
 
 def _fake_na_backward(*arguments: Any) -> list[Tensor]:
-    wanted = arguments[-1]
+    wanted = arguments[16]
     return [tensor.new_empty(tensor.shape) for tensor, want in zip(arguments, wanted) if want]
 
 
@@ -136,11 +162,16 @@ def _fake_na_qk(
     window: Ints,
     stride: Ints,
     dilation: Ints,
+    causal: Ints,
+    scale: Optional[float],
+    zero_fill: bool,
+    clamp_window: bool,
+    periodic: Ints = (),
+    grid: Ints = (),
     *arguments: Any,
 ) -> Tensor:
-    clamp_window = arguments[-1]
     if clamp_window:
-        lengths = query.shape[1:-2]
+        lengths = grid or query.shape[1:-2]
         window = [min(k, max(1, length // d)) for k, length, d in zip(window, lengths, dilation)]
     return query.new_empty((*query.shape[:-1], math.prod(window)))
 
@@ -150,8 +181,9 @@ def _fake_na_av(attn: Tensor, value: Tensor, *arguments: Any) -> Tensor:
 
 
 def _fake_na_in(attn: Tensor, d_out: Tensor, *arguments: Any) -> Tensor:
-    kv_heads = arguments[-2]
-    return d_out.new_empty((*d_out.shape[:-2], kv_heads, d_out.shape[-1]))
+    kv_heads, _, *place = arguments[4:]
+    key_lengths = place[4] if len(place) > 4 and place[4] else d_out.shape[1:-2]
+    return d_out.new_empty((d_out.shape[0], *key_lengths, kv_heads, d_out.shape[-1]))
 
 
 # FLOPs, for torch.utils.flop_counter: 2 per multiply-add over the windows, 2.5 times as many backward.

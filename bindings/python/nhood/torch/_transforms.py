@@ -74,7 +74,7 @@ def vmap_rule(call: Callable[..., Any], operation: Operation) -> Callable[..., t
         def place(shape: str) -> int:
             """Of the axis that the mapped one joins."""
             head = shape.index(next(letter for letter in shape if letter in joined))
-            return head + (rank - 1) * any(letter in "XR" for letter in shape[:head])
+            return head + (rank - 1) * any(letter in "XYR" for letter in shape[:head])
 
         def join(x: Optional[Tensor], dim: Optional[int], shape: str) -> Optional[Tensor]:
             if x is None:
@@ -90,7 +90,9 @@ def vmap_rule(call: Callable[..., Any], operation: Operation) -> Callable[..., t
         results = call(*folded, *arguments[len(inputs) :])
         outputs = operation.outputs
         if operation is BACKWARD:
-            outputs = tuple(of for of, want in zip(outputs, arguments[-1]) if want)
+            parameters = arguments[len(inputs) :]  # of a Function, with all axes in one, or of an operator
+            wanted = parameters[3 if len(parameters) == 4 else 6]
+            outputs = tuple(of for of, want in zip(outputs, wanted) if want)
         places = [place(of.shape) for of in outputs]
         if isinstance(results, Tensor):
             return results.unflatten(places[0], (info.batch_size, -1)), places[0]

@@ -26,6 +26,8 @@ class Axes(NamedTuple):
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     is_causal: tuple[bool, ...]
+    place: tuple[tuple[int, ...], ...] = ()
+    """is_periodic, grid, query_offset and key_offset; () if all tensors cover a grid without periodic axes"""
 
 
 def qk(*arguments: Any) -> Tensor:
@@ -39,7 +41,7 @@ def av(*arguments: Any) -> Tensor:
 
 
 def inverse(*arguments: Any) -> Tensor:
-    """attn, d_out, axes, kv_heads, clamp_window"""
+    """attn, d_out, axes, kv_heads, clamp_window, key_lengths"""
     return (INTransformable if transformed() else IN).apply(*arguments)
 
 
@@ -67,7 +69,7 @@ class QK(Function):
         zero_fill: bool,
         clamp_window: bool,
     ) -> Tensor:
-        return _ops.na_qk(query, key, bias, *axes, scale, zero_fill, clamp_window)
+        return _ops.na_qk(query, key, bias, *axes[:4], scale, zero_fill, clamp_window, *axes.place)
 
     @staticmethod
     def keep(ctx: Any, arguments: tuple[Any, ...], attn: Tensor) -> None:
@@ -89,9 +91,9 @@ class QK(Function):
         if ctx.needs_input_grad[0]:
             d_query = _scaled(av(d_attn, key, axes, clamp_window), scale)
         if ctx.needs_input_grad[1]:
-            d_key = _scaled(inverse(d_attn, query, axes, key.shape[-2], clamp_window), scale)
+            d_key = _scaled(inverse(d_attn, query, axes, key.shape[-2], clamp_window, key.shape[1:-2]), scale)
         if ctx.needs_input_grad[2]:
-            d_bias = _bias_gradient(d_attn, bias, axes, clamp_window)
+            d_bias = _bias_gradient(d_attn, bias, axes, clamp_window, key.shape[1:-2])
         return d_query, d_key, d_bias, None, None, None, None
 
     @staticmethod
@@ -109,12 +111,19 @@ class QK(Function):
         return total
 
 
-def _bias_gradient(d_attn: Tensor, bias: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
+def _bias_gradient(
+    d_attn: Tensor, bias: Tensor, axes: Axes, clamp_window: bool, key_lengths: tuple[int, ...]
+) -> Tensor:
     """Sums d_attn over the batch and over all slots that read the same entry of the bias."""
     heads = bias.shape[0]
     entries = torch.arange(bias[0].numel(), dtype=torch.float64, device=bias.device)
-    zeros = entries.new_zeros(()).expand(1, *d_attn.shape[1:-2], 1, 1)
-    index = _ops.na_qk(zeros, zeros, entries.view(1, *bias.shape[1:]), *axes, 1.0, False, clamp_window)
+    zero = entries.new_zeros(())
+    zeros = [zero.expand(1, *lengths, 1, 1) for lengths in (d_attn.shape[1:-2], key_lengths)]
+    table = entries.view(1, *bias.shape[1:])
+    index = _ops.na_qk(*zeros, table, *axes[:4], 1.0, False, clamp_window, *axes.place)
+    if axes.place:  # a key that is not there has no entry
+        absent = index < 0
+        index, d_attn = index.masked_fill(absent, 0), d_attn.masked_fill(absent, 0)
     slots = d_attn.sum(0, dtype=_accumulator(bias)).movedim(-2, 0).reshape(heads, -1)
     d_bias = slots.new_zeros(heads, entries.numel()).index_add(1, index.flatten().long(), slots)
     return d_bias.to(bias.dtype).view(bias.shape)
@@ -144,7 +153,7 @@ class AV(Function):
 
     @staticmethod
     def compute(attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
-        return _ops.na_av(attn, value, *axes, clamp_window)
+        return _ops.na_av(attn, value, *axes[:4], clamp_window, *axes.place)
 
     keep = staticmethod(_keep_both)
 
@@ -162,7 +171,7 @@ class AV(Function):
         if ctx.needs_input_grad[0]:
             d_attn = qk(d_out, value, None, axes, 1.0, True, clamp_window)
         if ctx.needs_input_grad[1]:
-            d_value = inverse(attn, d_out, axes, value.shape[-2], clamp_window)
+            d_value = inverse(attn, d_out, axes, value.shape[-2], clamp_window, value.shape[1:-2])
         return d_attn, d_value, None, None
 
     @staticmethod
@@ -174,8 +183,11 @@ class IN(Function):
     """d_value[j] = sum over {i, n : j = N(i, n)} of attn[i, n] d_out[i]"""
 
     @staticmethod
-    def compute(attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool) -> Tensor:
-        return _ops.na_in(attn, d_out, *axes, kv_heads, clamp_window)
+    def compute(
+        attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool, key_lengths: tuple[int, ...]
+    ) -> Tensor:
+        place = (*axes.place, key_lengths) if axes.place else ()
+        return _ops.na_in(attn, d_out, *axes[:4], kv_heads, clamp_window, *place)
 
     keep = staticmethod(_keep_both)
 
@@ -188,13 +200,13 @@ class IN(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
         attn, d_out = ctx.saved_tensors
-        axes, _, clamp_window = ctx.parameters
+        axes, _, clamp_window, _ = ctx.parameters
         d_attn = d_d_out = None
         if ctx.needs_input_grad[0]:
             d_attn = qk(d_out, grad, None, axes, 1.0, True, clamp_window)
         if ctx.needs_input_grad[1]:
             d_d_out = av(attn, grad, axes, clamp_window)
-        return d_attn, d_d_out, None, None, None
+        return d_attn, d_d_out, None, None, None, None
 
     @staticmethod
     def push_forward(ctx: Any, *tangents: Any) -> Tensor:
@@ -236,6 +248,14 @@ def _logits(
     return torch.cat([logits, _additional_logits(query, additional_keys, scale)], dim=-1)
 
 
+def _without_empty_rows(logits: Tensor, axes: Axes) -> tuple[Tensor, OptionalTensor]:
+    """Logits that are finite somewhere in each row, and the rows that had no key: only parts of a grid have such."""
+    if not any(axes.place[1:]):
+        return logits, None
+    empty = (logits == -torch.inf).all(-1)
+    return logits.masked_fill(empty.unsqueeze(-1), 0), empty
+
+
 def _weighted_sum(
     weights: Tensor, value: Tensor, additional_values: OptionalTensor, axes: Axes, clamp_window: bool
 ) -> Tensor:
@@ -261,8 +281,11 @@ def unfused_attention(
     """out and lse with the attention weights in memory, where `dropout` of them are set to 0."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     logits = _logits(query, key, bias, additional_keys, axes, scale, clamp_window).to(_accumulator(query))
+    logits, empty = _without_empty_rows(logits, axes)
     lse = torch.logsumexp(logits, dim=-1)
     weights = torch.exp(logits - lse.unsqueeze(-1)).to(query.dtype)
+    if empty is not None:
+        lse, weights = lse.masked_fill(empty, -torch.inf), weights.masked_fill(empty.unsqueeze(-1), 0)
     if dropout > 0:
         weights = torch.nn.functional.dropout(weights, dropout)
     return _weighted_sum(weights, value, additional_values, axes, clamp_window), lse
@@ -291,7 +314,10 @@ def attention_jvp(
         _tangent(x, t, dtype) for x, t in zip(inputs, tangents)
     ]
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    weights = torch.softmax(_logits(query, key, bias, keys, axes, scale, clamp_window), dim=-1)
+    logits, empty = _without_empty_rows(_logits(query, key, bias, keys, axes, scale, clamp_window), axes)
+    weights = torch.softmax(logits, dim=-1)
+    if empty is not None:
+        weights = weights.masked_fill(empty.unsqueeze(-1), 0)
     t_logits = _logits(t_query, key, t_bias, keys, axes, scale, clamp_window, zero_fill=True)
     t_logits = t_logits + _logits(query, t_key, None, t_keys, axes, scale, clamp_window, zero_fill=True)
     t_lse = (weights * t_logits).sum(-1)

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from .._functions import CausalPerAxis, PerAxis, causal_per_axis, per_axis
+from .._functions import FlagPerAxis, PerAxis, flag_per_axis, per_axis
 from ._functions import attention_of_rank, autocast
 from ._unfused import Axes, unfused_attention
 
@@ -27,6 +27,7 @@ class _NeighborhoodAttention(nn.Module):
     num_kv_heads: of key and value, divides num_heads; None: num_heads.
     attn_drop: share of the attention weights dropped in training. The weights are in memory then.
     proj_drop: share of the results dropped in training.
+    is_periodic: which axes wrap around, one value for all or one per axis; not with is_causal on the same axis.
 
     forward: [B, TOKENS, embed_dim] -> the same shape.
     """
@@ -40,7 +41,7 @@ class _NeighborhoodAttention(nn.Module):
         kernel_size: PerAxis,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
-        is_causal: CausalPerAxis = False,
+        is_causal: FlagPerAxis = False,
         qkv_bias: bool = True,
         qk_scale: Optional[float] = None,
         proj_drop: float = 0.0,
@@ -48,6 +49,7 @@ class _NeighborhoodAttention(nn.Module):
         attn_drop: float = 0.0,
         rel_pos_bias: bool = False,
         num_kv_heads: Optional[int] = None,
+        is_periodic: FlagPerAxis = False,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
@@ -64,8 +66,13 @@ class _NeighborhoodAttention(nn.Module):
         self.kernel_size = per_axis(kernel_size, self.rank, "kernel_size")
         self.stride = per_axis(stride, self.rank, "stride")
         self.dilation = per_axis(dilation, self.rank, "dilation")
-        self.is_causal = causal_per_axis(is_causal, self.rank)
+        self.is_causal = flag_per_axis(is_causal, self.rank, "is_causal")
+        self.is_periodic = flag_per_axis(is_periodic, self.rank, "is_periodic")
         _check_axes(self.kernel_size, self.stride, self.dilation)
+        if any(causal and periodic for causal, periodic in zip(self.is_causal, self.is_periodic)):
+            raise ValueError(
+                f"is_periodic = {self.is_periodic} with is_causal = {self.is_causal}: a causal axis cannot wrap"
+            )
         if rel_pos_bias and any(self.is_causal):
             raise ValueError(f"rel_pos_bias with is_causal = {self.is_causal}: a causal axis has no bias")
         self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
@@ -95,18 +102,23 @@ class _NeighborhoodAttention(nn.Module):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         axes = Axes(self.kernel_size, self.stride, self.dilation, self.is_causal)
+        if any(self.is_periodic):
+            axes = axes._replace(place=(self.is_periodic, (), (), ()))
         if self.training and self.attn_drop.p > 0:
             query, key, value, bias = autocast(query, key, value, self.rpb)
             return unfused_attention(
                 query, key, value, bias, None, None, axes, self.scale, False, self.attn_drop.p
             )[0]
-        return attention_of_rank(self.rank, query, key, value, *axes, self.scale, bias=self.rpb)
+        is_periodic = self.is_periodic if any(self.is_periodic) else False
+        return attention_of_rank(
+            self.rank, query, key, value, *axes[:4], self.scale, bias=self.rpb, is_periodic=is_periodic
+        )
 
     def extra_repr(self) -> str:
         return (
             f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, dilation={self.dilation}, is_causal={self.is_causal}, "
-            f"rel_pos_bias={self.rpb is not None}"
+            f"rel_pos_bias={self.rpb is not None}" + f", is_periodic={self.is_periodic}" * any(self.is_periodic)
         )
 
 
