@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 from dense import Case
@@ -36,6 +38,24 @@ CASES = [
     Case((5, 4, 6), (3, 3, 4), heads=2, bias=True, extra=5, scale=0.0),
 ]
 
+# Periodic axes, and queries and keys that cover a part of the grid.
+PARTS = [
+    Case((12,), (5,), periodic=(True,), heads=2),
+    Case((24, 7), (4, 3), stride=(2, 1), dilation=(3, 2), periodic=(True, False), heads=2, kv_heads=1, bias=True),
+    Case((4, 6, 5), (3, 5, 2), periodic=(False, True, True), dim=12, dim_v=4, extra=1),
+    Case((9,), (5,), stride=(3,), dilation=(2,), grid=(31,), query_offset=(17,), key_offset=(4,), key_shape=(20,)),
+    Case((3, 4), (5, 5), grid=(12, 10), query_offset=(9, 2), key_shape=(12, 10), batch=2, heads=2, bias=True),
+    Case(  # without a key for the first queries
+        (6, 5), (3, 3), grid=(9, 8), query_offset=(0, 3), key_offset=(4, 2), key_shape=(5, 4), heads=4, kv_heads=2
+    ),
+    Case((2, 6, 5), (4, 3, 5), grid=(11, 6, 5), query_offset=(7, 0, 0), key_offset=(4, 0, 0), key_shape=(5, 6, 5), causal=(True, False, False)),
+    Case(  # boxes that wrap, and a causal axis
+        (4, 7), (3, 4), stride=(2, 2), grid=(9, 12), query_offset=(5, 8), key_offset=(1, 10), key_shape=(7, 9),
+        causal=(True, False), periodic=(False, True), heads=2, extra=2,
+    ),
+    Case((5, 4), (3, 3), periodic=(True, True), grid=(6, 6), query_offset=(4, 1), key_offset=(5, 4), key_shape=(3, 6), bias=True),
+]
+
 
 def random_case(seed: int) -> Case:
     """Any legal problem of a few hundred tokens."""
@@ -65,10 +85,39 @@ def random_case(seed: int) -> Case:
     )
 
 
+def random_part(seed: int) -> Case:
+    """Any legal problem of a part of a grid, on axes of which some may be periodic."""
+    random = np.random.default_rng(seed + 10_000)
+    case = random_case(seed)
+    lengths, periodic, boxes = [], [], []
+    for length, stride, dilation, causal in zip(case.shape, case.stride, case.dilation, case.causal):
+        wraps = not causal and bool(random.random() < 0.5)
+        length = -(-length // (stride * dilation)) * stride * dilation if wraps else length
+        box = []
+        for _ in ("query", "key"):
+            offset = int(random.integers(0, length))
+            box += [offset, int(random.integers(1, (length if wraps else length - offset) + 1))]
+        lengths.append(length)
+        periodic.append(wraps)
+        boxes.append(box)
+    query_offset, shape, key_offset, key_shape = zip(*boxes)
+    return replace(
+        case,
+        shape=shape,
+        grid=tuple(lengths),
+        periodic=tuple(periodic),
+        query_offset=query_offset,
+        key_offset=key_offset,
+        key_shape=key_shape,
+    )
+
+
 def assert_near(got: np.ndarray, expected: np.ndarray, roundings: float, dtype: str, scale: float = 0) -> None:
     """Every element within `roundings` roundoffs of the largest magnitude (or of `scale`, if larger)."""
     assert got.shape == expected.shape
-    limit = roundings * ROUNDOFF[dtype] * max(scale, float(np.abs(expected).max()))
-    error = np.abs(got.astype(np.float64) - expected)
+    finite = np.isfinite(expected)
+    limit = roundings * ROUNDOFF[dtype] * max(scale, float(np.abs(expected[finite]).max(initial=0)))
+    np.testing.assert_array_equal(got[~finite].astype(np.float64), expected[~finite])
+    error = np.abs(np.where(finite, got.astype(np.float64), 0) - np.where(finite, expected, 0))
     worst = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
     assert error[worst] <= limit, f"{got[worst]} at {worst}, expected {expected[worst]}, limit {limit:.2g}"

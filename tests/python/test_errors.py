@@ -161,3 +161,43 @@ def test_no_additional_tokens():
         out, query, query, query, out, lse, 3, additional_keys=none, additional_values=none
     )
     assert [g.shape for g in gradients] == [QUERY.shape] * 3 + [none.shape] * 2
+
+
+ROWS = zeros(1, 3, 9, 4, 8)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(query=ROWS), r"key.shape = .*: the length of axis 0 is 7, expected 3"),
+        (dict(query=ROWS, grid=(7, 9), query_offset=(5, 0)), r"query_offset\[0\] = 5 and 3 tokens on axis 0 of query: .*beyond 7"),
+        (dict(key=ROWS, value=ROWS, grid=(7, 9), key_offset=(7, 0)), r"key_offset\[0\] = 7 is not in \[0, 7\)"),
+        (dict(key=ROWS, value=ROWS, key_offset=(-1, 0)), r"key_offset\[0\] = -1 is not in \[0, 7\)"),
+        (dict(grid=6), r"query_offset\[0\] = 0 and 7 tokens on axis 0 of query: .*beyond 6"),
+        (dict(key=ROWS, grid=(7, 9)), r"value.shape = .*: the length of the keys on axis 0 is 7, expected 3"),
+        (dict(grid=(7, 9, 1)), r"grid = \(7, 9, 1\) has 3 entries, not 2"),
+        (dict(grid=(0, 9)), r"axis\[0\].length = 0 is not in \[1, 2\^40\]"),
+        (dict(grid=2**64), r"grid\[0\] = 18446744073709551616 does not fit 64 bits"),
+        (dict(query_offset=(0, 2**70)), r"query_offset\[1\] = \d+ is not in \[0, 9\)"),
+        (dict(grid=(8, 12), is_periodic=True, query_offset=(0, 12)), r"query_offset\[1\] = 12 is not in \[0, 12\)"),
+        (dict(grid=(6, 12), is_periodic=True), r"query_offset\[0\] = 0 and 7 tokens on axis 0 of query: .*beyond 6"),
+        (dict(is_periodic=(False, True), is_causal=(False, True)), r"axis\[1\].periodic = 1: a causal axis cannot wrap"),
+        (dict(is_periodic=(False, True), stride=(1, 2)), r"axis\[1\].stride = 2 does not divide length / dilation 9"),
+        (dict(is_periodic=True, dilation=(1, 2)), r"axis\[1\].dilation = 2 does not divide length 9 of a periodic"),
+        (dict(is_periodic=(True,)), r"is_periodic = \(True,\) has 1 entries, not 2"),
+        (dict(key=zeros(1, 0, 9, 4, 8), grid=(7, 9)), r"key.shape = .*: the length of the keys on axis 0 is 0"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_parts_of_a_grid(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        attention(**arguments)
+
+
+def test_parts_of_a_grid_are_of_integers_and_flags():
+    with pytest.raises(TypeError, match=r"query_offset = 1.5 is not an integer"):
+        attention(query_offset=1.5)
+    with pytest.raises(TypeError, match=r"is_periodic = 1 is not a bool"):
+        attention(is_periodic=1)
+    with pytest.raises(ValueError, match=r"key_lengths = 3 without grid"):
+        nhood.na1d_in(zeros(1, 5, 1, 3), zeros(1, 5, 1, 8), 3, key_lengths=3)

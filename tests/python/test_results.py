@@ -4,7 +4,7 @@ import dense
 import nhood
 import numpy as np
 import pytest
-from cases import CASES, DTYPES, assert_near, random_case
+from cases import CASES, DTYPES, PARTS, assert_near, random_case, random_part
 
 FORWARD = (nhood.na1d, nhood.na2d, nhood.na3d)
 BACKWARD = (nhood.na1d_backward, nhood.na2d_backward, nhood.na3d_backward)
@@ -12,7 +12,7 @@ QK = (nhood.na1d_qk, nhood.na2d_qk, nhood.na3d_qk)
 AV = (nhood.na1d_av, nhood.na2d_av, nhood.na3d_av)
 IN = (nhood.na1d_in, nhood.na2d_in, nhood.na3d_in)
 
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_case = pytest.mark.parametrize("case", CASES + PARTS, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 GRADIENTS = ("query", "key", "value", "bias", "additional_keys", "additional_values")
 
@@ -40,6 +40,11 @@ def test_forward_random(seed):
     check_forward(random_case(seed), "float32", seed)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_part_random(seed):
+    check_forward(random_part(seed), "float64", seed)
+
+
 def backward(case, arrays, seed=2):
     """d_out, d_lse and the gradients, by name."""
     random = np.random.default_rng(seed)
@@ -60,7 +65,7 @@ def check_finite_differences(case, seed=1):
 
     def loss(changed):
         out, lse = dense.forward(case, changed)
-        return np.sum(out * d_out) + np.sum(lse * d_lse)
+        return np.sum(out * d_out) + np.sum(np.where(np.isfinite(lse), lse, 0) * d_lse)
 
     for name, gradient in gradients.items():
         assert gradient.shape == arrays[name].shape and gradient.dtype == np.float64
@@ -81,6 +86,11 @@ def test_backward_by_finite_differences(case):
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_backward_by_finite_differences_random(seed):
     check_finite_differences(random_case(seed), seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_backward_of_a_part_random(seed):
+    check_finite_differences(random_part(seed), seed)
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "float64"])
@@ -145,7 +155,8 @@ def test_unfused(case, dtype):
     out = AV[case.rank - 1](weights, arrays["value"], **case.axes)
     assert_near(out, dense.av(case, known, arrays["value"]), 8 * many, dtype)
     d_out = np.random.default_rng(4).standard_normal(out.shape).astype(DTYPES[dtype])
-    d_value = IN[case.rank - 1](weights, d_out, **case.axes, kv_heads=case.kv_heads)
+    key_lengths = dict(key_lengths=case.key_shape) if case.is_part else {}
+    d_value = IN[case.rank - 1](weights, d_out, **case.axes, **key_lengths, kv_heads=case.kv_heads)
     assert_near(d_value, dense.inverse(case, known, d_out), 8 * many, dtype)
 
 

@@ -10,7 +10,7 @@ import nhood.torch as nt
 import numpy as np
 import pytest
 import torch
-from cases import CASES, assert_near, random_case
+from cases import CASES, PARTS, assert_near, random_case, random_part
 from nhood import _library, _plans
 from nhood.torch import _tensors
 from versions import needs_precisions
@@ -36,7 +36,7 @@ def f64(arrays):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES + PARTS, ids=str)
 def test_attention(case, dtype):
     arrays = tensors(case, dtype)
     out, lse = call(case, arrays, return_lse=True)
@@ -49,12 +49,12 @@ def test_attention(case, dtype):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_problem(seed):
-    case = random_case(seed)
+    case = (random_part if seed % 2 else random_case)(seed)
     arrays = tensors(case, "float64", seed)
     assert_near(call(case, arrays).numpy(), dense.forward(case, f64(arrays))[0], 64, "float64", scale=1)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.extra], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES + PARTS if not case.extra], ids=str)
 def test_unfused(case):
     arrays = tensors(case, "float64")
     rank, axes = case.rank, case.axes
@@ -67,7 +67,7 @@ def test_unfused(case):
         assert (attn.numpy() == unused).sum() == (expected == unused).sum()
         finite = np.isfinite(expected)
         assert_near(attn.numpy()[finite], expected[finite], 32, "float64", scale=1)
-    attn = attn.softmax(-1)
+    attn = attn.softmax(-1).nan_to_num()  # rows without keys
     out = av(attn, arrays["value"], **axes)
     assert_near(out.numpy(), dense.av(case, attn.numpy(), arrays["value"].numpy()), 32, "float64", scale=1)
 

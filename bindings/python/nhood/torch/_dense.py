@@ -68,11 +68,15 @@ def merge_attentions(outputs: Sequence[Tensor], lse_tensors: Sequence[Tensor]) -
     outputs: each [B, X.., H, Dv].  lse_tensors: each [B, X.., H], the log-sum-exps of the same calls.
 
     Returns out and lse, as one call over all the keys would; gradients go through both outputs and log-sum-exps.
+    A log-sum-exp of -infinity says that a set had no key for the row; where none had any, out is 0.
     """
     if len(outputs) != len(lse_tensors) or not outputs:
         raise ValueError(f"{len(outputs)} outputs and {len(lse_tensors)} lse_tensors: give one or more pairs")
     lses = torch.stack(list(lse_tensors))
+    empty = (lses == -torch.inf).all(0)
+    lses = lses.masked_fill(empty, 0)  # no difference of infinities: it has no gradient
     lse = torch.logsumexp(lses, dim=0)
     weights = torch.exp(lses - lse).unsqueeze(-1)
+    lse = lse.masked_fill(empty, -torch.inf)
     out = sum(weight * output.to(lse.dtype) for weight, output in zip(weights, outputs))
     return out.to(outputs[0].dtype), lse
