@@ -26,12 +26,14 @@ from ._functions import (
     na3d_qk,
     neighborhood_attention,
 )
+from ._streaming import StreamingNeighborhoodAttention
 from .modules import NeighborhoodAttention1D, NeighborhoodAttention2D, NeighborhoodAttention3D
 
 __all__ = [
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "NeighborhoodAttention3D",
+    "StreamingNeighborhoodAttention",
     "attention",
     "merge_attentions",
     "na1d",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .._functions import FlagPerAxis, PerAxis, flag_per_axis, per_axis
 from ._functions import attention_of_rank, autocast
+from ._streaming import StreamingNeighborhoodAttention
 from ._unfused import Axes, unfused_attention
 
 
@@ -29,7 +30,8 @@ class _NeighborhoodAttention(nn.Module):
     proj_drop: share of the results dropped in training.
     is_periodic: which axes wrap around, one value for all or one per axis; not with is_causal on the same axis.
 
-    forward: [B, TOKENS, embed_dim] -> the same shape.
+    forward: [B, TOKENS, embed_dim] -> the same shape. With a stream, of the stream method, x are the next tokens along the
+        causal axis of that; no gradients are computed then, and no attention weights dropped.
     """
 
     rank: int
@@ -88,7 +90,20 @@ class _NeighborhoodAttention(nn.Module):
         self.proj = nn.Linear(embed_dim, embed_dim, device=device, dtype=dtype)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def stream(self, axis: int = 0, block: int = 1) -> StreamingNeighborhoodAttention:
+        """A stream of this layer's windows along a causal axis, to be handed to `forward` with the tokens of each call."""
+        return StreamingNeighborhoodAttention(
+            self.kernel_size,
+            self.stride,
+            self.dilation,
+            self.is_causal,
+            self.scale,
+            axis=axis,
+            block=block,
+            is_periodic=self.is_periodic,
+        )
+
+    def forward(self, x: Tensor, stream: Optional[StreamingNeighborhoodAttention] = None) -> Tensor:
         if x.dim() != self.rank + 2:
             raise ValueError(f"x.shape = {tuple(x.shape)} has {x.dim()} axes, not {self.rank + 2}")
         if x.shape[-1] != self.embed_dim:
@@ -97,7 +112,8 @@ class _NeighborhoodAttention(nn.Module):
             )
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
-        out = self.proj(self._attend(query, key, value).flatten(-2))
+        attended = stream(query, key, value) if stream else self._attend(query, key, value)
+        out = self.proj(attended.flatten(-2))
         return self.proj_drop(out)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
