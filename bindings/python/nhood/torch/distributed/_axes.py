@@ -1,0 +1,177 @@
+"""One axis of a grid that is cut into shards: which keys the queries of each shard need, who has them, and in which pieces a
+shard's queries are computed. Integers alone; every process computes the same for all.
+
+Tokens are counted along the grid. On a periodic axis the tokens before 0 and behind the last one are those of the turn before
+and of the next: token t is the same as t - length.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Window(NamedTuple):
+    """An axis of the whole grid, as nhood.na1d describes it."""
+
+    length: int
+    kernel_size: int
+    stride: int = 1
+    dilation: int = 1
+    is_causal: bool = False
+    is_periodic: bool = False
+
+    def keys(self, token: int) -> tuple[int, int]:
+        """First and last token that the query at `token` attends."""
+        position, group = divmod(token, self.dilation)
+        block = position // self.stride * self.stride
+        last = (self.length - group - 1) // self.dilation
+        if self.is_periodic:
+            first = block + self.stride // 2 - self.kernel_size // 2
+            return self._tokens(first, first + self.kernel_size - 1, group)
+        if self.is_causal:
+            leader = min(block + self.stride - 1, last)
+            return self._tokens(max(leader - self.kernel_size + 1, 0), position, group)
+        first = min(block + self.stride // 2, last) - self.kernel_size // 2
+        first = max(min(first, last + 1 - self.kernel_size), 0)
+        return self._tokens(first, first + self.kernel_size - 1, group)
+
+    def _tokens(self, first: int, last: int, group: int) -> tuple[int, int]:
+        return first * self.dilation + group, last * self.dilation + group
+
+    def keys_of(self, begin: int, end: int) -> tuple[int, int]:
+        """The least range [first, end) that has all keys of the queries [begin, end). Of a group of tokens that are `dilation`
+        apart, the first query attends the first key, and the last query the last one."""
+        groups = min(self.dilation, end - begin)
+        first = min(self.keys(token)[0] for token in range(begin, begin + groups))
+        last = max(self.keys(token)[1] for token in range(end - groups, end))
+        return first, last + 1
+
+
+class Segment(NamedTuple):
+    """Tokens that one shard has, in one piece."""
+
+    owner: int
+    start: int
+    """in the shard"""
+    length: int
+    token: int
+    """the first of them, in the order of who needs them"""
+
+
+class Piece(NamedTuple):
+    """Queries [begin, end) of the grid and the keys [first, last) that they are computed with."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    own: bool
+    """the keys are those of the shard, as they lie"""
+
+
+class Shard(NamedTuple):
+    """What a process does along an axis."""
+
+    begin: int
+    end: int
+    pieces: tuple[Piece, ...]
+    """own keys first: they are computed while the others' travel"""
+    needs: tuple[Segment, ...]
+    """what the others have"""
+
+
+def boundaries(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Where shards of these sizes begin, and where the last one ends."""
+    found = [0]
+    for size in sizes:
+        found.append(found[-1] + size)
+    return tuple(found)
+
+
+def chunks(length: int, shards: int) -> tuple[int, ...]:
+    """The sizes that torch.chunk makes. ValueError if there are fewer chunks than shards."""
+    size = -(-length // shards)
+    sizes = tuple(max(0, min(size, length - shard * size)) for shard in range(shards))
+    if 0 in sizes:
+        raise ValueError(
+            f"an axis of {length} tokens makes {sizes.index(0)} chunks of {size}, not one for each of {shards} processes"
+        )
+    return sizes
+
+
+def _first_within(window: Window, begin: int, end: int) -> int:
+    """The first query from which on no key lies before `begin`."""
+    found = begin
+    for token in range(begin, min(begin + window.dilation, end)):
+        low, high = 0, (end - 1 - token) // window.dilation + 1
+        while low < high:  # the first of the group with all keys from `begin` on
+            middle = (low + high) // 2
+            if window.keys(token + middle * window.dilation)[0] >= begin:
+                high = middle
+            else:
+                low = middle + 1
+        if low:
+            found = max(found, token + (low - 1) * window.dilation + 1)
+    return found
+
+
+def _last_within(window: Window, begin: int, end: int) -> int:
+    """The query before which no key lies at `end` or behind."""
+    found = end
+    for token in range(end - 1, max(end - 1 - window.dilation, begin - 1), -1):
+        low, high = 0, (token - begin) // window.dilation + 1
+        while low < high:  # steps back to the last of the group with all keys before `end`
+            middle = (low + high) // 2
+            if window.keys(token - middle * window.dilation)[1] < end:
+                high = middle
+            else:
+                low = middle + 1
+        if low:
+            found = min(found, token - (low - 1) * window.dilation)
+    return found
+
+
+def _segments(bounds: Sequence[int], first: int, last: int, periodic: bool) -> list[Segment]:
+    """The tokens [first, last) by their owners, in order."""
+    found, length, token = [], bounds[-1], first
+    while token < last:
+        at = token % length if periodic else token
+        owner = max(i for i in range(len(bounds) - 1) if bounds[i] <= at)
+        count = min(bounds[owner + 1] - at, last - token)
+        found.append(Segment(owner, at - bounds[owner], count, token))
+        token += count
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def shard(window: Window, sizes: tuple[int, ...], index: int, everything: bool = False) -> Shard:
+    """What the process with shard `index` of an axis does; `everything`: with all keys of the axis (gather).
+
+    Queries whose keys all lie in the shard are one piece, those before and behind them are one piece each, with copies of the
+    keys around them. Where there are none of the first kind, all queries are one piece."""
+    bounds = boundaries(sizes)
+    begin, end = bounds[index], bounds[index + 1]
+    first, last = (begin, begin + window.length) if everything else window.keys_of(begin, end)
+    if everything and not window.is_periodic:
+        first, last = 0, window.length
+    if window.is_periodic and max(last, end) - min(first, begin) >= window.length:
+        first, last = begin, begin + window.length  # every token once
+        everything = True
+    if begin <= first and last <= end:
+        return Shard(begin, end, (Piece(begin, end, begin, end, True),), ())
+    low, high = _first_within(window, begin, end), _last_within(window, begin, end)
+    if everything or low >= high:
+        first, last = min(first, begin), max(last, end)
+        pieces = [Piece(begin, end, first, last, False)]
+    else:
+        pieces = [Piece(low, high, begin, end, True)]
+        if begin < low:
+            pieces.append(Piece(begin, low, *window.keys_of(begin, low), False))
+        if high < end:
+            pieces.append(Piece(high, end, *window.keys_of(high, end), False))
+    needs = _segments(bounds, first, begin, window.is_periodic) if first < begin else []
+    if end < last:
+        needs += _segments(bounds, end, last, window.is_periodic)
+    return Shard(begin, end, tuple(pieces), tuple(needs))

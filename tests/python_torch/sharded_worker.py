@@ -1,0 +1,337 @@
+"""One of several processes that run sharded attention on the CPU (gloo) and compare with one process' results.
+
+    python sharded_worker.py RANK PROCESSES FOLDER
+
+FOLDER has the store by which they meet; each writes its results there, as JSON: case -> "" or what went wrong.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import nhood.models
+import nhood.torch
+from nhood.torch import distributed
+
+CASES: dict[str, Callable[[], None]] = {}
+MESHES: dict[tuple[int, ...], DeviceMesh] = {}
+
+
+def mesh_of(*shape: int) -> DeviceMesh:
+    """Of the first processes; all have to make it, in the same order."""
+    if shape not in MESHES:
+        ranks = torch.arange(torch.Size(shape).numel()).view(shape)
+        MESHES[shape] = DeviceMesh("cpu", ranks, mesh_dim_names=tuple("uvw"[: len(shape)]))
+    return MESHES[shape]
+
+
+def named(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(case: Callable[[], None]) -> Callable[[], None]:
+        CASES[name] = case
+        return case
+
+    return add
+
+
+def shard_of(tensor: torch.Tensor, mesh: DeviceMesh, axes: Any, sizes: Any = None) -> torch.Tensor:
+    """This process' part of [B, X.., ..]."""
+    for axis, dimension in enumerate(axes):
+        if dimension is None:
+            continue
+        index, count = mesh.get_local_rank(dimension), mesh.size("uvw".index(dimension))
+        given = sizes[axis] if sizes else None
+        parts = tensor.split(list(given), 1 + axis) if given else tensor.chunk(count, 1 + axis)
+        tensor = parts[index]
+    return tensor.detach().clone().contiguous()
+
+
+def random_inputs(lengths: tuple[int, ...], heads: int, kv_heads: int, dim: int, dtype: torch.dtype, extra: int, bias: Any):
+    make = torch.Generator().manual_seed(7)
+    shapes = [(2, *lengths, heads, dim), (2, *lengths, kv_heads, dim), (2, *lengths, kv_heads, dim + 1)]
+    tensors = [torch.randn(shape, generator=make, dtype=torch.float64) for shape in shapes]
+    tensors.append(torch.randn((heads, *(2 * k - 1 for k in bias)), generator=make, dtype=torch.float64) if bias else None)
+    for width in (dim, dim + 1):
+        shape = (2, extra, kv_heads, width)
+        tensors.append(torch.randn(shape, generator=make, dtype=torch.float64) if extra else None)
+    return [None if t is None else t.to(dtype).requires_grad_() for t in tensors]
+
+
+def compare(
+    what: str, got: torch.Tensor, expected: torch.Tensor, limit: float
+) -> None:
+    assert got.shape == expected.shape, f"{what}: shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
+    expected = expected.detach()
+    scale = max(1.0, float(expected.abs().max()))
+    error = float((got.detach().double() - expected.double()).abs().max()) / scale
+    assert error <= limit, f"{what} is off by {error:g}, more than {limit:g}"
+
+
+def check(
+    shape: tuple[int, ...],
+    axes: tuple[Any, ...],
+    lengths: tuple[int, ...],
+    kernel_size: Any,
+    *,
+    strategy: str = "halo",
+    heads: int = 4,
+    kv_heads: int = 4,
+    dtype: torch.dtype = torch.float64,
+    extra: int = 0,
+    bias: bool = False,
+    sizes: Any = None,
+    known: bool = True,
+    compiled: bool = False,
+    **window: Any,
+) -> None:
+    """Outputs, log-sum-exps and all gradients against one process."""
+    mesh = mesh_of(*shape)
+    if mesh.get_coordinate() is None:
+        return  # not of this mesh
+    limit = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
+    kernel = (kernel_size,) * len(lengths) if isinstance(kernel_size, int) else kernel_size
+    whole = random_inputs(lengths, heads, kv_heads, 4, dtype, extra, kernel if bias else None)
+    named_extras = ("bias", "additional_keys", "additional_values")
+    extras = dict(zip(named_extras, whole[3:]))
+    out, lse = nhood.torch.neighborhood_attention(*whole[:3], kernel, return_lse=True, **extras, **window)
+    weights = [torch.randn(t.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) for t in (out, lse)]
+    ((out * weights[0].to(dtype)).sum() + (lse * weights[1].to(lse.dtype)).sum()).backward()
+
+    local = [shard_of(t, mesh, axes, sizes).requires_grad_() for t in whole[:3]]
+    own_extras = {n: None if t is None else t.detach().clone().requires_grad_() for n, t in extras.items()}
+    function = distributed.neighborhood_attention
+    if compiled:
+        function = torch.compile(function, fullgraph=True, backend="aot_eager")
+    if known and not sizes:
+        window = {**window, "grid": lengths}
+    got, got_lse = function(
+        *local, kernel, mesh=mesh, sharded_axes=axes, strategy=strategy, sizes=sizes, timeout=60.0, return_lse=True, **own_extras, **window
+    )
+    compare("out", got, shard_of(out, mesh, axes, sizes), limit)
+    compare("lse", got_lse, shard_of(lse, mesh, axes, sizes), limit)
+    own_weights = [shard_of(w, mesh, axes, sizes) for w in weights]
+    ((got * own_weights[0].to(dtype)).sum() + (got_lse * own_weights[1].to(lse.dtype)).sum()).backward()
+    for name, mine, full in zip(("d_query", "d_key", "d_value"), local, whole):
+        compare(name, mine.grad, shard_of(full.grad, mesh, axes, sizes), 4 * limit)
+    for name, mine in own_extras.items():
+        if mine is not None:
+            compare(f"d_{name}", mine.grad, extras[name].grad, 4 * limit)
+
+
+# Every strategy, axis and kind of window
+
+for strategy in ("halo", "heads", "gather", "auto"):
+    for processes in (2, 3, 4):
+        heads = 6 if processes == 3 else 4
+        CASES[f"line-{strategy}-{processes}"] = lambda s=strategy, p=processes, h=heads: check(
+            (p,), ("u",), (25,), 7, strategy=s, heads=h, kv_heads=h
+        )
+    CASES[f"plane-{strategy}-corners"] = lambda s=strategy: check((2, 2), ("v", "u"), (13, 11), (5, 4), strategy=s)
+    CASES[f"volume-{strategy}"] = lambda s=strategy: check(
+        (2, 2), (None, "u", "v"), (5, 9, 8), (3, 5, 4), strategy=s, bias=True
+    )
+    CASES[f"periodic-{strategy}"] = lambda s=strategy: check(
+        (4,), ("u", None), (16, 5), (5, 3), strategy=s, is_periodic=(True, False), extra=3
+    )
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "even": dict(kernel_size=6),
+    "stride": dict(kernel_size=6, stride=3),
+    "dilation": dict(kernel_size=5, dilation=3),
+    "causal": dict(kernel_size=9, is_causal=True),
+    "causal-stride-dilation": dict(kernel_size=6, stride=2, dilation=2, is_causal=True),
+    "wider-than-shards": dict(kernel_size=23),
+    "whole": dict(kernel_size=30),
+    "periodic": dict(kernel_size=7, is_periodic=True),
+    "periodic-stride-dilation": dict(kernel_size=5, stride=5, dilation=2, is_periodic=True),
+    "periodic-whole": dict(kernel_size=30, is_periodic=True),
+    "periodic-wide": dict(kernel_size=21, is_periodic=True),
+}
+for (name, window), processes in itertools.product(WINDOWS.items(), (2, 4)):
+    CASES[f"window-{name}-{processes}"] = lambda w=window, p=processes: check((p,), ("u",), (30,), **w)
+
+CASES["uneven"] = lambda: check((3,), ("u",), (21,), 5, sizes=[(2, 12, 7)], heads=6, kv_heads=6)
+CASES["uneven-heads"] = lambda: check((3,), ("u",), (21,), 5, sizes=[(2, 12, 7)], heads=6, kv_heads=3, strategy="heads")
+CASES["sizes-asked"] = lambda: check((3,), ("u", None), (20, 6), 5, known=False, heads=6, kv_heads=6)
+CASES["shared-heads"] = lambda: check((4,), (None, "u"), (6, 17), 5, heads=4, kv_heads=2, extra=2)
+CASES["f32"] = lambda: check((4,), ("u", None), (18, 9), 5, dtype=torch.float32, bias=True, extra=2)
+CASES["bf16"] = lambda: check((2,), ("u", None), (18, 9), 5, dtype=torch.bfloat16)
+CASES["compiled"] = lambda: check((4,), ("u", None), (18, 9), 5, dtype=torch.float32, compiled=True)
+CASES["compiled-heads"] = lambda: check((4,), ("u", None), (18, 9), 5, strategy="heads", compiled=True)
+CASES["one-process"] = lambda: check((1,), ("u",), (12,), 5)
+CASES["not-sharded"] = lambda: check((2,), (None, None), (12, 7), 5)
+
+
+@named("dtensor")
+def dtensor() -> None:
+    mesh = mesh_of(2, 2)
+    whole = random_inputs((14, 9), 4, 4, 4, torch.float64, 2, (5, 3))
+    named_extras = ("bias", "additional_keys", "additional_values")
+    out = nhood.torch.na2d(*whole[:3], (5, 3), **dict(zip(named_extras, whole[3:])))
+    out.square().sum().backward()
+    placements = [Shard(1), Shard(2)]
+    parts = [distribute_tensor(t.detach(), mesh, placements).requires_grad_() for t in whole[:3]]
+    extras = [distribute_tensor(t.detach(), mesh, [Replicate(), Replicate()]).requires_grad_() for t in whole[3:]]
+    got = distributed.neighborhood_attention(*parts, (5, 3), **dict(zip(named_extras, extras)))
+    assert isinstance(got, DTensor) and tuple(got.placements) == tuple(placements)
+    compare("out", got.full_tensor(), out, 1e-13)
+    got.square().sum().backward()
+    for name, mine, full in zip(("query", "key", "value", *named_extras), (*parts, *extras), whole):
+        compare(f"d_{name}", mine.grad.full_tensor(), full.grad, 1e-12)
+
+
+@named("dtensor-batch-and-heads")
+def dtensor_batch() -> None:
+    mesh = mesh_of(2, 2)
+    whole = random_inputs((14, 9), 4, 4, 4, torch.float64, 0, None)
+    out = nhood.torch.na2d(*whole[:3], 5)
+    parts = [distribute_tensor(t.detach(), mesh, [Shard(0), Shard(3)]) for t in whole[:3]]
+    compare("out", distributed.neighborhood_attention(*parts, 5).full_tensor(), out, 1e-13)
+
+
+def check_module(make: Callable[[], torch.nn.Module], shape: tuple[int, ...], axes: Any, inputs: torch.Tensor, spatial: int) -> None:
+    """A module on shards against itself on one process: outputs and gradients. `spatial`: where the grid's axes begin."""
+    mesh = mesh_of(*shape)
+    if mesh.get_coordinate() is None:
+        return
+    torch.manual_seed(1)
+    whole = make().double()
+    torch.manual_seed(1)
+    parts = make().double()
+    expected = whole(inputs)
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    (expected * weights).sum().backward()
+    sharding = distributed.Sharding(mesh, axes, timeout=60.0)
+    distributed.shard(parts, sharding)
+    local = inputs.detach()
+    own_weights, own_expected = weights, expected
+    for axis, dimension in enumerate(axes):
+        if dimension is not None:
+            index, count = mesh.get_local_rank(dimension), mesh.size("uvw".index(dimension))
+            local = local.chunk(count, spatial + axis)[index]
+            if expected.dim() > 2:  # not the logits of a classifier
+                own_weights = own_weights.chunk(count, 1 + axis)[index]
+                own_expected = own_expected.chunk(count, 1 + axis)[index]
+    got = parts(local)
+    compare("out", got, own_expected, 1e-12)
+    (got * own_weights).sum().backward()
+    distributed.reduce_gradients(parts, sharding)
+    for (name, mine), theirs in zip(parts.named_parameters(), whole.parameters()):
+        compare(f"gradient of {name}", mine.grad, theirs.grad, 1e-11)
+
+
+def random_tensor(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+CASES["layer"] = lambda: check_module(
+    lambda: nhood.torch.NeighborhoodAttention2D(16, 4, (5, 3), dilation=(2, 1), rel_pos_bias=True),
+    (2, 2),
+    ("u", "v"),
+    random_tensor(2, 14, 9, 16),
+    1,
+)
+CASES["model-nat"] = lambda: check_module(
+    lambda: nhood.models.NAT(16, 2, (2, 1), 2.0, kernel_size=3, dilations=(2, 1), num_classes=5, drop_path_rate=0.0),
+    (2, 2),
+    ("u", "v"),
+    random_tensor(1, 3, 64, 48),
+    2,
+)
+CASES["model-dinats"] = lambda: check_module(
+    lambda: nhood.models.DiNATs(16, 2, (1, 1), 2.0, kernel_size=3, num_classes=5, drop_path_rate=0.0),
+    (4,),
+    (None, "u"),
+    random_tensor(1, 3, 24, 64),
+    2,
+)
+
+
+@named("explain")
+def explain() -> None:
+    mesh = mesh_of(4)
+    query = torch.empty(1, 64, 8, 6, 16)
+    sharding = distributed.Sharding(mesh, ("u", None), grid=(256, 8))
+    near = distributed.explain(query, query, query, 5, sharding)
+    gather = next(choice for choice in near if choice.strategy == "gather")
+    assert near[0].strategy == "halo" and near[0].sent_bytes < gather.sent_bytes
+    heads = next(choice for choice in near if choice.strategy == "heads")
+    assert heads.seconds == float("inf") and "4 processes do not divide 6 query heads" in heads.reason
+
+
+def expect(kind: type[Exception], words: str, *arguments: Any, **named_arguments: Any) -> None:
+    try:
+        distributed.neighborhood_attention(*arguments, **named_arguments)
+    except kind as error:
+        assert words in str(error), f"{error} does not say {words!r}"
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+@named("bad-arguments")
+def bad_arguments() -> None:
+    mesh = mesh_of(4)
+    x = torch.zeros(1, 5, 4, 4, 8)
+    good = dict(mesh=mesh, sharded_axes=("u", None), grid=(20, 4))
+    expect(TypeError, "mesh is None", x, x, x, 3)
+    expect(ValueError, "'z' is not a dimension of the mesh", x, x, x, 3, **{**good, "sharded_axes": ("z", None)})
+    expect(ValueError, "has not one entry for each of 2 axes", x, x, x, 3, **{**good, "sharded_axes": ("u",)})
+    expect(ValueError, "two axes of the grid", x, x, x, 3, **{**good, "sharded_axes": ("u", "u")})
+    expect(ValueError, "its shard", x, x, x, 3, **{**good, "grid": (24, 4)})
+    expect(ValueError, "not one for each of 4 processes", x, x, x, 3, **{**good, "grid": (5, 4)})
+    expect(ValueError, "kernel_size[0] = 21", x, x, x, (21, 3), **good)
+    expect(ValueError, "stride[1] = 4", x, x, x, 3, stride=(1, 4), **good)
+    expect(ValueError, "a causal axis cannot wrap", x, x, x, 3, is_causal=True, is_periodic=True, **good)
+    expect(ValueError, "strategy = 'fast'", x, x, x, 3, strategy="fast", **good)
+    three = torch.zeros(1, 5, 4, 3, 8)
+    expect(ValueError, "do not divide 3 query heads", three, three, three, 3, strategy="heads", **good)
+    expect(ValueError, "key.shape", x, x[:, :3], x, 3, **good)
+
+
+@named("missing-process")
+def missing_process() -> None:
+    """One process does not take part: the others do not hang. It is the last case, as its group is of no use afterwards."""
+    mesh = mesh_of(4)
+    if dist.get_rank() == 3:
+        return
+    x = torch.zeros(1, 5, 4, 8)
+    expect(RuntimeError, "", x, x, x, 7, mesh=mesh, sharded_axes=("u",), grid=(20,), timeout=2.0)
+
+
+def main() -> None:
+    rank, processes, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    nhood.configure(threads=1)
+    store = dist.FileStore(str(folder / "store"), processes)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=processes, timeout=datetime.timedelta(seconds=120)
+    )
+    for shape in ((1,), (2,), (3,), (4,), (2, 2)):
+        mesh_of(*shape)
+    results = {}
+    for name, case in CASES.items():
+        try:
+            case()
+            results[name] = ""
+        except Exception:  # told to the test
+            results[name] = traceback.format_exc()
+        (folder / f"{rank}.json").write_text(json.dumps(results))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
+    # Groups that a process has left hang in their destructors.
+    import os
+
+    os._exit(0)
