@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "source" if (HERE / "source").exists() else HERE.parents[1]
-SOURCE_PARTS = ("CMakeLists.txt", "LICENSE", "cmake", "include", "src")
+SOURCE_PARTS = ("CMakeLists.txt", "LICENSE", "bindings/python/native", "cmake", "include", "src")
+QUICK = "nhood_quick.abi3.so"  # optional: built where Python's headers are
 
 
 def version() -> str:
@@ -31,12 +33,13 @@ def version() -> str:
 
 def build_library(folder: str) -> Path:
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DNHOOD_TESTS=OFF", "-DNHOOD_TOOL=OFF", "-DNHOOD_EXAMPLES=OFF"]
+    options += [f"-DPython3_EXECUTABLE={sys.executable}"]
     if not shutil.which("make") and shutil.which("ninja"):
         options += ["-G", "Ninja"]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
     subprocess.check_call(["cmake", "-S", SOURCE, "-B", folder, *options])
     jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    subprocess.check_call(["cmake", "--build", folder, "--target", "nhood", "--parallel", str(jobs)])
+    subprocess.check_call(["cmake", "--build", folder, "--parallel", str(jobs)])
     return Path(folder, "libnhood.so")
 
 
@@ -46,12 +49,15 @@ class BuildWithLibrary(build_py):
         package = Path(self.build_lib, "nhood")
         shutil.copyfile(SOURCE / "LICENSE", package / "LICENSE")
         with tempfile.TemporaryDirectory() as folder:
-            library = os.environ.get("NHOOD_LIBRARY") or build_library(folder)
+            library = Path(os.environ.get("NHOOD_LIBRARY") or build_library(folder))
             shutil.copyfile(library, package / "libnhood.so")
+            if library.with_name(QUICK).exists():
+                shutil.copyfile(library.with_name(QUICK), package / QUICK)
 
 
 class Python3Wheel(bdist_wheel):
-    """The library ties the wheel to a platform, but to no version or ABI of Python."""
+    """The library ties the wheel to a platform, but to no version or ABI of Python: the package does without the module that
+    CPython's stable ABI is for."""
 
     def get_tag(self) -> tuple:
         return "py3", "none", super().get_tag()[2]

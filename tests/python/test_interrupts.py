@@ -16,7 +16,8 @@ def backward(arrays, window):
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread(long_way):
+    """With the workspaces of the pool; test_quick.py has the calls that need none."""
     nhood.configure(threads=1)
     yield
     nhood.configure()

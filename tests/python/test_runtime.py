@@ -147,7 +147,7 @@ def test_information():
         nhood.measure("int8")
 
 
-def test_plan_cache_is_used_and_bounded():
+def test_plan_cache_is_used_and_bounded(long_way):
     nhood.clear_cache()
     arrays = problem()
     for _ in range(10):
@@ -160,7 +160,7 @@ def test_plan_cache_is_used_and_bounded():
     assert _calls._prepare_numpy.cache_info().currsize == _plans.PLAN_CACHE_SIZE
 
 
-def test_results_left_out_are_null_again():
+def test_results_left_out_are_null_again(long_way):
     """io structs are used again by plans of fewer tensors."""
     query, key, value = problem()
     expected = nhood.na1d(query, key, value, 5)

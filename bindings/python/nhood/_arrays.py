@@ -90,7 +90,7 @@ def _read_numpy(array: np.ndarray, name: str) -> tuple[int, Layout, Any]:
     return address_of_numpy(array), layout_of_numpy(array.shape, array.strides, array.dtype, name), array
 
 
-_LARGE = 1 << 16  # bytes; of smaller results, aligning costs more than it saves
+LARGE = 1 << 16  # bytes; of smaller results, aligning costs more than it saves
 
 
 Output = tuple[tuple[int, ...], np.dtype, int]
@@ -103,7 +103,7 @@ def output_of_numpy(shape: tuple[int, ...], dtype: int) -> Output:
 
 
 def empty_numpy(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
-    if size < _LARGE:
+    if size < LARGE:
         return np.empty(shape, dtype)
     return aligned_bytes(size).view(dtype).reshape(shape)
 

@@ -6,9 +6,10 @@ from typing import Any, Optional
 
 import numpy as np
 
-from . import _cuda, _device_arrays
+from . import _cuda, _device_arrays, _quick
 from ._arrays import (
     EXPORTED,
+    LARGE,
     Kind,
     Output,
     address_of_numpy,
@@ -34,9 +35,9 @@ from ._plans import (
 )
 
 
-def run(request: Request, arrays: tuple[Any, ...]) -> list[Any]:
-    """Executes; results in the order of the operation's outputs, None for one that is not wanted."""
-    results = _run_on_numpy(request, arrays)
+def run(request: Request, arrays: tuple[Any, ...], begun: Optional[_quick.Call] = None) -> list[Any]:
+    """Executes; the wanted results, in the order of the operation's outputs. begun: the call to remember it by."""
+    results = _run_on_numpy(request, arrays, begun)
     if results is not None:
         return results
     names = request.operation.input_names
@@ -49,8 +50,10 @@ def run(request: Request, arrays: tuple[Any, ...]) -> list[Any]:
     return _run_on_cpu(request, arrays, kind)
 
 
-def _run_on_numpy(request: Request, arrays: tuple[Any, ...]) -> Optional[list[Any]]:
-    """The quick path, for numpy's own arrays; None if one is none of them."""
+def _run_on_numpy(
+    request: Request, arrays: tuple[Any, ...], begun: Optional[_quick.Call]
+) -> Optional[list[Any]]:
+    """A shorter way, for numpy's own arrays; None if one is none of them."""
     seen: list[Any] = []
     addresses = []
     for array in arrays:
@@ -64,25 +67,25 @@ def _run_on_numpy(request: Request, arrays: tuple[Any, ...]) -> Optional[list[An
     plan, outputs = _prepare_numpy(current_context(), request, *seen)
     results = []
     for output in outputs:
-        if output is None:
-            results.append(None)
-            continue
         result = empty_numpy(*output)
         results.append(result)
         addresses.append(address_of_numpy(result))
     execute(plan, addresses)
+    if begun and all([size < LARGE for _, _, size in outputs]):
+        makers = [(np.empty, (shape, dtype)) for shape, dtype, _ in outputs]
+        _quick.remember(begun, request.operation, plan, makers)
     return results
 
 
 @cached
-def _prepare_numpy(context: Context, request: Request, *seen: Any) -> tuple[Plan, tuple[Optional[Output], ...]]:
-    """The plan and the results of a request; `seen` has shape, strides and dtype of each input, or a None."""
+def _prepare_numpy(context: Context, request: Request, *seen: Any) -> tuple[Plan, tuple[Output, ...]]:
+    """The plan and the wanted results of a request; `seen` has shape, strides and dtype of each input, or a None."""
     layouts: list[Optional[Layout]] = []
     parts = iter(seen)
     for name, part in zip(request.operation.input_names, parts):
         layouts.append(None if part is None else layout_of_numpy(part, next(parts), next(parts), name))
     plan = find_plan(context, CPU, request, tuple(layouts))
-    return plan, tuple([output and output_of_numpy(*output) for output in plan.outputs])
+    return plan, tuple([output_of_numpy(*output) for output in plan.outputs if output])
 
 
 def _run_on_cpu(request: Request, arrays: tuple[Any, ...], kind: Kind) -> list[Any]:
@@ -101,14 +104,13 @@ def _run_on_cpu(request: Request, arrays: tuple[Any, ...], kind: Kind) -> list[A
     results = []
     for output in plan.outputs:
         if output is None:
-            results.append(None)
             continue
         result, address = kind.empty(*output)
         results.append(result)
         addresses.append(address)
     execute(plan, addresses)
     if kind.wrap:
-        return [result if result is None else kind.wrap(result, arrays[0]) for result in results]
+        return [kind.wrap(result, arrays[0]) for result in results]
     return results
 
 
@@ -124,11 +126,11 @@ def _run_on_device(request: Request, arrays: tuple[Any, ...], ordinal: int) -> l
     if any(address % CUDA_ALIGNMENT for address in addresses):
         request = request._replace(flags=request.flags | FLAG_UNALIGNED)
     plan = find_plan(context, context.cuda_device(ordinal), request, tuple(layout for _, layout, _ in read))
-    results = [output and _device_arrays.DeviceArray(*output, ordinal, stream) for output in plan.outputs]
-    addresses += [result.address for result in results if result]
+    results = [_device_arrays.DeviceArray(*output, ordinal, stream) for output in plan.outputs if output]
+    addresses += [result.address for result in results]
     workspace = _cuda.Memory(plan.workspace_bytes, ordinal, stream) if plan.workspace_bytes else None
     enqueue(plan, addresses, workspace and workspace.address, stream)
     namespace = getattr(arrays[0], "__array_namespace__", None)
     if namespace is None:
         return results
-    return [result and namespace().from_dlpack(result) for result in results]
+    return [namespace().from_dlpack(result) for result in results]

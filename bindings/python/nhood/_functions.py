@@ -1,4 +1,5 @@
-"""The public operations: each is written once for every rank, and published as na1d_.., na2d_.., na3d_.."""
+"""The public operations: each is written once for every rank, as what it asks of the library, and published as na1d_..,
+na2d_.., na3d_.."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 import numpy as np
 
+from . import _quick
 from ._calls import run
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
@@ -64,16 +66,48 @@ def publish(
     """`function` with its first argument, the rank, filled in; documented for that rank, as `documented` is if
     given."""
 
-    @functools.wraps(function)
     def published(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(rank, *args, **kwargs)
 
+    return _document(published, function, name, rank, common, documented or function)
+
+
+Asked = tuple[Request, tuple[Optional[Array], ...]]
+"""what is asked for, and the arrays in the order of the operation's inputs"""
+
+
+def _publish(ask: Callable[Concatenate[int, P], Asked], name: str, rank: int) -> Callable[P, Any]:
+    """What executes what `ask` asks for: one result alone, or a tuple of several."""
+    parameters = tuple(inspect.signature(ask).parameters)
+
+    def published(*args: P.args, **kwargs: P.kwargs) -> Any:
+        result = _quick.call(name, *args, **kwargs)
+        if result is None or result is False:
+            begun = None if result is False else _quick.begin((name, *args), kwargs, parameters)
+            results = run(*ask(rank, *args, **kwargs), begun)
+            result = results[0] if len(results) == 1 else tuple(results)
+        return result
+
+    return _document(published, ask, name, rank, _COMMON_PARAGRAPHS, ask)
+
+
+def _document(
+    published: Callable[P, R],
+    function: Callable[..., Any],
+    name: str,
+    rank: int,
+    common: str,
+    documented: Callable[..., Any],
+) -> Callable[P, R]:
+    functools.update_wrapper(published, function)
     published.__name__ = published.__qualname__ = name
     signature = inspect.signature(function)
-    without_rank = signature.replace(parameters=list(signature.parameters.values())[1:])
+    without_rank = signature.replace(
+        parameters=list(signature.parameters.values())[1:], return_annotation=inspect.Signature.empty
+    )
     setattr(published, "__signature__", without_rank)  # type checkers know it from the types above
     published.__doc__ = (
-        ((documented or function).__doc__ or "")
+        (documented.__doc__ or "")
         .replace("AXES_PARAGRAPH", _AXES_PARAGRAPH)
         .replace("COMMON_PARAGRAPHS", common)
         .replace("X..", _AXIS_NAMES[rank])
@@ -245,7 +279,7 @@ def attention(
     grid: Optional[PerAxis] = None,
     query_offset: Optional[PerAxis] = None,
     key_offset: Optional[PerAxis] = None,
-) -> Any:
+) -> Asked:
     """Neighborhood attention: each query attends the window of its nearest tokens.
 
     out = softmax(scale * query . key (+ bias)) value, over the keys of each query's window.
@@ -275,9 +309,7 @@ def attention(
         _OUT_ALONE if return_lse is False else (True, flag(return_lse, "return_lse")),
     )
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
-    arrays = (query, key, value, bias, additional_keys, additional_values)
-    out, lse = run(request, arrays)
-    return (out, lse) if return_lse else out
+    return request, (query, key, value, bias, additional_keys, additional_values)
 
 
 def _attention_backward(
@@ -303,7 +335,7 @@ def _attention_backward(
     grid: Optional[PerAxis] = None,
     query_offset: Optional[PerAxis] = None,
     key_offset: Optional[PerAxis] = None,
-) -> tuple[Any, ...]:
+) -> Asked:
     """Gradients of neighborhood attention, from the gradient d_out of its result.
 
     query, key, value, kernel_size .. clamp_window: as in the forward call. out, lse: its results.
@@ -329,8 +361,7 @@ def _attention_backward(
         (True, True, True, bias is not None, additional, additional),
     )
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
-    arrays = (query, key, value, bias, additional_keys, additional_values, out, lse, d_out, d_lse)
-    return tuple([d for d in run(request, arrays) if d is not None])
+    return request, (query, key, value, bias, additional_keys, additional_values, out, lse, d_out, d_lse)
 
 
 def qk(
@@ -350,7 +381,7 @@ def qk(
     grid: Optional[PerAxis] = None,
     query_offset: Optional[PerAxis] = None,
     key_offset: Optional[PerAxis] = None,
-) -> Any:
+) -> Asked:
     """The logits of neighborhood attention: attn[i, n] = scale * query[i] . key[N(i, n)] (+ bias).
 
     N(i, n) enumerates the window of query i row-major over the axes. A causal window, and keys that cover a part of
@@ -367,7 +398,7 @@ def qk(
     asked = flags(clamp_window, zero_fill)
     request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, asked, (True,))
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
-    return run(request, (query, key, bias))[0]
+    return request, (query, key, bias)
 
 
 def av(
@@ -384,7 +415,7 @@ def av(
     grid: Optional[PerAxis] = None,
     query_offset: Optional[PerAxis] = None,
     key_offset: Optional[PerAxis] = None,
-) -> Any:
+) -> Asked:
     """Sums values over windows: out[i] = sum over n of attn[i, n] value[N(i, n)].
 
     attn: [B, X.., H, W], as the qk function gives it; unused slots are not read.
@@ -397,7 +428,7 @@ def av(
     """
     request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,))
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
-    return run(request, (attn, value))[0]
+    return request, (attn, value)
 
 
 def _in(
@@ -416,7 +447,7 @@ def _in(
     query_offset: Optional[PerAxis] = None,
     key_offset: Optional[PerAxis] = None,
     key_lengths: Optional[PerAxis] = None,
-) -> Any:
+) -> Asked:
     """Sums over inverse neighborhoods, the transpose of the av function in its values:
     d_value[j] = sum over all i, n with j = N(i, n) of attn[i, n] d_out[i].
 
@@ -443,21 +474,21 @@ def _in(
         request = request._replace(
             region=request.region._replace(key_lengths=per_axis(key_lengths, rank, "key_lengths"))
         )
-    return run(request, (attn, d_out))[0]
+    return request, (attn, d_out)
 
 
-na1d = publish(attention, "na1d", 1)
-na2d = publish(attention, "na2d", 2)
-na3d = publish(attention, "na3d", 3)
-na1d_backward = publish(_attention_backward, "na1d_backward", 1)
-na2d_backward = publish(_attention_backward, "na2d_backward", 2)
-na3d_backward = publish(_attention_backward, "na3d_backward", 3)
-na1d_qk = publish(qk, "na1d_qk", 1)
-na2d_qk = publish(qk, "na2d_qk", 2)
-na3d_qk = publish(qk, "na3d_qk", 3)
-na1d_av = publish(av, "na1d_av", 1)
-na2d_av = publish(av, "na2d_av", 2)
-na3d_av = publish(av, "na3d_av", 3)
-na1d_in = publish(_in, "na1d_in", 1)
-na2d_in = publish(_in, "na2d_in", 2)
-na3d_in = publish(_in, "na3d_in", 3)
+na1d = _publish(attention, "na1d", 1)
+na2d = _publish(attention, "na2d", 2)
+na3d = _publish(attention, "na3d", 3)
+na1d_backward = _publish(_attention_backward, "na1d_backward", 1)
+na2d_backward = _publish(_attention_backward, "na2d_backward", 2)
+na3d_backward = _publish(_attention_backward, "na3d_backward", 3)
+na1d_qk = _publish(qk, "na1d_qk", 1)
+na2d_qk = _publish(qk, "na2d_qk", 2)
+na3d_qk = _publish(qk, "na3d_qk", 3)
+na1d_av = _publish(av, "na1d_av", 1)
+na2d_av = _publish(av, "na2d_av", 2)
+na3d_av = _publish(av, "na3d_av", 3)
+na1d_in = _publish(_in, "na1d_in", 1)
+na2d_in = _publish(_in, "na2d_in", 2)
+na3d_in = _publish(_in, "na3d_in", 3)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from . import _library as c
+from . import _quick
 from ._layouts import Layout
 from ._memory import aligned_bytes
 from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
@@ -321,6 +322,7 @@ def clear_cache() -> None:
     """Forgets all plans and frees all workspaces. Running calls keep what they use."""
     for cache in _caches:
         cache.cache_clear()
+    _quick.forget()
     _idle.clear()
     _idle_io.clear()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def _keys(*names: str) -> int:
@@ -33,14 +34,38 @@ except AttributeError:  # a torch that does not tell: always through the dispatc
     _PLAIN_THREADS = set()
 
 
-def only_implementation(tensors: Sequence[Optional[Tensor]]) -> bool:
-    """Whether nothing but the implementation would take notice of a call with these tensors."""
+def _is_plain_thread() -> bool:
     if torch.compiler.is_compiling() or not _PLAIN_THREADS:
         return False
-    if _profiling() or _function_modes() or _thread_keys().raw_repr() not in _PLAIN_THREADS:
+    return not _profiling() and not _function_modes() and _thread_keys().raw_repr() in _PLAIN_THREADS
+
+
+def only_implementation(tensors: Sequence[Optional[Tensor]]) -> bool:
+    """Whether nothing but the implementation would take notice of a call with these tensors."""
+    if not _is_plain_thread():
         return False
     for tensor in tensors:
         if tensor is not None and _tensor_keys(tensor).raw_repr() not in _PLAIN_TENSORS:
+            return False
+    return True
+
+
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def only_inference(arguments: Iterable[Any]) -> bool:
+    """Whether a call with these arguments, tensors and others, is nothing but the implementation on the tensors as they are:
+    without autocast, gradients and forward-mode differentiation too. Said of few calls that it is not, of none that it is."""
+    if not _is_plain_thread() or _any_autocast() or forward_ad._current_level >= 0:
+        return False
+    with_gradients = torch.is_grad_enabled()
+    for argument in arguments:
+        if type(argument) is Tensor:
+            if with_gradients and argument.requires_grad:
+                return False
+            if _tensor_keys(argument).raw_repr() not in _PLAIN_TENSORS:
+                return False
+        elif isinstance(argument, Tensor):
             return False
     return True
 

@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 
 from .. import _functions as of_arrays
+from .. import _quick
 from .._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis, publish, region_of
 from .._operations import AV, FORWARD, QK, Operation
-from ._fused import fused_attention
+from ._dispatch import only_inference
+from ._fused import fused_attention, of_operator
+from ._ops import ask_na
+from ._tensors import deterministic, run
 from ._unfused import Axes, av, qk
 
 _COMMON_PARAGRAPHS = """Tensors are on the CPU or on one CUDA device, float64, float32, float16 or bfloat16, all of one dtype
@@ -79,7 +83,7 @@ def autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
     return tuple([t.to(dtype) if t is not None and t.dtype == torch.float32 else t for t in tensors])
 
 
-def attention_of_rank(
+def attention_arguments(
     rank: int,
     query: Tensor,
     key: Tensor,
@@ -99,7 +103,8 @@ def attention_of_rank(
     grid: Optional[PerAxis] = None,
     query_offset: Optional[PerAxis] = None,
     key_offset: Optional[PerAxis] = None,
-) -> Any:
+) -> tuple[Sequence[Optional[Tensor]], Axes, Optional[float], bool, bool]:
+    """Those of fused_attention: six tensors, axes, scale, clamp_window, need_lse."""
     check_additional(additional_keys, additional_values)
     _check_tensors(FORWARD, (query, key, value), (bias, additional_keys, additional_values))
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
@@ -108,8 +113,26 @@ def attention_of_rank(
     )
     scale = None if scale is None else number(scale, "scale")
     return_lse = flag(return_lse, "return_lse")
-    results = fused_attention(inputs, axes, scale, flag(clamp_window, "clamp_window"), return_lse)
-    return tuple(results) if return_lse else results[0]
+    return inputs, axes, scale, flag(clamp_window, "clamp_window"), return_lse
+
+
+def attention_of_rank(rank: int, *args: Any, **named: Any) -> Any:
+    if not only_inference((*args, *named.values())):
+        arguments = attention_arguments(rank, *args, **named)
+        results = fused_attention(*arguments)
+        return tuple(results) if arguments[-1] else results[0]
+    whole = (_NAMES[rank], deterministic(), *args)
+    result = _quick.call(*whole, **named)
+    if result is None or result is False:
+        begun = None if result is False else _quick.begin(whole, named, _PARAMETERS)
+        results = run(*ask_na(*of_operator(*attention_arguments(rank, *args, **named))), begun)
+        result = results[0] if len(results) == 1 else tuple(results)
+    return result
+
+
+setattr(attention_of_rank, "__signature__", inspect.signature(attention_arguments))
+_PARAMETERS = ("", *inspect.signature(attention_arguments).parameters)
+_NAMES = {rank: f"torch.na{rank}d" for rank in (1, 2, 3)}
 
 
 def _qk(

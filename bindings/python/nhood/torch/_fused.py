@@ -23,7 +23,14 @@ def fused_attention(
         return AttentionTransformable.apply(*inputs, axes, scale, clamp_window)
     if torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None]):
         return Attention.apply(*once_each(inputs), axes, scale, clamp_window)
-    return _ops.na(*inputs, *axes[:4], scale, clamp_window, need_lse, *axes.place)
+    return _ops.na(*of_operator(inputs, axes, scale, clamp_window, need_lse))
+
+
+def of_operator(
+    inputs: Sequence[OptionalTensor], axes: Axes, scale: Optional[float], clamp_window: bool, need_lse: bool
+) -> tuple[Any, ...]:
+    """The arguments in the operator's order."""
+    return (*inputs, *axes[:4], scale, clamp_window, need_lse, *axes.place)
 
 
 class Attention(Function):
@@ -32,7 +39,7 @@ class Attention(Function):
     @staticmethod
     def compute(*arguments: Any) -> tuple[Tensor, Tensor]:
         *inputs, axes, scale, clamp_window = arguments
-        out, lse = _ops.na(*inputs, *axes[:4], scale, clamp_window, True, *axes.place)
+        out, lse = _ops.na(*of_operator(inputs, axes, scale, clamp_window, True))
         return out, lse
 
     @staticmethod

@@ -19,7 +19,7 @@ from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Region, Request
 from ._dispatch import directly
-from ._tensors import run
+from ._tensors import compute
 from ._transforms import vmap_rule
 
 Ints = Sequence[int]
@@ -89,7 +89,7 @@ def _flags(clamp_window: bool, zero_fill: bool = False) -> int:
     return (FLAG_CLAMP_WINDOW if clamp_window else 0) | (FLAG_ZERO_FILL if zero_fill else 0)
 
 
-def _ask_na(*arguments: Any) -> tuple[Request, Sequence[Any]]:
+def ask_na(*arguments: Any) -> tuple[Request, Sequence[Any]]:
     scale, clamp_window, need_lse, *place = arguments[10:]
     request = _request(FORWARD, arguments[6:10], scale, _flags(clamp_window), (True, need_lse), place)
     return request, arguments[:6]
@@ -121,23 +121,23 @@ def _ask_na_in(*arguments: Any) -> tuple[Request, Sequence[Any]]:
 
 
 def _na(*arguments: Any) -> list[Tensor]:
-    return run(*_ask_na(*arguments))
+    return compute("na", ask_na, arguments)
 
 
 def _na_backward(*arguments: Any) -> list[Tensor]:
-    return run(*_ask_na_backward(*arguments))
+    return compute("na_backward", _ask_na_backward, arguments)
 
 
 def _na_qk(*arguments: Any) -> Tensor:
-    return run(*_ask_na_qk(*arguments))[0]
+    return compute("na_qk", _ask_na_qk, arguments)[0]
 
 
 def _na_av(*arguments: Any) -> Tensor:
-    return run(*_ask_na_av(*arguments))[0]
+    return compute("na_av", _ask_na_av, arguments)[0]
 
 
 def _na_in(*arguments: Any) -> Tensor:
-    return run(*_ask_na_in(*arguments))[0]
+    return compute("na_in", _ask_na_in, arguments)[0]
 
 
 # Fakes: what a call returns without its values, for tracers. Extents may be symbols.
@@ -223,7 +223,7 @@ def _register(
     return directly(packet.default, implementation, len(operation.inputs))
 
 
-na = _register("na", FORWARD, _ask_na, _na, _fake_na)
+na = _register("na", FORWARD, ask_na, _na, _fake_na)
 na_backward = _register("na_backward", BACKWARD, _ask_na_backward, _na_backward, _fake_na_backward)
 na_qk = _register("na_qk", QK, _ask_na_qk, _na_qk, _fake_na_qk)
 na_av = _register("na_av", AV, _ask_na_av, _na_av, _fake_na_av)

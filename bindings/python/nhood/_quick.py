@@ -1,0 +1,112 @@
+"""Calls that come again, past most of this package: by the module nhood_quick (native/quick.c), which is optional.
+
+A call is remembered by all its arguments once it has been computed the long way. `call` then executes one that is the same
+but for the memory of its arrays. Without the module every call goes the long way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib.machinery
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from . import _library as c
+from ._operations import Operation
+
+_FILE = "nhood_quick.abi3.so"  # beside the library
+_MOST_WORKSPACE = 1 << 20  # bytes: the module keeps one, and a call that needs more takes long anyway
+
+
+def _load() -> Any:
+    """The module; None where there is none, or the interpreter takes none of this ABI: PyPy, and Pythons without a global
+    lock."""
+    file = c.path.with_name(_FILE)
+    if ".abi3.so" not in importlib.machinery.EXTENSION_SUFFIXES or not file.exists():
+        return None
+    loader = importlib.machinery.ExtensionFileLoader("nhood_quick", str(file))
+    spec = importlib.util.spec_from_loader("nhood_quick", loader)
+    try:
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        loader.exec_module(module)
+    except ImportError:
+        return None
+    execute = ctypes.cast(c.lib.nhood_plan_execute, ctypes.c_void_p).value
+    if not module.start(execute, object.__basicsize__, c.check):
+        return None
+    tried = np.empty((3, 5))[:, 1:4]
+    return module if module.add_type(tried, None, tried.ctypes.data, tried.shape, tried.strides) else None
+
+
+_module = _load()
+
+
+class Call(NamedTuple):
+    """A call on its long way."""
+
+    generation: int
+    arguments: tuple[Any, ...]
+    names: tuple[str, ...]
+    """of the parameters that the arguments are for"""
+    keywords: tuple[str, ...]
+    """the last of these names, given with the arguments"""
+
+
+Maker = tuple[Callable[..., Any], tuple[Any, ...]]
+"""what makes a result, and the arguments to that"""
+
+
+def no_call(*_: Any, **__: Any) -> bool:
+    return False
+
+
+call: Callable[..., Any] = _module.call if _module else no_call
+"""(*arguments, **named) -> the results, one alone or a tuple of several; None if such a call is not remembered, False if it
+cannot be"""
+
+if _module:
+    atexit.register(_module.forget)  # plans go before the library
+
+
+def begin(arguments: tuple[Any, ...], named: dict[str, Any], parameters: tuple[str, ...]) -> Call:
+    """What `call` did not know. parameters: names of the first arguments at least, those of arrays as in the operation's
+    inputs. Made before the call looks at the context: one that changes meanwhile makes it void."""
+    names = (*parameters[: len(arguments)], *named)
+    return Call(_module.generation(), (*arguments, *named.values()), names, tuple(named))
+
+
+def remember(begun: Call, operation: Operation, plan: Any, makers: Sequence[Maker]) -> None:
+    """That the call is the execution of a plan on its arrays, with results by `makers`, in the order of the outputs."""
+    if plan.workspace_bytes > _MOST_WORKSPACE:
+        return
+    slot_of = {tensor.name: tensor.slot for tensor in operation.inputs}
+    given = zip(begun.names, begun.arguments)
+    slots = [slot_of[name] for name, argument in given if name in slot_of and argument is not None]
+    slots += plan.slots[len(slots) :]
+    handle = plan.handle.value
+    _module.remember(
+        begun.generation,
+        begun.arguments,
+        begun.keywords,
+        plan.owner,
+        handle,
+        plan.workspace_bytes,
+        tuple(slots),
+        tuple(makers),
+    )
+
+
+def forget() -> None:
+    if _module is not None:
+        _module.forget()
+
+
+def add_type(array: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Makes arrays of a type known that has DLPack's table of C functions, if that reads `array` as it lies."""
+    capsule = getattr(type(array), "__dlpack_c_exchange_api__", None)
+    if _module is not None and capsule is not None:
+        _module.add_type(array, capsule, address, shape, strides)

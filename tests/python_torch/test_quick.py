@@ -1,0 +1,181 @@
+"""Calls that come again, remembered by nhood_quick: what they give, and what must not be taken for one."""
+
+import nhood
+import nhood.torch as nt
+import pytest
+import torch
+from nhood import _quick
+from torch.overrides import TorchFunctionMode
+
+SHAPE = (1, 7, 7, 2, 8)
+needs_module = pytest.mark.skipif(
+    _quick._module is None or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+    reason="nhood_quick is not built, or torch has no table of C functions for DLPack",
+)
+
+
+def tensors(seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(SHAPE, generator=generator).to(dtype) for _ in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    nhood.clear_cache()
+    yield
+    nhood.configure()
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """The names of the calls that were known."""
+    names = []
+
+    def call(name, *arguments, **named):
+        result = _quick._module.call(name, *arguments, **named)
+        if result is not None and result is not False:
+            names.append(name)
+        return result
+
+    monkeypatch.setattr(_quick, "call", call)
+    return names
+
+
+@pytest.fixture
+def warm():
+    """Three tensors with which na2d(.., 3) has been called, and the result."""
+    given = tensors()
+    for _ in range(2):
+        out = nt.na2d(*given, 3)
+    return given, out
+
+
+@needs_module
+def test_calls_come_again(known):
+    query, key, value = tensors()
+    bias = torch.randn(2, 5, 5, generator=torch.Generator().manual_seed(1))
+    attn = nt.na2d_qk(query, key, 3)
+    calls = {
+        "torch.na2d": lambda: nt.na2d(query, key, value, 3),
+        "torch.na2d with lse": lambda: nt.na2d(query, key, value, kernel_size=(3, 5), return_lse=True),
+        "torch.na2d with bias": lambda: nt.na2d(query, key, value, [3, 3], bias=bias),
+        "torch.na2d of bfloat16": lambda: nt.na2d(query.bfloat16(), key.bfloat16(), value.bfloat16(), 3),
+        "torch.na2d by its rank": lambda: nt.neighborhood_attention(query, key, value, 5),
+        "torch.na2d on a torus": lambda: nt.na2d(query, key, value, 5, is_periodic=True),
+        "na_qk": lambda: nt.na2d_qk(query, key, 3, is_causal=True),
+        "na_av": lambda: nt.na2d_av(attn, value, 3),
+    }
+    nhood.clear_cache()
+    for name, call in calls.items():
+        known.clear()
+        expected = call()
+        assert not known, name
+        for _ in range(3):
+            results = call()
+            for got, right in zip(*[x if isinstance(x, tuple) else (x,) for x in (results, expected)]):
+                assert torch.equal(got, right) and got.dtype == right.dtype and not got.requires_grad
+                assert got.is_contiguous() and got.data_ptr() != right.data_ptr()
+        assert known == [name.split()[0]] * 3
+
+
+@needs_module
+def test_gradients_come_again(known):
+    def gradients():
+        given = [tensor.requires_grad_() for tensor in tensors()]
+        out = nt.na2d(*given, 3)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), given)]
+
+    expected = gradients()
+    for _ in range(2):
+        assert all(map(torch.equal, gradients(), expected))
+    assert known.count("na") == known.count("na_backward") == 2
+
+
+def test_gradients_are_not_lost(warm):
+    given, expected = warm
+    out = nt.na2d(given[0], given[1].clone().requires_grad_(), given[2], 3)
+    assert torch.equal(out, expected) and out.grad_fn is not None
+    parameter = torch.nn.Parameter(given[0])
+    assert nt.na2d(parameter, *given[1:], 3).grad_fn is not None
+    with torch.no_grad():
+        assert torch.equal(nt.na2d(parameter, *given[1:], 3), expected)
+        assert nt.na2d(given[0].clone().requires_grad_(), *given[1:], 3).grad_fn is None
+
+
+def test_inference_mode_makes_its_tensors(warm):
+    given, expected = warm
+    with torch.inference_mode():
+        out = nt.na2d(*given, 3)
+        assert out.is_inference() and torch.equal(out, expected)
+    assert not nt.na2d(*given, 3).is_inference()
+
+
+def test_autocast_applies(warm):
+    given, _ = warm
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            assert nt.na2d(*given, 3).dtype == torch.bfloat16
+    assert nt.na2d(*given, 3).dtype == torch.float32
+
+
+def test_lazy_negation_is_done(warm):
+    (query, key, value), expected = warm
+    for _ in range(2):
+        negative = torch._neg_view(-query)
+        assert negative.is_neg() and negative.stride() == query.stride()
+        assert torch.equal(nt.na2d(negative, key, value, 3), expected)
+
+
+def test_modes_and_transforms_see_the_operators(warm):
+    (query, key, value), expected = warm
+    seen = []
+
+    class Noting(TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), named=None):
+            seen.append(function)
+            return function(*arguments, **(named or {}))
+
+    with Noting():
+        nt.na2d(query, key, value, 3)
+    assert torch.ops.nhood.na.default in seen
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        nt.na2d(query, key, value, 3)
+    assert "nhood::na" in {event.key for event in profile.key_averages()}
+    mapped = torch.vmap(lambda q: nt.na2d(q, key, value, 3))(torch.stack([query, query]))
+    assert torch.allclose(mapped[1], expected)
+    _, tangent = torch.func.jvp(lambda v: nt.na2d(query, key, v, 3), (value,), (value,))
+    assert torch.allclose(tangent, expected, atol=1e-5)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(value, value)
+        out = torch.autograd.forward_ad.unpack_dual(nt.na2d(query, key, dual, 3))
+    assert torch.allclose(out.tangent, expected, atol=1e-5)
+    compiled = torch.compile(lambda q: nt.na2d(q, key, value, 3), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(query), expected) and torch.equal(compiled(query), expected)
+
+
+def test_settings_apply(warm):
+    given, expected = warm
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(nt.na2d(*given, 3), expected)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    nhood.configure(solver="reference")
+    reference = nt.na2d(*given, 3)
+    assert not torch.equal(reference, expected) and torch.equal(nt.na2d(*given, 3), reference)
+
+
+def test_what_is_wrong_is_found(warm):
+    (query, key, value), expected = warm
+    wrong = (
+        (TypeError, "kernel_size = 3.0 is not an integer", lambda: nt.na2d(query, key, value, 3.0)),
+        (TypeError, "key is a numpy.ndarray", lambda: nt.na2d(query, key.numpy(), value, 3)),
+        (ValueError, "window = 9 exceeds length 7", lambda: nt.na2d(query, key, value, 9)),
+        (ValueError, "key has dtype float64", lambda: nt.na2d(query, key.double(), value, 3)),
+        (TypeError, "unexpected keyword", lambda: nt.na2d(query, key, value, 3, window=3)),
+        (TypeError, "multiple values", lambda: nt.na2d(query, key, value, 3, query=query)),
+    )
+    for error, text, call in wrong:
+        with pytest.raises(error, match=text):
+            call()
+        assert torch.equal(nt.na2d(query, key, value, 3), expected)
