@@ -107,7 +107,7 @@ typedef struct nhood_context_options {
      * may run on. */
     int32_t threads;
     int32_t reserved; /* 0 */
-    /* Highest CPU instruction set to use: "generic", "avx2" or "avx512". NULL: $NHOOD_ISA, else the best there is. */
+    /* Highest CPU instruction set: generic, avx2, avx512; aarch64: neon, sve256, sve512. NULL: $NHOOD_ISA, else the best. */
     const char *isa;
     /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE, else $XDG_CACHE_HOME/nhood or
      * ~/.cache/nhood. The wisdom in it is read at once; only nhood_wisdom_save writes it. */

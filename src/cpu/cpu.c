@@ -9,6 +9,10 @@
 #include <time.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(NH_HAS_SVE)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 /* The best instruction set comes first. */
@@ -16,11 +20,28 @@ static const struct nh_kernels levels[] = {
 #if defined(__x86_64__)
     {"avx512", &nh_tile_avx512_f32, &nh_tile_avx512_f64},
     {"avx2", &nh_tile_avx2_f32, &nh_tile_avx2_f64},
+#elif defined(NH_HAS_SVE) /* f64 is NEON's: the library stays below 2 MB */
+    {"sve512", &nh_tile_sve512_f32, &nh_tile_neon_f64},
+    {"sve256", &nh_tile_sve256_f32, &nh_tile_neon_f64},
 #endif
+#if defined(__aarch64__)
+    {"neon", &nh_tile_neon_f32, &nh_tile_neon_f64},
+#else
     {"generic", &nh_tile_generic_f32, &nh_tile_generic_f64},
+#endif
 };
 enum { LEVELS = sizeof levels / sizeof levels[0] };
 
+#if defined(NH_HAS_SVE)
+/* Bits of an SVE vector, as this thread runs; 0 without SVE. */
+static int sve_bits(void) {
+    if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return 0;
+    const int length = prctl(PR_SVE_GET_VL);
+    return length < 0 ? 0 : (length & PR_SVE_VL_LEN_MASK) * 8;
+}
+#endif
+
+/* The last one is what every machine has. SVE is compiled for one length of vectors and takes exactly that one. */
 static bool has_level(const char *name) {
 #if defined(__x86_64__)
     unsigned a, b, c = 0, d; /* F16C has no name in __builtin_cpu_supports of clang 14 */
@@ -31,18 +52,30 @@ static bool has_level(const char *name) {
     if (!strcmp(name, "avx512"))
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#elif defined(NH_HAS_SVE)
+    if (!strcmp(name, "sve512")) return sve_bits() == 512;
+    if (!strcmp(name, "sve256")) return sve_bits() == 256;
 #endif
-    return !strcmp(name, "generic");
+    return !strcmp(name, levels[LEVELS - 1].name);
 }
 
-/* Chooses the best instruction set that the machine has and that is no better than `cap`. */
+static nhood_status unknown_level(const char *cap) {
+    char names[64] = "";
+    for (int i = 0; i < LEVELS; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", levels[i].name);
+    }
+    return nh_error(NHOOD_ERR_ARGUMENT, "options.isa = '%s' is not one of %s", cap, names);
+}
+
+/* Chooses the best instruction set that the machine has and that is no better than `cap`; "generic" is the last one
+ * everywhere. */
 static nhood_status choose_level(const char *cap, const struct nh_kernels **kernels) {
     int first = 0;
     while (cap && first < LEVELS && strcmp(cap, levels[first].name) != 0)
         first++;
-    if (first == LEVELS)
-        return nh_error(NHOOD_ERR_ARGUMENT,
-                        "options.isa = '%s' is not one of avx512, avx2, generic", cap);
+    if (first == LEVELS && !strcmp(cap, "generic")) first--;
+    if (first == LEVELS) return unknown_level(cap);
     while (!has_level(levels[first].name))
         first++;
     *kernels = &levels[first];

@@ -54,12 +54,14 @@ static inline int64_t nh_round_item(const struct nh_tile_run *run, int64_t unit,
 }
 
 struct nh_kernels {
-    const char *name; /* "generic", "avx2", "avx512" */
+    const char *name; /* "generic", "avx2", "avx512", "neon", "sve256", "sve512" */
     const struct nh_tile_kernels *f32, *f64;
 };
 
 extern const struct nh_tile_kernels nh_tile_generic_f32, nh_tile_generic_f64;
 extern const struct nh_tile_kernels nh_tile_avx2_f32, nh_tile_avx2_f64;
 extern const struct nh_tile_kernels nh_tile_avx512_f32, nh_tile_avx512_f64;
+extern const struct nh_tile_kernels nh_tile_neon_f32, nh_tile_neon_f64;
+extern const struct nh_tile_kernels nh_tile_sve256_f32, nh_tile_sve512_f32;
 
 #endif

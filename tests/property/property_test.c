@@ -237,7 +237,11 @@ static void extreme_scales(nhood_context *context) {
 }
 
 int main(void) {
+#if defined(__aarch64__)
+    static const char *const isas[] = {"neon", "sve256", "sve512"};
+#else
     static const char *const isas[] = {"generic", "avx2", "avx512"};
+#endif
     for (int i = 0; i < 3; i++) {
         nhood_context *context = context_with(2, isas[i]);
         ones_stay_ones(context, "fwd:f32:b1h2d16:50:w7:s3");

@@ -18,7 +18,8 @@ void target_init(struct target *target) {
         {.name = "isa",
          .text = &target->isa,
          .argument = "NAME",
-         .help = "highest CPU instruction set: generic, avx2, avx512 (the best)"},
+         .help =
+             "highest CPU instruction set: generic, avx2, avx512; neon, sve256, sve512 (the best)"},
         {.name = "threads",
          .integer = &target->threads,
          .low = 1,

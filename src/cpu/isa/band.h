@@ -8,7 +8,7 @@
 #include "simd.h"
 
 /* Accumulators: outputs times vectors of a row. */
-#if defined(NH_ISA_AVX512)
+#if NH_VECTOR_REGISTERS == 32
 #define BAND_BUDGET 24
 #else
 #define BAND_BUDGET 8
@@ -48,9 +48,9 @@ INLINE void band_kernel(const int G, const int V, const int lead, const int trai
                         const struct band_product *product, const struct nh_band *band,
                         int64_t channel) {
     vec sum[8][4];
-    real *out = product->out + band->out * product->out_pitch + channel;
     const int64_t out_step = band->out_step, source_step = band->source_step;
-    const int64_t source_pitch = product->source_pitch;
+    const int64_t source_pitch = product->source_pitch, out_pitch = product->out_pitch;
+    real *out = product->out + band->out * out_pitch + channel;
     const int32_t full = band->full;
 #pragma GCC unroll 8
     for (int g = 0; g < G; g++) {
@@ -88,7 +88,7 @@ INLINE void band_kernel(const int G, const int V, const int lead, const int trai
         for (int g = 0; g < G; g++) {
 #pragma GCC unroll 4
             for (int v = 0; v < V; v++)
-                v_store(out + g * product->out_pitch + v * VL, sum[g][v]);
+                v_store(out + g * out_pitch + v * VL, sum[g][v]);
         }
         return;
     }
@@ -96,7 +96,7 @@ INLINE void band_kernel(const int G, const int V, const int lead, const int trai
     for (int g = 0; g < G; g++) {
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++) {
-            real *at = out + g * product->out_pitch + v * VL;
+            real *at = out + g * out_pitch + v * VL;
             v_store(at, v_load(at) + sum[g][v]);
         }
     }
@@ -124,7 +124,7 @@ typedef void band_fn(const struct band_product *product, const struct nh_band *b
 #define BAND_8(F, V) BAND_6(F, V) F(7, V) F(8, V)
 
 BAND(1, 1, 0, 0) BAND(1, 2, 0, 0) BAND(1, 4, 0, 0)
-#if defined(NH_ISA_AVX512)
+#if NH_VECTOR_REGISTERS == 32
 BAND_8(BAND_EDGES, 1) BAND_8(BAND_EDGES, 2) BAND_6(BAND_EDGES, 4)
 static band_fn *const band_table[3][8][2][2] = {
     {BAND_SINGLE(1) BAND_8(BAND_ENTRY, 1)},

@@ -11,13 +11,16 @@
  *
  * A vector that starts at any float straddles two cache lines if it is as long as one, and then costs up to three
  * times an aligned load. Where few rows share it, all N keys are cut from two vectors by shuffles instead. */
-#if defined(NH_ISA_AVX512)
+#if NH_VECTOR_REGISTERS == 32
 #define MOST_ROWS 4
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
-#define CUT_KEYS(R) ((R) <= 2)
 #else
 #define MOST_ROWS 3
 #define MOST_KEYS(R) ((R) == 3 ? 4 : (R) == 2 ? 5 : 8)
+#endif
+#if defined(NH_ISA_AVX512)
+#define CUT_KEYS(R) ((R) <= 2)
+#else
 #define CUT_KEYS(R) false
 #endif
 
@@ -77,11 +80,10 @@ INLINE void dot_chain(const int R, const int N, const int mode, real *const *sco
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
+        real *at = score[r];
 #pragma GCC unroll 8
-        for (int n = 0; n < N; n++) {
-            real *at = score[r] + n * VL;
+        for (int n = 0; n < N; n++, at += VL)
             v_store(at, from > 0 ? v_load(at) + sum[r][n] : sum[r][n]);
-        }
     }
 }
 
@@ -111,7 +113,7 @@ typedef void dot_fn(real *const *score, const real *const *query, const real *ke
 #define DOT_8(F, R) DOT_6(F, R) F(R, 7) F(R, 8)
 
 /* clang-format off */
-#if defined(NH_ISA_AVX512)
+#if NH_VECTOR_REGISTERS == 32
 DOT_8(DOT_MODES, 1) DOT_8(DOT_MODES, 2) DOT_8(DOT_MODES, 3) DOT_6(DOT_MODES, 4)
 static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
     {DOT_8(DOT_ENTRY, 1)}, {DOT_8(DOT_ENTRY, 2)}, {DOT_8(DOT_ENTRY, 3)}, {DOT_6(DOT_ENTRY, 4)}};

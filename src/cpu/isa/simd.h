@@ -1,7 +1,8 @@
 /* One vector of reals. The template is compiled once per instruction set and per real type:
- *     NH_ISA_AVX512, NH_ISA_AVX2 or neither (portable), NH_REAL = 32 or 64.
+ *     NH_ISA_AVX512, NH_ISA_AVX2, NH_ISA_NEON, NH_ISA_SVE or none of them (portable), NH_REAL = 32 or 64.
  * Arithmetic is the compiler's vector extension; only what it cannot express is spelled per ISA here:
- * maximum, permutation by a run-time index, and conversion from and to the storage types. */
+ * maximum, permutation by a run-time index, and conversion from and to the storage types. SVE is compiled for vectors of one
+ * length, by -msve-vector-bits, as the template counts on it, and for f32 alone. */
 #ifndef NH_SIMD_H
 #define NH_SIMD_H
 
@@ -10,14 +11,27 @@
 #include <string.h>
 #if defined(NH_ISA_AVX512) || defined(NH_ISA_AVX2)
 #include <immintrin.h>
+#elif defined(NH_ISA_NEON)
+#include <arm_neon.h>
+#elif defined(NH_ISA_SVE)
+#include <arm_sve.h>
 #endif
 
 #if defined(NH_ISA_AVX512)
 #define NH_VECTOR_BYTES 64
 #elif defined(NH_ISA_AVX2)
 #define NH_VECTOR_BYTES 32
+#elif defined(NH_ISA_SVE)
+#define NH_VECTOR_BYTES (__ARM_FEATURE_SVE_BITS / 8)
 #else
 #define NH_VECTOR_BYTES 16
+#endif
+
+/* Vector registers, by which the products choose how many sums they keep. */
+#if defined(NH_ISA_AVX512) || defined(NH_ISA_NEON) || defined(NH_ISA_SVE)
+#define NH_VECTOR_REGISTERS 32
+#else
+#define NH_VECTOR_REGISTERS 16
 #endif
 
 #if NH_REAL == 64
@@ -50,6 +64,12 @@ typedef uint16_t half_anywhere __attribute__((may_alias));
 #define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+m"(v))
 #endif
 
+#if defined(NH_ISA_SVE)
+typedef svfloat32_t sve_vec __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
+typedef svint32_t sve_vint __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
+#define SVE_ALL svptrue_b32()
+#endif
+
 INLINE vec v_load(const real *p) {
     return *(const vec_anywhere *)p;
 }
@@ -72,6 +92,8 @@ INLINE vec v_max(vec a, vec b) {
     return (vec)_mm256_max_ps((__m256)a, (__m256)b);
 #elif defined(NH_ISA_AVX2)
     return (vec)_mm256_max_pd((__m256d)a, (__m256d)b);
+#elif defined(NH_ISA_SVE)
+    return (vec)(sve_vec)svsel(svcmpgt(SVE_ALL, (sve_vec)a, (sve_vec)b), (sve_vec)a, (sve_vec)b);
 #else
     vint greater = (vint)(a > b);
     return (vec)(((vint)a & greater) | ((vint)b & ~greater));
@@ -83,12 +105,29 @@ INLINE vec v_min(vec a, vec b) {
     return -v_max(-a, -b);
 }
 
+/* Returns x, but at least `low` and at most `high`; NaN is kept. */
+INLINE vec v_clamp(vec x, real low, real high) {
+#if defined(NH_ISA_NEON) && NH_REAL == 32
+    return (vec)vminq_f32(vmaxq_f32((float32x4_t)x, vdupq_n_f32(low)), vdupq_n_f32(high));
+#elif defined(NH_ISA_NEON)
+    return (vec)vminq_f64(vmaxq_f64((float64x2_t)x, vdupq_n_f64(low)), vdupq_n_f64(high));
+#elif defined(NH_ISA_SVE)
+    return (vec)(sve_vec)svmin_x(SVE_ALL, svmax_x(SVE_ALL, (sve_vec)x, low), high);
+#else
+    return v_min(v_set(high), v_max(v_set(low), x));
+#endif
+}
+
 /* Whether any lane of a comparison's result is true. */
 INLINE bool v_any(vint mask) {
 #if defined(NH_ISA_AVX512)
     return _mm512_movepi32_mask((__m512i)mask) != 0;
 #elif defined(NH_ISA_AVX2)
     return _mm256_movemask_epi8((__m256i)mask) != 0;
+#elif defined(NH_ISA_NEON)
+    return vmaxvq_u32((uint32x4_t)mask) != 0;
+#elif defined(NH_ISA_SVE)
+    return svptest_any(SVE_ALL, svcmpne(SVE_ALL, (sve_vint)mask, 0));
 #else
     real_bits any = 0;
     for (int i = 0; i < VL; i++)
@@ -114,6 +153,13 @@ INLINE vec v_permute(vec v, vint index) {
     __m256i pair =
         _mm256_or_si256(low, _mm256_slli_epi64(_mm256_add_epi64(low, _mm256_set1_epi64x(1)), 32));
     return (vec)_mm256_permutevar8x32_epi32((__m256i)v, pair);
+#elif defined(NH_ISA_NEON)
+    /* by bytes: 4i to 4i + 3, f64: 8i to 8i + 7 */
+    const real_bits each = NH_REAL == 64 ? (real_bits)0x0808080808080808 : 0x04040404;
+    const real_bits first = NH_REAL == 64 ? (real_bits)0x0706050403020100 : 0x03020100;
+    return (vec)vqtbl1q_u8((uint8x16_t)v, (uint8x16_t)(index * each + first));
+#elif defined(NH_ISA_SVE)
+    return (vec)(sve_vec)svtbl((sve_vec)v, svreinterpret_u32((sve_vint)index));
 #else
     vec result = {0};
     for (int i = 0; i < VL; i++)
@@ -168,6 +214,16 @@ INLINE vec v_load_as(int32_t dtype, const void *p) {
     if (dtype == NHOOD_DTYPE_F16) return (vec)_mm256_cvtph_ps(_mm_loadu_si128(p));
     if (dtype == NHOOD_DTYPE_BF16)
         return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16);
+#elif NH_REAL == 32 && defined(NH_ISA_NEON)
+    if (dtype == NHOOD_DTYPE_F16) return (vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+    if (dtype == NHOOD_DTYPE_BF16) return (vec)vshll_n_u16(vld1_u16(p), 16);
+#elif NH_REAL == 32 && defined(NH_ISA_SVE)
+    if (dtype != NHOOD_DTYPE_F32) {
+        const svuint32_t bits = svld1uh_u32(SVE_ALL, p);
+        if (dtype == NHOOD_DTYPE_F16)
+            return (vec)(sve_vec)svcvt_f32_x(SVE_ALL, svreinterpret_f16(bits));
+        return (vec)(sve_vec)svreinterpret_f32(svlsl_x(SVE_ALL, bits, 16));
+    }
 #elif NH_REAL == 32
     if (dtype != NHOOD_DTYPE_F32) {
         vec v = {0};
@@ -182,7 +238,7 @@ INLINE vec v_load_as(int32_t dtype, const void *p) {
     return v_load(p);
 }
 
-#if NH_REAL == 32 && (defined(NH_ISA_AVX512) || defined(NH_ISA_AVX2))
+#if NH_REAL == 32
 /* Rounds f32 to bf16 bits in the low half of each lane: to nearest even, NaN stays NaN. */
 INLINE vint bf16_bits(vec v) {
     vint bits = (vint)v;
@@ -212,6 +268,24 @@ INLINE void v_store_as(int32_t dtype, void *p, vec v) {
         __m256i bits = (__m256i)bf16_bits(v);
         _mm_storeu_si128(
             p, _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
+        return;
+    }
+#elif NH_REAL == 32 && defined(NH_ISA_NEON)
+    if (dtype == NHOOD_DTYPE_F16) {
+        vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));
+        return;
+    }
+    if (dtype == NHOOD_DTYPE_BF16) {
+        vst1_u16(p, vmovn_u32((uint32x4_t)bf16_bits(v)));
+        return;
+    }
+#elif NH_REAL == 32 && defined(NH_ISA_SVE)
+    if (dtype == NHOOD_DTYPE_F16) {
+        svst1h(SVE_ALL, (uint16_t *)p, svreinterpret_u32(svcvt_f16_x(SVE_ALL, (sve_vec)v)));
+        return;
+    }
+    if (dtype == NHOOD_DTYPE_BF16) {
+        svst1h(SVE_ALL, (int16_t *)p, (sve_vint)bf16_bits(v));
         return;
     }
 #elif NH_REAL == 32

@@ -57,7 +57,7 @@ INLINE vec v_exp2(vec x) {
     /* Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves integer + bias in the low bits. */
     const real bias = NH_REAL == 64 ? 1023 : 127;
     const real magic = (real)(INT64_C(3) << (MANTISSA_BITS - 1)) + bias;
-    x = v_min(v_set(bias + 1), v_max(v_set(-bias), x));
+    x = v_clamp(x, -bias, bias + 1);
     vec shifted = x + magic;
     return exp2_polynomial(x - (shifted - magic)) * (vec)((vint)shifted << MANTISSA_BITS);
 #endif
