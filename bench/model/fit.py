@@ -21,9 +21,11 @@ import lzma
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from preference import ABOUT_AS_LONG, count_estimated, count_fastest, kernel_of, read_rows, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMINGS = ROOT / "bench/model/choices-h200.jsonl.xz"
@@ -100,7 +102,8 @@ class Sample:
         rows = [(p, *candidate) for p, record in enumerate(records) for candidate in record["candidates"]]
         self.problem = np.array([row[0] for row in rows])
         self.solver = [row[1] for row in rows]
-        self.config = [row[2] for row in rows]
+        self.config = [row[2] or "" for row in rows]
+        self.kernel = [kernel_of(row[1], row[2] or "") for row in rows]
         self.measured = np.array([float(row[4]) for row in rows])
         self.fastest = np.full(len(records), np.inf)
         np.minimum.at(self.fastest, self.problem, self.measured)
@@ -112,11 +115,29 @@ class Sample:
         self.work = [line.split() for line in answer[1:]]
         self.estimate = np.array([float(words[0]) for words in self.work])
 
-    def judge(self, predicted: np.ndarray) -> dict[str, np.ndarray]:
-        """How many times slower than the fastest the choice of the least prediction is, per problem."""
-        order = np.lexsort((predicted, self.problem))
-        first = order[np.searchsorted(self.problem[order], np.arange(len(self.problems)))]
-        return self.measured[first] / self.fastest
+    def choose(self, predicted: np.ndarray, preferred: dict, rows: np.ndarray) -> int:
+        """The planner's choice among the rows of one problem: each solver's preferred config, of these the least prediction."""
+        best: dict[str, tuple[float, int]] = {}
+        for solver in {self.solver[row] for row in rows}:
+            own = [row for row in rows if self.solver[row] == solver]
+            limit = ABOUT_AS_LONG * min(predicted[row] for row in own)
+            near = [row for row in own if predicted[row] <= limit]
+            row = min(near, key=lambda row: (preferred.get(self.kernel[row], len(preferred)), predicted[row]))
+            best[solver] = (predicted[row], row)
+        return min(best.values())[1]
+
+    def judge(self, predicted: np.ndarray, preferred: dict) -> np.ndarray:
+        """How many times slower than the fastest the choice is, per problem; `preferred`: places of configs, the first 0."""
+        rows = np.split(np.arange(len(self.problem)), np.flatnonzero(np.diff(self.problem)) + 1)
+        chosen = np.array([self.choose(predicted, preferred, own) for own in rows])
+        return self.measured[chosen] / self.fastest
+
+    def timed(self, problems: np.ndarray) -> list[list[tuple[str, str, float]]]:
+        """Candidates of the problems of the mask."""
+        lists: list[list[tuple[str, str, float]]] = [[] for _ in self.problems]
+        for row in np.flatnonzero(problems[self.problem]):
+            lists[self.problem[row]].append((self.solver[row], self.config[row], self.measured[row]))
+        return lists
 
 
 class Fit:
@@ -283,22 +304,30 @@ def groups_of(sample: Sample, table: Table) -> list[np.ndarray]:
     return [np.array(sorted(own)) for _, own in groups]
 
 
-def show(sample: Sample, label: str, predicted: np.ndarray) -> list[float]:
-    slower = sample.judge(predicted)
+def places(rows: list) -> dict:
+    return {kernel: place for place, kernel in enumerate(rows)}
+
+
+def show(sample: Sample, label: str, slower: np.ndarray) -> list[float]:
     within = [100 * (slower[sample.rank == rank] <= 1.1).mean() for rank in (1, 2, 3)]
     print(f"{label}: within 10 % of the fastest {within[0]:.1f}, {within[1]:.1f}, {within[2]:.1f} % (1-D, 2-D, 3-D), "
           f"worst {slower.max():.2f}, time lost {100 * np.expm1(np.log(slower).mean()):.1f} %")
     return within
 
 
-def held_out(sample: Sample, fits: list[Fit]) -> np.ndarray:
+def held_out(sample: Sample, fits: list[Fit], of_models: Counter) -> dict[str, np.ndarray]:
+    """Neither coefficients nor preferences know of the fold that is judged; with and without the preferences."""
     fold = np.random.default_rng(1).permutation(len(sample.problems)) % FOLDS
-    predicted = sample.estimate.copy()
+    slower = {"held out of the fit": np.ones(len(fold)), "without preferences": np.ones(len(fold))}
     for k in range(FOLDS):
+        predicted = sample.estimate.copy()
         for fit in fits:
             own = fold[sample.problem[fit.rows]] == k
             predicted[fit.rows[own]] = fit.predict(fit.solve(fold != k), own)
-    return predicted
+        preferred = places(rows_of(count_fastest(sample.timed(fold != k)) + of_models))
+        for label, order in zip(slower, (preferred, {})):
+            slower[label][fold == k] = sample.judge(predicted, order)[fold == k]
+    return slower
 
 
 def main() -> int:
@@ -312,7 +341,9 @@ def main() -> int:
     table = Table(ROOT / f"src/cuda/model/{given.gpu}.def")
     sample = Sample(given.timings, given.work, given.gpu)
     fits = [Fit(sample, table, rows) for rows in groups_of(sample, table)]
-    show(sample, "table", sample.estimate)
+    preferred = places(read_rows(ROOT / f"src/cuda/model/{given.gpu}_preferred.def"))
+    of_models = count_estimated(given.work.parent / "planning", given.gpu)
+    show(sample, "table", sample.judge(sample.estimate, preferred))
     everything = np.ones(len(sample.problems))
     fitted, values = sample.estimate.copy(), {}
     for fit in fits:
@@ -324,8 +355,8 @@ def main() -> int:
         print(f"  {', '.join(sorted({sample.solver[r] for r in fit.rows}))} {'forward' if 'fwd' in sample.problems[sample.problem[fit.rows[0]]] else 'backward'}: "
               f"{len(fit.rows)} timings, {len(fit.keys)} coefficients, error {np.sqrt((error**2).mean()):.3f}, "
               f"of those near the fastest {np.sqrt((error[near]**2).mean()):.3f}", flush=True)
-    show(sample, "fitted", fitted)
-    within = show(sample, "held out of the fit", held_out(sample, fits))
+    show(sample, "fitted", sample.judge(fitted, preferred))
+    within, _ = (show(sample, label, slower) for label, slower in held_out(sample, fits, of_models).items())
     digest = hashlib.sha256(given.timings.read_bytes()).hexdigest()
     if given.write:
         rms = float(np.sqrt((np.log(fitted / sample.measured) ** 2).mean()))

@@ -41,6 +41,22 @@ static bool is_row(const struct nh_request *request, int row) {
     return row < NH_MOST_SOLVERS && request->table[row];
 }
 
+/* Moves on to the config that the solver prefers among those that take about as long as the least estimate. */
+static void prefer(const struct nh_request *request, const struct nh_problem *view,
+                   const struct nh_config *config, int count, struct nh_choice *best) {
+    const struct nh_solver *solver = best->solver;
+    const double most_ns = NH_ABOUT_AS_LONG * best->estimate_ns;
+    int least = solver->preference(solver, &best->config);
+    for (int i = 0; i < count; i++) {
+        int preference = solver->preference(solver, &config[i]);
+        if (preference >= least) continue;
+        double ns = solver->estimate(view, request->device, &config[i], NULL);
+        if (ns > most_ns) continue;
+        *best = (struct nh_choice){.solver = solver, .config = config[i], .estimate_ns = ns};
+        least = preference;
+    }
+}
+
 /* wanted: NULL, or a config; true if the solver still proposes it. */
 static bool ask(const struct nh_request *request, int row, double below_ns,
                 const struct nh_config *wanted, struct survey *survey) {
@@ -54,14 +70,15 @@ static bool ask(const struct nh_request *request, int row, double below_ns,
     survey->asked |= UINT32_C(1) << row;
     survey->refusal[row] = nh_solver_refusal(solver, view, request->device);
     if (survey->refusal[row]) return false;
-    int count =
-        candidates_of(request, solver, view, below_ns, config, wanted ? MOST_CANDIDATES : 1);
+    int count = candidates_of(request, solver, view, below_ns, config,
+                              wanted || solver->preference ? MOST_CANDIDATES : 1);
     if (count < 1 && isinf(below_ns)) survey->refusal[row] = "no config fits";
     if (count < 1) return false;
     for (int i = 0; wanted && i < count; i++)
         proposed |= !memcmp(&config[i], wanted, sizeof *wanted);
     *best = (struct nh_choice){.solver = solver, .config = config[0]};
     best->estimate_ns = solver->estimate(view, request->device, &best->config, NULL);
+    if (solver->preference) prefer(request, view, config, count, best);
     return proposed;
 }
 

@@ -1,5 +1,6 @@
 /* Planning asks each solver for its best candidate alone, a search that passes over whatever cannot win: no candidate that
- * the same solver lists when it is asked for all may have a smaller estimate, nor one of another solver. */
+ * the same solver lists when it is asked for all may have a smaller estimate, nor one of another solver. On a GPU, where
+ * some configs are preferred to others that take about as long, none may have one that is smaller by more than a twentieth. */
 #include "nhood.h"
 #include "random_problem.h"
 #include "test.h"
@@ -7,6 +8,9 @@
 #include <math.h>
 
 enum { MOST_SOLVERS = 16 };
+
+/* NH_ABOUT_AS_LONG of plan/planner.h, and on the CPU rounding alone. */
+static const double most_of_least[] = {1 + 1e-9, 1.05 + 1e-9};
 
 struct solver {
     char name[32];
@@ -48,7 +52,7 @@ static struct rows check_choice(nhood_context *context, int32_t device, const ch
     nhood_status status = nhood_problem_parse(text, &problem);
     if (!status) status = nhood_plan_explain(context, device, &problem, &options, add_row, &rows);
     CHECK(!status, "%s: %s", text, nhood_last_error());
-    CHECK(status || rows.chosen_ns <= rows.least_ns * (1 + 1e-9),
+    CHECK(status || rows.chosen_ns <= rows.least_ns * most_of_least[device > 0],
           "%s, device %d, %s: %g ns were chosen, %g are listed", text, device,
           solver ? solver : "any solver", rows.chosen_ns, rows.least_ns);
     return rows;

@@ -23,6 +23,31 @@ static double slow(const struct nh_problem *problem, const struct nh_device *dev
     return config->value[0] == 1 ? 100 : 101;
 }
 
+/* 10, 10.4 and 11 for sizes 0, 1 and 2: the second takes about as long as the first. */
+static double alike(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct nh_config *config, struct nh_count *count) {
+    static const double ns[FAKE_CONFIGS] = {10, 10.4, 11};
+    (void)problem;
+    (void)device;
+    (void)count;
+    return ns[config->value[0]];
+}
+
+static int candidates_in_order(const struct nh_problem *problem, const struct nh_device *device,
+                               double below_ns, struct nh_config *config, int capacity) {
+    (void)problem;
+    (void)device;
+    (void)below_ns;
+    int count = capacity < FAKE_CONFIGS ? capacity : FAKE_CONFIGS;
+    for (int i = 0; i < count; i++)
+        config[i].value[0] = i;
+    return count;
+}
+
+static int larger_first(const struct nh_solver *solver, const struct nh_config *config) {
+    return strcmp(solver->name, "choosy") ? 0 : FAKE_CONFIGS - config->value[0];
+}
+
 /* What the next builds answer. */
 static nhood_status first_answer, second_answer;
 
@@ -53,17 +78,19 @@ static double middle_is_best_of_tiles(const struct nh_problem *problem,
 }
 
 static const struct nh_solver refusing = {
-    "refusing", 0, 0, fake_knobs, NULL, fake_refuses, fake_candidates, middle_is_best, NULL, NULL};
+    "refusing",     0,    0,    fake_knobs, NULL, fake_refuses, fake_candidates,
+    middle_is_best, NULL, NULL, NULL};
 static const struct nh_solver first = {
-    "first",     0,   0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
-    build_first, NULL};
+    "first",     0,    0,   fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
+    build_first, NULL, NULL};
 static const struct nh_solver second = {
-    "second",     0,   0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best,
-    build_second, NULL};
+    "second",     0,    0,   fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best,
+    build_second, NULL, NULL};
 static const struct nh_solver last = {"last",          0,    0,    fake_knobs, NULL, fake_takes,
-                                      fake_candidates, slow, NULL, NULL};
+                                      fake_candidates, slow, NULL, NULL,       NULL};
 static const struct nh_solver elsewhere = {
-    "elsewhere", 1, 0, fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best, NULL, NULL};
+    "elsewhere",    1,    0,    fake_knobs, NULL, fake_takes, fake_candidates,
+    middle_is_best, NULL, NULL, NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};
@@ -92,6 +119,34 @@ static void count_rows(void *user, const nhood_candidate *row) {
     if (!row->chosen) return;
     snprintf(rows->solver, sizeof rows->solver, "%s", row->solver);
     snprintf(rows->config, sizeof rows->config, "%s", row->config);
+}
+
+/* Of configs that take about as long as the least estimate the one that the solver prefers is taken, and of as good ones the
+ * first. */
+static void preferences(struct nh_wisdom *wisdom) {
+    static const struct nh_solver choosy = {.name = "choosy",
+                                            .knob = fake_knobs,
+                                            .refuse = fake_takes,
+                                            .candidates = candidates_in_order,
+                                            .estimate = alike,
+                                            .preference = larger_first},
+                                  easy = {.name = "easy",
+                                          .knob = fake_knobs,
+                                          .refuse = fake_takes,
+                                          .candidates = candidates_in_order,
+                                          .estimate = alike,
+                                          .preference = larger_first};
+    const struct nh_solver *const choosy_table[] = {&choosy, NULL}, *const easy_table[] = {&easy,
+                                                                                           NULL};
+    struct nh_request request = {choosy_table, &device, &problem, NULL, wisdom};
+    struct nh_choice choice;
+    CHECK(!nh_planner_choose(&request, &choice) && choice.config.value[0] == 1 &&
+              choice.estimate_ns == 10.4,
+          "size %d, not what is preferred of sizes 0 and 1", (int)choice.config.value[0]);
+    request.table = easy_table;
+    CHECK(!nh_planner_choose(&request, &choice) && choice.config.value[0] == 0 &&
+              choice.estimate_ns == 10,
+          "size %d, though none is preferred", (int)choice.config.value[0]);
 }
 
 /* Solvers leave values alone that they have no knobs for: the planner must not compare what was there before. */
@@ -458,6 +513,7 @@ int main(void) {
               !nh_problem_canonical(&text, &problem) && !nh_wisdom_create(&host, &wisdom),
           "%s", nhood_last_error());
     estimates(wisdom);
+    preferences(wisdom);
     views(wisdom);
     passing_over(wisdom);
     building(wisdom);

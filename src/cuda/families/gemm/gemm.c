@@ -5,6 +5,7 @@
 #include "gemm.h"
 #include "rates.h"
 #include "predict.h"
+#include "preference.h"
 
 #include "top_n.h"
 #include "cuda_solvers.h"
@@ -269,4 +270,5 @@ const struct nh_solver nh_solver_cuda_gemm = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

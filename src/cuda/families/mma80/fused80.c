@@ -6,6 +6,7 @@
 #include "box_search.h"
 #include "rates.h"
 #include "predict.h"
+#include "preference.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
@@ -219,4 +220,5 @@ const struct nh_solver nh_solver_cuda_fused80 = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

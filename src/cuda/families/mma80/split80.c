@@ -6,6 +6,7 @@
 #include "split80.h"
 #include "rates.h"
 #include "predict.h"
+#include "preference.h"
 
 #include "box_search.h"
 #include "top_n.h"
@@ -180,4 +181,5 @@ const struct nh_solver nh_solver_cuda_split80 = {
     .estimate = estimate,
     .build = build,
     .work = nh_split80_work,
+    .preference = nh_preference,
 };

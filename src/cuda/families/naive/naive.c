@@ -3,6 +3,7 @@
 #include "cuda_solvers.h"
 #include "rates.h"
 #include "predict.h"
+#include "preference.h"
 #include "dtype.h"
 #include "launch.h"
 #include "naive_tile.h"
@@ -254,4 +255,5 @@ const struct nh_solver nh_solver_cuda_naive = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

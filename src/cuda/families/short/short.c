@@ -7,6 +7,7 @@
 #include "top_n.h"
 #include "rates.h"
 #include "predict.h"
+#include "preference.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "launch.h"
@@ -164,8 +165,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 /* ---- candidates ---- */
 
 /* What each knob may be; of warps that share rows and of stages, these pairs. */
-enum { SIZES = 4, CHOICES = 6, PAIRS = 4 };
-static const int32_t sizes[SIZES] = {16, 64, 128, 256}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
+enum { SIZES = 3, CHOICES = 6, PAIRS = 4 };
+static const int32_t sizes[SIZES] = {16, 64, 128}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
                      parts[CHOICES] = {1, 2, 4, 8, 16, 32},
                      pair[PAIRS][2] = {{1, 1}, {2, 1}, {4, 1}, {1, 2}};
 
@@ -274,4 +275,5 @@ const struct nh_solver nh_solver_cuda_short = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

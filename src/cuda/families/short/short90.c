@@ -7,6 +7,7 @@
 #include "top_n.h"
 #include "rates.h"
 #include "predict.h"
+#include "preference.h"
 #include "box.h"
 #include "cuda_solvers.h"
 #include "tensor_maps.h"
@@ -169,8 +170,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 /* ---- candidates ---- */
 
 /* More warps lack registers. */
-enum { WARP_CHOICES = 3, PART_CHOICES = 6, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
-static const int32_t warps[WARP_CHOICES] = {8, 10, 12}, parts[PART_CHOICES] = {1, 2, 3, 4, 6, 8};
+enum { WARP_CHOICES = 3, PART_CHOICES = 4, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
+static const int32_t warps[WARP_CHOICES] = {8, 10, 12}, parts[PART_CHOICES] = {1, 2, 4, 8};
 
 static struct nh_config combination(int number) {
     return (struct nh_config){{warps[number % WARP_CHOICES], parts[number / WARP_CHOICES]}};
@@ -293,4 +294,5 @@ const struct nh_solver nh_solver_cuda_short90 = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

@@ -7,6 +7,7 @@
  * side by side or take turns there. No extra tokens, head dims up to 128. */
 #include "backward_steps.h"
 #include "predict.h"
+#include "preference.h"
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "tensor_maps.h"
@@ -287,4 +288,5 @@ const struct nh_solver nh_solver_cuda_small = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

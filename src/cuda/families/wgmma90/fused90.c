@@ -3,6 +3,7 @@
 #include "abreast_count.h"
 #include "rates.h"
 #include "predict.h"
+#include "preference.h"
 #include "cuda_solvers.h"
 #include "cluster.h"
 #include "fused90_work.h"
@@ -159,4 +160,5 @@ const struct nh_solver nh_solver_cuda_fused90 = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

@@ -4,6 +4,7 @@
  * deterministic. */
 #include "backward90.h"
 #include "predict.h"
+#include "preference.h"
 #include "backward_steps.h"
 #include "cuda_solvers.h"
 #include "permuted_axes.h"
@@ -247,4 +248,5 @@ const struct nh_solver nh_solver_cuda_joint90 = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

@@ -3,6 +3,7 @@
  * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
 #include "split90.h"
 #include "predict.h"
+#include "preference.h"
 
 #include "backward_steps.h"
 #include "top_n.h"
@@ -342,4 +343,5 @@ const struct nh_solver nh_solver_cuda_split90 = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .preference = nh_preference,
 };

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes the configs that are preferred to others that take about as long (src/cuda/model/preference.h).
+
+    bench/model/preference.py [--timings FILE] [--planning PROGRAM] [--gpu NAME]
+
+A config counts as often as it is the fastest of its solver on a problem of the timings, and as it has the least estimate of
+all on a size of models that users have: video, detection. Those that count twice or more make the table, most first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import lzma
+import random
+import subprocess
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ABOUT_AS_LONG, LEAST = 1.05, 2
+# Knobs that no preference is about: no kernel is compiled for an order, and how rows are repaired follows the estimated time.
+ANY = {"cuda.fused90": ("order", "again")}
+KNOBS = 14
+
+
+def kernel_of(solver: str, config: str) -> tuple[str, tuple[int | None, ...]]:
+    """The solver, and the values of its knobs; None where any will do."""
+    words = [word.split("=") for word in config.split(",")] if config not in ("", "-") else []
+    return solver, tuple(None if name in ANY.get(solver, ()) else int(value) for name, value in words)
+
+
+def count_fastest(problems: list[list[tuple[str, str, float]]]) -> Counter:
+    """Of each problem [(solver, config, ns)], every solver's fastest."""
+    counts: Counter = Counter()
+    for candidates in problems:
+        fastest: dict[str, tuple[float, str]] = {}
+        for solver, config, ns in candidates:
+            fastest[solver] = min(fastest.get(solver, (ns, config)), (ns, config))
+        counts.update(kernel_of(solver, config) for solver, (_, config) in fastest.items())
+    return counts
+
+
+def sizes_of_models() -> list[str]:
+    """200 sizes of a video model, forward, and 100 of a detection backbone of four levels, forward and backward."""
+    draw = random.Random(7).randint
+    texts = []
+    for _ in range(200):
+        t, h, w = draw(5, 33), draw(24, 68), draw(24, 120)
+        texts.append(f"fwd:bf16:b1h24d128:{t}x{h}x{w}:w{min(9, t)}x24x24")
+    for _ in range(50):
+        level, height, width = draw(0, 3), draw(80, 180), draw(80, 180)
+        h, w = height >> level, width >> level
+        for op in ("fwd", "bwd"):
+            for dilation in ("", f":d{h // 7}x{w // 7}"):
+                texts.append(f"{op}:f16:b2h{4 << level}d32:{h}x{w}:w7x7{dilation}")
+    return texts
+
+
+def proposals(planning: Path, gpu: str, problems: list[str]) -> list[tuple[str, tuple, float]]:
+    """Problem, config and estimate of all candidates."""
+    asked = "".join(text + "\n" for text in problems)
+    lines = subprocess.run([planning, gpu, "--list"], input=asked, capture_output=True, text=True, check=True).stdout
+    words = [line.split() for line in lines.splitlines()]
+    return [(w[0], kernel_of(w[1], w[2] if len(w) == 4 else ""), float(w[-1])) for w in words]
+
+
+def count_estimated(planning: Path, gpu: str) -> Counter:
+    """The candidates of least estimate on the sizes of models."""
+    least: dict[str, tuple[float, tuple]] = {}
+    for problem, kernel, ns in proposals(planning, gpu, sizes_of_models()):
+        if ns < least.get(problem, (float("inf"),))[0]:
+            least[problem] = (ns, kernel)
+    return Counter(kernel for _, kernel in least.values())
+
+
+def rows_of(counts: Counter) -> list[tuple[str, tuple[int | None, ...]]]:
+    """By solver, the most frequent first."""
+    order = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], str(item[0])))
+    return [kernel for kernel, n in order if n >= LEAST]
+
+
+def read_rows(path: Path) -> list[tuple[str, tuple[int | None, ...]]]:
+    rows, solver = [], ""
+    for line in path.read_text().splitlines():
+        macro, _, words = line.rstrip(")").partition("(")
+        values = words.split(", ")
+        if macro == "NH_SOLVER":
+            solver = values[0].strip('"')
+        elif macro == "NH_PREFERRED":
+            rows.append((solver, tuple(None if value == "ANY" else int(value) for value in values)))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--timings", type=Path, default=ROOT / "bench/model/choices-h200.jsonl.xz")
+    parser.add_argument("--planning", type=Path, default=ROOT / "build/planning")
+    parser.add_argument("--gpu", default="h200")
+    given = parser.parse_args()
+    records = [json.loads(line) for line in lzma.open(given.timings, "rt")]
+    timed = [[(c[0], c[1] or "", c[3]) for c in record["candidates"]] for record in records]
+    counts = count_fastest(timed) + count_estimated(given.planning, given.gpu)
+    # the sample has candidates that are no longer tried
+    problems = [record["problem"] for record in records] + sizes_of_models()
+    proposed = {kernel for _, kernel, _ in proposals(given.planning, given.gpu, problems)}
+    rows = [kernel for kernel in rows_of(counts) if kernel in proposed]
+    digest = hashlib.sha256(given.timings.read_bytes()).hexdigest()
+    lines = [
+        f"/* Generated by bench/model/preference.py from {given.timings.name}, sha256",
+        f" * {digest}: do not edit. Solvers and how many rows",
+        " * they have; values in the order of their knobs. */",
+    ]
+    for solver, own in groupby(rows, key=lambda row: row[0]):
+        configs = [", ".join("ANY" if value is None else str(value) for value in values) for _, values in own]
+        lines += [f'NH_SOLVER("{solver}", {len(configs)})', *(f"NH_PREFERRED({config})" for config in configs)]
+    lines += ["#undef NH_SOLVER", "#undef NH_PREFERRED", ""]
+    (ROOT / f"src/cuda/model/{given.gpu}_preferred.def").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
