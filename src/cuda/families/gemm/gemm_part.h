@@ -3,8 +3,8 @@
 #ifndef NH_CUDA_GEMM_PART_H
 #define NH_CUDA_GEMM_PART_H
 
-#include "gemm.h"
 #include "gemm_part_args.h"
+#include "gemm_shape.h"
 #include "work.h"
 
 /* Slots of a query in a part of the box, and lanes that share them. */

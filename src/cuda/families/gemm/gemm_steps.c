@@ -4,7 +4,7 @@
  *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset.
  * Weights in memory are bounded: attention goes over slabs of batch entries, or of the key heads of one entry, in
  * equal parts that use the same workspace one after the other. */
-#include "gemm.h"
+#include "gemm_steps.h"
 
 #include "backward_steps.h"
 #include "dtype.h"

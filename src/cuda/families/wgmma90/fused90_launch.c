@@ -4,6 +4,12 @@
 #include "cluster.h"
 #include "repair.h"
 
+const struct nh_knob nh_fused90_knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "fused90_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
+
 int32_t nh_fused90_keys(const int32_t *value) {
     return (int32_t)nh_box_volume(value + KX) * value[ABREAST];
 }

@@ -4,6 +4,7 @@
 #include "predict.h"
 #include "box.h"
 #include "covering_tile.h"
+#include "fused90_search.h"
 #include "fused90_work.h"
 #include "walk_counts.h"
 
@@ -126,6 +127,26 @@ static struct prices prices_of(const struct search *search, int32_t *value) {
     return prices;
 }
 
+/* A tile of as many keys that was added before: it has the same prices and stages. NULL: none, or boxes of a bias depend on
+ * more than the number of keys. */
+static const struct key_tile *alike(const struct search *search, const int32_t *value) {
+    for (int i = 0; i < search->keys && !search->problem->has_bias; i++)
+        if (nh_box_volume(search->key[i].shape) * abreast_of(search->key[i].shape) ==
+            nh_fused90_keys(value))
+            return &search->key[i];
+    return NULL;
+}
+
+static void price(const struct search *search, int32_t *value, struct key_tile *key) {
+    for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
+        int of = value[WARPGROUPS] - 2;
+        key->prices[of] = prices_of(search, value);
+        for (value[HOLD] = 1; value[HOLD] >= 0; value[HOLD]--)
+            key->stages[of][value[HOLD]] = stages_of(search, value);
+        value[HOLD] = 0;
+    }
+}
+
 static void add_keys(struct search *search, const int32_t shape[3]) {
     const struct nh_problem *problem = search->problem;
     struct key_tile *key = &search->key[search->keys];
@@ -137,12 +158,12 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
         return;
     memcpy(value + KX, shape, 3 * sizeof *shape);
     value[ABREAST] = abreast_of(shape);
-    for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
-        int of = value[WARPGROUPS] - 2;
-        key->prices[of] = prices_of(search, value);
-        for (value[HOLD] = 1; value[HOLD] >= 0; value[HOLD]--)
-            key->stages[of][value[HOLD]] = stages_of(search, value);
-        value[HOLD] = 0;
+    const struct key_tile *same = alike(search, value);
+    if (same) {
+        memcpy(key->prices, same->prices, sizeof key->prices);
+        memcpy(key->stages, same->stages, sizeof key->stages);
+    } else {
+        price(search, value, key);
     }
     key->shape = shape;
     search->keys++;

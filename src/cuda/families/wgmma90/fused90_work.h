@@ -1,9 +1,8 @@
-/* What cuda.fused90 (fused90.c) says of the work of its configs, for the search among them. */
+/* What configs of cuda.fused90 ask of a device. */
 #ifndef NH_FUSED90_WORK_H
 #define NH_FUSED90_WORK_H
 
 #include "fused90_launch.h"
-#include "top_n.h"
 #include "work.h"
 
 /* The tiles that blocks fetch, and those that warpgroups multiply. */
@@ -17,9 +16,5 @@ void nh_fused90_work_of(const struct nh_problem *problem, const struct nh_cuda_d
                         struct nh_work *work);
 
 struct nh_fused90_walks nh_fused90_walks_of(const struct nh_problem *problem, const int32_t *value);
-
-/* Adds configs with the tiles worth trying, as far as they stay below the limit; AGAIN is left 0. */
-void nh_fused90_search(const struct nh_problem *problem, const struct nh_device *device,
-                       struct nh_top_n *best);
 
 #endif

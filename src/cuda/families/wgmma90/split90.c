@@ -2,6 +2,7 @@
  * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added
  * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
 #include "split90.h"
+#include "split90_pass.h"
 #include "predict.h"
 #include "preference.h"
 
@@ -44,57 +45,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     return nh_split90_refuse_extra(problem, device);
 }
 
-struct pass_facts {
-    /* owns keys and walks queries */
-    bool keys;
-    uint32_t outputs;
-    /* products with rows of the head dim and of the value dim, and sums */
-    int products, products_v, sums, sums_v;
-    /* registers of a thread per four rows walked: scores, their gradients and what is packed of them */
-    int registers;
-};
-
-static const struct pass_facts facts[NH_SPLIT90_PASSES] = {
-    [NH_SPLIT90_D_Q] = {false, BIT(D_Q), 2, 1, 1, 0, 4},
-    [NH_SPLIT90_D_K_AND_V] = {true, BIT(D_K) | BIT(D_V), 2, 2, 1, 1, 5},
-    [NH_SPLIT90_D_K] = {true, BIT(D_K), 2, 1, 1, 0, 4},
-    [NH_SPLIT90_D_V] = {true, BIT(D_V), 1, 1, 0, 1, 3},
-};
-
-bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass) {
-    enum { MOST_TOGETHER = 288 };
-    if (!facts[pass].keys) return true;
-    return (pass == NH_SPLIT90_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
-}
-
-/* dV alone needs no V. */
-static int64_t own_bytes(const struct nh_problem *problem, const int32_t own[3],
-                         const int32_t walk[3], enum nh_split90_pass pass) {
-    int64_t values =
-        pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_sm90_row_bytes(problem->dim_v) : 0;
-    return nh_split90_bias_bytes(problem, own, walk, facts[pass].keys) - values;
-}
-
-static int32_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
-    return nh_backward90_stages(problem, cuda, walk, facts[pass].keys,
-                                own_bytes(problem, own, walk, pass));
-}
-
-/* Of what setmaxnreg leaves a thread, beside addresses and masks. */
-static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_pass pass) {
-    return problem->has_bias && !facts[pass].keys ? 184 : 208;
-}
-
-bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
-    if (problem->has_bias && !nh_sm90_pairs(own)) return false;
-    int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
-    return sums / 2 + nh_box_volume(walk) * facts[pass].registers / 4 <=
-               most_registers(problem, pass) &&
-           stages_of(problem, cuda, own, walk, pass) >= 2;
-}
-
 /* ---- work ---- */
 
 /* Instructions for the bias of a logit. Beside dQ, helpers work on every entry of a pair of tiles: counted in units of a
@@ -114,20 +64,21 @@ static double bias_instructions(const struct nh_problem *problem, const int32_t 
 static double sums_clocks(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                           const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
     const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
-    int64_t widest = nh_max(facts[pass].sums * problem->dim, facts[pass].sums_v * problem->dim_v);
-    int64_t bytes = nh_backward90_shared_bytes(problem, walk, facts[pass].keys,
-                                               stages_of(problem, cuda, own, walk, pass)) +
-                    own_bytes(problem, own, walk, pass) - beside;
+    int64_t widest = nh_max(nh_split90_facts[pass].sums * problem->dim,
+                            nh_split90_facts[pass].sums_v * problem->dim_v);
+    int64_t bytes = nh_backward90_shared_bytes(problem, walk, nh_split90_facts[pass].keys,
+                                               nh_split90_stages(problem, cuda, own, walk, pass)) +
+                    nh_split90_own_bytes(problem, own, walk, pass) - beside;
     if (problem->has_bias || nh_cluster_sums_bytes(rows, widest) > bytes) return 0;
-    return facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
-           facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
+    return nh_split90_facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
+           nh_split90_facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
 }
 
 /* Whether blocks of all launches that own queries, or keys, can share items. */
 static bool shares(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const int32_t own[3], const int32_t walk[3], bool keys) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
-        if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
+        if (nh_split90_facts[pass].keys == keys && nh_split90_used(problem, pass) &&
             !(sums_clocks(problem, cuda, own, walk, pass) > 0))
             return false;
     return true;
@@ -139,11 +90,11 @@ static void add_passes(const struct nh_problem *problem, const struct nh_cuda_de
                        const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
     bool sharing = own && shares(problem, cuda, own, walk, keys);
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
-        if (facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
+        if (nh_split90_facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
         const struct nh_backward90_launch launch = {
             .kernel = keys ? NH_KERNEL_SPLIT90_KEY : NH_KERNEL_SPLIT90_QUERY,
-            .products = (double)(facts[pass].products * problem->dim +
-                                 facts[pass].products_v * problem->dim_v),
+            .products = (double)(nh_split90_facts[pass].products * problem->dim +
+                                 nh_split90_facts[pass].products_v * problem->dim_v),
             .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
             .bias_instructions = own ? bias_instructions(problem, own, walk, keys) : 0,
             .sums = sharing ? sums_clocks(problem, cuda, own, walk, pass) : 0};
@@ -197,7 +148,7 @@ static bool pair_work(const struct nh_problem *problem, const struct nh_device *
                       const int32_t own[3], const int32_t walk[3],
                       const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
-        if (facts[pass].keys == keys && nh_split90_used(problem, pass) &&
+        if (nh_split90_facts[pass].keys == keys && nh_split90_used(problem, pass) &&
             !nh_split90_fits(problem, device->backend, own, walk, pass))
             return false;
     add_passes(problem, device->backend, own, walk, walks, keys, work);
@@ -264,21 +215,6 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     return nh_cuda_add_stats(operation, &step, problem, 0);
 }
 
-nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             size_t stats, const int32_t own[3], const int32_t walk[3],
-                             enum nh_split90_pass pass, struct nh_cuda_step *step,
-                             struct nh_kernel_spec *spec) {
-    nhood_status status = nh_backward90_step(problem, cuda, stats, own, walk, facts[pass].keys,
-                                             stages_of(problem, cuda, own, walk, pass), step, spec);
-    if (status) return status;
-    if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_K", facts[pass].sums);
-    if (facts[pass].keys) nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
-    step->shared_bytes += own_bytes(problem, own, walk, pass);
-    step->outputs = facts[pass].outputs;
-    step->overlaps = true;
-    return NHOOD_OK;
-}
-
 /* dQ has the extra tokens among its keys. */
 static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *problem,
                            const int32_t walk[3]) {
@@ -297,17 +233,19 @@ static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                              size_t stats, const int32_t own[3], const int32_t walk[3],
                              enum nh_split90_pass pass) {
-    const char *source = facts[pass].keys ? "split90_key.cu" : "split90_query.cu";
+    const char *source = nh_split90_facts[pass].keys ? "split90_key.cu" : "split90_query.cu";
     struct nh_kernel_spec spec = {.source = source};
     struct nh_cuda_step step;
     nhood_status status =
         nh_split90_step(problem, operation->device, stats, own, walk, pass, &step, &spec);
     if (status) return status;
-    if (!facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
+    if (!nh_split90_facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
     nh_sm90_add_twins(&step, problem);
-    nh_cluster_share(&step, &spec,
-                     cluster_of(problem, operation->device, own, walk, facts[pass].keys));
-    if (facts[pass].keys || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
+    nh_cluster_share(
+        &step, &spec,
+        cluster_of(problem, operation->device, own, walk, nh_split90_facts[pass].keys));
+    if (nh_split90_facts[pass].keys || !problem->has_bias)
+        return nh_cuda_step_add(operation, &step, &spec);
     nh_split90_add_tables(operation, problem, &step, &spec);
     status = nh_cuda_step_add(operation, &step, &spec);
     return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
@@ -319,7 +257,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     size_t stats = nh_backward90_reserve_stats(operation, problem);
     nhood_status status = add_stats(operation, problem, stats);
     for (enum nh_split90_pass pass = 0; !status && pass < NH_SPLIT90_PASSES; pass++) {
-        bool keys = facts[pass].keys;
+        bool keys = nh_split90_facts[pass].keys;
         if (nh_split90_used(problem, pass))
             status = add_pass(operation, problem, stats, value + (keys ? KEY_OWN : QUERY_OWN),
                               value + (keys ? KEY_WALK : QUERY_WALK), pass);

@@ -1,6 +1,7 @@
 /* The extra tokens' gradients on sm_90 (split90_extra.cu): blocks own tiles of extra tokens and walk shares of the
  * queries, whose sums are then added in a fixed order. */
 #include "split90.h"
+#include "split90_pass.h"
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 enum { ROWS = 64 * NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };

@@ -1,8 +1,8 @@
-/* The GEMM family: what its choice of tiles (gemm.c) and its launches (gemm_steps.c) share. */
-#ifndef NH_CUDA_GEMM_H
-#define NH_CUDA_GEMM_H
+/* Tiles of cuda.gemm's configs, and the shared memory that they take. */
+#ifndef NH_CUDA_GEMM_SHAPE_H
+#define NH_CUDA_GEMM_SHAPE_H
 
-#include "launch.h"
+#include "solver.h"
 
 /* config.value[] */
 /* GEMM_COLUMNS of 0: the part kernels, see gemm_part.h; with GEMM_PLANES a part is a plane */
@@ -38,9 +38,5 @@ int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_con
 
 /* Attention weights in the workspace of one batch entry and key head, INT64_MAX if too many to count. */
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem);
-
-/* Appends the launches of the problem's operation. */
-nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, const struct nh_config *config);
 
 #endif

@@ -1,0 +1,66 @@
+#include "split90_pass.h"
+
+#include "split90.h"
+
+#define BIT(tensor) (1u << NHOOD_##tensor)
+enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS };
+
+const struct nh_split90_facts nh_split90_facts[NH_SPLIT90_PASSES] = {
+    [NH_SPLIT90_D_Q] = {false, BIT(D_Q), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_K_AND_V] = {true, BIT(D_K) | BIT(D_V), 2, 2, 1, 1, 5},
+    [NH_SPLIT90_D_K] = {true, BIT(D_K), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_V] = {true, BIT(D_V), 1, 1, 0, 1, 3},
+};
+
+bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass) {
+    enum { MOST_TOGETHER = 288 };
+    if (!nh_split90_facts[pass].keys) return true;
+    return (pass == NH_SPLIT90_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
+}
+
+/* dV alone needs no V. */
+int64_t nh_split90_own_bytes(const struct nh_problem *problem, const int32_t own[3],
+                             const int32_t walk[3], enum nh_split90_pass pass) {
+    int64_t values =
+        pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_sm90_row_bytes(problem->dim_v) : 0;
+    return nh_split90_bias_bytes(problem, own, walk, nh_split90_facts[pass].keys) - values;
+}
+
+int32_t nh_split90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    return nh_backward90_stages(problem, cuda, walk, nh_split90_facts[pass].keys,
+                                nh_split90_own_bytes(problem, own, walk, pass));
+}
+
+/* Of what setmaxnreg leaves a thread, beside addresses and masks. */
+static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_pass pass) {
+    return problem->has_bias && !nh_split90_facts[pass].keys ? 184 : 208;
+}
+
+bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+    if (problem->has_bias && !nh_sm90_pairs(own)) return false;
+    int64_t sums =
+        nh_split90_facts[pass].sums * problem->dim + nh_split90_facts[pass].sums_v * problem->dim_v;
+    return sums / 2 + nh_box_volume(walk) * nh_split90_facts[pass].registers / 4 <=
+               most_registers(problem, pass) &&
+           nh_split90_stages(problem, cuda, own, walk, pass) >= 2;
+}
+
+nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             enum nh_split90_pass pass, struct nh_cuda_step *step,
+                             struct nh_kernel_spec *spec) {
+    nhood_status status =
+        nh_backward90_step(problem, cuda, stats, own, walk, nh_split90_facts[pass].keys,
+                           nh_split90_stages(problem, cuda, own, walk, pass), step, spec);
+    if (status) return status;
+    if (nh_split90_facts[pass].keys)
+        nh_kernel_define(spec, "NH_SUM_D_K", nh_split90_facts[pass].sums);
+    if (nh_split90_facts[pass].keys)
+        nh_kernel_define(spec, "NH_SUM_D_V", nh_split90_facts[pass].sums_v);
+    step->shared_bytes += nh_split90_own_bytes(problem, own, walk, pass);
+    step->outputs = nh_split90_facts[pass].outputs;
+    step->overlaps = true;
+    return NHOOD_OK;
+}
