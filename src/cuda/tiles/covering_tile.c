@@ -20,7 +20,7 @@ static int32_t in_units(int32_t length, int32_t unit) {
     return cut(length, unit) * unit;
 }
 
-/* Of a group in so many parts. */
+/* In how many parts a group is cut, and the extent of each. */
 struct cuts {
     int32_t count, extent;
 };
@@ -35,8 +35,8 @@ static int cuts_of(int64_t length, struct cuts cuts[MOST_CUTS]) {
     return count;
 }
 
-/* Cut along x and y, and in as few parts along z as slabs allow: with the first extent above 1 in whole slabs, tiles of more
- * than are in a slab less. */
+/* Cut along x and y, and in as few parts along z as slabs allow: with the first extent above 1 in whole slabs, tiles of
+ * more than are in a slab less. */
 static void try_cuts(const struct nh_problem *problem, int32_t slabs, struct cuts x, struct cuts y,
                      int32_t length, struct fit *best) {
     bool across = x.extent == 1 && y.extent == 1;

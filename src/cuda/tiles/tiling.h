@@ -18,8 +18,8 @@ struct nh_tiling_count {
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
                                        const int32_t k[3]);
 
-/* The same where each part of a query tile, a box with extents `part`, passes over key tiles of which it sees nothing: pairs
- * of a part with a key tile. */
+/* The same where each part of a query tile, a box with extents `part`, passes over key tiles of which it sees nothing:
+ * pairs of a part with a key tile. */
 struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, const int32_t q[3],
                                             const int32_t part[3], const int32_t k[3]);
 
@@ -28,7 +28,8 @@ struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, co
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
                                                const int32_t q[3]);
 
-/* Of either kind, for kernels that pass over row tiles which lie beyond the last row of their dilation group. */
+/* Counts tiles of either kind for kernels that pass over row tiles which lie beyond the last row of their dilation
+ * group. */
 struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
                                             const int32_t column[3], bool inverse);
 

@@ -51,8 +51,8 @@ void nh_walk_start(struct nh_walk_counts *counts, const struct nh_problem *probl
 void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
                     bool beyond, const struct nh_walk_extents *columns);
 
-/* Of row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room for
- * more, or no tile of columns. */
+/* Counts for row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room
+ * for more, or no tile of columns. */
 bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const int32_t part[3],
                      struct nh_walk_rows *found);
 

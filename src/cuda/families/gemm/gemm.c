@@ -27,7 +27,7 @@ static const int shapes[3][MOST_SHAPES][NH_AXES] = {
     {{4, 4, 8}, {4, 4, 4}, {2, 4, 8}, {2, 4, 4}, {2, 2, 4}, {1, 1, 64}},
 };
 
-/* Of the part kernels: along the last axes no wider than the rows of a warp. */
+/* Tile shapes of the part kernels: along the last axes no wider than the rows of a warp. */
 static const int part_shapes[3][MOST_SHAPES][NH_AXES] = {
     {{1, 1, 128}, {1, 1, 64}, {1, 1, 32}, {1, 1, 16}},
     {{1, 32, 4}, {1, 16, 4}, {1, 8, 4}, {1, 4, 4}, {1, 8, 2}, {1, 1, 16}},
@@ -107,8 +107,8 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
     return nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
 }
 
-/* The launch of one product: a block copies the chunks of its tile's box, and its warps multiply those that their rows have
- * keys in. */
+/* The launch of one product: a block copies the chunks of its tile's box, and its warps multiply those that their rows
+ * have keys in. */
 static void add_product(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         const struct nh_config *config, int64_t dim, int product,
                         struct nh_work *work) {

@@ -106,7 +106,7 @@ NH_DEVICE int nh_part_begin(const nh_query &query, nh_spans spans) {
     return begin * spans.line + query.begin[2];
 }
 
-/* Of each slot of a part, where it is from there on, in the box, or with other widths in a bias table. */
+/* Where each slot of a part lies, counted from the part's first, in the box, or with other widths in a bias table. */
 NH_DEVICE void nh_part_places(unsigned short place[NH_SLOTS], const nh_cuda_args &args, int plane,
                               int line) {
     const nh_divisor by1 = nh_divisor_of((int)args.axis[1].window),

@@ -62,7 +62,7 @@ NH_DEVICE const elem *queries_of(const nh_cuda_args &args, int head) {
     return (const elem *)args.tensor[NH_Q].data + head * args.tensor[NH_Q].head;
 }
 
-/* Of the query of a row, its scores in a part, times log2(e); those of slots that do not exist are minus infinity.
+/* The scores of a row's query in a part, times log2(e); those of slots that do not exist are minus infinity.
  * Queries that do not exist get what is never used. stage: from its first key on, of the part's column `first`. */
 NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda_args &args,
                          int row, float *stage, int first, int head, int part, bool here) {
@@ -107,7 +107,7 @@ NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda
     }
 }
 
-/* Of the queries of a lane, one each round: the largest score so far, times log2(e), and the sum of 2^(score - that);
+/* For the queries of a lane, one each round, the largest score so far, times log2(e), and the sum of 2^(score - that);
  * of the lane's own slots until `gather`. */
 struct row_sums {
     float most[ROUNDS], sum[ROUNDS];

@@ -1,9 +1,9 @@
 /* cuda.short: fused attention where whole dilation groups fit shared memory, sm_80 and later, forward and backward.
  *
- * Groups of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not worth
- * a walk. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16 queries at a time
- * with the rows that these see: see short.cuh. One launch. f32, f16 and bf16, head dims up to 128; no bias, no extra
- * tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
+ * Groups of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not
+ * worth a walk. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16
+ * queries at a time with the rows that these see: see short.cuh. One launch. f32, f16 and bf16, head dims up to 128; no
+ * bias, no extra tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
 #include "top_n.h"
 #include "rates.h"
 #include "predict.h"
@@ -29,7 +29,7 @@ static int64_t part_rows(const struct nh_short_shape *shape, int64_t parts) {
     return 16 * nh_ceil_div(shape->rows / 16, parts);
 }
 
-/* Sums of warps that are not the first of their strip: struct nh_work of the kernel. */
+/* Sums of warps that are not the first of their warp tile: struct nh_work of the kernel. */
 static int64_t share_bytes(const struct nh_problem *problem, const int32_t *value) {
     int64_t others = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
     return others * 32 * 16 * (nh_short_sums(problem, problem->dim_v) + 1);
@@ -47,8 +47,8 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh
            places * (ITEM_BYTES + nh_short_group_bytes(shape, FORWARD_ORIGINS));
 }
 
-/* Operands, scores and sums of a thread, and what addresses and masks take. Operands of f32 are mostly read where they are
- * needed, and split. */
+/* Operands, scores and sums of a thread, and what addresses and masks take. Operands of f32 are mostly read where they
+ * are needed, and split. */
 static int64_t registers_of(const struct nh_problem *problem) {
     int64_t sums = 4 * nh_short_sums(problem, problem->dim_v);
     int64_t queries = 2 * nh_short_sums(problem, problem->dim);
@@ -73,9 +73,9 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
            shared_bytes_of(problem, shape, value) <= cuda->shared_bytes_per_block;
 }
 
-/* No more than two warps without a strip or, where warps share strips, the warps of one; no warp with more than four strips,
- * and parts only where they spare idle multiprocessors or shared memory. Warps that share strips have one each, and
- * multiprocessors have a block. A second stage is of use to blocks that have a second item. */
+/* No more than two warps without a warp tile or, where warps share warp tiles, the warps of one; no warp with more than
+ * four warp tiles, and parts only where they spare idle multiprocessors or shared memory. Warps that share warp tiles
+ * have one each, and multiprocessors have a block. A second stage is of use to blocks that have a second item. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
     const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1, 1};
@@ -96,8 +96,8 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 
 /* ---- work ---- */
 
-/* The share of what a thread wants of registers that it lacks, and spills; the compiler takes a few more than are counted,
- * and warps that share queries need some for what they add up. */
+/* The share of what a thread wants of registers that it lacks, and spills; the compiler takes a few more than are
+ * counted, and warps that share queries need some for what they add up. */
 static double lacking(const struct nh_problem *problem, const int32_t *value) {
     const double margin = 1.125;
     double had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];

@@ -12,8 +12,8 @@
  * Queries and keys of a token have the same row. A row has no token where its group is shorter than the item's
  * longest, and past the last group: such rows are zeros, no query sees them, and nothing is stored for them.
  *
- * Which keys a query sees is one word each (nh_sight): fields for the coordinates inside the group, the first of which
- * counts on from slot to slot, each with a guard bit above it that a subtraction borrows from.
+ * Which keys a query sees is one word each (nh_visibility): fields for the coordinates inside the group, the first of
+ * which counts on from slot to slot, each with a guard bit above it that a subtraction borrows from.
  *
  * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS,
  * NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which
@@ -58,7 +58,7 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
 
 #include "column_products.cuh"
 
-/* Of products over a row's elements; accumulators, of 8 of them each. */
+/* Steps of products over a row's elements; accumulators, of 8 of them each. */
 enum {
     NH_STEPS = nh_units(NH_DIM) / 2,
     NH_STEPS_V = nh_units(NH_DIM_V) / 2,
@@ -82,7 +82,7 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
     return (int)((unsigned)number * by.factor >> 20);
 }
 
-/* Of an item: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane
+/* What an item has: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane
  * and of a line of it; the first group's number, and how many there are. */
 struct nh_extents {
     int at[3], residue[3];
@@ -233,7 +233,7 @@ template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool
 
 /* 16 rows to a tensor, by one warp. own: the token of row lane % 16. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_store_strip(const nh_short_args &args, const nh_group *groups, int tensor, long long ahead,
+NH_DEVICE void nh_store_warp_tile(const nh_short_args &args, const nh_group *groups, int tensor, long long ahead,
                               const nh_token &own, const char *rows) {
     const int units = WIDTH / NH_PER_UNIT, lane = (int)threadIdx.x % 32;
     const long long own_offset = ahead + nh_token_offset(args, groups, tensor, own);
@@ -263,7 +263,7 @@ NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[
     return word;
 }
 
-/* Of every row as a key: its coordinates and guards. By all threads; a barrier must follow. */
+/* Writes down of every row as a key its coordinates and guards. By all threads; a barrier must follow. */
 NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &extents, const nh_group *groups,
                                unsigned *columns) {
     const int none[3] = {0, 0, 0};
@@ -276,17 +276,18 @@ NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &exte
 }
 
 /* What a row sees as a query: its first column, and its last plus guards, twice; and the rows of these two. */
-struct nh_sight {
+struct nh_visibility {
     unsigned begin, last;
     int first_row, last_row;
 };
 
-NH_DEVICE bool nh_sees(const nh_sight &sight, unsigned column) {
-    return (~((column - sight.begin) & (sight.last - column)) & NH_GUARDS) == 0;
+NH_DEVICE bool nh_sees(const nh_visibility &visibility, unsigned column) {
+    return (~((column - visibility.begin) & (visibility.last - column)) & NH_GUARDS) == 0;
 }
 
 /* A row without a token sees what the nearest one of its group does, or the last group's last. */
-NH_DEVICE nh_sight nh_sight_of(const nh_short_args &args, const nh_extents &extents, const nh_group *groups, int row) {
+NH_DEVICE nh_visibility nh_visibility_of(const nh_short_args &args, const nh_extents &extents, const nh_group *groups,
+                                         int row) {
     const int last_row = extents.count * extents.group.base - 1;
     const nh_token token = nh_token_of(extents, groups, row < last_row ? row : last_row);
     int begin[3] = {0, 0, 0}, last[3] = {0, 0, 0}, row_of[2] = {0, 0};

@@ -55,8 +55,8 @@ static bool part_is_empty(const struct nh_problem *problem, const struct nh_shor
 }
 
 /* 16 queries each. */
-static int64_t strips_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                         const int32_t *value) {
+static int64_t warp_tiles_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                             const int32_t *value) {
     int32_t box[NH_AXES];
     part_of(problem, shape, value, box);
     return nh_ceil_div(nh_box_volume(box), 16);
@@ -67,7 +67,7 @@ static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_sho
     int64_t key_row = nh_sm90_row_bytes(problem->dim),
             value_row = nh_sm90_row_bytes(problem->dim_v);
     return shape->rows * (key_row + value_row) +
-           16 * strips_of(problem, shape, value) * nh_max(key_row, value_row);
+           16 * warp_tiles_of(problem, shape, value) * nh_max(key_row, value_row);
 }
 
 /* struct nh_ring of the kernel: barriers and places of stages, columns, and what aligns the first stage. */
@@ -102,7 +102,8 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
     int64_t stages = stages_of(problem, cuda, shape, value);
     bool one_each = nh_short_forward_items(problem, shape, value[PARTS]) <= cuda->multiprocessors;
     return !part_is_empty(problem, shape, value) && stages > 0 &&
-           (one_each || nh_ceil_div(value[WARPS], strips_of(problem, shape, value)) <= stages) &&
+           (one_each ||
+            nh_ceil_div(value[WARPS], warp_tiles_of(problem, shape, value)) <= stages) &&
            registers_of(value) >= wanted_registers(problem);
 }
 
@@ -124,15 +125,15 @@ static double boxes_of(int64_t width) {
     return (double)nh_ceil_div(nh_sm90_row_bytes(width), BOX_BYTES);
 }
 
-/* Warps take 16 queries after the other, of as many items as the ring holds; where it holds one, fetching the next is a step
- * of its own. Boxes of tokens that are steps apart take the
- * copy engine twice as long. */
+/* Warps take 16 queries after the other, of as many items as the ring holds; where it holds one, fetching the next is a
+ * step of its own. Boxes of tokens that are steps apart take the copy engine twice as long. */
 static bool work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                     const struct nh_short_shape *shape, const int32_t *value,
                     struct nh_work *work) {
     enum { STEP_CLOCKS = 1000 };
     if (!useful(problem, cuda, shape, value)) return false;
-    double tiles = (double)strips_of(problem, shape, value), scores = 16 * tiles * shape->columns;
+    double tiles = (double)warp_tiles_of(problem, shape, value),
+           scores = 16 * tiles * shape->columns;
     double dims = (double)(16 * (nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16)));
     double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
     bool apart = nh_problem_dilated(problem) && !nh_sm90_folds(problem);

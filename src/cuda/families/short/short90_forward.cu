@@ -12,7 +12,7 @@
 
 /* What a warp works on: 16 queries of a group in a stage, from a row of its part on, and their rows as operands; which
  * of the rows have tokens (bits); elements from the group's first token to that of row lane % 16, in O and in LSE. */
-struct nh_strip : nh_queries {
+struct nh_warp_tile : nh_queries {
     nh_left operand[NH_STEPS];
     int row, kind;
     unsigned exist;
@@ -20,31 +20,31 @@ struct nh_strip : nh_queries {
 };
 
 /* The same for all groups of a kind. */
-NH_DEVICE void nh_strip_locate(nh_strip &strip, const nh_short_args &args, int row, int part, int kind) {
+NH_DEVICE void nh_warp_tile_locate(nh_warp_tile &warp_tile, const nh_short_args &args, int row, int part, int kind) {
     const nh_extents extents = nh_extents_of(args, 0);
     const nh_group group = nh_group_of_kind(args, kind);
     const int queries = args.tiling.queries, own_row = row + (int)(threadIdx.x % 16);
     const int group_row = part * queries + (own_row < queries ? own_row : queries - 1);
     const nh_token own = nh_token_of(extents, &group, group_row);
-    nh_queries_locate(strip, args, extents, &group, group_row);
-    strip.row = row;
-    strip.kind = kind;
-    strip.exist = __ballot_sync(~0u, own.exists && own_row < queries) & 0xffff;
-    strip.to_output = strip.to_lse = 0; /* the host makes sure that they fit */
+    nh_queries_locate(warp_tile, args, extents, &group, group_row);
+    warp_tile.row = row;
+    warp_tile.kind = kind;
+    warp_tile.exist = __ballot_sync(~0u, own.exists && own_row < queries) & 0xffff;
+    warp_tile.to_output = warp_tile.to_lse = 0; /* the host makes sure that they fit */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int step = own.at[a] * (NH_DILATED ? (int)args.axis[a].dilation : 1);
-        strip.to_output += step * (int)args.tensor[NH_O].axis[a];
-        strip.to_lse += step * (int)args.tensor[NH_LSE].axis[a];
+        warp_tile.to_output += step * (int)args.tensor[NH_O].axis[a];
+        warp_tile.to_lse += step * (int)args.tensor[NH_LSE].axis[a];
     }
 }
 
-NH_DEVICE void nh_strip_load(const nh_ring &ring, int stage, nh_strip &strip) {
+NH_DEVICE void nh_warp_tile_load(const nh_ring &ring, int stage, nh_warp_tile &warp_tile) {
     const int lane = (int)(threadIdx.x % 32);
-    const unsigned first = nh_unit_at<NH_DIM>(nh_queries_at(ring, stage), strip.row + lane % 16, lane / 16);
+    const unsigned first = nh_unit_at<NH_DIM>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++)
-        nh_load_matrices_at(strip.operand[s].x, nh_step_at<NH_DIM>(ring.own_rows, first, s));
+        nh_load_matrices_at(warp_tile.operand[s].x, nh_step_at<NH_DIM>(ring.own_rows, first, s));
 }
 
 /* Where a lane finds its elements of a group's first rows. */
@@ -52,13 +52,14 @@ template <nh_order ORDER, int WIDTH> NH_DEVICE unsigned nh_first_at(unsigned row
     return nh_unit_at<WIDTH>(rows, nh_lane_column<ORDER>(), nh_lane_half<ORDER>());
 }
 
-/* products[0] and [1] += the strip times 16 rows. */
-NH_DEVICE void nh_multiply_keys(const nh_ring &ring, const nh_strip &strip, unsigned first, float (*products)[4]) {
+/* products[0] and [1] += the warp tile times 16 rows. */
+NH_DEVICE void nh_multiply_keys(const nh_ring &ring, const nh_warp_tile &warp_tile, unsigned first,
+                                float (*products)[4]) {
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++) {
         nh_right keys;
         nh_load_matrices_at(keys.x, nh_step_at<NH_DIM>(ring.rows, first, s));
-        nh_multiply(products, &strip.operand[s], &keys);
+        nh_multiply(products, &warp_tile.operand[s], &keys);
     }
 }
 
@@ -73,45 +74,45 @@ NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsign
     }
 }
 
-/* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end, 16: not `both`. */
+/* Calls visit(scores, row, both) for the rows that the warp tile meets, 32 at a time or, at the end, 16: not `both`. */
 template <typename Visit>
-NH_DEVICE void nh_for_scores(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+NH_DEVICE void nh_for_scores(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                              const float (&reference)[2], const Visit &visit) {
     const float scale = (float)(args.scale * NH_LOG2E);
     const unsigned keys = nh_first_at<NH_AS_LAID, NH_DIM>(nh_keys_at(ring, stage));
-    int row = strip.begin;
+    int row = warp_tile.begin;
     const auto take = [&](bool both) {
         float scores[4][4];
         nh_clear(scores);
 #pragma unroll
         for (int pair = 0; pair < (both ? 2 : 1); pair++)
-            nh_multiply_keys(ring, strip, keys + (row + 16 * pair) * nh_line_bytes(NH_DIM), scores + 2 * pair);
-        nh_weigh_scores(strip, ring.columns, row, both, scale, reference, scores);
+            nh_multiply_keys(ring, warp_tile, keys + (row + 16 * pair) * nh_line_bytes(NH_DIM), scores + 2 * pair);
+        nh_weigh_scores(warp_tile, ring.columns, row, both, scale, reference, scores);
         visit(scores, row, both);
     };
 #pragma unroll 1
-    for (; row + 16 < strip.end; row += 32)
+    for (; row + 16 < warp_tile.end; row += 32)
         take(true);
-    if (row < strip.end) take(false);
+    if (row < warp_tile.end) take(false);
 }
 
-NH_DEVICE void nh_refer_to_largest(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
-                                   nh_state &state) {
+NH_DEVICE void nh_refer_to_largest(const nh_short_args &args, const nh_ring &ring, int stage,
+                                   const nh_warp_tile &warp_tile, nh_state &state) {
     const float zero[2] = {0.f, 0.f};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
-    nh_for_scores(args, ring, stage, strip, zero,
+    nh_for_scores(args, ring, stage, warp_tile, zero,
                   [&](const float (&scores)[4][4], int, bool both) { nh_raise_tops(top, scores, both); });
     state.reference[0] = nh_quad_max(top[0]);
     state.reference[1] = nh_quad_max(top[1]);
 }
 
-/* Weights of the strip, times the values, and the weights' sums. */
-NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip,
+/* Weights of the warp tile, times the values, and the weights' sums. */
+NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                                nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const unsigned values = nh_first_at<NH_TRANSPOSED, NH_DIM_V>(nh_values_at(ring, stage));
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
-    nh_for_scores(args, ring, stage, strip, state.reference, [&](float (&scores)[4][4], int row, bool both) {
+    nh_for_scores(args, ring, stage, warp_tile, state.reference, [&](float (&scores)[4][4], int row, bool both) {
         nh_weigh(scores, both, state);
 #pragma unroll
         for (int pair = 0; pair < (both ? 2 : 1); pair++) {
@@ -125,12 +126,12 @@ NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, i
     nh_finish_sums(state);
 }
 
-/* Outputs to the places of the strip's queries; returns LSE of rows g and g + 8. */
-NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_strip &strip, const nh_state &state,
+/* Outputs to the places of the warp tile's queries; returns LSE of rows g and g + 8. */
+NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &warp_tile, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
     const int lane = (int)(threadIdx.x % 32);
     const float inverse[2] = {nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])};
-    const unsigned first = nh_unit_at<NH_DIM_V>(nh_queries_at(ring, stage), strip.row + lane % 16, lane / 16);
+    const unsigned first = nh_unit_at<NH_DIM_V>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
     __syncwarp();
 #pragma unroll
     for (int s = 0; s < NH_STEPS_V; s++) {
@@ -152,17 +153,17 @@ struct nh_weighed {
     bool repair[2];
 };
 
-/* The strip once more, with such weights. A function of its own, which leaves the common case its registers. */
+/* The warp tile once more, with such weights. A function of its own, which leaves the common case its registers. */
 static __device__ __noinline__ nh_weighed nh_weigh_by_largest(const nh_short_args &args, int stage, int row) {
     const nh_ring ring = nh_ring_of(args);
-    nh_strip strip;
-    nh_strip_locate(strip, args, row, ring.places[stage].part, ring.places[stage].kind);
-    nh_strip_load(ring, stage, strip);
+    nh_warp_tile warp_tile;
+    nh_warp_tile_locate(warp_tile, args, row, ring.places[stage].part, ring.places[stage].kind);
+    nh_warp_tile_load(ring, stage, warp_tile);
     nh_state state;
     float output[NH_SUMS_V][4];
-    nh_refer_to_largest(args, ring, stage, strip, state);
-    nh_weigh_values(args, ring, stage, strip, state, output);
-    return {nh_finish(ring, stage, strip, state, output), {nh_needs_repair(output, 0), nh_needs_repair(output, 1)}};
+    nh_refer_to_largest(args, ring, stage, warp_tile, state);
+    nh_weigh_values(args, ring, stage, warp_tile, state, output);
+    return {nh_finish(ring, stage, warp_tile, state, output), {nh_needs_repair(output, 0), nh_needs_repair(output, 1)}};
 }
 
 /* A row as cuda.naive makes it, from what it sees and nothing else. By the whole warp. */
@@ -179,8 +180,9 @@ static __device__ __noinline__ void nh_repair_query(const nh_short_args &args, i
     nh_attend(args, query);
 }
 
-/* The strip's outputs, from their places, and LSE to memory. */
-NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stage, const nh_strip &strip, float2 lse) {
+/* The warp tile's outputs, from their places, and LSE to memory. */
+NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
+                        float2 lse) {
     const int lane = (int)(threadIdx.x % 32), units = NH_DIM_V / 8;
     const nh_cuda_tensor &o = args.tensor[NH_O], &sums = args.tensor[NH_LSE];
     elem *output = (elem *)o.data + ring.places[stage].output;
@@ -190,68 +192,68 @@ NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stag
     for (int i = 0; i < units / 2; i++) {
         const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
         const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring.own_rows, NH_DIM_V);
-        nh_load_words_at(word[i], nh_unit_at<NH_DIM_V>(plane, strip.row + row, unit % 8));
+        nh_load_words_at(word[i], nh_unit_at<NH_DIM_V>(plane, warp_tile.row + row, unit % 8));
     }
 #pragma unroll
     for (int i = 0; i < units / 2; i++) {
         const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
-        const int offset = __shfl_sync(~0u, strip.to_output, row);
-        if (strip.exist >> row & 1) nh_store_words(output + offset + 8 * unit, word[i]);
+        const int offset = __shfl_sync(~0u, warp_tile.to_output, row);
+        if (warp_tile.exist >> row & 1) nh_store_words(output + offset + 8 * unit, word[i]);
     }
     if (!sums.data) return;
     const float own_lse = nh_lse_of_lane(lse);
-    if (strip.exist >> lane & 1) /* 16 rows */
-        ((float *)sums.data)[ring.places[stage].lse + strip.to_lse] = own_lse;
+    if (warp_tile.exist >> lane & 1) /* 16 rows */
+        ((float *)sums.data)[ring.places[stage].lse + warp_tile.to_lse] = own_lse;
 }
 
 /* Rows without a token may come out as anything. */
-NH_DEVICE void nh_attend_strip(const nh_short_args &args, const nh_ring &ring, int stage, nh_strip &strip) {
-    const unsigned exist = strip.exist >> (int)(threadIdx.x % 32) / 4;
+NH_DEVICE void nh_attend_warp_tile(const nh_short_args &args, const nh_ring &ring, int stage, nh_warp_tile &warp_tile) {
+    const unsigned exist = warp_tile.exist >> (int)(threadIdx.x % 32) / 4;
     const bool upper = exist & 1, lower = exist >> 8 & 1;
     nh_state state = {{0.f, 0.f}, {}};
     float output[NH_SUMS_V][4];
-    nh_strip_load(ring, stage, strip);
-    nh_weigh_values(args, ring, stage, strip, state, output);
+    nh_warp_tile_load(ring, stage, warp_tile);
+    nh_weigh_values(args, ring, stage, warp_tile, state, output);
     const bool held = (nh_held(state, output, 0) || !upper) && (nh_held(state, output, 1) || !lower);
     const bool all_held = __all_sync(~0u, held);
     nh_weighed made = {};
     if (all_held) {
-        made.lse = nh_finish(ring, stage, strip, state, output);
+        made.lse = nh_finish(ring, stage, warp_tile, state, output);
     } else {
-        made = nh_weigh_by_largest(args, stage, strip.row);
+        made = nh_weigh_by_largest(args, stage, warp_tile.row);
     }
-    nh_store(args, ring, stage, strip, made.lse);
+    nh_store(args, ring, stage, warp_tile, made.lse);
     if (all_held) return;
     __syncwarp();
     nh_for_rows_to_repair(made.repair[0] && upper, made.repair[1] && lower,
-                       [&](int repair) { nh_repair_query(args, stage, strip.row + repair); });
+                       [&](int repair) { nh_repair_query(args, stage, warp_tile.row + repair); });
 }
 
-/* By a warp: of the strips of all items of the block, numbered through, those that are its own. */
+/* By a warp: of the warp tiles of all items of the block, numbered through, those that are its own. */
 NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int warp) {
     const int parts = args.tiling.parts, items = args.tiling.items, blocks = (int)gridDim.x;
-    const nh_ratio strips = nh_ratio_of(ring.own_rows / 16); /* of an item */
+    const nh_ratio warp_tiles = nh_ratio_of(ring.own_rows / 16); /* of an item */
     /* from item to item */
-    const bool moves = nh_quotient(NH_WARPS, strips) * strips.base != NH_WARPS || blocks % parts;
-    int stage = nh_quotient(warp, strips), own = warp - stage * strips.base, parity = 0;
+    const bool moves = nh_quotient(NH_WARPS, warp_tiles) * warp_tiles.base != NH_WARPS || blocks % parts;
+    int stage = nh_quotient(warp, warp_tiles), own = warp - stage * warp_tiles.base, parity = 0;
     bool located = false;
-    nh_strip strip;
+    nh_warp_tile warp_tile;
 #pragma unroll 1
     for (int number = (int)blockIdx.x + stage * blocks; number < items;) {
-        if (NH_GROUPS == NH_EVEN && !located) nh_strip_locate(strip, args, 16 * own, number % parts, 0);
+        if (NH_GROUPS == NH_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
         /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
          * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as
          * the round before was fetched no later than what the warp had last (`useful` of the host). */
         nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, parity);
         const int kind = ring.places[stage].kind;
-        if (NH_GROUPS == NH_BOXES && (!located || strip.kind != kind))
-            nh_strip_locate(strip, args, 16 * own, number % parts, kind);
+        if (NH_GROUPS == NH_BOXES && (!located || warp_tile.kind != kind))
+            nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, kind);
         located = !moves;
-        if (strip.exist) nh_attend_strip(args, ring, stage, strip);
+        if (warp_tile.exist) nh_attend_warp_tile(args, ring, stage, warp_tile);
         nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
-        const int on = nh_quotient(own + NH_WARPS, strips);
-        own += NH_WARPS - on * strips.base;
+        const int on = nh_quotient(own + NH_WARPS, warp_tiles);
+        own += NH_WARPS - on * warp_tiles.base;
         number += on * blocks;
         stage += on; /* once around at most */
         if (stage >= ring.count) {

@@ -10,24 +10,25 @@ enum { ORIGINS = NH_D_V + 1 };
 
 /* ---- what a config needs ---- */
 
-/* Of 16 queries or of 16 keys, that a block works for: of both or, where blocks share an item, of one kind. */
-static int64_t strips_of(const struct nh_short_shape *shape, const int32_t *value) {
-    int64_t parts = value[NH_SHORT_PARTS], strips = shape->rows / 16;
-    return parts == 1 ? 2 * strips : nh_ceil_div(strips, parts / 2);
+/* Warp tiles, of 16 queries or of 16 keys, that a block works for: of both or, where blocks share an item, of one kind.
+ */
+static int64_t warp_tiles_of(const struct nh_short_shape *shape, const int32_t *value) {
+    int64_t parts = value[NH_SHORT_PARTS], warp_tiles = shape->rows / 16;
+    return parts == 1 ? 2 * warp_tiles : nh_ceil_div(warp_tiles, parts / 2);
 }
 
 static int64_t steps_of(const struct nh_problem *problem) {
     return (nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v)) / 2;
 }
 
-/* Of Q, dO and O, and of K and V: strips of queries meet all keys, strips of keys all queries. */
+/* Bytes of Q, dO and O, and of K and V: warp tiles of queries meet all keys, warp tiles of keys all queries. */
 static int64_t tensor_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
                                const int32_t *value) {
     int64_t key = nh_short_row_bytes(problem, problem->dim);
     int64_t v = nh_short_row_bytes(problem, problem->dim_v);
     int64_t of_query = key + 2 * v, of_key = key + v;
     if (value[NH_SHORT_PARTS] == 1) return shape->rows * (of_query + of_key);
-    int64_t own = 16 * strips_of(shape, value);
+    int64_t own = 16 * warp_tiles_of(shape, value);
     return nh_max(shape->rows * of_key + own * of_query, shape->rows * of_query + own * of_key);
 }
 
@@ -39,7 +40,7 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh
            shape->rows * WORD + nh_short_group_bytes(shape, ORIGINS);
 }
 
-/* What the warps of strips that are shared hand over, in place of the tensors. */
+/* What the warps of warp tiles that are shared hand over, in place of the tensors. */
 static int64_t exchange_bytes_of(const struct nh_problem *problem, const int32_t *value) {
     enum { SUM_BYTES = 4 * 32 * 4 };
     int64_t warps = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
@@ -74,23 +75,23 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
                   residents_by_registers(problem, value[NH_SHORT_WARPS]));
 }
 
-/* Warps that share a strip, and those that sum over the query heads of a key, keep to one strip. Those that lack more
- * than a fifth of their registers spill in every turn. */
+/* Warps that share a warp tile, and those that sum over the query heads of a key, keep to one warp tile. Those that
+ * lack more than a fifth of their registers spill in every turn. */
 static bool useful(const struct nh_problem *problem, const struct nh_short_shape *shape,
                    const int32_t *value) {
-    int64_t strips = strips_of(shape, value), split = value[NH_SHORT_SPLIT];
+    int64_t warp_tiles = warp_tiles_of(shape, value), split = value[NH_SHORT_SPLIT];
     bool shared_heads = problem->heads != problem->kv_heads;
     int64_t wanted = wanted_registers(problem, value[NH_SHORT_WARPS]);
     if (5 * registers_of(problem, value[NH_SHORT_WARPS]) < 4 * wanted) return false;
     if (8 * value[NH_SHORT_PARTS] > shape->rows) return false;
-    if (value[NH_SHORT_WARPS] % split || value[NH_SHORT_WARPS] / split > strips) return false;
+    if (value[NH_SHORT_WARPS] % split || value[NH_SHORT_WARPS] / split > warp_tiles) return false;
     if (split > 1 && (shared_heads ||
                       exchange_bytes_of(problem, value) > tensor_bytes_of(problem, shape, value)))
         return false;
-    return (split == 1 && !shared_heads) || value[NH_SHORT_WARPS] / split >= strips;
+    return (split == 1 && !shared_heads) || value[NH_SHORT_WARPS] / split >= warp_tiles;
 }
 
-/* Whether queries see their whole groups, and strips meet rows of one group alone. */
+/* Whether queries see their whole groups, and warp tiles meet rows of one group alone. */
 static bool dense(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].window != shape->extent[a] || problem->axis[a].causal) return false;
@@ -108,7 +109,8 @@ bool nh_short_backward_work(const struct nh_problem *problem, const struct nh_cu
     int64_t warps = value[NH_SHORT_WARPS];
     double wanted = (double)wanted_registers(problem, warps);
     double members = (double)(problem->heads / problem->kv_heads), split = value[NH_SHORT_SPLIT];
-    double tiles = (double)strips_of(shape, value), rows = (double)shape->rows, own = 16 * tiles;
+    double tiles = (double)warp_tiles_of(shape, value), rows = (double)shape->rows,
+           own = 16 * tiles;
     double scores = members * 16 * tiles * shape->columns;
     double dims = (double)(problem->dim + problem->dim_v);
     double copied = value[NH_SHORT_PARTS] == 1 ? 5 * rows : 2.5 * (rows + own);

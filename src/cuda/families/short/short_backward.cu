@@ -1,9 +1,10 @@
 /* Backward of whole dilation groups, in one launch and without atomics: a block holds Q, K, V, O and dO of its item in
- * shared memory, makes delta of its queries, and works for strips of 16 queries, for dQ, and strips of 16 keys, for dK
- * and dV. Scores are computed twice, sums are in a fixed order. An item may be shared by blocks: see short_tile.cuh.
+ * shared memory, makes delta of its queries, and works for warp tiles of 16 queries, for dQ, and warp tiles of 16 keys,
+ * for dK and dV. Scores are computed twice, sums are in a fixed order. An item may be shared by blocks: see
+ * short_tile.cuh.
  *
  * Knobs, besides those of short_tile.cuh and short_warp_tile.cuh: NH_SHARED_HEADS (query heads share key heads: each
- * warp has at most one strip). */
+ * warp has at most one warp tile). */
 #define NH_TENSORS                                                                                                     \
     (1 << NH_Q | 1 << NH_K | 1 << NH_V | 1 << NH_O | 1 << NH_LSE | 1 << NH_D_O | 1 << NH_D_LSE | 1 << NH_D_Q |         \
      1 << NH_D_K | 1 << NH_D_V)
@@ -36,20 +37,20 @@ NH_DEVICE nh_reach nh_reach_of_all(nh_reach row) {
     return {__reduce_min_sync(~0u, row.begin), __reduce_max_sync(~0u, row.end)};
 }
 
-/* Windows of all rows, and what strips meet: a warp has each row of a strip twice. */
+/* Windows of all rows, and what warp tiles meet: a warp has each row of a warp tile twice. */
 NH_DEVICE void nh_tables_fill(const nh_block &block) {
     const nh_tile &tile = block.tile;
     nh_columns_fill(block.args, block.extents, tile.groups, tile.column);
 #pragma unroll 1
-    for (int strip = (int)threadIdx.x / 32; strip < block.rows / 16; strip += NH_WARPS) {
-        const int row = 16 * strip + (int)threadIdx.x % 16;
+    for (int warp_tile = (int)threadIdx.x / 32; warp_tile < block.rows / 16; warp_tile += NH_WARPS) {
+        const int row = 16 * warp_tile + (int)threadIdx.x % 16;
         const nh_token token = nh_token_at(block, row);
         nh_reach keys = {block.rows, 0}, queries = keys;
         if (token.exists) {
-            const nh_sight sight = nh_sight_of(block.args, block.extents, tile.groups, row);
-            tile.query[row].begin = sight.begin;
-            tile.query[row].last = sight.last;
-            keys = {sight.first_row, sight.last_row + 1};
+            const nh_visibility visibility = nh_visibility_of(block.args, block.extents, tile.groups, row);
+            tile.query[row].begin = visibility.begin;
+            tile.query[row].last = visibility.last;
+            keys = {visibility.first_row, visibility.last_row + 1};
             queries = nh_seeing_rows(block, token);
         } else {
             tile.query[row].last = ~0u; /* no key's guards are left over */
@@ -57,38 +58,39 @@ NH_DEVICE void nh_tables_fill(const nh_block &block) {
         keys = nh_reach_of_all(keys);
         queries = nh_reach_of_all(queries);
         if (threadIdx.x % 32 > 0) continue;
-        tile.reach[0][strip] = keys;
-        tile.reach[1][strip] = queries;
+        tile.reach[0][warp_tile] = keys;
+        tile.reach[1][warp_tile] = queries;
     }
 }
 
-/* Rows g and g + 8 of a strip's gradient to memory, if somebody wants it. */
+/* Rows g and g + 8 of a warp tile's gradient to memory, if somebody wants it. */
 template <int WIDTH, int SUMS>
-NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, int strip, const float (&sums)[SUMS][4],
-                                 float factor) {
+NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, int warp_tile,
+                                 const float (&sums)[SUMS][4], float factor) {
     elem *to = (elem *)block.args.tensor[tensor].data;
     if (!to) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const nh_token token = nh_token_at(block, 16 * strip + 8 * half + (int)(threadIdx.x % 32) / 4);
+        const nh_token token = nh_token_at(block, 16 * warp_tile + 8 * half + (int)(threadIdx.x % 32) / 4);
         nh_store_row<WIDTH>(to + nh_offset(block, tensor, member, token) + nh_lane_elements(), token.exists, sums, half,
                             factor);
     }
 }
 
 template <bool BY_KEYS>
-NH_DEVICE void nh_finish(const nh_block &block, int member, int strip, const nh_sums &sums, const nh_sums_v &sums_v) {
-    nh_store_gradient<NH_DIM>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, strip, sums, (float)block.args.scale);
-    if (BY_KEYS) nh_store_gradient<NH_DIM_V>(block, NH_D_V, member, strip, sums_v, 1.f);
+NH_DEVICE void nh_finish(const nh_block &block, int member, int warp_tile, const nh_sums &sums,
+                         const nh_sums_v &sums_v) {
+    nh_store_gradient<NH_DIM>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, warp_tile, sums, (float)block.args.scale);
+    if (BY_KEYS) nh_store_gradient<NH_DIM_V>(block, NH_D_V, member, warp_tile, sums_v, 1.f);
     const bool repair[2] = {nh_needs_repair(sums, 0) || (BY_KEYS && nh_needs_repair(sums_v, 0)),
                             nh_needs_repair(sums, 1) || (BY_KEYS && nh_needs_repair(sums_v, 1))};
     if (!__any_sync(~0u, repair[0] || repair[1])) return;
     nh_for_rows_to_repair(repair[0], repair[1],
-                       [&](int row) { nh_repair_gradient<BY_KEYS>(block.args, member, 16 * strip + row); });
+                       [&](int row) { nh_repair_gradient<BY_KEYS>(block.args, member, 16 * warp_tile + row); });
 }
 
-/* Adds to the sums of a strip's first warp those of the others. By all threads: the tensors of the tile are no longer
- * needed. */
+/* Adds to the sums of a warp tile's first warp those of the others. By all threads: the tensors of the tile are no
+ * longer needed. */
 template <int SUMS> NH_DEVICE void nh_add_turns(float (&sums)[SUMS][4], float4 *shares, int turn) {
     __syncthreads();
     if (turn > 0) nh_share_write(nh_share_at(shares, SUMS, turn), sums);
@@ -139,20 +141,20 @@ NH_DEVICE void nh_copy_item(const nh_block &block, int member) {
     }
 }
 
-/* LSE in base 2 and delta of a strip's queries: the diagonal of dO times O transposed, by the tensor cores. A lane of
- * four has the diagonal's elements in rows g and g + 8. */
-NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int strip) {
+/* LSE in base 2 and delta of a warp tile's queries: the diagonal of dO times O transposed, by the tensor cores. A lane
+ * of four has the diagonal's elements in rows g and g + 8. */
+NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int warp_tile) {
     const int g = (int)threadIdx.x % 32 / 4;
     nh_row_operand<NH_DIM_V, NH_HELD> d_outputs;
     unsigned outputs[NH_STEPS_V];
     float product[2][4] = {};
-    nh_load_rows<NH_DIM_V>(d_outputs, tile.d_outputs, 16 * strip);
+    nh_load_rows<NH_DIM_V>(d_outputs, tile.d_outputs, 16 * warp_tile);
     nh_columns_start<NH_AS_LAID, NH_DIM_V>(outputs, tile.outputs);
-    nh_multiply_columns(product, d_outputs, outputs, 16 * strip, true);
+    nh_multiply_columns(product, d_outputs, outputs, 16 * warp_tile, true);
     if ((int)threadIdx.x % 4 != g / 2) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        nh_query &query = tile.query[16 * strip + 8 * half + g];
+        nh_query &query = tile.query[16 * warp_tile + 8 * half + g];
         query.lse *= (float)NH_LOG2E;
         query.delta = (g % 2 ? product[half][2 * half + 1] : product[half][2 * half]) - query.delta;
     }
@@ -174,7 +176,7 @@ NH_DEVICE void nh_load_item(const nh_block &block, int member) {
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_backward(const __grid_constant__ nh_short_args args) {
     const nh_block block = nh_block_of(args);
-    const nh_reach strips = block.part.strips;
+    const nh_reach warp_tiles = block.part.warp_tiles;
     const int first_of_keys = block.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
     const int team = (int)threadIdx.x / 32 / NH_SPLIT, turn = (int)threadIdx.x / 32 % NH_SPLIT;
     nh_sums sums;
@@ -185,30 +187,30 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         nh_load_item(block, member);
 #pragma unroll 1
-        for (int strip = strips.begin + team; strip < strips.end; strip += NH_TEAMS) {
-            const bool by_keys = strip >= first_of_keys;
+        for (int warp_tile = warp_tiles.begin + team; warp_tile < warp_tiles.end; warp_tile += NH_TEAMS) {
+            const bool by_keys = warp_tile >= first_of_keys;
             if (!by_keys || member == 0) nh_clear(sums);
             if (by_keys) {
                 if (member == 0) nh_clear(sums_v);
-                nh_differentiate<true>(block, strip - first_of_keys, turn, sums, sums_v);
+                nh_differentiate<true>(block, warp_tile - first_of_keys, turn, sums, sums_v);
                 if (NH_SPLIT == 1 && member + 1 == members)
-                    nh_finish<true>(block, member, strip - first_of_keys, sums, sums_v);
+                    nh_finish<true>(block, member, warp_tile - first_of_keys, sums, sums_v);
             } else {
-                nh_differentiate<false>(block, strip, turn, sums, sums_v);
-                if (NH_SPLIT == 1) nh_finish<false>(block, member, strip, sums, sums_v);
+                nh_differentiate<false>(block, warp_tile, turn, sums, sums_v);
+                if (NH_SPLIT == 1) nh_finish<false>(block, member, warp_tile, sums, sums_v);
             }
         }
     }
 #if NH_SPLIT > 1
-    const int strip = strips.begin + team;
+    const int warp_tile = warp_tiles.begin + team;
     float4 *shares = (float4 *)(block.tile.groups + args.tiling.groups);
     nh_add_turns(sums, shares, turn);
-    if (strips.end > first_of_keys) nh_add_turns(sums_v, shares, turn);
-    if (turn > 0 || strip >= strips.end) return;
-    if (strip < first_of_keys) {
-        nh_finish<false>(block, 0, strip, sums, sums_v);
+    if (warp_tiles.end > first_of_keys) nh_add_turns(sums_v, shares, turn);
+    if (turn > 0 || warp_tile >= warp_tiles.end) return;
+    if (warp_tile < first_of_keys) {
+        nh_finish<false>(block, 0, warp_tile, sums, sums_v);
     } else {
-        nh_finish<true>(block, 0, strip - first_of_keys, sums, sums_v);
+        nh_finish<true>(block, 0, warp_tile - first_of_keys, sums, sums_v);
     }
 #endif
 }

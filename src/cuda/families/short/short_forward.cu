@@ -5,7 +5,7 @@
  *
  * Knobs beyond those and short_queries.cuh's: NH_GROUPS, NH_STAGES
  * (1, or 2: the next item is copied under this one's products), NH_SPLIT (warps that share 16 queries, each with a part
- * of the rows: then every warp has at most one strip). */
+ * of the rows: then every warp has at most one warp tile). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
 #include "short_shares.cuh"
@@ -13,7 +13,7 @@
 
 #include "repair_key.cuh"
 
-enum { NH_STRIPS = NH_WARPS / NH_SPLIT };
+enum { NH_WARP_TILES = NH_WARPS / NH_SPLIT };
 
 /* What a number stands for: parts of an item count fastest, then query heads that share a key head (`member`). Rows of
  * queries are [first, end) of the item's. */
@@ -56,12 +56,12 @@ struct nh_work {
     nh_item item;
     int turn;
     char *keys, *values, *queries;
-    float4 *shares; /* sums of warps that are not the first of their strip */
+    float4 *shares; /* sums of warps that are not the first of their warp tile */
     unsigned *columns;
     nh_group *groups;
 };
 
-/* Of a thread's outputs and two sums of weights. */
+/* What a warp shares, in units of four: a thread's outputs and two sums of weights. */
 enum { NH_SHARE_UNITS = NH_SUMS_V + 1 };
 
 enum { NH_PLACES = NH_STAGES + 1 };
@@ -78,7 +78,7 @@ NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int turn) {
     const int stage_bytes = key_bytes + value_bytes + query_bytes + rows * (int)sizeof(unsigned);
     nh_work work = {args, nh_items()[place], turn};
     work.shares = (float4 *)(nh_items() + NH_PLACES);
-    char *stages = (char *)(work.shares + (NH_WARPS - NH_STRIPS) * 32 * NH_SHARE_UNITS);
+    char *stages = (char *)(work.shares + (NH_WARPS - NH_WARP_TILES) * 32 * NH_SHARE_UNITS);
     work.keys = stages + stage * stage_bytes;
     work.values = work.keys + key_bytes;
     work.queries = work.values + value_bytes;
@@ -102,79 +102,79 @@ NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
 }
 
 /* 16 queries, from a row of the item on, and their rows as operands. */
-struct nh_strip : nh_queries {
+struct nh_warp_tile : nh_queries {
     nh_row_operand<NH_DIM> operand;
     int row;
 };
 
-NH_DEVICE void nh_strip_locate(const nh_work &work, int row, nh_strip &strip) {
-    nh_queries_locate(strip, work.args, work.item.extents, work.groups, row + (int)(threadIdx.x % 16));
-    strip.row = row;
+NH_DEVICE void nh_warp_tile_locate(const nh_work &work, int row, nh_warp_tile &warp_tile) {
+    nh_queries_locate(warp_tile, work.args, work.item.extents, work.groups, row + (int)(threadIdx.x % 16));
+    warp_tile.row = row;
 }
 
-NH_DEVICE void nh_strip_load(const nh_work &work, nh_strip &strip) {
-    nh_load_rows<NH_WIDEST>(strip.operand, work.queries, strip.row - work.item.first);
+NH_DEVICE void nh_warp_tile_load(const nh_work &work, nh_warp_tile &warp_tile) {
+    nh_load_rows<NH_WIDEST>(warp_tile.operand, work.queries, warp_tile.row - work.item.first);
 }
 
 /* Scores with 32 rows from `row` on, or 16 unless `both`. */
-NH_DEVICE void nh_score(const nh_work &work, const nh_strip &strip, const unsigned (&keys)[NH_STEPS], int row,
+NH_DEVICE void nh_score(const nh_work &work, const nh_warp_tile &warp_tile, const unsigned (&keys)[NH_STEPS], int row,
                         bool both, float scale, const float (&reference)[2], float (&scores)[4][4]) {
     const int pairs = both ? 2 : 1;
     nh_clear(scores);
 #pragma unroll
     for (int p = 0; p < pairs; p++)
-        nh_multiply_columns(scores + 2 * p, strip.operand, keys, row + 16 * p, true);
-    nh_weigh_scores(strip, work.columns, row, both, scale, reference, scores);
+        nh_multiply_columns(scores + 2 * p, warp_tile.operand, keys, row + 16 * p, true);
+    nh_weigh_scores(warp_tile, work.columns, row, both, scale, reference, scores);
 }
 
-/* Warps share strips in launches of a few microseconds, which wait for their code: in f32 it is worth halving. */
+/* Warps share warp tiles in launches of a few microseconds, which wait for their code: in f32 it is worth halving. */
 enum { NH_NARROW = NH_DTYPE == NH_F32 && NH_SPLIT > 1 };
 
-/* Calls visit(scores, row, both) for the rows that the strip meets, 32 at a time or, at the end and with NH_NARROW, 16:
- * then not `both`. Of `shares` parts of them the one that is the warp's. */
+/* Calls visit(scores, row, both) for the rows that the warp tile meets, 32 at a time or, at the end and with NH_NARROW,
+ * 16: then not `both`. Of `shares` parts of them the one that is the warp's. */
 template <typename Visit>
-NH_DEVICE void nh_for_scores(const nh_work &work, const nh_strip &strip, int shares, const float (&reference)[2],
-                             const Visit &visit) {
+NH_DEVICE void nh_for_scores(const nh_work &work, const nh_warp_tile &warp_tile, int shares,
+                             const float (&reference)[2], const Visit &visit) {
     const float scale = (float)(work.args.scale * NH_LOG2E);
     const int share = (int)threadIdx.x / 32 % shares;
     float scores[4][4];
     unsigned keys[NH_STEPS];
     nh_columns_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, work.keys);
     const auto meet = [&](int row, bool both) {
-        nh_score(work, strip, keys, row, both, scale, reference, scores);
+        nh_score(work, warp_tile, keys, row, both, scale, reference, scores);
         visit(scores, row, both);
     };
     if (NH_NARROW) {
 #pragma unroll 1
-        for (int row = strip.begin + 16 * share; row < strip.end; row += 16 * shares)
+        for (int row = warp_tile.begin + 16 * share; row < warp_tile.end; row += 16 * shares)
             meet(row, false);
         return;
     }
-    int row = strip.begin + 32 * share;
+    int row = warp_tile.begin + 32 * share;
 #pragma unroll 1
-    for (; row + 16 < strip.end; row += 32 * shares)
+    for (; row + 16 < warp_tile.end; row += 32 * shares)
         meet(row, true);
-    if (row < strip.end) meet(row, false);
+    if (row < warp_tile.end) meet(row, false);
 }
 
-NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_strip &strip, nh_state &state) {
+NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_warp_tile &warp_tile, nh_state &state) {
     const float zero[2] = {0.f, 0.f};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
-    nh_for_scores(work, strip, 1, zero, [&](const float (&scores)[4][4], int, bool both) {
+    nh_for_scores(work, warp_tile, 1, zero, [&](const float (&scores)[4][4], int, bool both) {
         nh_raise_tops(top, scores, both);
     });
     state.reference[0] = nh_quad_max(top[0]);
     state.reference[1] = nh_quad_max(top[1]);
 }
 
-/* Weights of the strip, times the values; and the weights' sums, of this thread's columns. */
-NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int shares, nh_state &state,
+/* Weights of the warp tile, times the values; and the weights' sums, of this thread's columns. */
+NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_tile, int shares, nh_state &state,
                                float (&output)[NH_SUMS_V][4]) {
     nh_across<NH_DIM_V> values;
     nh_across_start(values, work.values);
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
-    nh_for_scores(work, strip, shares, state.reference, [&](float (&scores)[4][4], int row, bool both) {
+    nh_for_scores(work, warp_tile, shares, state.reference, [&](float (&scores)[4][4], int row, bool both) {
         const int pairs = both ? 2 : 1;
         nh_weigh(scores, both, state);
 #pragma unroll
@@ -186,8 +186,8 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_strip &strip, int s
     });
 }
 
-/* Adds to the sums of a strip's first warp those of the others that share it. By all threads; `some`: that have a
- * strip. */
+/* Adds to the sums of a warp tile's first warp those of the others that share it. By all threads; `some`: that have a
+ * warp tile. */
 NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const int turn = (int)threadIdx.x / 32 % NH_SPLIT;
     if (some && turn) {
@@ -206,8 +206,8 @@ NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, fl
     }
 }
 
-/* Outputs to the places of the strip's queries; returns LSE of rows g and g + 8. */
-NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_state &state,
+/* Outputs to the places of the warp tile's queries; returns LSE of rows g and g + 8. */
+NH_DEVICE float2 nh_finish(const nh_work &work, const nh_warp_tile &warp_tile, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
     const int lane = (int)(threadIdx.x % 32);
     float lse[2];
@@ -215,14 +215,14 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_strip &strip, const nh_
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float inverse = nh_reciprocal(state.sum[half]);
-        char *row = work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first + lane / 4 + 8 * half, 0);
+        char *row = work.queries + nh_unit_offset(NH_WIDEST, warp_tile.row - work.item.first + lane / 4 + 8 * half, 0);
         nh_lay_row(row, output, half, inverse);
         lse[half] = nh_lse(state, half);
     }
     return make_float2(lse[0], lse[1]);
 }
 
-/* Of a row in shared memory. */
+/* An element of a row in shared memory. */
 NH_DEVICE elem nh_element(int width, const char *rows, int row, int element) {
     return ((const elem *)(rows + nh_unit_offset(width, row, element / NH_PER_UNIT)))[element % NH_PER_UNIT];
 }
@@ -235,35 +235,35 @@ static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, in
     if (!token.exists) return 0.f;
     const elem *query = (const elem *)work.args.tensor[NH_Q].data + nh_ahead(work, NH_Q) +
                         nh_token_offset(work.args, work.groups, NH_Q, token);
-    const nh_sight sight = nh_sight_of(work.args, work.item.extents, work.groups, row);
+    const nh_visibility visibility = nh_visibility_of(work.args, work.item.extents, work.groups, row);
     const float scale = (float)(work.args.scale * NH_LOG2E);
     nh_repair state;
     nh_repair_start(state, query);
     for (int key = begin; key < end; key++)
-        if (nh_sees(sight, work.columns[key]))
+        if (nh_sees(visibility, work.columns[key]))
             nh_repair_key(state, [&](int i) { return nh_element(NH_DIM, work.keys, key, i); },
                          [&](int i) { return nh_element(NH_DIM_V, work.values, key, i); }, scale, 0.f);
     elem *to = (elem *)(work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0));
     return nh_repair_finish(state, [&](int i, elem element) { to[i] = element; });
 }
 
-/* The strip once more: weights relative to their row's largest, and rows that are not finite even so key by key. A
+/* The warp tile once more: weights relative to their row's largest, and rows that are not finite even so key by key. A
  * function of its own, which leaves the common case its registers. */
 static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &args, int turn, int row) {
     const nh_work work = nh_work_of(args, turn);
-    nh_strip strip;
-    nh_strip_locate(work, row, strip);
-    nh_strip_load(work, strip);
+    nh_warp_tile warp_tile;
+    nh_warp_tile_locate(work, row, warp_tile);
+    nh_warp_tile_load(work, warp_tile);
     nh_state state;
     float output[NH_SUMS_V][4];
-    nh_refer_to_largest(work, strip, state);
-    nh_weigh_values(work, strip, 1, state, output);
+    nh_refer_to_largest(work, warp_tile, state);
+    nh_weigh_values(work, warp_tile, 1, state, output);
     nh_finish_sums(state);
-    float2 lse = nh_finish(work, strip, state, output);
+    float2 lse = nh_finish(work, warp_tile, state, output);
     const int g = (int)(threadIdx.x % 32) / 4;
     __syncwarp();
     nh_for_rows_to_repair(nh_needs_repair(output, 0), nh_needs_repair(output, 1), [&](int repair) {
-        const float repaired = nh_repair_row(args, turn, strip.begin, strip.end, row + repair);
+        const float repaired = nh_repair_row(args, turn, warp_tile.begin, warp_tile.end, row + repair);
         if (repair == g) lse.x = repaired;
         if (repair == g + 8) lse.y = repaired;
     });
@@ -280,36 +280,36 @@ NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse
         to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, own)] = own_lse;
 }
 
-/* Outputs and LSE of the strip to memory. */
-NH_DEVICE void nh_conclude(const nh_work &work, const nh_strip &strip, nh_state &state,
+/* Outputs and LSE of the warp tile to memory. */
+NH_DEVICE void nh_conclude(const nh_work &work, const nh_warp_tile &warp_tile, nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
     nh_finish_sums(state);
     const bool held = nh_held(state, output, 0) && nh_held(state, output, 1);
-    const float2 lse = __all_sync(~0u, held) ? nh_finish(work, strip, state, output)
-                                             : nh_repair_attention(work.args, work.turn, strip.row);
+    const float2 lse = __all_sync(~0u, held) ? nh_finish(work, warp_tile, state, output)
+                                             : nh_repair_attention(work.args, work.turn, warp_tile.row);
     __syncwarp();
-    const nh_token own = nh_token_of(work.item.extents, work.groups, strip.row + (int)threadIdx.x % 16);
-    nh_store_strip<NH_DIM_V, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,
-                                        work.queries + nh_unit_offset(NH_WIDEST, strip.row - work.item.first, 0));
+    const nh_token own = nh_token_of(work.item.extents, work.groups, warp_tile.row + (int)threadIdx.x % 16);
+    nh_store_warp_tile<NH_DIM_V, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,
+                                        work.queries + nh_unit_offset(NH_WIDEST, warp_tile.row - work.item.first, 0));
     nh_store_lse(work, own, lse);
 }
 
-/* The warp's strip, where it has one, or its part of one. By all threads if warps share strips. */
-NH_DEVICE void nh_attend(const nh_work &work, nh_strip &strip, bool some) {
+/* The warp's warp tile, where it has one, or its part of one. By all threads if warps share warp tiles. */
+NH_DEVICE void nh_attend(const nh_work &work, nh_warp_tile &warp_tile, bool some) {
     nh_state state = {{0.f, 0.f}, {}};
     float output[NH_SUMS_V][4];
     if (some) {
-        nh_strip_load(work, strip);
-        nh_weigh_values(work, strip, NH_SPLIT, state, output);
+        nh_warp_tile_load(work, warp_tile);
+        nh_weigh_values(work, warp_tile, NH_SPLIT, state, output);
     }
     if (NH_SPLIT > 1) nh_add_shares(work, some, state, output);
-    if (some && threadIdx.x / 32 % NH_SPLIT == 0) nh_conclude(work, strip, state, output);
+    if (some && threadIdx.x / 32 % NH_SPLIT == 0) nh_conclude(work, warp_tile, state, output);
 }
 
 /* Rows [begin, end) whose keys and values some query of the block sees, in whole pieces. */
 NH_DEVICE void nh_part_columns(const nh_work &work, int &begin, int &end) {
-    const int first = nh_sight_of(work.args, work.item.extents, work.groups, work.item.first).first_row;
-    const int last = nh_sight_of(work.args, work.item.extents, work.groups, work.item.end - 1).last_row;
+    const int first = nh_visibility_of(work.args, work.item.extents, work.groups, work.item.first).first_row;
+    const int last = nh_visibility_of(work.args, work.item.extents, work.groups, work.item.end - 1).last_row;
     const int seen = nh_first_rows(work.item.extents, last) + nh_first_pitch(work.item.extents);
     begin = nh_first_rows(work.item.extents, first) / 16 * 16;
     if (seen < end) end = (seen + 15) / 16 * 16;
@@ -350,9 +350,9 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, int turn) {
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_forward(const __grid_constant__ nh_short_args args) {
     const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
-    /* what rows see, the same for all items; where a warp has one strip, it is kept */
-    const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_STRIPS;
-    nh_strip strip;
+    /* what rows see, the same for all items; where a warp has one warp tile, it is kept */
+    const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_WARP_TILES;
+    nh_warp_tile warp_tile;
 #pragma unroll 1
     for (int turn = 0; turn < NH_STAGES; turn++)
         nh_item_fill(args, turn);
@@ -364,14 +364,14 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_item_fill(args, turn + NH_STAGES);
         const nh_work work = nh_work_of(args, turn);
         int row = work.item.first + own_row;
-        if (row < work.item.end && (!keeps || turn == 0)) nh_strip_locate(work, row, strip);
+        if (row < work.item.end && (!keeps || turn == 0)) nh_warp_tile_locate(work, row, warp_tile);
         nh_copy_wait_groups<NH_STAGES - 1>();
         __syncthreads();
-        if (NH_SPLIT > 1) nh_attend(work, strip, row < work.item.end);
+        if (NH_SPLIT > 1) nh_attend(work, warp_tile, row < work.item.end);
 #pragma unroll 1
-        for (; NH_SPLIT == 1 && row < work.item.end; row += 16 * NH_STRIPS) {
-            if (row != work.item.first + own_row) nh_strip_locate(work, row, strip);
-            nh_attend(work, strip, true);
+        for (; NH_SPLIT == 1 && row < work.item.end; row += 16 * NH_WARP_TILES) {
+            if (row != work.item.first + own_row) nh_warp_tile_locate(work, row, warp_tile);
+            nh_attend(work, warp_tile, true);
         }
         __syncthreads();
     }

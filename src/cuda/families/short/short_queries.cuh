@@ -8,7 +8,7 @@
 
 /* What rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
 struct nh_queries {
-    nh_sight sight[2];
+    nh_visibility visibility[2];
     int begin, end, common_begin, common_end;
 };
 
@@ -16,11 +16,11 @@ struct nh_queries {
 NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args, const nh_extents &extents,
                                  const nh_group *groups, int own_row) {
     const int lane = (int)(threadIdx.x % 32);
-    const nh_sight own = nh_sight_of(args, extents, groups, own_row);
+    const nh_visibility own = nh_visibility_of(args, extents, groups, own_row);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        queries.sight[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
-        queries.sight[half].last = __shfl_sync(~0u, own.last, lane / 4 + 8 * half);
+        queries.visibility[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
+        queries.visibility[half].last = __shfl_sync(~0u, own.last, lane / 4 + 8 * half);
     }
     queries.begin = __reduce_min_sync(~0u, own.first_row) / 16 * 16;
     queries.end = __reduce_max_sync(~0u, own.last_row) + 1;
@@ -44,7 +44,7 @@ NH_DEVICE void nh_weigh_scores(const nh_queries &queries, const unsigned *column
         const uint2 two = *(const uint2 *)(columns + row + 8 * block + threadIdx.x % 4 * 2);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (!nh_sees(queries.sight[i / 2], i % 2 ? two.y : two.x)) scores[block][i] = NH_MINUS_INFINITY;
+            if (!nh_sees(queries.visibility[i / 2], i % 2 ? two.y : two.x)) scores[block][i] = NH_MINUS_INFINITY;
     }
 }
 

@@ -31,20 +31,20 @@ static int64_t edge_of(const struct nh_problem *problem, const struct nh_short_s
     return edge + end;
 }
 
-/* Of some of an item's strips: what the first and the last row see. */
+/* For some of an item's warp tiles, what the first and the last row see. */
 static double columns_of(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     enum { SAMPLES = 6 };
-    int64_t step = 16 * nh_max(1, shape->rows / 16 / SAMPLES), strips = 0, columns = 0;
-    for (int64_t row = 0; row < shape->rows; row += step, strips++) {
+    int64_t step = 16 * nh_max(1, shape->rows / 16 / SAMPLES), warp_tiles = 0, columns = 0;
+    for (int64_t row = 0; row < shape->rows; row += step, warp_tiles++) {
         int64_t last = nh_min(row + 15, shape->groups * shape->group_tokens - 1);
         columns += nh_ceil_div(edge_of(problem, shape, last, true), 16) * 16 -
                    edge_of(problem, shape, nh_min(row, last), false) / 16 * 16;
     }
-    return (double)columns / (double)strips;
+    return (double)columns / (double)warp_tiles;
 }
 
-/* Items of shorter groups have fewer rows, not empty ones, if they are those of one residue: of each kind of residues, long or
- * short on every axis. */
+/* Items of shorter groups have fewer rows, not empty ones, if they are those of one residue: of each kind of residues,
+ * long or short on every axis. */
 static void set_shares(const struct nh_problem *problem, struct nh_short_shape *shape) {
     shape->rows_share = shape->tokens_share = shape->order == NH_SHORT_BY_RESIDUE ? 0 : 1;
     for (int kind = 0; kind < 1 << NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; kind++) {

@@ -1,5 +1,5 @@
-/* Warps that share a strip: through shared memory the others hand their sums to the first, which adds them in a fixed
- * order.
+/* Warps that share a warp tile: through shared memory the others hand their sums to the first, which adds them in a
+ * fixed order.
  *
  * Knobs: NH_SPLIT (how many share one). */
 #pragma once

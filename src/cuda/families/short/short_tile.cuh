@@ -1,12 +1,12 @@
 /* What a block of the backward has of an item, and where shared memory has it.
  *
- * Knobs, besides those of short.cuh: NH_DENSE (queries see their whole groups, and strips have rows of one group
+ * Knobs, besides those of short.cuh: NH_DENSE (queries see their whole groups, and warp tiles have rows of one group
  * alone). */
 #pragma once
 
 #include "short.cuh"
 
-/* A query: what it sees, as in nh_sight, LSE in base 2, and delta = rowsum(dO * O) - dLSE. */
+/* A query: what it sees, as in nh_visibility, LSE in base 2, and delta = rowsum(dO * O) - dLSE. */
 struct alignas(16) nh_query {
     unsigned begin, last;
     float lse, delta;
@@ -27,26 +27,26 @@ struct nh_tile {
     char *queries, *d_outputs, *outputs, *keys, *values;
     nh_query *query;
     unsigned *column;   /* what nh_query_sees asks of keys */
-    nh_reach *reach[2]; /* of strips: keys that queries see, queries that see keys */
+    nh_reach *reach[2]; /* of warp tiles: keys that queries see, queries that see keys */
     nh_group *groups;
 };
 
-/* A block's share of its item: strips [begin, end), those of queries numbered before those of keys, and the rows of
- * queries and of keys that these have to do with. Blocks that share an item have strips of one kind each. */
+/* A block's share of its item: warp tiles [begin, end), those of queries numbered before those of keys, and the rows of
+ * queries and of keys that these have to do with. Blocks that share an item have warp tiles of one kind each. */
 struct nh_part {
-    nh_reach strips, queries, keys;
+    nh_reach warp_tiles, queries, keys;
 };
 
 NH_DEVICE nh_part nh_part_of(const nh_short_args &args, int rows) {
-    const int strips = rows / 16, half = args.tiling.parts / 2;
+    const int warp_tiles = rows / 16, half = args.tiling.parts / 2;
     const nh_reach all = {0, rows};
-    if (half == 0) return {{0, 2 * strips}, all, all};
-    const int part = (int)blockIdx.y, each = (strips + half - 1) / half;
+    if (half == 0) return {{0, 2 * warp_tiles}, all, all};
+    const int part = (int)blockIdx.y, each = (warp_tiles + half - 1) / half;
     const int number = part < half ? part : part - half;
-    const nh_reach own = {min(number * each, strips), min((number + 1) * each, strips)};
+    const nh_reach own = {min(number * each, warp_tiles), min((number + 1) * each, warp_tiles)};
     const nh_reach own_rows = {16 * own.begin, 16 * own.end};
     if (part < half) return {own, own_rows, all};
-    return {{strips + own.begin, strips + own.end}, all, own_rows};
+    return {{warp_tiles + own.begin, warp_tiles + own.end}, all, own_rows};
 }
 
 /* A tensor's rows at the next free place: what counts is where row 0 would be. */

@@ -1,4 +1,4 @@
-/* The backward of one strip: 16 rows of an item, queries or, by keys, keys, and the columns that they meet, 16 at a
+/* The backward of one warp tile: 16 rows of an item, queries or, by keys, keys, and the columns that they meet, 16 at a
  * time.
  *
  *     P = exp(scale a b^T - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', by keys, += P b'
@@ -6,16 +6,16 @@
  * with rows a and a' and columns b and b': Q and dO meet K and V, or K and V meet Q and dO. P and dS go from
  * accumulators to operands without leaving registers.
  *
- * Knobs: NH_SPLIT (warps that share a strip and take its columns in turn; more than 1 only if every strip of a block
- * has warps of its own). */
+ * Knobs: NH_SPLIT (warps that share a warp tile and take its columns in turn; more than 1 only if every warp tile of a
+ * block has warps of its own). */
 #pragma once
 
 #include "short_tile.cuh"
 
-/* Registers hold the strip's own rows as operands unless its sums need the room. */
+/* Registers hold the warp tile's own rows as operands unless its sums need the room. */
 enum { NH_HELD = NH_DTYPE != NH_F32 && NH_DIM + NH_DIM_V <= (NH_WARPS > 8 ? 64 : 128) };
 
-/* Gradients of a strip: of queries, or of keys and values. */
+/* Gradients of a warp tile: of queries, or of keys and values. */
 typedef float nh_sums[NH_SUMS][4];
 typedef float nh_sums_v[NH_SUMS_V][4];
 
@@ -60,11 +60,12 @@ NH_DEVICE void nh_add_weighted(float (&sums)[SUMS][4], const float (&weights)[2]
     nh_add_columns(sums, operand, across, nh_rows_of_pair(column), true);
 }
 
-/* Adds what the strip's columns contribute; sums_v of keys alone. turn: of the NH_SPLIT warps that share the strip. */
+/* Adds what the warp tile's columns contribute; sums_v of keys alone. turn: of the NH_SPLIT warps that share the warp
+ * tile. */
 template <bool BY_KEYS>
-NH_DEVICE void nh_differentiate(const nh_block &block, int strip, int turn, nh_sums &sums, nh_sums_v &sums_v) {
+NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, nh_sums &sums, nh_sums_v &sums_v) {
     const nh_tile &tile = block.tile;
-    const int first = 16 * strip;
+    const int first = 16 * warp_tile;
     const float scale = (float)(block.args.scale * NH_LOG2E);
     const char *columns = BY_KEYS ? tile.queries : tile.keys, *columns_v = BY_KEYS ? tile.d_outputs : tile.values;
     nh_row_operand<NH_DIM, NH_HELD> rows;
@@ -85,7 +86,7 @@ NH_DEVICE void nh_differentiate(const nh_block &block, int strip, int turn, nh_s
         own.query[half] = tile.query[row];
         own.column[half] = tile.column[row];
     }
-    const nh_reach reach = tile.reach[BY_KEYS][strip];
+    const nh_reach reach = tile.reach[BY_KEYS][warp_tile];
 #pragma unroll 1
     for (int column = reach.begin / 16 * 16 + 16 * turn; column < reach.end; column += 16 * NH_SPLIT) {
         float weights[2][4] = {}, d_scores[2][4] = {};

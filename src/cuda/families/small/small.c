@@ -112,7 +112,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
                                                  {"NH_H0", "NH_H1", "NH_H2"},
                                                  {"NH_W0", "NH_W1", "NH_W2"}};
     const struct nh_small_shape *shape = &launch->shape;
-    int penalty = nh_small_penalty(problem, launch);
+    int additive_mask = nh_small_additive_mask(problem, launch);
     struct nh_kernel_spec spec = {.source = source_of(launch)};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
@@ -127,7 +127,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
     nh_kernel_define(&spec, "NH_DILATED", nh_problem_dilated(problem));
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
-    nh_kernel_define(&spec, "NH_PENALTY", penalty);
+    nh_kernel_define(&spec, "NH_ADDITIVE_MASK", additive_mask);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_WHOLE", whole(problem, shape));
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
@@ -140,7 +140,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     if (launch->stages) define_boxes(problem, &spec);
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(&spec, names[0][a], shape->rows[a]);
-        nh_kernel_define(&spec, names[1][a], shape->subtile[a]);
+        nh_kernel_define(&spec, names[1][a], shape->warp_tile[a]);
         nh_kernel_define(&spec, names[2][a], shape->columns[a]);
         nh_kernel_define(&spec, names[3][a], shape->halo[a]);
         nh_kernel_define(&spec, names[4][a], problem->axis[a].window);
@@ -171,7 +171,7 @@ static const int32_t mapped[][NH_CUDA_MAPS] = {
     {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, NHOOD_D_O, NHOOD_D_Q, END},
     {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_D_O, NHOOD_D_K, NHOOD_D_V, NH_DELTA, END}};
 
-/* Of halos and rows as they are fetched, of results as they are stored. */
+/* The box in which halos and rows are fetched, and results stored. */
 static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tensor) {
     const struct nh_small_shape *shape = &launch->shape;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
@@ -180,8 +180,8 @@ static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tenso
     case NHOOD_D_O: return by_keys ? shape->halo : shape->rows;
     case NHOOD_K:
     case NHOOD_V: return by_keys ? shape->rows : shape->halo;
-    case NHOOD_O: return launch->kernel == NH_SMALL_FORWARD ? shape->subtile : shape->rows;
-    default: return shape->subtile;
+    case NHOOD_O: return launch->kernel == NH_SMALL_FORWARD ? shape->warp_tile : shape->rows;
+    default: return shape->warp_tile;
     }
 }
 
@@ -225,7 +225,8 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* Binds the statistics of each head and query, as nh_sm90_stats_map expects them: -LSE in base 2 and delta, in 16 bytes. */
+/* Binds the statistics of each head and query, as nh_sm90_stats_map expects them: -LSE in base 2 and delta, in 16
+ * bytes. */
 static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                             struct nh_cuda_step *step) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];

@@ -3,11 +3,11 @@
  * Rows are what a kernel works for, columns what each row meets: queries and their keys, or with NH_INVERSE keys and
  * the queries that attend them. A block takes one box of rows (an item) after the other. All columns that the box
  * meets lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes 16 rows at a time, again
- * a box (a subtile), and gathers the box of their columns out of the halo by the row addresses of its matrix loads:
+ * a box (a warp tile), and gathers the box of their columns out of the halo by the row addresses of its matrix loads:
  * hardly more is multiplied than what the rows see. All positions are inside one dilation group.
  *
- * Lines of the halo are spaced so that consecutive columns of a subtile's box are consecutive rows modulo 8 across the
- * ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
+ * Lines of the halo are spaced so that consecutive columns of a warp tile's box are consecutive rows modulo 8 across
+ * the ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
  *
  * On sm_90 the copy engine fetches halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh), else threads copy
  * them. Then a block may take items that follow each other along the first axis, and fetch of each halo what the one
@@ -75,23 +75,23 @@ NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_item &item, int 
 /* ---- results ---- */
 
 /* An element of a row's result in shared memory. */
-template <int WIDTH> NH_DEVICE elem &nh_result_element(char *results, int subtile, int row, int i) {
-    char *unit = results + nh_unit_offset(WIDTH, nh_result_number(subtile, row), i / NH_PER_UNIT);
+template <int WIDTH> NH_DEVICE elem &nh_result_element(char *results, int warp_tile, int row, int i) {
+    char *unit = results + nh_unit_offset(WIDTH, nh_result_number(warp_tile, row), i / NH_PER_UNIT);
     return ((elem *)unit)[i % NH_PER_UNIT];
 }
 
-/* A subtile's shared rows to memory, by its warp. */
+/* A warp tile's shared rows to memory, by its warp. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_item &item, int slot, const char *rows,
-                             int subtile) {
+                             int warp_tile) {
     const int units = WIDTH / NH_PER_UNIT;
     elem *to = (elem *)args.tensor[slot].data;
     const int lane = (int)(nh_thread_again() % 32);
 #pragma unroll
     for (int first = 0; first < 16 * units; first += 32) {
         int i = first + lane, row = i / units, unit = i % units;
-        if (i < 16 * units && nh_row_exists(item, subtile, row))
-            *(uint4 *)(to + nh_row_offset(item, slot, subtile, row) + NH_PER_UNIT * unit) =
-                *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_result_number(subtile, row), unit));
+        if (i < 16 * units && nh_row_exists(item, warp_tile, row))
+            *(uint4 *)(to + nh_row_offset(item, slot, warp_tile, row) + NH_PER_UNIT * unit) =
+                *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_result_number(warp_tile, row), unit));
     }
 }

@@ -1,13 +1,13 @@
 /* Masks by the tensor cores: a product that adds a huge negative number to the score of every column that a row does
  * not see. Places along the inner dimension of that product stand for what may keep a row from seeing a column: a row
- * has ones in the places that concern it, a column penalties in those that hide it. Columns' penalties never change; a
+ * has ones in the places that concern it, a column the negative number in those that hide it. Columns never change; a
  * row's ones are ORed from one word per coordinate.
  *
- * NH_PENALTY 1: all rows see a run of one window's length on each axis. A place per start that the run may have in the
- * box; it hides the columns that a run from there does not reach. At most 8 places, one shallow product.
- * NH_PENALTY 2: rows see any box. A place per coordinate of the subtile's box on each axis, which hides the columns at
- * that coordinate, and one for all rows, which hides columns that only fill up the last 16. At most 32 places.
- * NH_PENALTY 3: see small_kinds.cuh. */
+ * NH_ADDITIVE_MASK 1: all rows see a run of one window's length on each axis. A place per start that the run may have
+ * in the box; it hides the columns that a run from there does not reach. At most 8 places, one shallow product.
+ * NH_ADDITIVE_MASK 2: rows see any box. A place per coordinate of the warp tile's box on each axis, which hides the
+ * columns at that coordinate, and one for all rows, which hides columns that only fill up the last 16. At most 32
+ * places. NH_ADDITIVE_MASK 3: see small_kinds.cuh. */
 #pragma once
 
 #include "small.cuh"
@@ -17,9 +17,9 @@ NH_DEVICE constexpr int nh_axis_window(int axis) {
 }
 /* None for an axis on which all rows see the same. */
 NH_DEVICE constexpr int nh_axis_places(int axis) {
-    return axis < NH_FIRST_AXIS || NH_PENALTY == 0          ? 0
-           : NH_PENALTY == 3                                ? nh_axis_subtile(axis)
-           : NH_PENALTY == 2                                ? nh_axis_columns(axis)
+    return axis < NH_FIRST_AXIS || NH_ADDITIVE_MASK == 0          ? 0
+           : NH_ADDITIVE_MASK == 3                                ? nh_axis_warp_tile(axis)
+           : NH_ADDITIVE_MASK == 2                                ? nh_axis_columns(axis)
            : nh_axis_columns(axis) > nh_axis_window(axis)   ? nh_axis_columns(axis) - nh_axis_window(axis) + 1
                                                             : 0;
 }
@@ -29,43 +29,44 @@ NH_DEVICE constexpr int nh_places_before(int axis) {
 
 enum {
     NH_PLACES = nh_places_before(3),
-    NH_STEPS_PLACES = NH_PENALTY == 2 ? NH_PLACES / 16 + 1 : 1,
+    NH_STEPS_PLACES = NH_ADDITIVE_MASK == 2 ? NH_PLACES / 16 + 1 : 1,
     /* of second operands per lane and step, for 16 columns */
-    NH_PENALTY_WORDS = NH_PENALTY == 2 ? 4 : 2
+    NH_ADDITIVE_MASK_WORDS = NH_ADDITIVE_MASK == 2 ? 4 : 2
 };
-static_assert(NH_PLACES <= (NH_PENALTY == 2 ? 31 : 8), "more places than the product has");
+static_assert(NH_PLACES <= (NH_ADDITIVE_MASK == 2 ? 31 : 8), "more places than the product has");
 
-struct alignas(4 * NH_PENALTY_WORDS) nh_penalty_operand {
-    unsigned word[NH_PENALTY_WORDS];
+struct alignas(4 * NH_ADDITIVE_MASK_WORDS) nh_additive_mask_operand {
+    unsigned word[NH_ADDITIVE_MASK_WORDS];
 };
-struct nh_penalties {
-    nh_penalty_operand operand[NH_PENALTY && NH_PENALTY != 3 ? NH_PAIRS * NH_CHUNKS : 1][NH_STEPS_PLACES][32];
+struct nh_additive_masks {
+    nh_additive_mask_operand operand[NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3 ? NH_PAIRS * NH_CHUNKS : 1]
+                                    [NH_STEPS_PLACES][32];
 };
 
-NH_DEVICE bool nh_penalized(int column, int place) {
-    if (column >= NH_BOX) return NH_PENALTY == 1 || place == NH_PLACES;
-    bool penalized = false;
+NH_DEVICE bool nh_mask_hides(int column, int place) {
+    if (column >= NH_BOX) return NH_ADDITIVE_MASK == 1 || place == NH_PLACES;
+    bool hidden = false;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int n = place - nh_places_before(a), at = nh_column_at(column, a);
         if (n >= 0 && n < nh_axis_places(a))
-            penalized = NH_PENALTY == 2 ? at == n : at < n || at >= n + nh_axis_window(a);
+            hidden = NH_ADDITIVE_MASK == 2 ? at == n : at < n || at >= n + nh_axis_window(a);
     }
-    return penalized;
+    return hidden;
 }
 
 /* By all threads; a barrier must follow. */
-NH_DEVICE void nh_penalties_fill(nh_penalties &penalties) {
+NH_DEVICE void nh_additive_masks_fill(nh_additive_masks &additive_masks) {
     const unsigned lowest = 0xff7f; /* of bf16 */
-    for (int i = (int)nh_thread_again(); i < (int)(sizeof penalties / 4); i += NH_THREADS) {
-        int word = i % NH_PENALTY_WORDS, lane = i / NH_PENALTY_WORDS % 32;
-        int step = i / (32 * NH_PENALTY_WORDS) % NH_STEPS_PLACES;
-        int pair = i / (32 * NH_PENALTY_WORDS * NH_STEPS_PLACES);
-        int block = NH_PENALTY == 2 ? word / 2 : word, place = 16 * step + lane % 4 * 2;
-        if (NH_PENALTY == 2) place += word % 2 * 8;
+    for (int i = (int)nh_thread_again(); i < (int)(sizeof additive_masks / 4); i += NH_THREADS) {
+        int word = i % NH_ADDITIVE_MASK_WORDS, lane = i / NH_ADDITIVE_MASK_WORDS % 32;
+        int step = i / (32 * NH_ADDITIVE_MASK_WORDS) % NH_STEPS_PLACES;
+        int pair = i / (32 * NH_ADDITIVE_MASK_WORDS * NH_STEPS_PLACES);
+        int block = NH_ADDITIVE_MASK == 2 ? word / 2 : word, place = 16 * step + lane % 4 * 2;
+        if (NH_ADDITIVE_MASK == 2) place += word % 2 * 8;
         int column = 16 * pair + 8 * block + lane / 4;
-        ((unsigned *)&penalties)[i] = (nh_penalized(column, place) ? lowest : 0u) |
-                                      (nh_penalized(column, place + 1) ? lowest << 16 : 0u);
+        ((unsigned *)&additive_masks)[i] = (nh_mask_hides(column, place) ? lowest : 0u) |
+                                      (nh_mask_hides(column, place + 1) ? lowest << 16 : 0u);
     }
 }
 
@@ -75,33 +76,34 @@ NH_DEVICE unsigned nh_two_ones(unsigned places) {
     return ((places & 1) | (places & 2) << 15) * one;
 }
 
-/* Places of a row at a coordinate of the axis. NH_PENALTY 1: as ones, a word for each of its four lanes; 2: as bits. */
-struct alignas(NH_PENALTY == 1 ? 16 : 4) nh_places {
-    unsigned word[NH_PENALTY == 1 ? 4 : 1];
+/* Places of a row at a coordinate of the axis. NH_ADDITIVE_MASK 1: as ones, a word for each of its four lanes; 2: as
+ * bits. */
+struct alignas(NH_ADDITIVE_MASK == 1 ? 16 : 4) nh_places {
+    unsigned word[NH_ADDITIVE_MASK == 1 ? 4 : 1];
 };
 
 /* Where the row sees columns [from, to) of the box. */
-NH_DEVICE nh_places nh_penalty_places(int axis, int from, int to) {
+NH_DEVICE nh_places nh_additive_mask_places(int axis, int from, int to) {
     const int place = nh_places_before(axis) + from;
     const unsigned hidden = ((1u << from) - 1) | ~((1u << to) - 1), all = (1u << nh_axis_places(axis)) - 1;
     nh_places places = {};
 #pragma unroll
     for (int t = 0; t < (int)(sizeof places / 4); t++)
-        places.word[t] = NH_PENALTY == 2                          ? (hidden & all) << nh_places_before(axis)
+        places.word[t] = NH_ADDITIVE_MASK == 2                          ? (hidden & all) << nh_places_before(axis)
                          : all && place / 2 == t ? nh_two_ones(1u << place % 2)
                                                  : 0u;
     return places;
 }
 
 /* The first operand, from this lane's words of rows g and g + 8. */
-NH_DEVICE void nh_penalty_rows(unsigned (&operand)[NH_STEPS_PLACES][4], unsigned first, unsigned second) {
-    if (NH_PENALTY == 1) {
+NH_DEVICE void nh_additive_mask_rows(unsigned (&operand)[NH_STEPS_PLACES][4], unsigned first, unsigned second) {
+    if (NH_ADDITIVE_MASK == 1) {
         operand[0][0] = first;
         operand[0][1] = second;
         return;
     }
     const int shift = (int)(nh_thread_again() % 4) * 2;
-    const unsigned always = NH_PENALTY == 2 ? 1u << NH_PLACES : 0u;
+    const unsigned always = NH_ADDITIVE_MASK == 2 ? 1u << NH_PLACES : 0u;
     const unsigned places[2] = {(first | always) >> shift, (second | always) >> shift};
 #pragma unroll
     for (int s = 0; s < NH_STEPS_PLACES; s++)
@@ -110,15 +112,16 @@ NH_DEVICE void nh_penalty_rows(unsigned (&operand)[NH_STEPS_PLACES][4], unsigned
             operand[s][i] = nh_two_ones(places[i % 2] >> (16 * s + i / 2 * 8));
 }
 
-/* Adds their penalties to the scores of the 16 columns of a pair; of the first eight unless `both`. */
-NH_DEVICE void nh_penalize(float (*scores)[4], const unsigned (&rows)[NH_STEPS_PLACES][4],
-                           const nh_penalties &penalties, int pair, bool both) {
+/* Adds their additive masks to the scores of the 16 columns of a pair; of the first eight unless `both`. */
+NH_DEVICE void nh_add_mask(float (*scores)[4], const unsigned (&rows)[NH_STEPS_PLACES][4],
+                           const nh_additive_masks &additive_masks, int pair, bool both) {
 #pragma unroll
     for (int s = 0; s < NH_STEPS_PLACES; s++) {
-        nh_penalty_operand columns = penalties.operand[pair][s][nh_thread_again() % 32];
-        if (NH_PENALTY == 2) {
+        nh_additive_mask_operand columns = additive_masks.operand[pair][s][nh_thread_again() % 32];
+        if (NH_ADDITIVE_MASK == 2) {
             const unsigned first[2] = {columns.word[0], columns.word[1]};
-            const unsigned second[2] = {columns.word[2 % NH_PENALTY_WORDS], columns.word[3 % NH_PENALTY_WORDS]};
+            const unsigned second[2] = {columns.word[2 % NH_ADDITIVE_MASK_WORDS],
+                                        columns.word[3 % NH_ADDITIVE_MASK_WORDS]};
             nh_mma_bf16(scores[0], rows[s], first);
             if (both) nh_mma_bf16(scores[1], rows[s], second);
         } else {

@@ -1,6 +1,6 @@
 /* dK and dV of small windows: rows are keys, columns the queries that attend them (a box of varying size), so that
  * nothing is added atomically and results are bit-equal every run. Weights come from the given LSE, delta from
- * small_backward_query.cu. A warp owns one subtile: its sums stay in registers while the query heads that share the
+ * small_backward_query.cu. A warp owns one warp tile: its sums stay in registers while the query heads that share the
  * key head pass by. See small.cuh. */
 #define NH_INVERSE 1
 #define NH_STOPS 1
@@ -13,7 +13,7 @@
 #include "small_copy_statistics.cuh"
 #endif
 
-static_assert(NH_STAGES || NH_SUBTILES == NH_WARPS, "one subtile of an item per warp");
+static_assert(NH_STAGES || NH_WARP_TILES == NH_WARPS, "one warp tile of an item per warp");
 
 struct nh_halo {
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
@@ -36,10 +36,10 @@ struct nh_shared {
     } results[NH_WARPS];
     nh_ring ring;
 #else
-    nh_scene scene[2];
+    nh_tile_info info[2];
 #endif
     nh_tables tables;
-    nh_penalties penalties;
+    nh_additive_masks additive_masks;
     nh_kinds kinds;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
@@ -50,9 +50,9 @@ struct nh_key_sums {
     float d_keys[NH_SUMS][4], d_values[NH_SUMS_V][4];
 };
 
-NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int subtile) {
-    nh_load_rows<NH_DIM>(sums.keys, rows.keys, subtile);
-    nh_load_rows<NH_DIM_V>(sums.values, rows.values, subtile);
+NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int warp_tile) {
+    nh_load_rows<NH_DIM>(sums.keys, rows.keys, warp_tile);
+    nh_load_rows<NH_DIM_V>(sums.values, rows.values, warp_tile);
     nh_clear(sums.d_keys);
     nh_clear(sums.d_values);
 }
@@ -64,40 +64,40 @@ NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         float &weight = weights[i / 4][i % 4];
-        bool visible = NH_PENALTY || seen[i / 2 % 2] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
+        bool visible = NH_ADDITIVE_MASK || seen[i / 2 % 2] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
         weight = visible ? nh_exp2(weight * scale) : 0.f;
         d_scores[i / 4][i % 4] *= weight;
     }
 }
 
-NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables,
-                                const nh_penalties &penalties, const nh_kinds &kinds, const nh_halo &halo, int subtile,
-                                nh_key_sums &sums) {
+NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
+                                const nh_additive_masks &additive_masks, const nh_kinds &kinds, const nh_halo &halo,
+                                int warp_tile, nh_key_sums &sums) {
     unsigned queries[NH_STEPS], d_outputs[NH_STEPS_V], places[NH_STEPS_PLACES][4];
     nh_across<NH_DIM> queries_across;
     nh_across<NH_DIM_V> d_outputs_across;
-    const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
-    const int reach = nh_sight_reach(scene.sight, subtile);
+    const int first = nh_box_row(info.visibility, warp_tile), wrap = nh_box_wrap(info.visibility, warp_tile);
+    const int reach = nh_visibility_reach(info.visibility, warp_tile);
     const float scale = tables.scale;
     /* -LSE / scale is larger than most scores: f32 products after it would be cut off at its last bit, not at theirs */
     const bool shifts_last = NH_DTYPE == NH_F32;
-    const unsigned statistics = nh_shared_address(halo.statistics + nh_box_statistics(scene.sight, subtile));
+    const unsigned statistics = nh_shared_address(halo.statistics + nh_box_statistics(info.visibility, warp_tile));
     const int beside = (int)(halo.d_outputs - halo.queries);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(queries, halo.queries, first);
     nh_across_start(queries_across, halo.queries, first);
     nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(d_outputs, queries, beside, halo.d_outputs, first);
     nh_across_start_beside(d_outputs_across, queries_across, beside, halo.d_outputs, first);
-    const uint2 *hidden = nh_kind_columns(kinds, scene.sight.places, subtile);
+    const uint2 *hidden = nh_kind_columns(kinds, info.visibility.places, warp_tile);
     const uint2 own_places = kinds.rows[threadIdx.x % 32];
-    if (NH_PENALTY && NH_PENALTY != 3) nh_sight_penalty_rows(places, scene.sight, subtile);
-    const float *table = scene.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
+    if (NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
+    const float *table = info.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
         int row[4 * NH_GATHERS];
         nh_across_rows across;
-        if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, chunk);
+        if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, chunk);
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
@@ -111,13 +111,14 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene
             if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p);
             const int column = chunk * NH_CHUNK + 16 * p + (int)(threadIdx.x % 16);
             nh_statistics_load(query, statistics + tables.columns.statistics[wrap][column]);
-            const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * (chunk * NH_PAIRS + p)] : uint2{0u, 0u};
+            const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * (chunk * NH_PAIRS + p)] : uint2{0u, 0u};
 #pragma unroll
             for (int block = 0; block < 2; block++) {
                 if (!shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
                 nh_add_deltas(d_scores[block], query[block]);
             }
-            if (NH_PENALTY && NH_PENALTY != 3) nh_penalize(weights, places, penalties, chunk * NH_PAIRS + p, true);
+            if (NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3)
+                nh_add_mask(weights, places, additive_masks, chunk * NH_PAIRS + p, true);
             nh_multiply_columns(weights, sums.keys, queries, row[p], true);
 #pragma unroll
             for (int block = 0; block < 2; block++)
@@ -133,7 +134,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene
 }
 
 /* The gradients into shared memory. */
-NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_item &item, int subtile, const nh_key_sums &sums,
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_item &item, int warp_tile, const nh_key_sums &sums,
                          char *keys, char *values) {
 #if NH_STAGES
     nh_results_free();
@@ -141,16 +142,16 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_item &item, int sub
     __syncwarp();
 #endif
     nh_stage_rows<NH_DIM>(keys, sums.d_keys, (float)args.scale, (float)args.scale,
-                                    subtile);
-    nh_stage_rows<NH_DIM_V>(values, sums.d_values, 1.f, 1.f, subtile);
+                                    warp_tile);
+    nh_stage_rows<NH_DIM_V>(values, sums.d_values, 1.f, 1.f, warp_tile);
     const bool repair[2] = {nh_needs_repair(sums.d_keys, 0) | nh_needs_repair(sums.d_values, 0),
                             nh_needs_repair(sums.d_keys, 1) | nh_needs_repair(sums.d_values, 1)};
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
-        nh_repair_gradient(args, item, subtile, row, make_float2(0.f, 0.f),
-                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(keys, subtile, at, i) = x; },
-                          [=](int at, int i, elem x) { nh_result_element<NH_DIM_V>(values, subtile, at, i) = x; });
+        nh_repair_gradient(args, item, warp_tile, row, make_float2(0.f, 0.f),
+                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(keys, warp_tile, at, i) = x; },
+                          [=](int at, int i, elem x) { nh_result_element<NH_DIM_V>(values, warp_tile, at, i) = x; });
     });
 }
 
@@ -167,8 +168,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads;
     if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
-    nh_masks_fill(args, shared.penalties, shared.kinds);
-    nh_tables_start(args, shared.tables, shared.ring.scene);
+    nh_masks_fill(args, shared.additive_masks, shared.kinds);
+    nh_tables_start(args, shared.tables, shared.ring.info);
     nh_wait_for_launches();
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
@@ -189,20 +190,20 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     } else {
         nh_key_sums sums;
         char *keys = shared.results[threadIdx.x / 32].keys, *values = shared.results[threadIdx.x / 32].values;
-        const auto work = [&](const nh_scene &scene, int turn, int subtile, int member) {
-            if (member == 0) nh_key_sums_start(sums, shared.rows[turn], subtile);
+        const auto work = [&](const nh_tile_info &info, int turn, int warp_tile, int member) {
+            if (member == 0) nh_key_sums_start(sums, shared.rows[turn], warp_tile);
             nh_rows_taken(shared.ring, turn);
-            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.kinds, shared.halo[turn % NH_HALOS],
-                             subtile, sums);
+            nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds,
+                             shared.halo[turn % NH_HALOS], warp_tile, sums);
             if (member + 1 < share) return;
-            nh_finish(args, scene.item, subtile, sums, keys, values);
+            nh_finish(args, info.item, warp_tile, sums, keys, values);
             nh_results_ready();
             if (args.tensor[NH_D_K].data)
-                nh_store_results<NH_D_K_MAP>(args, scene.item, maps.d_k, NH_D_K, subtile, keys,
-                                             scene.item.head, kv_heads);
+                nh_store_results<NH_D_K_MAP>(args, info.item, maps.d_k, NH_D_K, warp_tile, keys,
+                                             info.item.head, kv_heads);
             if (args.tensor[NH_D_V].data)
-                nh_store_results<NH_D_V_MAP>(args, scene.item, maps.d_v, NH_D_V, subtile, values,
-                                             scene.item.head, kv_heads);
+                nh_store_results<NH_D_V_MAP>(args, info.item, maps.d_v, NH_D_V, warp_tile, values,
+                                             info.item.head, kv_heads);
         };
         nh_work_items(args, shared.ring, (unsigned)share, work);
     }
@@ -218,40 +219,40 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_rows &rows = shared.rows[0];
     const int share = (int)(args.heads / args.kv_heads);
     int turn = 0;
-    nh_masks_fill(args, shared.penalties, shared.kinds);
-    nh_tables_start(args, shared.tables, shared.scene);
+    nh_masks_fill(args, shared.additive_masks, shared.kinds);
+    nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
     __syncthreads();
-    if (threadIdx.x / 32 == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    if (threadIdx.x / 32 == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        nh_scene &scene = shared.scene[turn];
-        const nh_item &item = scene.item;
+        nh_tile_info &info = shared.info[turn];
+        const nh_item &item = info.item;
         nh_key_sums sums;
         turn ^= 1;
         nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_K, rows.keys);
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_V, rows.values);
-        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.scene[turn].item);
+        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].item);
 #pragma unroll 1
         for (int member = 0; member < share; member++) {
             nh_copy_halo<NH_DIM>(args, item, NH_Q, member * args.tensor[NH_Q].head, halo.queries);
             nh_copy_halo<NH_DIM_V>(args, item, NH_D_O, member * args.tensor[NH_D_O].head,
                                    halo.d_outputs);
             nh_copy_statistics(args, item, member, halo.statistics);
-            nh_scene_fill(args, shared.tables, scene, item.head * share + member, (int)nh_thread_again(),
+            nh_tile_info_fill(args, shared.tables, info, item.head * share + member, (int)nh_thread_again(),
                           NH_THREADS);
             nh_copy_wait();
             __syncthreads();
-            nh_for_subtiles(args, item, [&](int subtile) {
-                if (member == 0) nh_key_sums_start(sums, rows, subtile);
-                nh_differentiate(args, scene, shared.tables, shared.penalties, shared.kinds, halo, subtile, sums);
+            nh_for_warp_tiles(args, item, [&](int warp_tile) {
+                if (member == 0) nh_key_sums_start(sums, rows, warp_tile);
+                nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds, halo, warp_tile, sums);
                 if (member + 1 < share) return;
-                nh_finish(args, item, subtile, sums, rows.keys, rows.values);
+                nh_finish(args, item, warp_tile, sums, rows.keys, rows.values);
                 __syncwarp();
                 if (args.tensor[NH_D_K].data)
-                    nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_K, rows.keys, subtile);
+                    nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_K, rows.keys, warp_tile);
                 if (args.tensor[NH_D_V].data)
-                    nh_store_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_V, rows.values, subtile);
+                    nh_store_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_V, rows.values, warp_tile);
             });
             __syncthreads();
         }

@@ -13,18 +13,18 @@ struct nh_key_shared : nh_shared {
 };
 static_assert(sizeof(nh_key_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-/* Of the two blocks of a pair, as operands. */
-NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &shared, const nh_scene &scene, int subtile,
-                                  int pair) {
-    const unsigned first = nh_shared_address(shared.statistics + nh_box_statistics(scene.sight, subtile));
+/* The two blocks of a pair, as operands. */
+NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &shared, const nh_tile_info &info,
+                                  int warp_tile, int pair) {
+    const unsigned first = nh_shared_address(shared.statistics + nh_box_statistics(info.visibility, warp_tile));
     nh_statistics_load(query, first + shared.tables.columns.statistics[0][16 * pair + (int)(threadIdx.x % 16)]);
 }
 
 /* What scores begin with: biases. */
 NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared,
-                        const nh_scene &scene, int subtile) {
-    const float *table = scene.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
+                        const nh_tile_info &info, int warp_tile) {
+    const float *table = info.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     nh_clear(scores);
 #pragma unroll
     for (int p = 0; NH_BIAS_COUNT && p < NH_PAIRS; p++) {
@@ -37,38 +37,38 @@ NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_k
 }
 
 /* Shifts scores by LSE, which is larger than most of them: before their products, these would be cut off at its last
- * bit, not at their own. Adds penalties. */
-NH_DEVICE void nh_shift(nh_scores &scores, const nh_key_shared &shared, const nh_scene &scene, int subtile) {
-    const uint2 *hidden = nh_kind_columns(shared.kinds, scene.sight.places, subtile);
+ * bit, not at their own. Adds additive masks. */
+NH_DEVICE void nh_shift(nh_scores &scores, const nh_key_shared &shared, const nh_tile_info &info, int warp_tile) {
+    const uint2 *hidden = nh_kind_columns(shared.kinds, info.visibility.places, warp_tile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
 #pragma unroll
     for (int p = 0; p < NH_PAIRS; p++) {
         unsigned query[2];
-        nh_pair_statistics(query, shared, scene, subtile, p);
-        const uint2 hiding = NH_PENALTY == 3 ? hidden[16 * p] : uint2{0u, 0u};
+        nh_pair_statistics(query, shared, info, warp_tile, p);
+        const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * p] : uint2{0u, 0u};
 #pragma unroll
         for (int block = 0; block < 2; block++)
             nh_add_shifts(scores[2 * p + block], query[block], own_places, block ? hiding.y : hiding.x);
     }
-    if (NH_PENALTY && NH_PENALTY != 3) nh_penalize_all(scores, scene, shared.penalties, subtile);
+    if (NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3) nh_add_mask_all(scores, info, shared.additive_masks, warp_tile);
 }
 
-NH_DEVICE void nh_weigh(nh_scores &scores, const nh_scene &scene, float scale, int subtile) {
+NH_DEVICE void nh_weigh(nh_scores &scores, const nh_tile_info &info, float scale, int warp_tile) {
     unsigned seen[2];
-    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
+    if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
 #pragma unroll
     for (int b = 0; b < NH_BLOCKS; b++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const bool visible = NH_PENALTY || seen[i / 2] >> (2 * b + i % 2) & 1;
+            const bool visible = NH_ADDITIVE_MASK || seen[i / 2] >> (2 * b + i % 2) & 1;
             scores[b][i] = visible ? nh_exp2(scores[b][i] * scale) : 0.f;
         }
 }
 
 /* Weights become gradients of scores, by parts: the gradients of outputs lie in shared memory. */
-NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args, const nh_scene &scene,
-                                  const nh_key_shared &shared, int subtile) {
-    const nh_own_rows values = nh_own_rows_of(args, scene.item, NH_V, subtile);
+NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args, const nh_tile_info &info,
+                                  const nh_key_shared &shared, int warp_tile) {
+    const nh_own_rows values = nh_own_rows_of(args, info.item, NH_V, warp_tile);
 #pragma unroll
     for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
         float d_weights[NH_PART][4];
@@ -76,11 +76,11 @@ NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args,
 #pragma unroll
         for (int p = 0; p < NH_PART / 2 && first / 2 + p < NH_PAIRS; p++) {
             unsigned query[2];
-            nh_pair_statistics(query, shared, scene, subtile, first / 2 + p);
+            nh_pair_statistics(query, shared, info, warp_tile, first / 2 + p);
             nh_add_deltas(d_weights[2 * p], query[0]);
             nh_add_deltas(d_weights[2 * p + 1], query[1]);
         }
-        nh_multiply_own<NH_DIM_V>(d_weights, first, NH_PART, values, scene, shared.tables, shared.halo, subtile);
+        nh_multiply_own<NH_DIM_V>(d_weights, first, NH_PART, values, info, shared.tables, shared.halo, warp_tile);
 #pragma unroll
         for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++)
             weights[first + i / 4][i % 4] *= d_weights[i / 4][i % 4];
@@ -88,15 +88,15 @@ NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args,
 }
 
 /* Both gradients of the rows of which one needs repair; those of keys are in memory but for that. */
-NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_item &item, int subtile, const bool (&repair)[2]) {
+NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_item &item, int warp_tile, const bool (&repair)[2]) {
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
         elem *d_key = (elem *)args.tensor[NH_D_K].data, *d_value = (elem *)args.tensor[NH_D_V].data;
-        if (d_key) d_key += nh_row_offset(item, NH_D_K, subtile, row);
-        if (d_value) d_value += nh_row_offset(item, NH_D_V, subtile, row);
+        if (d_key) d_key += nh_row_offset(item, NH_D_K, warp_tile, row);
+        if (d_value) d_value += nh_row_offset(item, NH_D_V, warp_tile, row);
         nh_repair_gradient(
-            args, item, subtile, row, make_float2(0.f, 0.f), [=](int, int i, elem x) { if (d_key) d_key[i] = x; },
+            args, item, warp_tile, row, make_float2(0.f, 0.f), [=](int, int i, elem x) { if (d_key) d_key[i] = x; },
             [=](int, int i, elem x) { if (d_value) d_value[i] = x; });
     });
 }
@@ -108,37 +108,37 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
     int turn = 0;
-    nh_masks_fill(args, shared.penalties, shared.kinds);
-    nh_tables_start(args, shared.tables, shared.scene);
+    nh_masks_fill(args, shared.additive_masks, shared.kinds);
+    nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
     nh_start<NH_DIM>(args, shared, NH_Q, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
-        const nh_item &item = scene.item;
-        const bool exists = nh_subtile_exists(item, warp);
+        nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
+        const nh_item &item = info.item;
+        const bool exists = nh_warp_tile_exists(item, warp);
         bool repair[2] = {false, false};
         nh_scores weights; /* then gradients of scores */
         nh_copy_statistics(args, item, 0, shared.statistics);
-        nh_scene_fill(args, tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_tile_info_fill(args, tables, info, item.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
         nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
         if (exists) {
-            nh_note_subtile(args, item.number, warp);
-            nh_begin(weights, args, shared, scene, warp);
-            nh_multiply_own<NH_DIM>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, item, NH_K, warp), scene, tables,
+            nh_note_warp_tile(args, item.number, warp);
+            nh_begin(weights, args, shared, info, warp);
+            nh_multiply_own<NH_DIM>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, item, NH_K, warp), info, tables,
                                     shared.halo, warp);
-            nh_shift(weights, shared, scene, warp);
+            nh_shift(weights, shared, info, warp);
         }
         __syncthreads();
         nh_copy_halo<NH_DIM_V>(args, item, NH_D_O, 0, shared.halo);
-        if (exists) nh_weigh(weights, scene, tables.scale, warp);
+        if (exists) nh_weigh(weights, info, tables.scale, warp);
         nh_copy_wait();
         __syncthreads();
         if (exists) {
-            nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_D_V, warp, weights, shared.halo, make_float2(1.f, 1.f),
+            nh_sum_and_store<NH_DIM_V>(args, info, tables, NH_D_V, warp, weights, shared.halo, make_float2(1.f, 1.f),
                                        repair);
-            nh_score_gradients(weights, args, scene, shared, warp);
+            nh_score_gradients(weights, args, info, shared, warp);
         }
         __syncthreads();
         nh_copy_halo<NH_DIM>(args, item, NH_Q, 0, shared.halo);
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         if (exists) {
             const float scale = (float)args.scale;
-            nh_sum_and_store<NH_DIM>(args, scene, tables, NH_D_K, warp, weights, shared.halo,
+            nh_sum_and_store<NH_DIM>(args, info, tables, NH_D_K, warp, weights, shared.halo,
                                      make_float2(scale, scale), repair);
             nh_repair_both(args, item, warp, repair);
         }

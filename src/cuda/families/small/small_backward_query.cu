@@ -1,5 +1,5 @@
 /* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE.
- * Scores are needed only once, so the columns of a subtile pass by in groups of 16. See small.cuh. */
+ * Scores are needed only once, so the columns of a warp tile pass by in groups of 16. See small.cuh. */
 #define NH_INVERSE 0
 #define NH_STOPS 1
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
@@ -27,19 +27,19 @@ struct nh_shared {
     alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_DIM)];
     nh_ring ring;
 #else
-    nh_scene scene[2];
+    nh_tile_info info[2];
 #endif
     nh_tables tables;
-    nh_penalties penalties;
+    nh_additive_masks additive_masks;
     nh_bias_sums sums;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
 /* rowsum(dO * O) of rows g and g + 8: the diagonal of dO times O transposed, by the tensor cores. */
 NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<NH_DIM_V> &d_outputs,
-                           const char *outputs, int subtile) {
+                           const char *outputs, int warp_tile) {
     const int lane = (int)(threadIdx.x % 32), g = lane / 4;
-    const int row = nh_row_number(subtile, nh_lane_column<NH_AS_LAID>());
+    const int row = nh_row_number(warp_tile, nh_lane_column<NH_AS_LAID>());
     float c[2][4] = {};
     unsigned start[NH_STEPS_V];
 #pragma unroll
@@ -57,7 +57,7 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int half = i / 2 % 2;
-        bool visible = NH_PENALTY || seen[half] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
+        bool visible = NH_ADDITIVE_MASK || seen[half] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
         float &score = scores[i / 4][i % 4];
         float weight = nh_exp2(fmaf(score, scale, lse[half]));
         score = visible ? weight * d_weights[i / 4][i % 4] : 0.f;
@@ -66,41 +66,41 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
 
 /* taken() is called when the rows may be written over, but for the places of queries where threads copy. */
 template <typename Taken>
-NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables,
-                                const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows,
-                                nh_bias_sums &sums, nh_bias_products &products, int subtile, char *results,
+NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
+                                const nh_additive_masks &additive_masks, const nh_key_halo &halo, const nh_rows &rows,
+                                nh_bias_sums &sums, nh_bias_products &products, int warp_tile, char *results,
                                 const Taken &taken) {
     nh_row_operand<NH_DIM> queries;
     nh_row_operand<NH_DIM_V> d_outputs;
     unsigned places[NH_STEPS_PLACES][4];
-    nh_load_rows<NH_DIM>(queries, rows.queries, subtile);
-    nh_load_rows<NH_DIM_V>(d_outputs, rows.d_outputs, subtile);
+    nh_load_rows<NH_DIM>(queries, rows.queries, warp_tile);
+    nh_load_rows<NH_DIM_V>(d_outputs, rows.d_outputs, warp_tile);
     float lse[2], delta[2], d_queries[NH_SUMS][4] = {};
     uint4 statistics[2];
     float start[4] = {};
-    nh_dot_rows(delta, d_outputs, rows.outputs, subtile);
-    nh_row_statistics(args, scene, tables.shift, subtile, lse, delta, statistics);
+    nh_dot_rows(delta, d_outputs, rows.outputs, warp_tile);
+    nh_row_statistics(args, info, tables.shift, warp_tile, lse, delta, statistics);
     nh_start_at_deltas(start, statistics);
     taken();
     unsigned keys[NH_STEPS], values[NH_STEPS_V];
     nh_across<NH_DIM> keys_across;
-    const int first = nh_box_row(scene.sight, subtile), wrap = nh_box_wrap(scene.sight, subtile);
-    const int reach = nh_sight_reach(scene.sight, subtile);
+    const int first = nh_box_row(info.visibility, warp_tile), wrap = nh_box_wrap(info.visibility, warp_tile);
+    const int reach = nh_visibility_reach(info.visibility, warp_tile);
     nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, halo.keys, first);
     nh_across_start(keys_across, halo.keys, first);
     nh_gather_start_beside<NH_AS_LAID, NH_DIM_V, NH_STEPS_V>(values, keys, (int)(halo.values - halo.keys), halo.values,
                                                              first);
-    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
+    if (NH_ADDITIVE_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
     const bool bias_wanted = nh_bias_wanted(args);
     const float scale = tables.scale;
-    const float *table = scene.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
+    const float *table = info.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         unsigned seen[2];
         int row[4 * NH_GATHERS];
         nh_across_rows across;
-        if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, chunk);
+        if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, chunk);
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
@@ -118,7 +118,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene
                                      {start[0], start[1], start[2], start[3]}};
             nh_weights d_scores;
             if (NH_BIAS_COUNT) nh_bias_pair(scores, tables.columns, table, column);
-            if (NH_PENALTY) nh_penalize(scores, places, penalties, column / 16, true);
+            if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, additive_masks, column / 16, true);
             nh_multiply_columns(scores, queries, keys, row[p], true);
             nh_multiply_columns(d_weights, d_outputs, values, row[p], true);
             nh_score_gradients(scores, d_weights, scale, lse, seen, p);
@@ -127,21 +127,21 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_scene &scene
             nh_add_columns(d_queries, d_scores, keys_across, nh_rows_of_pair(across, p), true);
         }
     }
-    if (bias_wanted) nh_bias_gather(args, scene, subtile, sums, products);
+    if (bias_wanted) nh_bias_gather(args, info, warp_tile, sums, products);
 #if NH_STAGES
     nh_results_free();
 #else
     __syncwarp();
 #endif
     nh_stage_rows<NH_DIM>(results, d_queries, (float)args.scale, (float)args.scale,
-                                    subtile);
+                                    warp_tile);
     const bool repair[2] = {nh_needs_repair(d_queries, 0), nh_needs_repair(d_queries, 1)};
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
         float2 own = make_float2(__shfl_sync(~0u, row < 8 ? lse[0] : lse[1], row % 8 * 4),
                                  -__shfl_sync(~0u, row < 8 ? start[0] : start[2], row % 8 * 4));
-        nh_repair_gradient(args, scene.item, subtile, row, own,
-                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(results, subtile, at, i) = x; },
+        nh_repair_gradient(args, info.item, warp_tile, row, own,
+                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(results, warp_tile, at, i) = x; },
                           [](int, int, elem) {});
     });
 }
@@ -159,9 +159,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_let_next_begin();
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
     if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
-    nh_tables_start(args, shared.tables, shared.ring.scene);
+    nh_tables_start(args, shared.tables, shared.ring.info);
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
@@ -180,15 +180,15 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_bias_products products;
         nh_bias_products_clear(products);
         char *results = shared.results[threadIdx.x / 32];
-        const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
-            nh_bias_head(args, bias_turn, scene.item.head, shared.sums, products);
-            nh_differentiate(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS],
-                             shared.rows[stage], shared.sums, products, subtile, results,
+        const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
+            nh_bias_head(args, bias_turn, info.item.head, shared.sums, products);
+            nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
+                             shared.rows[stage], shared.sums, products, warp_tile, results,
                              [&] { nh_rows_taken(shared.ring, stage); });
             nh_results_ready();
             if (args.tensor[NH_D_Q].data)
-                nh_store_results<NH_D_Q_MAP>(args, scene.item, maps.d_q, NH_D_Q, subtile, results,
-                                             scene.item.head, heads);
+                nh_store_results<NH_D_Q_MAP>(args, info.item, maps.d_q, NH_D_Q, warp_tile, results,
+                                             info.item.head, heads);
         };
         nh_work_items(args, shared.ring, 1, work);
         nh_bias_head(args, bias_turn, heads, shared.sums, products);
@@ -207,15 +207,15 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;
     nh_bias_products products;
     nh_bias_products_clear(products);
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
+    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
-    nh_tables_start(args, shared.tables, shared.scene);
+    nh_tables_start(args, shared.tables, shared.info);
     __syncthreads();
-    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        nh_scene &scene = shared.scene[turn];
-        const nh_item &item = scene.item;
+        nh_tile_info &info = shared.info[turn];
+        const nh_item &item = info.item;
         turn ^= 1;
         nh_copy_halo<NH_DIM>(args, item, NH_K, 0, halo.keys);
         nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, halo.values);
@@ -223,16 +223,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, rows.outputs);
         nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, rows.d_outputs);
         nh_bias_head(args, bias_turn, item.head, shared.sums, products);
-        nh_scene_fill(args, shared.tables, scene, item.head, (int)nh_thread_again(), NH_THREADS);
-        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.scene[turn].item);
+        nh_tile_info_fill(args, shared.tables, info, item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].item);
         nh_copy_wait();
         __syncthreads();
-        nh_for_subtiles(args, item, [&](int subtile) {
-            nh_differentiate(args, scene, shared.tables, shared.penalties, halo, rows, shared.sums, products,
-                             subtile, rows.queries, [] {});
+        nh_for_warp_tiles(args, item, [&](int warp_tile) {
+            nh_differentiate(args, info, shared.tables, shared.additive_masks, halo, rows, shared.sums, products,
+                             warp_tile, rows.queries, [] {});
             __syncwarp();
             if (args.tensor[NH_D_Q].data)
-                nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, rows.queries, subtile);
+                nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, rows.queries, warp_tile);
         });
         __syncthreads();
     }

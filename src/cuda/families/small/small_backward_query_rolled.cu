@@ -9,7 +9,7 @@
 
 static_assert(NH_BIAS_COUNT == 0, "the bias's gradient is small_backward_query.cu's");
 
-/* Of rows g and g + 8. */
+/* State of rows g and g + 8. */
 struct nh_row_terms {
     float lse[2], delta[2]; /* -LSE in base 2 */
 };
@@ -29,35 +29,35 @@ NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows &a, const nh_own_r
         }
 }
 
-/* Gradients of weights become those of scores, by parts: the subtile's keys lie in shared memory. */
-NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_tiled_args &args, const nh_scene &scene,
-                                  const nh_shared &shared, const nh_row_terms &terms, int subtile) {
-    const nh_own_rows queries = nh_own_rows_of(args, scene.item, NH_Q, subtile);
+/* Gradients of weights become those of scores, by parts: the warp tile's keys lie in shared memory. */
+NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_tiled_args &args, const nh_tile_info &info,
+                                  const nh_shared &shared, const nh_row_terms &terms, int warp_tile) {
+    const nh_own_rows queries = nh_own_rows_of(args, info.item, NH_Q, warp_tile);
     unsigned seen[2], places[NH_STEPS_PLACES][4];
-    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
-    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile);
+    if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
+    if (NH_ADDITIVE_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
 #pragma unroll
     for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
         float scores[NH_PART][4];
         nh_clear(scores);
-        if (NH_PENALTY) nh_penalize_part(scores, places, shared.penalties, first);
-        nh_multiply_own<NH_DIM>(scores, first, NH_PART, queries, scene, shared.tables, shared.halo, subtile);
+        if (NH_ADDITIVE_MASK) nh_add_mask_part(scores, places, shared.additive_masks, first);
+        nh_multiply_own<NH_DIM>(scores, first, NH_PART, queries, info, shared.tables, shared.halo, warp_tile);
 #pragma unroll
         for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++) {
             const int b = first + i / 4, half = i / 2 % 2;
-            const bool visible = NH_PENALTY || seen[half] >> (2 * b + i % 2) & 1;
+            const bool visible = NH_ADDITIVE_MASK || seen[half] >> (2 * b + i % 2) & 1;
             const float weight = nh_exp2(fmaf(scores[i / 4][i % 4], shared.tables.scale, terms.lse[half]));
             gradients[b][i % 4] = visible ? weight * (gradients[b][i % 4] - terms.delta[half]) : 0.f;
         }
     }
 }
 
-NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const nh_shared &shared, int subtile,
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, const nh_shared &shared, int warp_tile,
                          const nh_row_terms &terms, const nh_scores &gradients) {
     if (!args.tensor[NH_D_Q].data) return;
     const float scale = (float)args.scale;
     bool repair[2] = {false, false};
-    nh_sum_and_store<NH_DIM>(args, scene, shared.tables, NH_D_Q, subtile, gradients, shared.halo,
+    nh_sum_and_store<NH_DIM>(args, info, shared.tables, NH_D_Q, warp_tile, gradients, shared.halo,
                              make_float2(scale, scale), repair);
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
@@ -65,9 +65,9 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const
         const int holder = row % 8 * 4;
         const float2 own = make_float2(__shfl_sync(~0u, row < 8 ? terms.lse[0] : terms.lse[1], holder),
                                        __shfl_sync(~0u, row < 8 ? terms.delta[0] : terms.delta[1], holder));
-        elem *to = (elem *)args.tensor[NH_D_Q].data + nh_row_offset(scene.item, NH_D_Q, subtile, row);
+        elem *to = (elem *)args.tensor[NH_D_Q].data + nh_row_offset(info.item, NH_D_Q, warp_tile, row);
         nh_repair_gradient(
-            args, scene.item, subtile, row, own, [=](int, int i, elem x) { to[i] = x; }, [](int, int, elem) {});
+            args, info.item, warp_tile, row, own, [=](int, int i, elem x) { to[i] = x; }, [](int, int, elem) {});
     });
 }
 
@@ -79,39 +79,39 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     const int warp = (int)(threadIdx.x / 32);
     int turn = 0;
     nh_let_next_begin();
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
-    nh_tables_start(args, shared.tables, shared.scene);
+    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
+    nh_tables_start(args, shared.tables, shared.info);
     nh_start<NH_DIM_V>(args, shared, NH_V, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
-        const bool exists = nh_subtile_exists(scene.item, warp);
+        nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
+        const bool exists = nh_warp_tile_exists(info.item, warp);
         nh_scores gradients; /* of weights, then of scores */
         nh_row_terms terms;
-        nh_dot_part(terms.delta, nh_own_rows_of(args, scene.item, NH_D_O, warp),
-                    nh_own_rows_of(args, scene.item, NH_O, warp));
-        nh_scene_fill(args, tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_dot_part(terms.delta, nh_own_rows_of(args, info.item, NH_D_O, warp),
+                    nh_own_rows_of(args, info.item, NH_O, warp));
+        nh_tile_info_fill(args, tables, info, info.item.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
         nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
         if (exists) {
-            nh_note_subtile(args, scene.item.number, warp);
+            nh_note_warp_tile(args, info.item.number, warp);
             nh_clear(gradients);
-            nh_multiply_own<NH_DIM_V>(gradients, 0, NH_BLOCKS, nh_own_rows_of(args, scene.item, NH_D_O, warp), scene,
+            nh_multiply_own<NH_DIM_V>(gradients, 0, NH_BLOCKS, nh_own_rows_of(args, info.item, NH_D_O, warp), info,
                                       tables, shared.halo, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM>(args, scene.item, NH_K, 0, shared.halo);
+        nh_copy_halo<NH_DIM>(args, info.item, NH_K, 0, shared.halo);
         if (exists) {
             uint4 statistics[2];
             terms.delta[0] = nh_quad_sum(terms.delta[0]);
             terms.delta[1] = nh_quad_sum(terms.delta[1]);
-            nh_row_statistics(args, scene, tables.shift, warp, terms.lse, terms.delta, statistics);
+            nh_row_statistics(args, info, tables.shift, warp, terms.lse, terms.delta, statistics);
         }
         nh_copy_wait();
         __syncthreads();
         if (exists) {
-            nh_score_gradients(gradients, args, scene, shared, terms, warp);
-            nh_finish(args, scene, shared, warp, terms, gradients);
+            nh_score_gradients(gradients, args, info, shared, terms, warp);
+            nh_finish(args, info, shared, warp, terms, gradients);
         }
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM_V>(args, next.item, NH_V, 0, shared.halo);

@@ -1,6 +1,6 @@
 /* Gradient of the relative bias, from the score gradients of small_backward_query.cu, without atomics.
  *
- * A warp lays the score gradients of its subtile down in shared memory and gathers them by entries of the bias table:
+ * A warp lays the score gradients of its warp tile down in shared memory and gathers them by entries of the bias table:
  * by tensor cores (small_bias_products.cuh), and at borders each lane owns some entries and adds up, over the 16 rows,
  * the columns at that distance. A warp's sums are kept per head
  * and written when the head changes, which is why heads are the slowest digit of this kernel's items. bias_sum.cu
@@ -45,16 +45,17 @@ NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &pac
         nh_lay_two(&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2], packed, i);
 }
 
-/* Distances from the subtile's rows to columns that they see, per axis. Without strides it moves less than the row. */
-NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_item &item, int subtile, int (&low)[3],
+/* Distances from the warp tile's rows to columns that they see, per axis. Without strides it moves less than the row.
+ */
+NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_item &item, int warp_tile, int (&low)[3],
                                  int (&count)[3]) {
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         low[a] = 0;
         count[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        const int window = nh_axis_window(a), first = item.row[a] + nh_row_at(subtile, 0, a);
-        const int last = nh_least(first + nh_axis_subtile(a), item.length[a]) - 1;
+        const int window = nh_axis_window(a), first = item.row[a] + nh_row_at(warp_tile, 0, a);
+        const int last = nh_least(first + nh_axis_warp_tile(a), item.length[a]) - 1;
         nh_range of_first = nh_columns_of(args.axis[a], item.length[a], first);
         nh_range of_last = nh_columns_of(args.axis[a], item.length[a], last);
         low[a] = NH_STRIDED ? 1 - window : of_last.begin - last;
@@ -62,18 +63,19 @@ NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_item &item,
     }
 }
 
-/* Adds the subtile's gradients to the warp's sums. */
-NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_scene &scene, int subtile, nh_bias_sums &sums,
+/* Adds the warp tile's gradients to the warp's sums. */
+NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile, nh_bias_sums &sums,
                               nh_bias_products &products) {
-    const nh_item &item = scene.item;
+    const nh_item &item = info.item;
     const int warp = (int)(threadIdx.x / 32);
     const elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[warp];
     int low[3], count[3];
-    nh_seen_distances(args, item, subtile, low, count);
+    nh_seen_distances(args, item, warp_tile, low, count);
     bool inside = NH_BIAS_PRODUCTS;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const int row = nh_row_at(subtile, 0, a), begin = item.column[a] + scene.sight.begin[nh_rows_before(a) + row];
+        const int row = nh_row_at(warp_tile, 0, a),
+                  begin = item.column[a] + info.visibility.begin[nh_rows_before(a) + row];
         inside = inside && count[a] == nh_axis_window(a) && low[a] == -(nh_axis_window(a) / 2) &&
                  low[a] + item.row[a] + row == begin;
     }
@@ -91,10 +93,10 @@ NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_scene &scene, 
         for (int a = 2; a >= 0; a--) {
             at[a] = 0;
             if (a < NH_FIRST_AXIS) continue;
-            int distance = low[a] + (int)(rest % (unsigned)count[a]), row = nh_row_at(subtile, 0, a);
+            int distance = low[a] + (int)(rest % (unsigned)count[a]), row = nh_row_at(warp_tile, 0, a);
             rest /= (unsigned)count[a];
             entry += (distance + nh_axis_window(a) - 1) * nh_bias_step(a);
-            at[a] = distance + item.row[a] + row - item.column[a] - scene.sight.begin[nh_rows_before(a) + row];
+            at[a] = distance + item.row[a] + row - item.column[a] - info.visibility.begin[nh_rows_before(a) + row];
         }
         float sum = 0.f;
 #pragma unroll

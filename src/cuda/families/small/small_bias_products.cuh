@@ -1,4 +1,4 @@
-/* The bias gradient of subtiles away from the borders, on tensor cores, in 16 bits.
+/* The bias gradient of warp tiles away from the borders, on tensor cores, in 16 bits.
  *
  * There a column's number less that of the row's own, which is fixed too, says which entry of the table a pair belongs
  * to. So, were each row of the laid down score gradients shifted by its number, a sum down the columns would be an
@@ -36,7 +36,7 @@ NH_DEVICE unsigned nh_rest_ones(int row, int rest) {
     return (nh_row_shift(row) % 8 == rest ? one : 0u) | (nh_row_shift(row + 1) % 8 == rest ? one << 16 : 0u);
 }
 
-/* Adds a subtile's gradients, which its warp has laid down with that many bytes from row to row. */
+/* Adds a warp tile's gradients, which its warp has laid down with that many bytes from row to row. */
 NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, int pitch) {
     const int lane = (int)(nh_thread_again() % 32), row = lane % 8 + lane / 16 * 8;
     const unsigned ones[2] = {nh_rest_ones(lane % 4 * 2, lane / 4), nh_rest_ones(lane % 4 * 2 + 8, lane / 4)};

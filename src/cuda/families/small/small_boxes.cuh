@@ -1,10 +1,10 @@
 /* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
  *
  * NH_STAGES places for what belongs to an item take turns; a barrier each tells that its boxes have landed, another
- * that all its subtiles are done, or have taken their rows if the halo rolls and more items are held than there are
+ * that all its warp tiles are done, or have taken their rows if the halo rolls and more items are held than there are
  * stages. The last warps of a block fetch, each every NH_FETCHERS-th item: where an item is and what its rows see, its
- * scene, takes one warp longer than the others need for the item, and is worked out before there is room for its boxes.
- * The other warps, any number of them, take the subtiles of all items in turn.
+ * tile info, takes one warp longer than the others need for the item, and is worked out before there is room for its
+ * boxes. The other warps, any number of them, take the warp tiles of all items in turn.
  *
  * At barriers every lane arrives for what it has read or written itself.
  *
@@ -16,22 +16,22 @@
 #include "small_visibility.cuh"
 #include "tma.cuh"
 
-enum { NH_SCENES = NH_HELD + NH_FETCHERS };
+enum { NH_TILE_INFOS = NH_HELD + NH_FETCHERS };
 
 struct nh_ring {
-    nh_scene scene[NH_SCENES];
+    nh_tile_info info[NH_TILE_INFOS];
     unsigned long long full[NH_STAGES], free[NH_STAGES];
-    unsigned long long asked[NH_SCENES]; /* where halos roll: whose boxes have been asked for */
+    unsigned long long asked[NH_TILE_INFOS]; /* where halos roll: whose boxes have been asked for */
     /* of items whose rows are free before their part of the halo */
     unsigned long long done[NH_HELD];
-    unsigned subtiles;     /* of all items of this block */
+    unsigned warp_tiles;     /* of all items of this block */
     unsigned at[NH_WARPS]; /* which of them a warp is at */
 };
-/* Whether a subtile's rows are taken before all else, and their stage freed then. */
+/* Whether a warp tile's rows are taken before all else, and their stage freed then. */
 enum { NH_EARLY = NH_HELD > NH_STAGES };
 
-NH_DEVICE nh_scene &nh_scene_of(nh_ring &ring, unsigned turn) {
-    return ring.scene[turn % NH_SCENES];
+NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
+    return ring.info[turn % NH_TILE_INFOS];
 }
 
 /* Where this block's items begin, or those of the block `ahead` after it, in a head's items where the halo rolls. */
@@ -53,19 +53,19 @@ NH_DEVICE int nh_own_item(const nh_tiled_args &args, unsigned turn) {
 
 /* By one thread; a barrier must follow. */
 NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
-    ring.subtiles = nh_own_items(args) * NH_SUBTILES;
+    ring.warp_tiles = nh_own_items(args) * NH_WARP_TILES;
     for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
-        nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_SUBTILES);
+        nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_WARP_TILES);
     }
-    for (int i = 0; i < NH_SCENES; i++)
+    for (int i = 0; i < NH_TILE_INFOS; i++)
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
     for (int i = 0; i < NH_HELD; i++)
-        nh_barrier_init(nh_shared_address(&ring.done[i]), 32 * NH_SUBTILES);
+        nh_barrier_init(nh_shared_address(&ring.done[i]), 32 * NH_WARP_TILES);
     nh_barrier_init_done();
 }
 
-/* By a warp that has taken its subtile's rows. */
+/* By a warp that has taken its warp tile's rows. */
 NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
     if (NH_EARLY) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
 }
@@ -125,20 +125,20 @@ NH_DEVICE void nh_results_ready() {
     __syncwarp();
 }
 
-/* Stores a subtile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine
+/* Stores a warp tile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine
  * only fetches. */
 template <int LAYOUT>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
-                                int slot, int subtile, const char *results, int head, int heads) {
+                                int slot, int warp_tile, const char *results, int head, int heads) {
     if (NH_DILATED) {
-        nh_store_rows<NH_DIM, NH_DIM>(args, item, slot, results, subtile);
+        nh_store_rows<NH_DIM, NH_DIM>(args, item, slot, results, warp_tile);
         return;
     }
     if (threadIdx.x % 32) return;
     int at[5], position[3];
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        position[a] = item.row[a] + nh_row_at(subtile, 0, a);
+        position[a] = item.row[a] + nh_row_at(warp_tile, 0, a);
     nh_box_at<LAYOUT>(at, args, item, position, head, heads);
     nh_store_box(&map, at, nh_shared_address(results));
 }
@@ -157,24 +157,24 @@ NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables
         unsigned own = turn;
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
-        nh_scene &scene = nh_scene_of(ring, turn);
-        nh_item_locate(args, tables.digits, nh_own_item(args, own), turn == 0, scene.item);
+        nh_tile_info &info = nh_tile_info_of(ring, turn);
+        nh_item_locate(args, tables.digits, nh_own_item(args, own), turn == 0, info.item);
         __syncwarp();
-        nh_scene_fill(args, tables, scene, scene.item.head * (int)members + member, lane, 32);
+        nh_tile_info_fill(args, tables, info, info.item.head * (int)members + member, lane, 32);
         /* in turn: until the one before has been asked for, phases of other barriers may be too old to wait for */
         if (NH_SLOTS && turn)
-            nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_SCENES]), before / NH_SCENES & 1);
+            nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_TILE_INFOS]), before / NH_TILE_INFOS & 1);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
         if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
-        if (NH_EARLY && !scene.item.roll.room && turn + 1 >= NH_HELD) {
+        if (NH_EARLY && !info.item.roll.room && turn + 1 >= NH_HELD) {
             const unsigned oldest = turn + 1 - NH_HELD;
             nh_barrier_wait(nh_shared_address(&ring.done[oldest % NH_HELD]), oldest / NH_HELD & 1);
         }
         __syncwarp();
         if (lane == 0) {
-            nh_barrier_expect(full, (unsigned)(nh_fetches(scene.item) * HALO_BYTES + ROWS_BYTES));
-            fetch(scene.item, (int)stage, member, full);
-            if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_SCENES]));
+            nh_barrier_expect(full, (unsigned)(nh_fetches(info.item) * HALO_BYTES + ROWS_BYTES));
+            fetch(info.item, (int)stage, member, full);
+            if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
         }
         __syncwarp();
         if (turn)
@@ -184,40 +184,41 @@ NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables
     }
 }
 
-static_assert(NH_WARPS <= NH_STAGES * NH_SUBTILES, "a warp would be two phases ahead of the first stage");
+static_assert(NH_WARPS <= NH_STAGES * NH_WARP_TILES, "a warp would be two phases ahead of the first stage");
 static_assert(NH_SLOTS || NH_FETCHERS <= NH_STAGES, "a fetching warp would wait for the phase after the next");
 
-/* A subtile among those of a block's items. */
+/* A warp tile among those of a block's items. */
 struct nh_place {
     unsigned number, item;
-    int subtile;
+    int warp_tile;
 };
 NH_DEVICE nh_place nh_place_of(unsigned number) {
-    return {number, number / NH_SUBTILES, (int)(number % NH_SUBTILES)};
+    return {number, number / NH_WARP_TILES, (int)(number % NH_WARP_TILES)};
 }
 
 /* Where this warp is. Read anew from shared memory by each call: what follows from it is worked out again, not kept in
- * registers through a subtile, where they would be spilled to local memory. */
+ * registers through a warp tile, where they would be spilled to local memory. */
 NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
     return nh_place_of(*(const volatile unsigned *)&ring.at[nh_thread_again() / 32]);
 }
 
-/* A working warp's part: work(scene, stage, subtile, member) for each of its subtiles and all fetched for it. */
+/* A working warp's part: work(info, stage, warp_tile, member) for each of its warp tiles and all fetched for it. */
 template <typename Work>
 NH_DEVICE void nh_work_items(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
 #pragma unroll 1
-    for (unsigned number = threadIdx.x / 32; number < ring.subtiles; number = nh_place_again(ring).number + NH_WARPS) {
+    for (unsigned number = threadIdx.x / 32; number < ring.warp_tiles;
+         number = nh_place_again(ring).number + NH_WARPS) {
         __syncwarp();
         if (threadIdx.x % 32 == 0) ring.at[threadIdx.x / 32] = number;
         __syncwarp();
         const nh_place place = nh_place_of(number);
         for (unsigned member = 0; member < members; member++) {
             const unsigned turn = place.item * members + member, stage = turn % NH_STAGES;
-            const nh_scene &scene = nh_scene_of(ring, turn);
+            const nh_tile_info &info = nh_tile_info_of(ring, turn);
             nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / NH_STAGES & 1);
-            if (nh_subtile_exists(scene.item, place.subtile)) {
-                nh_note_subtile(args, scene.item.number, place.subtile);
-                work(scene, (int)stage, place.subtile, (int)member);
+            if (nh_warp_tile_exists(info.item, place.warp_tile)) {
+                nh_note_warp_tile(args, info.item.number, place.warp_tile);
+                work(info, (int)stage, place.warp_tile, (int)member);
             } else {
                 nh_rows_taken(ring, (int)stage);
             }

@@ -17,9 +17,9 @@ const struct nh_knob nh_small_knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
-/* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more items hold their part of the halo
- * than have stages; by keys it has statistics, too, and there is less room. Away from the ends of chains the slots do for
- * one item more. */
+/* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more items hold their part of the
+ * halo than have stages; by keys it has statistics, too, and there is less room. Away from the ends of chains the slots
+ * do for one item more. */
 static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
@@ -32,7 +32,7 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
                         const int32_t *value, struct nh_small_launch *launch) {
     bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
     int32_t s0 = value[NH_SMALL_S0], s1 = value[NH_SMALL_S1];
-    const int32_t subtile[NH_AXES] = {s0, s1, 16 / (s0 * s1)};
+    const int32_t warp_tile[NH_AXES] = {s0, s1, 16 / (s0 * s1)};
     launch->kernel = kernel;
     launch->warps = value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS];
     int32_t stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
@@ -40,7 +40,7 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
     launch->stages = stages > 0 ? stages : 0;
     enum nh_small_rows rows = by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
     bool boxes = launch->stages > 0;
-    if (!nh_small_shape_of(problem, rows, value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), subtile,
+    if (!nh_small_shape_of(problem, rows, value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), warp_tile,
                            boxes, &launch->shape))
         return false;
     launch->held = 0;
@@ -48,13 +48,13 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
     return true;
 }
 
-/* Of an item and a subtile, and warps where threads copy: by keys one per subtile, which keeps its sums. */
+/* Extents of an item and a warp tile, and warps where threads copy: by keys one per warp tile, which keeps its sums. */
 struct box {
-    int32_t item[NH_AXES], subtile[NH_AXES], warps;
+    int32_t item[NH_AXES], warp_tile[NH_AXES], warps;
 };
 
-/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last ones are for f32, whose halos take twice the bytes: narrow strips
- * leave room for several items. */
+/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last ones are for f32, whose halos take twice the bytes:
+ * narrow strips leave room for several items. */
 enum { QUERY_BOXES_OF_F32 = 2 };
 static const struct box query_boxes[] = {
     {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
@@ -76,10 +76,10 @@ static const struct box key_boxes[] = {
     {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
 };
 
-/* Of the boxes of three axes above. */
-static const int32_t subtiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
+/* Warp tiles of the boxes of three axes above. */
+static const int32_t warp_tiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
 
-/* Of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
+/* Warps of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
 static const int32_t query_warps[] = {8, 12, 16, 20, 24};
 static const int32_t key_warps[] = {8, 12, 16};
 
@@ -100,8 +100,8 @@ static void set_config(enum nh_small_kernel kernel, const struct option *option,
     bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
     const struct box *box = &option->box;
     memcpy(config->value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->item, sizeof box->item);
-    config->value[NH_SMALL_S0] = box->subtile[0];
-    config->value[NH_SMALL_S1] = box->subtile[1];
+    config->value[NH_SMALL_S0] = box->warp_tile[0];
+    config->value[NH_SMALL_S1] = box->warp_tile[1];
     config->value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = option->warps;
     config->value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] = option->stages;
 }
@@ -120,10 +120,10 @@ static bool boxes_possible(const struct nh_problem *problem, const struct nh_dev
 }
 
 static bool warps_fit(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    int64_t subtiles = launch->shape.item_rows / 16;
-    /* a warp keeps the sums of one subtile while the heads that share it pass by */
+    int64_t warp_tiles = launch->shape.item_rows / 16;
+    /* a warp keeps the sums of one warp tile while the heads that share it pass by */
     bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
-    return launch->warps <= launch->stages * subtiles && (!shared || launch->warps == subtiles);
+    return launch->warps <= launch->stages * warp_tiles && (!shared || launch->warps == warp_tiles);
 }
 
 /* Launches that warps can share out, and those of them that a multiprocessor has room for. */
@@ -150,30 +150,31 @@ static bool shape_fits(const struct nh_problem *problem, const struct box *box, 
                        struct nh_small_launch *launch) {
     enum nh_small_rows rows =
         launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
-    return nh_small_shape_of(problem, rows, box->item, box->subtile, boxes, &launch->shape) &&
+    return nh_small_shape_of(problem, rows, box->item, box->warp_tile, boxes, &launch->shape) &&
            8 * launch->shape.blocks <= MOST_BOX &&
            (!boxes || (nh_sm90_boxes_fit(problem, launch->shape.halo) &&
                        nh_sm90_boxes_fit(problem, launch->shape.rows)));
 }
 
-/* As many warps as an item has subtiles, which keep their scores in registers. */
+/* As many warps as an item has warp tiles, which keep their scores in registers. */
 static void consider_turns(const struct nh_problem *problem, const struct nh_device *device,
                            const struct box *box, struct nh_small_launch launch,
                            struct choice *choice) {
     enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
-    int64_t subtiles = nh_box_volume(box->item) / 16;
+    int64_t warp_tiles = nh_box_volume(box->item) / 16;
     struct tries tries = {0, 0};
     bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias;
     bool shared = launch.kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
-    if (problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || shared || subtiles > MOST_WARPS ||
+    if (problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || shared || warp_tiles > MOST_WARPS ||
         !shape_fits(problem, box, false, &launch) || launch.shape.blocks > MOST_BLOCKS)
         return;
     launch.turns = true;
-    launch.warps = (int32_t)subtiles;
+    launch.warps = (int32_t)warp_tiles;
     consider(problem, device, &launch, box, choice, &tries);
 }
 
-/* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch. */
+/* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch.
+ */
 static bool consider_stages(const struct nh_problem *problem, const struct nh_device *device,
                             const struct box *box, const struct nh_small_shape *whole,
                             struct nh_small_launch *launch, struct choice *choice) {
@@ -183,7 +184,7 @@ static bool consider_stages(const struct nh_problem *problem, const struct nh_de
     struct tries tries = {0, 0};
     launch->shape = *whole;
     roll(problem, launch);
-    /* as many warps as an item has subtiles serve heads that share keys */
+    /* as many warps as an item has warp tiles serve heads that share keys */
     launch->warps = box->warps;
     consider(problem, device, launch, box, choice, &tries);
     for (size_t i = 0; i < count; i++) {
@@ -215,44 +216,45 @@ static int rank_of(const struct box *box) {
     return box->item[0] > 1 ? 3 : box->item[1] > 1 ? 2 : 1;
 }
 
-/* Whether some of the box's subtiles exist in no dilation group: their room would be fetched to for nothing. */
+/* Whether some of the box's warp tiles exist in no dilation group: their room would be fetched to for nothing. */
 static bool sticks_out(const struct nh_problem *problem, const struct box *box) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         int64_t longest = nh_longest_group(axis);
-        if (box->item[a] >= longest + box->subtile[a]) return true;
+        if (box->item[a] >= longest + box->warp_tile[a]) return true;
     }
     return false;
 }
 
-/* Boxes of one kernel, and in 3-D those that hold a whole dilation group and no subtile beyond it: halos of short groups
- * are mostly their own. (In 1-D they lose to longer boxes, whose warps without a subtile help with copies.) */
+/* Boxes of one kernel, and in 3-D those that hold a whole dilation group and no warp tile beyond it: halos of short
+ * groups are mostly their own. (In 1-D they lose to longer boxes, whose warps without a warp tile help with copies.) */
 struct boxes {
-    struct box box[sizeof query_boxes / sizeof *query_boxes + sizeof subtiles3 / sizeof *subtiles3];
+    struct box
+        box[sizeof query_boxes / sizeof *query_boxes + sizeof warp_tiles3 / sizeof *warp_tiles3];
     size_t count;
 };
 
-/* The least box that holds a dilation group, of 2 to 16 subtiles. */
+/* The least box that holds a dilation group, of 2 to 16 warp tiles. */
 static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel kernel,
-                      const int32_t *subtile, struct box *box) {
-    enum { MOST_SUBTILES = 16, MOST_WARPS = 8 };
+                      const int32_t *warp_tile, struct box *box) {
+    enum { MOST_WARP_TILES = 16, MOST_WARPS = 8 };
     int64_t count = 1;
-    memcpy(box->subtile, subtile, sizeof box->subtile);
+    memcpy(box->warp_tile, warp_tile, sizeof box->warp_tile);
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t along = nh_ceil_div(nh_longest_group(axis), subtile[a]);
-        if (along > MOST_SUBTILES) return false;
-        box->item[a] = (int32_t)along * subtile[a];
+        int64_t along = nh_ceil_div(nh_longest_group(axis), warp_tile[a]);
+        if (along > MOST_WARP_TILES) return false;
+        box->item[a] = (int32_t)along * warp_tile[a];
         count *= along;
     }
     bool halves = kernel != NH_SMALL_BACKWARD_KEY && count > MOST_WARPS && count % 2 == 0;
     box->warps = (int32_t)(halves ? count / 2 : count);
-    return count > 1 && count <= MOST_SUBTILES;
+    return count > 1 && count <= MOST_WARP_TILES;
 }
 
 static bool same_box(const struct box *a, const struct box *b) {
     return memcmp(a->item, b->item, sizeof a->item) == 0 &&
-           memcmp(a->subtile, b->subtile, sizeof a->subtile) == 0;
+           memcmp(a->warp_tile, b->warp_tile, sizeof a->warp_tile) == 0;
 }
 
 static bool has_box(const struct boxes *boxes, const struct box *box) {
@@ -269,15 +271,15 @@ static void list_boxes(const struct nh_problem *problem, enum nh_small_kernel ke
         by_keys ? sizeof key_boxes / sizeof *key_boxes : sizeof query_boxes / sizeof *query_boxes;
     if (!by_keys && problem->dtype != NHOOD_DTYPE_F32) boxes->count -= QUERY_BOXES_OF_F32;
     memcpy(boxes->box, by_keys ? key_boxes : query_boxes, boxes->count * sizeof *boxes->box);
-    for (size_t i = 0; problem->rank == 3 && i < sizeof subtiles3 / sizeof *subtiles3; i++) {
+    for (size_t i = 0; problem->rank == 3 && i < sizeof warp_tiles3 / sizeof *warp_tiles3; i++) {
         struct box *box = &boxes->box[boxes->count];
-        boxes->count += fit_group(problem, kernel, subtiles3[i], box) && !has_box(boxes, box);
+        boxes->count += fit_group(problem, kernel, warp_tiles3[i], box) && !has_box(boxes, box);
     }
 }
 
-/* subtile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
+/* warp tile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
 static void choose(const struct nh_problem *problem, const struct nh_device *device,
-                   enum nh_small_kernel kernel, const int32_t *subtile, struct choice *choice) {
+                   enum nh_small_kernel kernel, const int32_t *warp_tile, struct choice *choice) {
     bool boxes_too = boxes_possible(problem, device);
     struct boxes boxes;
     nh_top_n_start(&choice->top, INFINITY, choice->option, sizeof *choice->option, MOST_CANDIDATES);
@@ -286,7 +288,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
         for (size_t i = 0; i < boxes.count; i++) {
             const struct box *box = &boxes.box[i];
             if (rank_of(box) == problem->rank && sticks_out(problem, box) == out &&
-                (!subtile || memcmp(subtile, box->subtile, sizeof box->subtile) == 0))
+                (!warp_tile || memcmp(warp_tile, box->warp_tile, sizeof box->warp_tile) == 0))
                 consider_box(problem, device, kernel, box, boxes_too, choice);
         }
 }
@@ -301,9 +303,9 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
     if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
     struct choice queries, keys;
     choose(problem, device, by_queries, NULL, &queries);
-    const int32_t *subtile = queries.top.count ? queries.option[0].box.subtile : NULL;
+    const int32_t *warp_tile = queries.top.count ? queries.option[0].box.warp_tile : NULL;
     int count = 0;
-    if (!forward && subtile) choose(problem, device, NH_SMALL_BACKWARD_KEY, subtile, &keys);
+    if (!forward && warp_tile) choose(problem, device, NH_SMALL_BACKWARD_KEY, warp_tile, &keys);
     for (int i = 0; i < MOST_CANDIDATES; i++) {
         int q = forward ? i : pairs[i][0], k = pairs[i][1];
         if (q >= queries.top.count) continue;
@@ -312,7 +314,7 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
         set_config(by_queries, option, &config[count]);
         if (!forward) {
             if (k >= keys.top.count ||
-                memcmp(option->box.subtile, subtile, sizeof option->box.subtile) != 0)
+                memcmp(option->box.warp_tile, warp_tile, sizeof option->box.warp_tile) != 0)
                 continue;
             set_config(NH_SMALL_BACKWARD_KEY, &keys.option[k], &config[count]);
         }

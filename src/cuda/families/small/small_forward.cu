@@ -1,5 +1,5 @@
-/* Forward of small windows: the item's keys and values lie in shared memory, a subtile of 16 queries meets its keys in
- * groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under the
+/* Forward of small windows: the item's keys and values lie in shared memory, a warp tile of 16 queries meets its keys
+ * in groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under the
  * products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_repair.cuh"
@@ -20,91 +20,93 @@ struct nh_shared {
     alignas(1024) char results[NH_WARPS][16 * nh_row_bytes(NH_WIDEST)];
     nh_ring ring;
 #else
-    nh_scene scene[2];
+    nh_tile_info info[2];
 #endif
     nh_tables tables;
-    nh_penalties penalties;
-    float *volatile lse; /* where memory has it; the compiler would keep an argument in registers through a subtile */
+    nh_additive_masks additive_masks;
+    float *volatile lse; /* where memory has it; the compiler would keep an argument in registers through a warp tile */
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
 typedef nh_row_operand<NH_DIM> nh_queries;
 
-/* What a subtile's scores are made of. */
-struct nh_subtile {
+/* What a warp tile's scores are made of. */
+struct nh_warp_tile {
     const nh_tiled_args &args;
-    const nh_scene &scene;
+    const nh_tile_info &info;
     const nh_tables &tables;
-    const nh_penalties &penalties;
+    const nh_additive_masks &additive_masks;
     const nh_key_halo &halo;
     int number;
     const nh_queries &queries;
 };
 
-/* Scores of the subtile, times the scale where there is a bias, and minus infinity or less where a column is not seen:
- * calls visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this lane's
- * columns in products that run over them. */
-template <typename Visit> NH_DEVICE void nh_for_scores(const nh_subtile &subtile, const Visit &visit) {
-    const nh_scene &scene = subtile.scene;
-    const nh_tables &tables = subtile.tables;
-    const int first = nh_box_row(scene.sight, subtile.number), wrap = nh_box_wrap(scene.sight, subtile.number);
+/* Scores of the warp tile, times the scale where there is a bias, and minus infinity or less where a column is not
+ * seen: calls visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this
+ * lane's columns in products that run over them. */
+template <typename Visit> NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit) {
+    const nh_tile_info &info = warp_tile.info;
+    const nh_tables &tables = warp_tile.tables;
+    const int first = nh_box_row(info.visibility, warp_tile.number),
+              wrap = nh_box_wrap(info.visibility, warp_tile.number);
     unsigned keys[NH_STEPS], places[NH_STEPS_PLACES][4];
-    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, subtile.halo.keys, first);
-    if (NH_PENALTY) nh_sight_penalty_rows(places, scene.sight, subtile.number);
-    const float *table = scene.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(subtile.args, scene, subtile.number, (int)(threadIdx.x % 32) / 4);
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, warp_tile.halo.keys, first);
+    if (NH_ADDITIVE_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile.number);
+    const float *table = info.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(warp_tile.args, info, warp_tile.number, (int)(threadIdx.x % 32) / 4);
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         int row[4 * NH_GATHERS];
         nh_across_rows across;
         unsigned seen[2];
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
-        if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile.number, chunk);
+        if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile.number, chunk);
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             const bool both = 2 * p + 1 < NH_BLOCKS;
             float scores[2][4] = {}, bias[2][4];
             nh_pace(p);
             nh_gather_across(across, tables.columns, wrap, chunk, p);
-            if (NH_PENALTY) nh_penalize(scores, places, subtile.penalties, chunk * NH_PAIRS + p, both);
-            nh_multiply_columns(scores, subtile.queries, keys, row[p], both);
+            if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, warp_tile.additive_masks, chunk * NH_PAIRS + p, both);
+            nh_multiply_columns(scores, warp_tile.queries, keys, row[p], both);
             if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 float &score = scores[i / 4][i % 4];
                 if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
-                if (!NH_PENALTY && !(seen[i / 2 % 2] >> (4 * p + i / 4 * 2 + i % 2) & 1)) score = NH_MINUS_INFINITY;
+                if (!NH_ADDITIVE_MASK && !(seen[i / 2 % 2] >> (4 * p + i / 4 * 2 + i % 2) & 1))
+                    score = NH_MINUS_INFINITY;
             }
             visit(scores, both, nh_rows_of_pair(across, p));
         }
     }
 }
 
-NH_DEVICE float nh_score_scale(const nh_subtile &subtile) {
-    return NH_BIAS_COUNT ? 1.f : subtile.tables.scale;
+NH_DEVICE float nh_score_scale(const nh_warp_tile &warp_tile) {
+    return NH_BIAS_COUNT ? 1.f : warp_tile.tables.scale;
 }
 
 /* Makes weights relative to the largest score of their row. */
-NH_DEVICE void nh_refer_to_largest(const nh_subtile &subtile, nh_state &state) {
+NH_DEVICE void nh_refer_to_largest(const nh_warp_tile &warp_tile, nh_state &state) {
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
-    nh_for_scores(subtile, [&](const float (&scores)[2][4], bool both, const nh_pair_rows &) {
+    nh_for_scores(warp_tile, [&](const float (&scores)[2][4], bool both, const nh_pair_rows &) {
 #pragma unroll
         for (int i = 0; i < (both ? 8 : 4); i++)
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
     });
-    const float scale = nh_score_scale(subtile);
+    const float scale = nh_score_scale(warp_tile);
     state.reference[0] = nh_quad_max(top[0]) * scale;
     state.reference[1] = nh_quad_max(top[1]) * scale;
 }
 
-/* Weights of the subtile, times the values; and the weights' sums. */
-NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float (&output)[NH_SUMS_V][4]) {
-    const float scale = nh_score_scale(subtile);
+/* Weights of the warp tile, times the values; and the weights' sums. */
+NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, float (&output)[NH_SUMS_V][4]) {
+    const float scale = nh_score_scale(warp_tile);
     nh_across<NH_DIM_V> values;
-    nh_across_start(values, subtile.halo.values, nh_box_row(subtile.scene.sight, subtile.number));
+    nh_across_start(values, warp_tile.halo.values, nh_box_row(warp_tile.info.visibility, warp_tile.number));
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
-    nh_for_scores(subtile, [&](float (&scores)[2][4], bool both, const nh_pair_rows &rows) {
+    nh_for_scores(warp_tile, [&](float (&scores)[2][4], bool both, const nh_pair_rows &rows) {
         nh_weights weights;
 #pragma unroll
         for (int i = 0; i < (both ? 8 : 4); i++) {
@@ -119,21 +121,21 @@ NH_DEVICE void nh_weigh_values(const nh_subtile &subtile, nh_state &state, float
 }
 
 /* Outputs into shared memory; returns LSE of rows g and g + 8. */
-NH_DEVICE float2 nh_finish(int subtile, char *results, const nh_state &state,
+NH_DEVICE float2 nh_finish(int warp_tile, char *results, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
 #if NH_STAGES
     nh_results_free();
 #else
     __syncwarp();
 #endif
-    nh_stage_rows<NH_WIDEST>(results, output, nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1]), subtile);
+    nh_stage_rows<NH_WIDEST>(results, output, nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1]), warp_tile);
     return nh_lse_of(state);
 }
 
-/* A subtile's queries as the first operand, from memory: zeros for rows that do not exist. */
+/* A warp tile's queries as the first operand, from memory: zeros for rows that do not exist. */
 template <int WIDTH>
 NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_tiled_args &args, const nh_item &item,
-                               int subtile, const char *) {
+                               int warp_tile, const char *) {
     const int lane = (int)(threadIdx.x % 32);
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++) {
@@ -142,9 +144,9 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_ti
         for (int i = 0; i < 4; i++) {
             const int row = lane / 4 + i % 2 * 8;
             const int element = NH_STEP * s + i / 2 * NH_PER_UNIT + lane % 4 * (NH_PER_UNIT / 4);
-            if (element < NH_DIM && nh_row_exists(item, subtile, row))
+            if (element < NH_DIM && nh_row_exists(item, warp_tile, row))
                 word[i] = *(const unsigned *)((const elem *)args.tensor[NH_Q].data +
-                                              nh_row_offset(item, NH_Q, subtile, row) + element);
+                                              nh_row_offset(item, NH_Q, warp_tile, row) + element);
         }
         nh_keep_step(queries, s, word);
     }
@@ -152,45 +154,45 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_ti
 /* Those that are not kept are in their places until their outputs are. */
 template <int WIDTH>
 NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_tiled_args &, const nh_item &,
-                               int subtile, const char *places) {
-    nh_load_rows<NH_WIDEST>(queries, places, subtile);
+                               int warp_tile, const char *places) {
+    nh_load_rows<NH_WIDEST>(queries, places, warp_tile);
 }
 
 /* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so
  * pair by pair. The queries' places may hold others by now. A function of its own, which leaves the common case its
  * registers. */
-static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &args, const nh_scene &scene,
-                                                      const nh_tables &tables, const nh_penalties &penalties,
+static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &args, const nh_tile_info &info,
+                                                      const nh_tables &tables, const nh_additive_masks &additive_masks,
                                                       const nh_key_halo &halo, int number, char *results) {
     nh_queries queries;
-    nh_read_queries(queries, args, scene.item, number, results);
-    const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
+    nh_read_queries(queries, args, info.item, number, results);
+    const nh_warp_tile warp_tile = {args, info, tables, additive_masks, halo, number, queries};
     nh_state state;
-    nh_refer_to_largest(subtile, state);
+    nh_refer_to_largest(warp_tile, state);
     float output[NH_SUMS_V][4];
-    nh_weigh_values(subtile, state, output);
+    nh_weigh_values(warp_tile, state, output);
     float2 lse = nh_finish(number, results, state, output);
     const bool repair[2] = {nh_needs_repair(output, 0), nh_needs_repair(output, 1)};
-    nh_repair_rows(args, scene, number, repair, lse, [=](int row, int i, elem element) {
+    nh_repair_rows(args, info, number, repair, lse, [=](int row, int i, elem element) {
         nh_result_element<NH_WIDEST>(results, number, row, i) = element;
     });
     return lse;
 }
 
-/* Sums of a subtile. taken() is called when the queries' places may be written over, but for this subtile's where
+/* Sums of a warp tile. taken() is called when the queries' places may be written over, but for this warp tile's where
  * threads copy.
  *
  * False where weights relative to 1 are not within what can be held, or some sum is not finite. */
 template <typename Taken>
-NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables,
-                         const nh_penalties &penalties, const nh_key_halo &halo, const nh_rows &rows, int number,
-                         nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken) {
+NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
+                         const nh_additive_masks &additive_masks, const nh_key_halo &halo, const nh_rows &rows,
+                         int number, nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken) {
     nh_queries queries;
     nh_load_rows<NH_WIDEST>(queries, rows.queries, number);
     taken();
-    const nh_subtile subtile = {args, scene, tables, penalties, halo, number, queries};
+    const nh_warp_tile warp_tile = {args, info, tables, additive_masks, halo, number, queries};
     state.reference[0] = state.reference[1] = 0.f;
-    nh_weigh_values(subtile, state, output);
+    nh_weigh_values(warp_tile, state, output);
     const bool held = state.sum[0] > NH_LEAST_SUM && state.sum[0] < NH_MOST_SUM && state.sum[1] > NH_LEAST_SUM &&
                       state.sum[1] < NH_MOST_SUM;
     return __all_sync(~0u, held && !nh_needs_repair(output, 0) && !nh_needs_repair(output, 1));
@@ -209,8 +211,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
     if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
     if (threadIdx.x == 0) shared.lse = (float *)args.tensor[NH_LSE].data;
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
-    nh_tables_start(args, shared.tables, shared.ring.scene);
+    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
+    nh_tables_start(args, shared.tables, shared.ring.info);
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
         const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
@@ -222,22 +224,22 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, 1, fetch);
     } else {
-        const auto work = [&](const nh_scene &scene, int stage, int subtile, int) {
+        const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
             nh_state state;
             float output[NH_SUMS_V][4];
-            const bool held = nh_attend(args, scene, shared.tables, shared.penalties, shared.halo[stage % NH_HALOS],
-                                        shared.rows[stage], subtile, state, output,
+            const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
+                                        shared.rows[stage], warp_tile, state, output,
                                         [&] { nh_rows_taken(shared.ring, stage); });
             const nh_place now = nh_place_again(shared.ring);
-            const nh_scene &same = nh_scene_of(shared.ring, now.item);
+            const nh_tile_info &same = nh_tile_info_of(shared.ring, now.item);
             char *results = shared.results[nh_thread_again() / 32];
-            const float2 lse = held ? nh_finish(now.subtile, results, state, output)
-                                    : nh_repair_attention(args, same, shared.tables, shared.penalties,
-                                                      shared.halo[now.item % NH_STAGES % NH_HALOS], now.subtile,
+            const float2 lse = held ? nh_finish(now.warp_tile, results, state, output)
+                                    : nh_repair_attention(args, same, shared.tables, shared.additive_masks,
+                                                      shared.halo[now.item % NH_STAGES % NH_HALOS], now.warp_tile,
                                                       results);
             nh_results_ready();
-            nh_store_results<NH_O_MAP>(args, same.item, maps.o, NH_O, now.subtile, results, same.item.head, heads);
-            nh_store_lse(shared.lse, same.item, now.subtile, lse);
+            nh_store_results<NH_O_MAP>(args, same.item, maps.o, NH_O, now.warp_tile, results, same.item.head, heads);
+            nh_store_lse(shared.lse, same.item, now.warp_tile, lse);
         };
         nh_work_items(args, shared.ring, 1, work);
     }
@@ -253,32 +255,32 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_rows &rows = shared.rows[0];
     int warp = (int)(threadIdx.x / 32), turn = 0;
     if (threadIdx.x == 0) shared.lse = (float *)args.tensor[NH_LSE].data;
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
-    nh_tables_start(args, shared.tables, shared.scene);
+    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
+    nh_tables_start(args, shared.tables, shared.info);
     __syncthreads();
-    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        nh_scene &scene = shared.scene[turn];
+        nh_tile_info &info = shared.info[turn];
         turn ^= 1;
-        nh_copy_halo<NH_DIM>(args, scene.item, NH_K, 0, halo.keys);
-        nh_copy_halo<NH_DIM_V>(args, scene.item, NH_V, 0, halo.values);
-        nh_copy_rows<NH_DIM, NH_WIDEST>(args, scene.item, NH_Q, rows.queries);
-        nh_scene_fill(args, shared.tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
-        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.scene[turn].item);
+        nh_copy_halo<NH_DIM>(args, info.item, NH_K, 0, halo.keys);
+        nh_copy_halo<NH_DIM_V>(args, info.item, NH_V, 0, halo.values);
+        nh_copy_rows<NH_DIM, NH_WIDEST>(args, info.item, NH_Q, rows.queries);
+        nh_tile_info_fill(args, shared.tables, info, info.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].item);
         nh_copy_wait();
         __syncthreads();
-        nh_for_subtiles(args, scene.item, [&](int subtile) {
+        nh_for_warp_tiles(args, info.item, [&](int warp_tile) {
             nh_state state;
             float output[NH_SUMS_V][4];
-            const bool held =
-                nh_attend(args, scene, shared.tables, shared.penalties, halo, rows, subtile, state, output, [] {});
-            const float2 lse = held ? nh_finish(subtile, rows.queries, state, output)
-                                    : nh_repair_attention(args, scene, shared.tables, shared.penalties, halo, subtile,
-                                                      rows.queries);
-            nh_store_lse(shared.lse, scene.item, subtile, lse);
+            const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, halo, rows, warp_tile, state,
+                                        output, [] {});
+            const float2 lse = held ? nh_finish(warp_tile, rows.queries, state, output)
+                                    : nh_repair_attention(args, info, shared.tables, shared.additive_masks, halo,
+                                                          warp_tile, rows.queries);
+            nh_store_lse(shared.lse, info.item, warp_tile, lse);
             __syncwarp();
-            nh_store_rows<NH_DIM_V, NH_WIDEST>(args, scene.item, NH_O, rows.queries, subtile);
+            nh_store_rows<NH_DIM_V, NH_WIDEST>(args, info.item, NH_O, rows.queries, warp_tile);
         });
         __syncthreads();
     }

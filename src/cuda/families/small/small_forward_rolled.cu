@@ -7,12 +7,12 @@
 
 /* Scores times their scale and with their bias where there is one, minus infinity or less where a column is not seen;
  * the largest of rows g and g + 8. */
-NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_tiled_args &args, const nh_scene &scene,
-                                const nh_tables &tables, int subtile) {
+NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_tiled_args &args, const nh_tile_info &info,
+                                const nh_tables &tables, int warp_tile) {
     unsigned seen[2];
-    if (!NH_PENALTY) nh_chunk_bits(seen, scene.sight, subtile, 0);
-    const float *table = scene.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(args, scene, subtile, (int)(threadIdx.x % 32) / 4);
+    if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
+    const float *table = info.bias;
+    if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     float bias[2][4];
     top[0] = top[1] = NH_MINUS_INFINITY;
 #pragma unroll
@@ -22,7 +22,7 @@ NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_til
         for (int i = 0; i < 4; i++) {
             float &score = scores[b][i];
             if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[b % 2][i]);
-            if (!NH_PENALTY && !(seen[i / 2] >> (2 * b + i % 2) & 1)) score = NH_MINUS_INFINITY;
+            if (!NH_ADDITIVE_MASK && !(seen[i / 2] >> (2 * b + i % 2) & 1)) score = NH_MINUS_INFINITY;
             top[i / 2] = fmaxf(top[i / 2], score);
         }
     }
@@ -31,11 +31,11 @@ NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_til
 }
 
 /* Scores become weights relative to the largest of their row. */
-NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args &args, const nh_scene &scene,
-                        const nh_tables &tables, int subtile) {
+NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args &args, const nh_tile_info &info,
+                        const nh_tables &tables, int warp_tile) {
     const float scale = NH_BIAS_COUNT ? 1.f : tables.scale;
     float top[2];
-    nh_finish_scores(scores, top, args, scene, tables, subtile);
+    nh_finish_scores(scores, top, args, info, tables, warp_tile);
     state = {{top[0] * scale, top[1] * scale}, {0.f, 0.f}};
 #pragma unroll
     for (int b = 0; b < NH_BLOCKS; b++)
@@ -49,21 +49,21 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args 
 }
 
 /* Outputs, those that are not finite key by key; LSE. */
-NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables, int subtile,
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables, int warp_tile,
                          const nh_state &state, const nh_scores &weights, const char *values) {
     float2 lse = nh_lse_of(state);
     bool repair[2] = {false, false};
-    nh_sum_and_store<NH_DIM_V>(args, scene, tables, NH_O, subtile, weights, values,
+    nh_sum_and_store<NH_DIM_V>(args, info, tables, NH_O, warp_tile, weights, values,
                                make_float2(nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])), repair);
     if (__any_sync(~0u, repair[0] | repair[1])) {
         __syncwarp();
-        const nh_item *item = &scene.item;
+        const nh_item *item = &info.item;
         elem *to = (elem *)args.tensor[NH_O].data;
-        nh_repair_rows(args, scene, subtile, repair, lse, [=](int row, int i, elem element) {
-            to[nh_row_offset(*item, NH_O, subtile, row) + i] = element;
+        nh_repair_rows(args, info, warp_tile, repair, lse, [=](int row, int i, elem element) {
+            to[nh_row_offset(*item, NH_O, warp_tile, row) + i] = element;
         });
     }
-    nh_store_lse((float *)args.tensor[NH_LSE].data, scene.item, subtile, lse);
+    nh_store_lse((float *)args.tensor[NH_LSE].data, info.item, warp_tile, lse);
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
@@ -73,31 +73,31 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
     int turn = 0;
-    if (NH_PENALTY) nh_penalties_fill(shared.penalties);
-    nh_tables_start(args, shared.tables, shared.scene);
+    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
+    nh_tables_start(args, shared.tables, shared.info);
     nh_start<NH_DIM>(args, shared, NH_K, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
-        nh_scene &scene = shared.scene[turn], &next = shared.scene[turn ^= 1];
-        const bool exists = nh_subtile_exists(scene.item, warp);
+        nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
+        const bool exists = nh_warp_tile_exists(info.item, warp);
         nh_scores scores;
         nh_state state;
-        nh_scene_fill(args, tables, scene, scene.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_tile_info_fill(args, tables, info, info.item.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
         nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
         if (exists) {
-            nh_note_subtile(args, scene.item.number, warp);
+            nh_note_warp_tile(args, info.item.number, warp);
             nh_clear(scores);
-            if (NH_PENALTY) nh_penalize_all(scores, scene, shared.penalties, warp);
-            nh_multiply_own<NH_DIM>(scores, 0, NH_BLOCKS, nh_own_rows_of(args, scene.item, NH_Q, warp), scene, tables,
+            if (NH_ADDITIVE_MASK) nh_add_mask_all(scores, info, shared.additive_masks, warp);
+            nh_multiply_own<NH_DIM>(scores, 0, NH_BLOCKS, nh_own_rows_of(args, info.item, NH_Q, warp), info, tables,
                                     shared.halo, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM_V>(args, scene.item, NH_V, 0, shared.halo);
-        if (exists) nh_weigh(scores, state, args, scene, tables, warp);
+        nh_copy_halo<NH_DIM_V>(args, info.item, NH_V, 0, shared.halo);
+        if (exists) nh_weigh(scores, state, args, info, tables, warp);
         nh_copy_wait();
         __syncthreads();
-        if (exists) nh_finish(args, scene, tables, warp, state, scores, shared.halo);
+        if (exists) nh_finish(args, info, tables, warp, state, scores, shared.halo);
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM>(args, next.item, NH_K, 0, shared.halo);
     }

@@ -53,7 +53,7 @@ struct nh_item {
     /* dilation group and its tokens, first positions of rows and halo */
     int group[3], length[3], row[3], column[3];
     nh_roll roll;
-    /* Of each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
+    /* For each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
      * (In shared memory because the compiler would keep products of strides in registers across items.) */
     long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
 };
@@ -123,43 +123,43 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
     }
 }
 
-/* In the counting build a subtile and its box are one pair of tiles. By all lanes of a warp. */
-NH_DEVICE void nh_note_subtile(const nh_tiled_args &args, int index, int subtile) {
-    if (NH_NOTED && threadIdx.x % 32 == 0) nh_note_tile(args, index, subtile, true, !NH_DENSE);
+/* In the counting build a warp tile and its box are one pair of tiles. By all lanes of a warp. */
+NH_DEVICE void nh_note_warp_tile(const nh_tiled_args &args, int index, int warp_tile) {
+    if (NH_NOTED && threadIdx.x % 32 == 0) nh_note_tile(args, index, warp_tile, true, !NH_DENSE);
 }
 
-NH_DEVICE bool nh_subtile_exists(const nh_item &item, int subtile) {
+NH_DEVICE bool nh_warp_tile_exists(const nh_item &item, int warp_tile) {
     bool exists = true;
 #pragma unroll
     for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
-        exists = exists && item.row[a] + nh_row_at(subtile, 0, a) < item.length[a];
+        exists = exists && item.row[a] + nh_row_at(warp_tile, 0, a) < item.length[a];
     return exists;
 }
 
-/* Calls work(subtile) for each that is the warp's and exists. */
+/* Calls work(warp tile) for each that is the warp's and exists. */
 template <typename Work>
-NH_DEVICE void nh_for_subtiles(const nh_tiled_args &args, const nh_item &item, const Work &work) {
+NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_item &item, const Work &work) {
 #pragma unroll 1
-    for (int subtile = (int)(threadIdx.x / 32); subtile < NH_SUBTILES; subtile += NH_WARPS)
-        if (nh_subtile_exists(item, subtile)) {
-            nh_note_subtile(args, item.number, subtile);
-            work(subtile);
+    for (int warp_tile = (int)(threadIdx.x / 32); warp_tile < NH_WARP_TILES; warp_tile += NH_WARPS)
+        if (nh_warp_tile_exists(item, warp_tile)) {
+            nh_note_warp_tile(args, item.number, warp_tile);
+            work(warp_tile);
         }
 }
 
-NH_DEVICE bool nh_row_exists(const nh_item &item, int subtile, int row) {
+NH_DEVICE bool nh_row_exists(const nh_item &item, int warp_tile, int row) {
     bool exists = true;
 #pragma unroll
     for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
-        exists = exists && item.row[a] + nh_row_at(subtile, row, a) < item.length[a];
+        exists = exists && item.row[a] + nh_row_at(warp_tile, row, a) < item.length[a];
     return exists;
 }
 
 /* Elements from a tensor's start to a row. */
-NH_DEVICE long long nh_row_offset(const nh_item &item, int slot, int subtile, int row) {
+NH_DEVICE long long nh_row_offset(const nh_item &item, int slot, int warp_tile, int row) {
     long long offset = item.origin[slot];
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        offset += nh_row_at(subtile, row, a) * item.step[slot][a];
+        offset += nh_row_at(warp_tile, row, a) * item.step[slot][a];
     return offset;
 }

@@ -1,26 +1,27 @@
-/* NH_PENALTY 3: masks by the tensor cores where what a row sees depends on the border, as with inverse neighborhoods.
+/* NH_ADDITIVE_MASK 3: masks by the tensor cores where what a row sees depends on the border, as with inverse
+ * neighborhoods.
  *
- * A place per coordinate of a subtile's rows on each axis, 8 at most: a row has ones at its own coordinates, in every
- * subtile the same; a column's penalties hide it from the rows at a coordinate. On an axis without strides these only
- * depend on how far the subtile is from either border, and beyond a window not at all: subtiles at the front, at the
- * back and between them are of a few kinds, for each of which there is a table. */
+ * A place per coordinate of a warp tile's rows on each axis, 8 at most: a row has ones at its own coordinates, in every
+ * warp tile the same; a column's additive masks hide it from the rows at a coordinate. On an axis without strides these
+ * only depend on how far the warp tile is from either border, and beyond a window not at all: warp tiles at the front,
+ * at the back and between them are of a few kinds, for each of which there is a table. */
 #pragma once
 
 #include "small_additive_mask.cuh"
 
-/* Subtiles of which a row is nearer to the front than a window; at the back there may be one more. */
+/* Warp tiles of which a row is nearer to the front than a window; at the back there may be one more. */
 NH_DEVICE constexpr int nh_front_kinds(int axis) {
-    return (nh_axis_window(axis) + nh_axis_subtile(axis) - 1) / nh_axis_subtile(axis);
+    return (nh_axis_window(axis) + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
 NH_DEVICE constexpr int nh_axis_kinds(int axis) {
-    return NH_PENALTY != 3 || axis < NH_FIRST_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
+    return NH_ADDITIVE_MASK != 3 || axis < NH_FIRST_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
 }
 NH_DEVICE constexpr int nh_kinds_before(int axis) {
     return (axis > 0 ? nh_axis_kinds(0) : 0) + (axis > 1 ? nh_axis_kinds(1) : 0) + (axis > 2 ? nh_axis_kinds(2) : 0);
 }
 enum {
-    NH_KINDS = NH_PENALTY == 3 ? nh_kinds_before(3) : 1,
-    NH_KIND_PAIRS = NH_PENALTY == 3 ? NH_PAIRS * NH_CHUNKS : 1
+    NH_KINDS = NH_ADDITIVE_MASK == 3 ? nh_kinds_before(3) : 1,
+    NH_KIND_PAIRS = NH_ADDITIVE_MASK == 3 ? NH_PAIRS * NH_CHUNKS : 1
 };
 
 struct nh_kinds {
@@ -30,20 +31,20 @@ struct nh_kinds {
      * places of each; those of the upper lanes eight further, for other banks. */
     uint2 columns[NH_KINDS][NH_KIND_PAIRS][16];
     /* columns of the box that the rows of a kind see on their axis */
-    nh_range seen[NH_KINDS][NH_PENALTY == 3 ? 4 : 1];
+    nh_range seen[NH_KINDS][NH_ADDITIVE_MASK == 3 ? 4 : 1];
 };
 
-/* Of the number-th subtile of `count` on the axis. */
+/* The kind of the number-th warp tile of `count` on the axis. */
 NH_DEVICE int nh_kind_of(int axis, int number, int count) {
     const int front = nh_front_kinds(axis), back = nh_axis_kinds(axis) - (count - number);
     return nh_kinds_before(axis) + (number < front ? number : back > front ? back : front);
 }
 
-NH_DEVICE int nh_subtile_count(int axis, int length) {
-    return (length + nh_axis_subtile(axis) - 1) / nh_axis_subtile(axis);
+NH_DEVICE int nh_warp_tile_count(int axis, int length) {
+    return (length + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
 
-/* Where the box of the subtile at a position begins, on an axis of which all dilation groups have this length. */
+/* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have this length. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int position) {
     if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, length, position).begin;
     const int item = position / nh_axis_rows(axis) * nh_axis_rows(axis);
@@ -51,10 +52,11 @@ NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int p
                     nh_columns_of(args.axis[axis], length, item).begin + nh_axis_halo(axis) - nh_axis_columns(axis));
 }
 
-/* What the rows of a kind see, from a subtile that is of it; a kind without any is left out. */
+/* What the rows of a kind see, from a warp tile that is of it; a kind without any is left out. */
 NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kinds) {
-    const int front = nh_front_kinds(axis), rows = nh_axis_subtile(axis);
-    const int length = (int)(args.axis[axis].length / args.axis[axis].dilation), count = nh_subtile_count(axis, length);
+    const int front = nh_front_kinds(axis), rows = nh_axis_warp_tile(axis);
+    const int length = (int)(args.axis[axis].length / args.axis[axis].dilation),
+              count = nh_warp_tile_count(axis, length);
     for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
         const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
         if (number < 0 || number >= count) continue;
@@ -84,7 +86,7 @@ NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
     __syncthreads();
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const int pairs_of_rows = nh_axis_subtile(a) / 2, first = nh_places_before(a) / 2;
+        const int pairs_of_rows = nh_axis_warp_tile(a) / 2, first = nh_places_before(a) / 2;
         for (int i = (int)threadIdx.x; i < nh_axis_kinds(a) * NH_KIND_PAIRS * 8 * pairs_of_rows; i += NH_THREADS) {
             const int local = i % pairs_of_rows, g = i / pairs_of_rows % 8;
             const int pair = i / (8 * pairs_of_rows) % NH_KIND_PAIRS;
@@ -108,23 +110,23 @@ NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
 }
 
 /* The tables of the kernel's kind of masks. By all threads; a barrier must follow. */
-NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_penalties &penalties, nh_kinds &kinds) {
-    if (NH_PENALTY == 3) {
+NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &additive_masks, nh_kinds &kinds) {
+    if (NH_ADDITIVE_MASK == 3) {
         nh_kinds_fill(args, kinds);
-    } else if (NH_PENALTY) {
-        nh_penalties_fill(penalties);
+    } else if (NH_ADDITIVE_MASK) {
+        nh_additive_masks_fill(additive_masks);
     }
 }
 
-/* The lane's second operands of a subtile's pairs, 16 from pair to pair. kind: by coordinate of an item's rows. */
-NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int subtile) {
+/* The lane's second operands of a warp tile's pairs, 16 from pair to pair. kind: by coordinate of an item's rows. */
+NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
     int number = 0, slot = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const int pairs_of_rows = nh_axis_subtile(a) / 2, first = nh_places_before(a) / 2;
+        const int pairs_of_rows = nh_axis_warp_tile(a) / 2, first = nh_places_before(a) / 2;
         if (t < first) continue;
-        number = (int)kind[nh_rows_before(a) + nh_row_at(subtile, 0, a)].word[0];
+        number = (int)kind[nh_rows_before(a) + nh_row_at(warp_tile, 0, a)].word[0];
         slot = (lane / 4 * pairs_of_rows + t - first + (first >= 2 ? 8 : 0)) % 16;
     }
     return &kinds.columns[number][0][slot];

@@ -14,12 +14,12 @@ static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_sma
     enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
     int64_t kinds = 0;
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
-        kinds += 2 * nh_ceil_div(problem->axis[a].window, launch->shape.subtile[a]) + 2;
+        kinds += 2 * nh_ceil_div(problem->axis[a].window, launch->shape.warp_tile[a]) + 2;
     return kinds * (BYTES_PER_PAIR * nh_small_columns(&launch->shape) / 16 + SEEN_BYTES);
 }
 
 /* Whether the tables of small_kinds.cuh mask: dilation groups of one length, no strides, and between the
- * borders all subtiles' boxes begin where the first of their columns does. */
+ * borders all warp tiles' boxes begin where the first of their columns does. */
 static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     enum { PLACES = 8, MOST_BYTES = 16384 };
     const struct nh_small_shape *shape = &launch->shape;
@@ -27,17 +27,17 @@ static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_l
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         bool rolls = shape->slots && a == NH_AXES - problem->rank;
-        places += shape->subtile[a];
-        if (axis->stride > 1 || axis->length % axis->dilation || shape->subtile[a] % 2 ||
-            shape->columns[a] > shape->subtile[a] + axis->window ||
-            (!rolls && shape->rows[a] - shape->subtile[a] + shape->columns[a] > shape->halo[a]))
+        places += shape->warp_tile[a];
+        if (axis->stride > 1 || axis->length % axis->dilation || shape->warp_tile[a] % 2 ||
+            shape->columns[a] > shape->warp_tile[a] + axis->window ||
+            (!rolls && shape->rows[a] - shape->warp_tile[a] + shape->columns[a] > shape->halo[a]))
             return false;
     }
     return launch->kernel == NH_SMALL_BACKWARD_KEY && places <= PLACES &&
            kinds_bytes(problem, launch) <= MOST_BYTES;
 }
 
-int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+int nh_small_additive_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31 };
     int64_t starts = 0, coordinates = 0;
     bool runs = launch->kernel != NH_SMALL_BACKWARD_KEY;
@@ -48,21 +48,22 @@ int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_lau
         runs = runs && !problem->axis[a].causal;
     }
     if (launch->shape.dense || !(problem->scale >= NH_SMALL_LEAST_SCALE))
-        return NH_SMALL_NO_PENALTY;
+        return NH_SMALL_NO_ADDITIVE_MASK;
     if (runs && starts <= PLACES_OF_STARTS) return NH_SMALL_BY_STARTS;
     if (kinds_mask(problem, launch)) return NH_SMALL_BY_KINDS;
-    return coordinates <= PLACES_OF_COORDINATES ? NH_SMALL_BY_COORDINATES : NH_SMALL_NO_PENALTY;
+    return coordinates <= PLACES_OF_COORDINATES ? NH_SMALL_BY_COORDINATES
+                                                : NH_SMALL_NO_ADDITIVE_MASK;
 }
 
-static int64_t penalty_bytes(const struct nh_problem *problem,
-                             const struct nh_small_launch *launch) {
+static int64_t additive_mask_bytes(const struct nh_problem *problem,
+                                   const struct nh_small_launch *launch) {
     enum { OTHER_BYTES = 512 };
     const int32_t *columns = launch->shape.columns;
-    int penalty = nh_small_penalty(problem, launch);
+    int additive_mask = nh_small_additive_mask(problem, launch);
     int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
-    int64_t per_column = penalty == NH_SMALL_BY_COORDINATES ? 32 * steps : 16;
-    return (penalty == NH_SMALL_BY_KINDS ? kinds_bytes(problem, launch)
-                                         : per_column * nh_small_columns(&launch->shape)) +
+    int64_t per_column = additive_mask == NH_SMALL_BY_COORDINATES ? 32 * steps : 16;
+    return (additive_mask == NH_SMALL_BY_KINDS ? kinds_bytes(problem, launch)
+                                               : per_column * nh_small_columns(&launch->shape)) +
            OTHER_BYTES;
 }
 
@@ -98,35 +99,35 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                               const struct nh_small_launch *launch) {
     const struct nh_small_shape *shape = &launch->shape;
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
-    /* per warp, score gradients of a subtile and sums for the bias's */
+    /* per warp, score gradients of a warp tile and sums for the bias's */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
         bias_gradient = launch->warps * (16 * (int64_t)nh_dtype_bytes(problem->dtype) *
                                              (nh_small_columns(shape) + 8) +
                                          4 * problem->bias_count);
-    int64_t scenes = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
-    /* barriers of stages, scenes and items held, and where each warp is */
+    int64_t infos = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
+    /* barriers of stages, tile infos and items held, and where each warp is */
     int64_t ring = launch->stages
-                       ? 16 * launch->stages + 8 * (scenes + launch->held) + 4 * launch->warps + 8
+                       ? 16 * launch->stages + 8 * (infos + launch->held) + 4 * launch->warps + 8
                        : 0;
     int64_t results =
         launch->stages
             ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) * (by_keys ? 2 : 1)
             : 0;
-    int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * scenes * shape->item_rows : 0;
-    return stages_bytes(problem, launch) + penalty_bytes(problem, launch) + bias_gradient + lse +
-           results + ring +
+    int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * infos * shape->item_rows : 0;
+    return stages_bytes(problem, launch) + additive_mask_bytes(problem, launch) + bias_gradient +
+           lse + results + ring +
            nh_small_table_bytes(problem, shape, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
-                                !shape->dense && !nh_small_penalty(problem, launch), scenes);
+                                !shape->dense && !nh_small_additive_mask(problem, launch), infos);
 }
 
 bool nh_small_masks_by_bits(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
-    return !launch->shape.dense && !nh_small_penalty(problem, launch);
+    return !launch->shape.dense && !nh_small_additive_mask(problem, launch);
 }
 
-/* Counts the registers of the high and low parts of a row in f32, if a thread keeps it (nh_row_operand in small_products.cuh),
- * or else of one step of it. */
+/* Counts the registers of the high and low parts of a row in f32, if a thread keeps it (nh_row_operand in
+ * small_products.cuh), or else of one step of it. */
 static int64_t split_row(int64_t steps) {
     enum { STEPS_KEPT = 4, PARTS = 8 };
     return PARTS * (steps > STEPS_KEPT ? 1 : steps);

@@ -23,12 +23,13 @@ struct nh_small_launch {
 /* Warps that fetch by the copy engine: an item is prepared in less time than the others need for it. */
 int32_t nh_small_fetchers(const struct nh_small_launch *launch);
 
-/* Of a scale's size: LSE is divided by it in the backward pass, and with less a penalty would be a small one. */
+/* The least size of a scale: the backward pass divides LSE by it, and with less an additive mask would be a small
+ * number. */
 #define NH_SMALL_LEAST_SCALE 1e-30
 
-/* Which product can mask, as NH_PENALTY in small_additive_mask.cuh. */
-enum { NH_SMALL_NO_PENALTY, NH_SMALL_BY_STARTS, NH_SMALL_BY_COORDINATES, NH_SMALL_BY_KINDS };
-int nh_small_penalty(const struct nh_problem *problem, const struct nh_small_launch *launch);
+/* Which product can mask, as NH_ADDITIVE_MASK in small_additive_mask.cuh. */
+enum { NH_SMALL_NO_ADDITIVE_MASK, NH_SMALL_BY_STARTS, NH_SMALL_BY_COORDINATES, NH_SMALL_BY_KINDS };
+int nh_small_additive_mask(const struct nh_problem *problem, const struct nh_small_launch *launch);
 
 /* Whether every block of columns is masked by bits. */
 bool nh_small_masks_by_bits(const struct nh_problem *problem, const struct nh_small_launch *launch);

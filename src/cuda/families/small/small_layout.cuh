@@ -1,14 +1,14 @@
 /* Boxes of the small windows, and rows of them in shared memory: see small.cuh.
  *
  * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32
- * of 32), NH_Q0.. (rows of an item), NH_S0.. (of a subtile), NH_K0.. (columns of a subtile), NH_H0.. (of an item),
+ * of 32), NH_Q0.. (rows of an item), NH_S0.. (of a warp tile), NH_K0.. (columns of a warp tile), NH_H0.. (of an item),
  * NH_WARPS (that work), NH_FETCHERS (warps after them), NH_MIN_BLOCKS, NH_WHOLE (no item sticks out of the grid),
- * NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DILATED, NH_DENSE (every row sees all columns of its subtile's
- * box), NH_PENALTY (see small_additive_mask.cuh), NH_W0.. (windows, with NH_PENALTY or a bias), NH_BIAS_COUNT (entries
- * of a head's bias table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a time; 0:
- * threads copy), NH_SLOTS (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD (items whose part of
- * the halo may be in use) and NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every subtile
- * multiplies), NH_SHARED_BYTES. */
+ * NH_INVERSE, NH_STRIDED (some stride is not 1), NH_DILATED, NH_DENSE (every row sees all columns of its warp tile's
+ * box), NH_ADDITIVE_MASK (see small_additive_mask.cuh), NH_W0.. (windows, with NH_ADDITIVE_MASK or a bias),
+ * NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or
+ * in use at a time; 0: threads copy), NH_SLOTS (of the halo that rolls; 0: an item's is fetched as a whole), NH_HELD
+ * (items whose part of the halo may be in use) and NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns,
+ * that every warp tile multiplies), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "gemm_fragment.cuh"
@@ -18,7 +18,7 @@
 #define NH_HEAD_SLOWEST 0
 #endif
 
-/* Whether subtiles stop at the last line that any of their rows sees. */
+/* Whether warp tiles stop at the last line that any of their rows sees. */
 #ifndef NH_STOPS
 #define NH_STOPS 0
 #endif
@@ -30,7 +30,7 @@ enum {
     NH_THREADS = 32 * (NH_WARPS + NH_FETCHERS),
     NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
     NH_ROWS = NH_Q0 * NH_Q1 * NH_Q2,
-    NH_SUBTILES = NH_ROWS / 16,
+    NH_WARP_TILES = NH_ROWS / 16,
     NH_AXIS_ROWS = NH_Q0 + NH_Q1 + NH_Q2,
     NH_BOX = NH_K0 * NH_K1 * NH_K2,
     /* A product has 8 columns, a matrix load 16, and a thread's masks of a chunk are 32 bits. */
@@ -59,7 +59,7 @@ enum {
     NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V,
     NH_STAGE_ALIGNMENT = NH_STAGES ? 1024 : 128 /* boxes start where the copy engine's swizzle does */
 };
-static_assert(NH_STAGES || NH_SUBTILES % NH_WARPS == 0, "every warp has as many subtiles");
+static_assert(NH_STAGES || NH_WARP_TILES % NH_WARPS == 0, "every warp has as many warp tiles");
 
 /* ---- rows in shared memory: units of 16 bytes, two of which are a step ---- */
 
@@ -86,7 +86,7 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
     return row * nh_row_bytes(width) + ((unit ^ nh_swizzle(width, row)) << 4);
 }
 
-/* What launches by queries keep of the keys that their subtiles see. */
+/* What launches by queries keep of the keys that their warp tiles see. */
 struct nh_key_halo {
     alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
@@ -97,7 +97,7 @@ struct nh_key_halo {
 NH_DEVICE constexpr int nh_axis_rows(int axis) {
     return axis == 0 ? NH_Q0 : axis == 1 ? NH_Q1 : NH_Q2;
 }
-NH_DEVICE constexpr int nh_axis_subtile(int axis) {
+NH_DEVICE constexpr int nh_axis_warp_tile(int axis) {
     return axis == 0 ? NH_S0 : axis == 1 ? NH_S1 : NH_S2;
 }
 NH_DEVICE constexpr int nh_axis_columns(int axis) {
@@ -120,26 +120,26 @@ NH_DEVICE constexpr int nh_prefixes_before(int axis) {
     return axis == 0 ? 0 : axis == 1 ? NH_K0 + 1 : NH_K0 + NH_K1 + 2;
 }
 
-/* Coordinate of a column in its subtile's box; the last axis is fastest. */
+/* Coordinate of a column in its warp tile's box; the last axis is fastest. */
 NH_DEVICE int nh_column_at(int column, int axis) {
     return axis == 2 ? column % NH_K2 : axis == 1 ? column / NH_K2 % NH_K1 : column / (NH_K2 * NH_K1);
 }
 
-/* Coordinate in the item of row 0 .. 15 of a subtile. */
-NH_DEVICE int nh_row_at(unsigned subtile, unsigned row, int axis) {
+/* Coordinate in the item of row 0 .. 15 of a warp tile. */
+NH_DEVICE int nh_row_at(unsigned warp_tile, unsigned row, int axis) {
     const unsigned across = NH_Q2 / NH_S2, down = NH_Q1 / NH_S1;
-    return (int)(axis == 2   ? subtile % across * NH_S2 + row % NH_S2
-                 : axis == 1 ? subtile / across % down * NH_S1 + row / NH_S2 % NH_S1
-                             : subtile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
+    return (int)(axis == 2   ? warp_tile % across * NH_S2 + row % NH_S2
+                 : axis == 1 ? warp_tile / across % down * NH_S1 + row / NH_S2 % NH_S1
+                             : warp_tile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
 }
 
 /* Where shared memory has that row of the item: the last axis is fastest. */
-NH_DEVICE int nh_row_number(int subtile, int row) {
-    return (nh_row_at(subtile, row, 0) * NH_Q1 + nh_row_at(subtile, row, 1)) * NH_Q2 +
-           nh_row_at(subtile, row, 2);
+NH_DEVICE int nh_row_number(int warp_tile, int row) {
+    return (nh_row_at(warp_tile, row, 0) * NH_Q1 + nh_row_at(warp_tile, row, 1)) * NH_Q2 +
+           nh_row_at(warp_tile, row, 2);
 }
 
-/* Where shared memory has results of that row: the copy engine takes them by subtiles, else they replace rows. */
-NH_DEVICE int nh_result_number(int subtile, int row) {
-    return NH_STAGES ? row : nh_row_number(subtile, row);
+/* Where shared memory has results of that row: the copy engine takes them by warp tiles, else they replace rows. */
+NH_DEVICE int nh_result_number(int warp_tile, int row) {
+    return NH_STAGES ? row : nh_row_number(warp_tile, row);
 }

@@ -1,4 +1,4 @@
-/* Operands and products of small windows: rows of a subtile times columns that are gathered out of the halo, weights
+/* Operands and products of small windows: rows of a warp tile times columns that are gathered out of the halo, weights
  * times the same columns, and sums on their way to shared memory. */
 #pragma once
 
@@ -42,10 +42,10 @@ NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (
 #include "small_products16.cuh"
 #endif
 
-/* A subtile's rows out of shared rows for ROOM elements. */
+/* A warp tile's rows out of shared rows for ROOM elements. */
 template <int ROOM, int WIDTH>
-NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *rows, int subtile) {
-    int lane = (int)(nh_thread_again() % 32), row = nh_row_number(subtile, lane % 16);
+NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *rows, int warp_tile) {
+    int lane = (int)(nh_thread_again() % 32), row = nh_row_number(warp_tile, lane % 16);
 #pragma unroll
     for (int s = 0; s < nh_units(WIDTH) / 2; s++) {
         unsigned word[4];

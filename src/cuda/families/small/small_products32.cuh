@@ -4,9 +4,9 @@
 static_assert(NH_DIM % 32 == 0 && NH_DIM_V % 32 == 0, "lanes take four elements at a time");
 
 template <int ROOM, int WIDTH>
-NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, false> &operand, const char *rows, int subtile) {
+NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, false> &operand, const char *rows, int warp_tile) {
     static_assert(!NH_STAGES || WIDTH == 0, "rows that are not kept must stay in shared memory");
-    const int row = nh_row_number(subtile, (int)(nh_thread_again() % 16));
+    const int row = nh_row_number(warp_tile, (int)(nh_thread_again() % 16));
     operand.start = nh_shared_address(rows) + row * nh_row_bytes(ROOM);
     operand.swizzle = nh_swizzle(ROOM, row);
 }
@@ -29,7 +29,7 @@ template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, co
     nh_across_start(across, halo, first, (int)(nh_thread_again() % 32) / 4);
 }
 
-/* Of what has been packed the two weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight
+/* The two packed weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight
  * columns if i > 1. */
 NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
     const nh_left &step = packed.step[i / 2];
@@ -38,13 +38,13 @@ NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
         to[c] = __uint_as_float(step.high[i % 2 + 2 * c]) + (NH_TF32 ? 0.f : __uint_as_float(step.low[i % 2 + 2 * c]));
 }
 
-/* A subtile's sums, times one factor per row, into shared rows. */
+/* A warp tile's sums, times one factor per row, into shared rows. */
 template <int ROOM, int SUMS>
-NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[SUMS][4], float first, float second, int subtile) {
+NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[SUMS][4], float first, float second, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int row = nh_result_number(subtile, lane / 4 + i / 2 * 8);
+        const int row = nh_result_number(warp_tile, lane / 4 + i / 2 * 8);
         const float factor = i / 2 ? second : first;
 #pragma unroll
         for (int d = 0; d < SUMS / 4; d++)

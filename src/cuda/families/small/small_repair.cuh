@@ -8,11 +8,11 @@
 /* Calls write(row, i, element) for the row's output; returns its LSE. All is read from memory: places in shared memory
  * hold other things by now. (By value: what is referred to would lie in local memory in the common case, too.) */
 template <typename Write>
-static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, const nh_scene &scene, int subtile,
+static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile,
                                                   int row, Write write) {
-    const nh_item &item = scene.item;
-    if (!nh_row_exists(item, subtile, row)) return 0.f;
-    const elem *tensor[3] = {(const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, subtile, row),
+    const nh_item &item = info.item;
+    if (!nh_row_exists(item, warp_tile, row)) return 0.f;
+    const elem *tensor[3] = {(const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, warp_tile, row),
                              (const elem *)args.tensor[NH_K].data + item.origin[NH_K],
                              (const elem *)args.tensor[NH_V].data + item.origin[NH_V]};
     nh_repair state;
@@ -20,7 +20,7 @@ static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, co
     nh_range window[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        position[a] = item.row[a] + nh_row_at(subtile, row, a);
+        position[a] = item.row[a] + nh_row_at(warp_tile, row, a);
         window[a] = nh_columns_of(args.axis[a], item.length[a], position[a]);
     }
     for (int x = window[0].begin; x < window[0].end; x++)
@@ -35,19 +35,19 @@ static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, co
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
                 nh_repair_key(state, tensor[1] + to_key, tensor[2] + to_value, (float)(args.scale * NH_LOG2E),
-                             NH_BIAS_COUNT ? scene.bias[NH_BIAS_MARGIN + entry] : 0.f);
+                             NH_BIAS_COUNT ? info.bias[NH_BIAS_MARGIN + entry] : 0.f);
             }
     return nh_repair_finish(state, [&](int i, elem element) { write(row, i, element); });
 }
 
-/* Repairs the rows of a subtile whose sums are not finite. repair, lse: of rows g and g + 8. Calls
+/* Repairs the rows of a warp tile whose sums are not finite. repair, lse: of rows g and g + 8. Calls
  * write(row, i, element) for elements of their outputs. */
 template <typename Write>
-NH_DEVICE void nh_repair_rows(const nh_tiled_args &args, const nh_scene &scene, int subtile, const bool (&repair)[2],
-                             float2 &lse, Write write) {
+NH_DEVICE void nh_repair_rows(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile,
+                              const bool (&repair)[2], float2 &lse, Write write) {
     const int g = (int)(threadIdx.x % 32) / 4;
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
-        const float repaired = nh_repair_row(args, scene, subtile, row, write);
+        const float repaired = nh_repair_row(args, info, warp_tile, row, write);
         if (row == g) lse.x = repaired;
         if (row == g + 8) lse.y = repaired;
     });

@@ -41,18 +41,18 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_item &item, 
 /* Calls first(row, i, element) for the row's gradient and, with NH_INVERSE, second(row, i, element) for its value's.
  * statistics: of a query. */
 template <typename First, typename Second>
-static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args, const nh_item &item, int subtile,
+static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args, const nh_item &item, int warp_tile,
                                                       int row, float2 statistics, First first, Second second) {
-    if (!nh_row_exists(item, subtile, row)) return;
+    if (!nh_row_exists(item, warp_tile, row)) return;
     const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;
     const nh_lane_rows own =
-        nh_lane_rows_load((const elem *)args.tensor[slot].data + nh_row_offset(item, slot, subtile, row),
-                          (const elem *)args.tensor[slot2].data + nh_row_offset(item, slot2, subtile, row));
+        nh_lane_rows_load((const elem *)args.tensor[slot].data + nh_row_offset(item, slot, warp_tile, row),
+                          (const elem *)args.tensor[slot2].data + nh_row_offset(item, slot2, warp_tile, row));
     nh_lane_rows gradient = {};
     nh_range range[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        position[a] = item.row[a] + nh_row_at(subtile, row, a);
+        position[a] = item.row[a] + nh_row_at(warp_tile, row, a);
         range[a] = nh_columns_of(args.axis[a], item.length[a], position[a]);
     }
     const int members = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;

@@ -6,7 +6,7 @@ enum { MOST_HELD = 16 };
 struct chain {
     const struct nh_axis *axis;
     enum nh_small_rows rows;
-    /* whether subtiles stop at the last line that any of their rows sees */
+    /* whether warp tiles stop at the last line that any of their rows sees */
     bool stops;
     /* of the longest dilation group, and whether others are shorter */
     int64_t length, tiles, shorter;
@@ -76,7 +76,7 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
     const struct nh_axis *axis = &problem->axis[first];
     int64_t item = shape->rows[first];
     /* an axis shorter than an item has nothing to roll, nor gaps between its planes */
-    if (problem->rank == 1 || item == 1 || item != shape->subtile[first] ||
+    if (problem->rank == 1 || item == 1 || item != shape->warp_tile[first] ||
         item > shape->halo[first] || (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;

@@ -4,9 +4,9 @@
  * A slot is as many positions on the first axis as an item has rows there. The slots of a chain (the items of one head
  * and dilation group that differ on the first axis alone) are numbered like its items, those of the next chain go on:
  * number n is in place n % NH_SLOTS. No place is asked for again as long as an item uses it that is not done: there are
- * enough for NH_HELD - 1 items anywhere, the host sees to it, and away from the ends of chains for NH_HELD. A subtile's
- * box may begin before the end of that circle and go on at its start: the tables of its columns' rows are there for
- * every line at which this may happen.
+ * enough for NH_HELD - 1 items anywhere, the host sees to it, and away from the ends of chains for NH_HELD. A warp
+ * tile's box may begin before the end of that circle and go on at its start: the tables of its columns' rows are there
+ * for every line at which this may happen.
  *
  * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
  * other, as their rows share lines of the L2. */
@@ -39,7 +39,7 @@ struct nh_roll {
     bool room;      /* for them, while none of the NH_HELD - 1 items before is done; else while one less is not */
 };
 
-/* Lines of its box that a subtile multiplies, of which it sees `seen`: columns come in pairs of 8. */
+/* Lines of its box that a warp tile multiplies, of which it sees `seen`: columns come in pairs of 8. */
 NH_DEVICE int nh_roll_touched(int seen) {
     const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
     const int pairs = (seen * columns + 15) / 16;
@@ -47,12 +47,12 @@ NH_DEVICE int nh_roll_touched(int seen) {
                     : lines;
 }
 
-/* Lines of the box of the subtile at a position that are multiplied: they do not stick out of a chain's slots. */
+/* Lines of the box of the warp tile at a position that are multiplied: they do not stick out of a chain's slots. */
 NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int position) {
     const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
     const int slots_end = args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES;
     int begin = nh_columns_of(axis, length, nh_least(position, length - 1)).begin;
-    int end = nh_columns_of(axis, length, nh_least(position + nh_axis_subtile(NH_FIRST_AXIS), length) - 1).end;
+    int end = nh_columns_of(axis, length, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1).end;
     if (NH_STOPS) {
         while (begin + nh_roll_touched(end - begin) > slots_end)
             begin--;
@@ -69,7 +69,7 @@ NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int
     int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
     for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])
         chain -= args.tiling.tiles[NH_FIRST_AXIS];
-    const int last = NH_SLOT_LINES - nh_axis_subtile(NH_FIRST_AXIS), lane = (int)(threadIdx.x % 32);
+    const int last = NH_SLOT_LINES - nh_axis_warp_tile(NH_FIRST_AXIS), lane = (int)(threadIdx.x % 32);
     const int own = lane == 2 ? oldest * NH_SLOT_LINES : lane == 1 && row ? row - NH_SLOT_LINES : row;
     const nh_range box = nh_roll_box(args, length, own);
     const int end = (nh_roll_box(args, length, own + last).end - 1) / NH_SLOT_LINES + 1;

@@ -5,16 +5,16 @@
 
 #include "small_shape.h"
 
-/* Makes the halo of a shape for the copy engine one that rolls, if items are one subtile wide on the first axis and the rows
- * of a slot agree with the swizzle. held: items that are under way or in use. */
+/* Makes the halo of a shape for the copy engine one that rolls, if items are one warp tile wide on the first axis and
+ * the rows of a slot agree with the swizzle. held: items that are under way or in use. */
 void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
                    struct nh_small_shape *shape);
 
 /* Heads next to each other that blocks next to each other work for, where halos roll. */
 int32_t nh_small_near_heads(const struct nh_problem *problem, const struct nh_small_shape *shape);
 
-/* Box of columns whose statistics are fetched at a time, and its places in shared memory: a slot's lines are even, as boxes
- * start at multiples of 128 bytes. */
+/* Box of columns whose statistics are fetched at a time, and its places in shared memory: a slot's lines are even, as
+ * boxes start at multiples of 128 bytes. */
 int64_t nh_small_statistics_box(const struct nh_small_shape *shape, int32_t *box);
 
 #endif

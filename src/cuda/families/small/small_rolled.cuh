@@ -1,19 +1,19 @@
 /* Small windows in f32 whose tensors of columns take turns in one place of shared memory, so that several blocks share
- * a multiprocessor: products of a warp's one subtile, whose rows come from memory into registers, with what lies there.
- * Scores of all its columns stay in registers from turn to turn; all else comes in parts, 32 elements of rows at a
- * time, by loops that are not unrolled: unrolled, boxes of a hundred columns outgrow the cache of instructions. */
+ * a multiprocessor: products of a warp's one warp tile, whose rows come from memory into registers, with what lies
+ * there. Scores of all its columns stay in registers from turn to turn; all else comes in parts, 32 elements of rows at
+ * a time, by loops that are not unrolled: unrolled, boxes of a hundred columns outgrow the cache of instructions. */
 #pragma once
 
 #include "small_visibility.cuh"
 
 static_assert(NH_DTYPE == NH_F32 && NH_STAGES == 0 && NH_CHUNKS == 1, "threads copy, scores fit registers");
-static_assert(NH_SUBTILES == NH_WARPS, "one subtile of an item per warp");
+static_assert(NH_WARP_TILES == NH_WARPS, "one warp tile of an item per warp");
 
 struct nh_shared {
     alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
-    nh_scene scene[2];
+    nh_tile_info info[2];
     nh_tables tables;
-    nh_penalties penalties;
+    nh_additive_masks additive_masks;
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
@@ -21,9 +21,9 @@ static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared 
  * tables. */
 template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int slot, int warp) {
     __syncthreads();
-    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.scene[0].item);
+    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
     __syncthreads();
-    nh_copy_halo<WIDTH>(args, shared.scene[0].item, slot, 0, shared.halo);
+    nh_copy_halo<WIDTH>(args, shared.info[0].item, slot, 0, shared.halo);
 }
 
 /* By block of 8 columns, rounded up to pairs. */
@@ -38,14 +38,14 @@ struct nh_own_rows {
     const elem *row[2];
 };
 
-NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_item &item, int slot, int subtile) {
+NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_item &item, int slot, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_own_rows own;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const elem *from = (const elem *)args.tensor[slot].data + nh_row_offset(item, slot, subtile, row);
-        own.row[half] = nh_row_exists(item, subtile, row) ? from + 8 * (lane % 4) : nullptr;
+        const elem *from = (const elem *)args.tensor[slot].data + nh_row_offset(item, slot, warp_tile, row);
+        own.row[half] = nh_row_exists(item, warp_tile, row) ? from + 8 * (lane % 4) : nullptr;
     }
     return own;
 }
@@ -60,9 +60,9 @@ NH_DEVICE uint4 nh_own_unit(const nh_own_rows &own, int half, int u) {
  * then fall into different banks. Which elements of both a step of a product runs over is free. */
 template <int WIDTH>
 NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const nh_own_rows &own,
-                               const nh_scene &scene, const nh_tables &tables, const char *columns, int subtile) {
+                               const nh_tile_info &info, const nh_tables &tables, const char *columns, int warp_tile) {
     const int g = (int)(nh_thread_again() % 32) / 4, t = (int)(nh_thread_again() % 4);
-    const int box = nh_box_row(scene.sight, subtile), swizzle = nh_swizzle(WIDTH, box + g);
+    const int box = nh_box_row(info.visibility, warp_tile), swizzle = nh_swizzle(WIDTH, box + g);
     unsigned start[2];
     int row[2][4 * NH_GATHERS];
 #pragma unroll
@@ -93,18 +93,19 @@ NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const 
         }
 }
 
-/* Adds penalties of columns that are not seen, to blocks from the `first` on. */
+/* Adds additive masks of columns that are not seen, to blocks from the `first` on. */
 template <int COUNT>
-NH_DEVICE void nh_penalize_part(float (&scores)[COUNT][4], const unsigned (&places)[NH_STEPS_PLACES][4],
-                                const nh_penalties &penalties, int first) {
+NH_DEVICE void nh_add_mask_part(float (&scores)[COUNT][4], const unsigned (&places)[NH_STEPS_PLACES][4],
+                                const nh_additive_masks &additive_masks, int first) {
 #pragma unroll
     for (int b = first; b < first + COUNT && b < NH_BLOCKS; b += 2)
-        nh_penalize(scores + (b - first), places, penalties, b / 2, b + 1 < NH_BLOCKS);
+        nh_add_mask(scores + (b - first), places, additive_masks, b / 2, b + 1 < NH_BLOCKS);
 }
-NH_DEVICE void nh_penalize_all(nh_scores &scores, const nh_scene &scene, const nh_penalties &penalties, int subtile) {
+NH_DEVICE void nh_add_mask_all(nh_scores &scores, const nh_tile_info &info, const nh_additive_masks &additive_masks,
+                               int warp_tile) {
     unsigned places[NH_STEPS_PLACES][4];
-    nh_sight_penalty_rows(places, scene.sight, subtile);
-    nh_penalize_part(scores, places, penalties, 0);
+    nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
+    nh_add_mask_part(scores, places, additive_masks, 0);
 }
 
 /* Lane g of those that load columns for products that run over them takes this one of each 8 units: lane t then has
@@ -117,18 +118,18 @@ NH_DEVICE int nh_unit_of(int g) {
 /* Weights times the columns that lie in shared memory, times factors of rows g and g + 8, to memory if they are asked
  * for, 32 elements at a time; notes which of the two rows needs repair. */
 template <int WIDTH>
-NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_scene &scene, const nh_tables &tables, int slot,
-                                int subtile, const nh_scores &weights, const char *columns, float2 factors,
+NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables, int slot,
+                                int warp_tile, const nh_scores &weights, const char *columns, float2 factors,
                                 bool (&repair)[2]) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_across<32, WIDTH> start;
-    nh_across_start(start, columns, nh_box_row(scene.sight, subtile), nh_unit_of(lane / 4));
+    nh_across_start(start, columns, nh_box_row(info.visibility, warp_tile), nh_unit_of(lane / 4));
     elem *to[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const bool stored = args.tensor[slot].data && nh_row_exists(scene.item, subtile, row);
-        to[half] = (elem *)args.tensor[slot].data + nh_row_offset(scene.item, slot, subtile, row);
+        const bool stored = args.tensor[slot].data && nh_row_exists(info.item, warp_tile, row);
+        to[half] = (elem *)args.tensor[slot].data + nh_row_offset(info.item, slot, warp_tile, row);
         if (!stored) to[half] = nullptr;
     }
 #pragma unroll 1

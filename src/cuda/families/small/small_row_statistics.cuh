@@ -1,4 +1,4 @@
-/* Statistics of a subtile's queries, as the launch by queries works them out. */
+/* Statistics of a warp tile's queries, as the launch by queries works them out. */
 #pragma once
 
 #include "small_visibility.cuh"
@@ -6,17 +6,17 @@
 
 /* -LSE in base 2 of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's four
  * store. delta: rowsum(dO * O); the gradient of LSE goes into it. */
-NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_scene &scene, float shift, int subtile,
+NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &info, float shift, int warp_tile,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int number = nh_row_number(subtile, lane / 4 + 8 * half);
-        lse[half] = scene.lse[number] * -(float)NH_LOG2E;
-        if (args.tensor[NH_D_LSE].data) delta[half] -= scene.d_lse[number];
-        statistics[half] = nh_statistics_split({scene.lse[number] * shift, -delta[half]});
+        const int number = nh_row_number(warp_tile, lane / 4 + 8 * half);
+        lse[half] = info.lse[number] * -(float)NH_LOG2E;
+        if (args.tensor[NH_D_LSE].data) delta[half] -= info.d_lse[number];
+        statistics[half] = nh_statistics_split({info.lse[number] * shift, -delta[half]});
     }
-    if (lane % 4 > 1 || !nh_row_exists(scene.item, subtile, row)) return;
-    float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(scene.item, NH_DELTA, subtile, row);
+    if (lane % 4 > 1 || !nh_row_exists(info.item, warp_tile, row)) return;
+    float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(info.item, NH_DELTA, warp_tile, row);
     *(uint4 *)to = lane % 4 ? statistics[1] : statistics[0];
 }

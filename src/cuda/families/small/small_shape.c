@@ -52,11 +52,11 @@ static void fill_gaps(struct nh_small_shape *shape) {
         h[1]++;
 }
 
-/* Branches on the way from pair to pair are in the way of the compiler, too: what most subtiles multiply, all do. */
+/* Branches on the way from pair to pair are in the way of the compiler, too: what most warp tiles multiply, all do. */
 static int64_t least_pairs(const struct nh_problem *problem, const struct nh_small_shape *shape) {
     int first = NH_AXES - problem->rank;
     int64_t lines =
-        nh_min(shape->subtile[first] + problem->axis[first].window - 1, shape->columns[first]);
+        nh_min(shape->warp_tile[first] + problem->axis[first].window - 1, shape->columns[first]);
     int64_t per_line = 1;
     for (int a = first + 1; a < NH_AXES; a++)
         per_line *= shape->columns[a];
@@ -64,23 +64,24 @@ static int64_t least_pairs(const struct nh_problem *problem, const struct nh_sma
 }
 
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *subtile, bool boxes,
+                       const int32_t *item, const int32_t *warp_tile, bool boxes,
                        struct nh_small_shape *shape) {
-    *shape = (struct nh_small_shape){.dense = true, .item_rows = 1, .items = 1, .subtiles = 1};
+    *shape = (struct nh_small_shape){.dense = true, .item_rows = 1, .items = 1, .warp_tiles = 1};
     int64_t box = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
-        int64_t columns = extent_of(axis, rows, subtile[a]), halo = extent_of(axis, rows, item[a]);
+        int64_t columns = extent_of(axis, rows, warp_tile[a]),
+                halo = extent_of(axis, rows, item[a]);
         if (halo > MOST_HALO_ROWS) return false;
         shape->rows[a] = item[a];
-        shape->subtile[a] = subtile[a];
+        shape->warp_tile[a] = warp_tile[a];
         shape->columns[a] = (int32_t)columns;
         shape->halo[a] = (int32_t)halo;
         shape->dense = shape->dense && all_see(axis, rows, columns);
         shape->item_rows *= item[a];
         shape->items *= tiles_of(axis, item[a]);
-        shape->subtiles *= tiles_of(axis, subtile[a]);
+        shape->warp_tiles *= tiles_of(axis, warp_tile[a]);
         box *= columns;
     }
     if (boxes) fill_gaps(shape);
@@ -103,7 +104,7 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
-/* Of 16 columns each, in one chunk. */
+/* Pairs of 16 columns each in one chunk. */
 static int64_t pairs_of(const struct nh_small_shape *shape) {
     int64_t chunks = nh_ceil_div(shape->blocks, 16);
     return nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);
@@ -114,12 +115,12 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 }
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             enum nh_small_rows rows, bool bits, int64_t scenes) {
+                             enum nh_small_rows rows, bool bits, int64_t infos) {
     enum { ITEM_BYTES = 88 + 32 * NH_CUDA_TENSORS, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
-    int64_t scene =
+    int64_t info =
         ITEM_BYTES +
         (q[0] + q[1] + q[2]) * ((rows == NH_SMALL_KEYS ? 12 : 24) + (bits ? 16 * chunks : 0)) +
         16 * chunks + 8 * q[first];
@@ -128,13 +129,13 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
     int64_t tables = wraps * (gathers + (rows == NH_SMALL_KEYS ? 4 * columns : 0));
     if (problem->has_bias) {
-        scene += 4 * problem->bias_count;
+        info += 4 * problem->bias_count;
         int64_t step = 8;
         for (int a = NH_AXES - 1; a >= first; a--) {
-            scene += (k[a] + shape->subtile[a]) * step;
+            info += (k[a] + shape->warp_tile[a]) * step;
             step *= 2 * problem->axis[a].window - 1;
         }
         tables += 4 * columns;
     }
-    return scenes * scene + prefixes + tables + OTHER_BYTES;
+    return infos * info + prefixes + tables + OTHER_BYTES;
 }

@@ -39,8 +39,8 @@ NH_DEVICE nh_statistics nh_statistics_sum(uint4 row) {
     return {high.shift + (middle.shift + low.shift), high.delta + (middle.delta + low.delta)};
 }
 
-/* Of two blocks of 8 columns, as second operands. at: of the lane's column among the 16, lanes 16 and later as their
- * counterparts. */
+/* Shifts of two blocks of 8 columns, as second operands. at: of the lane's column among the 16, lanes 16 and later as
+ * their counterparts. */
 NH_DEVICE void nh_statistics_load(unsigned (&columns)[2], unsigned at) {
     nh_load_two_matrices_at(columns, at);
 }
@@ -56,11 +56,11 @@ NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2])
     nh_mma_bf16_shallow(d_weights, part, ones);
 }
 
-/* Adds the shifts of a block's columns to its scores, and with NH_PENALTY 3 penalties of up to 8 places in the same
- * product. */
-NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns, uint2 places, unsigned penalties) {
-    if (NH_PENALTY == 3) {
-        const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {penalties, columns};
+/* Adds the shifts of a block's columns to its scores, and with NH_ADDITIVE_MASK 3 additive masks of up to 8 places in
+ * the same product. */
+NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns, uint2 places, unsigned additive_masks) {
+    if (NH_ADDITIVE_MASK == 3) {
+        const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {additive_masks, columns};
         nh_mma_bf16(scores, rows, both);
     } else {
         const unsigned ones[2] = {0x3f80, 0x3f80}; /* a bf16 one in even places */

@@ -1,4 +1,4 @@
-/* Which columns of its subtile's box a row sees, as bits, and the bias between the two.
+/* Which columns of its warp tile's box a row sees, as bits, and the bias between the two.
  *
  * Of each block of 8 columns a thread holds columns 2t and 2t + 1 (t = lane % 4): bits 2j and 2j + 1 for block j of a
  * chunk. What a row sees is a box, so its bits are the AND of one word per axis, and that word depends on the row's
@@ -9,21 +9,21 @@
 #include "small_kinds.cuh"
 
 /* Whether masks are bits. */
-enum { NH_BITS = !NH_DENSE && !NH_PENALTY };
+enum { NH_BITS = !NH_DENSE && !NH_ADDITIVE_MASK };
 
 /* bits[..][n]: columns whose coordinate on the axis is below n. */
 struct nh_prefixes {
     unsigned bits[NH_BITS ? NH_K0 + NH_K1 + NH_K2 + 3 : 1][NH_CHUNKS][4];
 };
 
-struct nh_sight {
-    /* per coordinate of an item's rows: where its subtile's box begins in the halo; what the row sees of the box on
-     * that axis, as places of penalties or as the subtile's kind, and as bits */
+struct nh_visibility {
+    /* per coordinate of an item's rows: where its warp tile's box begins in the halo; what the row sees of the box on
+     * that axis, as places of additive masks or as the warp tile's kind, and as bits */
     int begin[NH_AXIS_ROWS];
     nh_places places[NH_AXIS_ROWS];
-    /* per coordinate on the slowest axis: columns of the subtile's box before its last that is seen, and that */
+    /* per coordinate on the slowest axis: columns of the warp tile's box before its last that is seen, and that */
     int reach[NH_AXIS_ROWS];
-    /* per coordinate on the rolling axis: line of the circle where the subtile's box begins, and its tables */
+    /* per coordinate on the rolling axis: line of the circle where the warp tile's box begins, and its tables */
     int line[NH_SLOTS ? NH_SLOT_LINES : 1], wrap[NH_SLOTS ? NH_SLOT_LINES : 1];
     unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
 };
@@ -37,7 +37,7 @@ NH_DEVICE constexpr int nh_bias_step(int axis) {
 NH_DEVICE constexpr int nh_bias_margin(int axis) {
     return axis == 3
                ? 0
-               : (nh_axis_columns(axis) + nh_axis_subtile(axis)) * nh_bias_step(axis) + nh_bias_margin(axis + 1);
+               : (nh_axis_columns(axis) + nh_axis_warp_tile(axis)) * nh_bias_step(axis) + nh_bias_margin(axis + 1);
 }
 enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 
@@ -52,9 +52,9 @@ enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 #endif
 
 /* What is known of an item before its rows arrive. */
-struct nh_scene {
+struct nh_tile_info {
     nh_item item;
-    nh_sight sight;
+    nh_visibility visibility;
     /* the head's, in base 2 */
     float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
     /* of its rows: LSE and, where one is given, its gradient */
@@ -160,15 +160,15 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
 }
 
 /* Per item, by `threads` threads; a barrier must follow. A box that would leave the halo's room starts earlier. */
-NH_DEVICE void nh_sight_fill(const nh_tiled_args &args, const nh_item &item, const nh_prefixes &prefixes,
-                             nh_sight &sight, int thread, int threads) {
+NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_item &item, const nh_prefixes &prefixes,
+                             nh_visibility &visibility, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
     for (int i = thread; i < copies * (NH_AXIS_ROWS - before); i += threads) {
         const int t = i % copies, place = before + i / copies;
         const int a = place < nh_rows_before(1) ? 0 : place < nh_rows_before(2) ? 1 : 2, at = place - nh_rows_before(a);
         const nh_cuda_axis &axis = args.axis[a];
         const int length = item.length[a], last = length - 1, position = item.row[a] + at;
-        const int first = position - at % nh_axis_subtile(a);
+        const int first = position - at % nh_axis_warp_tile(a);
         const bool rolls = NH_SLOTS && a == NH_FIRST_AXIS;
         int begin = nh_columns_of(axis, length, nh_least(first, last)).begin - item.column[a];
         begin = rolls ? nh_roll_box(args, length, first).begin - item.column[a]
@@ -176,76 +176,77 @@ NH_DEVICE void nh_sight_fill(const nh_tiled_args &args, const nh_item &item, con
         const nh_range own = nh_columns_of(axis, length, nh_least(position, last));
         const int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
         if (NH_STOPS && t == 0 && a == NH_FIRST_AXIS) {
-            const int end = nh_columns_of(axis, length, nh_least(first + nh_axis_subtile(a) - 1, last)).end;
-            sight.reach[place] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
+            const int end = nh_columns_of(axis, length, nh_least(first + nh_axis_warp_tile(a) - 1, last)).end;
+            visibility.reach[place] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
         }
         if (rolls && t == 0) {
-            sight.line[at] = nh_roll_line(item.roll, item.column[a] + begin);
-            sight.wrap[at] = nh_least(NH_ROLL_LINES - sight.line[at], NH_WRAPS) - 1;
+            visibility.line[at] = nh_roll_line(item.roll, item.column[a] + begin);
+            visibility.wrap[at] = nh_least(NH_ROLL_LINES - visibility.line[at], NH_WRAPS) - 1;
         }
         if (t == 0) {
-            sight.begin[place] = begin;
-            sight.places[place] = nh_penalty_places(a, from, to);
-            if (NH_PENALTY == 3)
-                sight.places[place].word[0] =
-                    (unsigned)nh_kind_of(a, first / nh_axis_subtile(a), nh_subtile_count(a, length));
+            visibility.begin[place] = begin;
+            visibility.places[place] = nh_additive_mask_places(a, from, to);
+            if (NH_ADDITIVE_MASK == 3)
+                visibility.places[place].word[0] =
+                    (unsigned)nh_kind_of(a, first / nh_axis_warp_tile(a), nh_warp_tile_count(a, length));
         }
         for (int c = 0; c < (NH_BITS ? NH_CHUNKS : 0); c++)
-            sight.bits[place][c][t] = prefixes.bits[nh_prefixes_before(a) + to][c][t] &
+            visibility.bits[place][c][t] = prefixes.bits[nh_prefixes_before(a) + to][c][t] &
                                       ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
     }
 }
 
-/* Coordinate in the halo of a subtile's first column. */
-NH_DEVICE int nh_box_at_axis(const nh_sight &sight, int subtile, int axis) {
-    const int at = nh_row_at(subtile, 0, axis);
-    return NH_SLOTS && axis == NH_FIRST_AXIS ? sight.line[at] : sight.begin[nh_rows_before(axis) + at];
+/* Coordinate in the halo of a warp tile's first column. */
+NH_DEVICE int nh_box_at_axis(const nh_visibility &visibility, int warp_tile, int axis) {
+    const int at = nh_row_at(warp_tile, 0, axis);
+    return NH_SLOTS && axis == NH_FIRST_AXIS ? visibility.line[at] : visibility.begin[nh_rows_before(axis) + at];
 }
 
-/* Halo row of a subtile's first column; place of its statistics. */
-NH_DEVICE int nh_box_row(const nh_sight &sight, int subtile) {
+/* Halo row of a warp tile's first column; place of its statistics. */
+NH_DEVICE int nh_box_row(const nh_visibility &visibility, int warp_tile) {
     int row = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        row += nh_box_at_axis(sight, subtile, a) * nh_axis_pitch(a);
+        row += nh_box_at_axis(visibility, warp_tile, a) * nh_axis_pitch(a);
     return row;
 }
-NH_DEVICE int nh_box_statistics(const nh_sight &sight, int subtile) {
+NH_DEVICE int nh_box_statistics(const nh_visibility &visibility, int warp_tile) {
     int place = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        place += nh_box_at_axis(sight, subtile, a) * nh_statistics_pitch(a);
+        place += nh_box_at_axis(visibility, warp_tile, a) * nh_statistics_pitch(a);
     return place;
 }
 
-/* Which tables of columns' rows the subtile's box takes. */
-NH_DEVICE int nh_box_wrap(const nh_sight &sight, int subtile) {
-    return NH_SLOTS ? sight.wrap[nh_row_at(subtile, 0, NH_FIRST_AXIS)] : 0;
+/* Which tables of columns' rows the warp tile's box takes. */
+NH_DEVICE int nh_box_wrap(const nh_visibility &visibility, int warp_tile) {
+    return NH_SLOTS ? visibility.wrap[nh_row_at(warp_tile, 0, NH_FIRST_AXIS)] : 0;
 }
 
-NH_DEVICE int nh_sight_reach(const nh_sight &sight, int subtile) {
-    return sight.reach[nh_rows_before(NH_FIRST_AXIS) + nh_row_at(subtile, 0, NH_FIRST_AXIS)];
+NH_DEVICE int nh_visibility_reach(const nh_visibility &visibility, int warp_tile) {
+    return visibility.reach[nh_rows_before(NH_FIRST_AXIS) + nh_row_at(warp_tile, 0, NH_FIRST_AXIS)];
 }
 
 /* This lane's word. */
-NH_DEVICE unsigned nh_sight_places(const nh_sight &sight, int subtile, int row) {
+NH_DEVICE unsigned nh_visibility_places(const nh_visibility &visibility, int warp_tile, int row) {
     unsigned places = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         if (nh_axis_places(a))
-            places |= sight.places[nh_rows_before(a) + nh_row_at(subtile, row, a)]
-                          .word[NH_PENALTY == 1 ? threadIdx.x % 4 : 0];
+            places |= visibility.places[nh_rows_before(a) + nh_row_at(warp_tile, row, a)]
+                          .word[NH_ADDITIVE_MASK == 1 ? threadIdx.x % 4 : 0];
     return places;
 }
 
-/* First operand of the subtile's penalties. */
-NH_DEVICE void nh_sight_penalty_rows(unsigned (&operand)[NH_STEPS_PLACES][4], const nh_sight &sight,
-                                     int subtile) {
+/* First operand of the warp tile's additive masks. */
+NH_DEVICE void nh_visibility_additive_mask_rows(unsigned (&operand)[NH_STEPS_PLACES][4],
+                                                const nh_visibility &visibility, int warp_tile) {
     const int row = (int)(threadIdx.x % 32) / 4;
-    nh_penalty_rows(operand, nh_sight_places(sight, subtile, row), nh_sight_places(sight, subtile, row + 8));
+    nh_additive_mask_rows(operand, nh_visibility_places(visibility, warp_tile, row),
+                          nh_visibility_places(visibility, warp_tile, row + 8));
 }
 
-NH_DEVICE unsigned nh_sight_bits(const nh_sight &sight, int subtile, int row, int chunk) {
+NH_DEVICE unsigned nh_visibility_bits(const nh_visibility &visibility, int warp_tile, int row, int chunk) {
     unsigned bits = NH_DENSE ? 0u : ~0u;
     int t = (int)(threadIdx.x % 4);
     if (NH_DENSE) {
@@ -255,15 +256,15 @@ NH_DEVICE unsigned nh_sight_bits(const nh_sight &sight, int subtile, int row, in
     } else {
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++)
-            bits &= sight.bits[nh_rows_before(a) + nh_row_at(subtile, row, a)][chunk][t];
+            bits &= visibility.bits[nh_rows_before(a) + nh_row_at(warp_tile, row, a)][chunk][t];
     }
     return bits;
 }
 
-NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_sight &sight, int subtile, int chunk) {
+NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_visibility &visibility, int warp_tile, int chunk) {
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        seen[half] = nh_sight_bits(sight, subtile, (int)(threadIdx.x % 32) / 4 + 8 * half, chunk);
+        seen[half] = nh_visibility_bits(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half, chunk);
 }
 
 /* ---- bias ---- */
@@ -275,22 +276,22 @@ NH_DEVICE void nh_bias_fill(const nh_tiled_args &args, int head, float *table, i
         table[i] = nh_load(from[i]) * (NH_BIAS_STARTS ? (float)(1 / args.scale) : (float)NH_LOG2E);
 }
 
-/* Place of the box's first column in a scene's bias, for a row; a column adds its own step. The index counts from the
- * query to the key: with NH_INVERSE columns are queries. */
-NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_scene &scene, int subtile, int row) {
-    const nh_item &item = scene.item;
+/* Place of the box's first column in a tile info's bias, for a row; a column adds its own step. The index counts from
+ * the query to the key: with NH_INVERSE columns are queries. */
+NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile, int row) {
+    const nh_item &item = info.item;
     int entry = NH_BIAS_MARGIN;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        int column = item.column[a] + scene.sight.begin[nh_rows_before(a) + nh_row_at(subtile, 0, a)];
-        int difference = column - (item.row[a] + nh_row_at(subtile, row, a));
+        int column = item.column[a] + info.visibility.begin[nh_rows_before(a) + nh_row_at(warp_tile, 0, a)];
+        int difference = column - (item.row[a] + nh_row_at(warp_tile, row, a));
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
                  nh_bias_step(a);
     }
     return entry;
 }
 
-/* From a row's place in the table to that of the row 8 further, in the same subtile. */
+/* From a row's place in the table to that of the row 8 further, in the same warp tile. */
 NH_DEVICE int nh_bias_lower() {
     int entry = 0;
 #pragma unroll
@@ -323,11 +324,11 @@ struct nh_tables {
 };
 
 /* Before the first item; a barrier must follow. */
-template <int SCENES>
-NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_scene (&scene)[SCENES]) {
-    for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * SCENES; i += NH_THREADS) {
+template <int TILE_INFOS>
+NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_tile_info (&info)[TILE_INFOS]) {
+    for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * TILE_INFOS; i += NH_THREADS) {
         int place = i % (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN);
-        scene[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
+        info[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
             .bias[place < NH_BIAS_MARGIN ? place : place + NH_BIAS_COUNT] = 0.f;
     }
     nh_digits_start(args, tables.digits);
@@ -364,15 +365,15 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_item &item, i
     }
 }
 
-/* All of a scene but its item, by `threads` threads; head: of the bias. The threads' copies must have landed, and a
+/* All of a tile info but its item, by `threads` threads; head: of the bias. The threads' copies must have landed, and a
  * barrier must follow. */
-NH_DEVICE void nh_scene_fill(const nh_tiled_args &args, const nh_tables &tables, nh_scene &scene, int head,
+NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
                              int thread, int threads) {
-    nh_sight_fill(args, scene.item, tables.prefixes, scene.sight, thread, threads);
-    if (NH_BIAS_COUNT) nh_bias_fill(args, head, scene.bias + NH_BIAS_MARGIN, thread, threads);
-    if (NH_LSE_ROWS) nh_scalars_fill(args, scene.item, NH_LSE, scene.lse, thread, threads);
+    nh_visibility_fill(args, info.item, tables.prefixes, info.visibility, thread, threads);
+    if (NH_BIAS_COUNT) nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
+    if (NH_LSE_ROWS) nh_scalars_fill(args, info.item, NH_LSE, info.lse, thread, threads);
     if (NH_LSE_ROWS && args.tensor[NH_D_LSE].data)
-        nh_scalars_fill(args, scene.item, NH_D_LSE, scene.d_lse, thread, threads);
+        nh_scalars_fill(args, info.item, NH_D_LSE, info.d_lse, thread, threads);
 }
 
 /* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */

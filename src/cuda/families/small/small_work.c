@@ -10,7 +10,7 @@
 /* Warp tiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
 static double tiles_of_item(const struct nh_small_launch *launch) {
     const double absent = 0.7;
-    double there = launch->shape.subtiles / launch->shape.items;
+    double there = launch->shape.warp_tiles / launch->shape.items;
     return there + absent * ((double)(launch->shape.item_rows / 16) - there);
 }
 
@@ -66,11 +66,12 @@ static double product_dims(const struct nh_problem *problem, const struct nh_sma
 static double mask_share(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     if (launch->kernel == NH_SMALL_FORWARD && launch->shape.dense) return 0;
     if (launch->kernel != NH_SMALL_FORWARD)
-        return nh_small_penalty(problem, launch) == NH_SMALL_BY_KINDS ? 0 : 1;
+        return nh_small_additive_mask(problem, launch) == NH_SMALL_BY_KINDS ? 0 : 1;
     return nh_small_masks_by_bits(problem, launch) ? 2 : 1;
 }
 
-/* For a bias, issue slots of a logit, most of them empty; by queries, its gradient's table is gathered over 16 rows, too. */
+/* For a bias, issue slots of a logit, most of them empty; by queries, its gradient's table is gathered over 16 rows,
+ * too. */
 static double bias_instructions(const struct nh_problem *problem,
                                 const struct nh_small_launch *launch) {
     enum { READ = 8 };
@@ -119,7 +120,7 @@ bool nh_small_add_work(const struct nh_problem *problem, const struct nh_cuda_de
     launch->serial = rounds / (double)(of->shape.item_rows / 16);
     launch->fetchers = of->stages ? nh_small_fetchers(of) * residents : 0;
     launch->boxes = share;
-    launch->tiles = (double)(problem->batch * problem->heads) * of->shape.subtiles;
+    launch->tiles = (double)(problem->batch * problem->heads) * of->shape.warp_tiles;
     launch->masked_tiles = of->shape.dense ? 0 : launch->tiles;
     launch->scores = 16 * 8 * (double)of->shape.blocks;
     set_units(problem, device, of, share, launch);

@@ -10,7 +10,7 @@
 
 #define OWN_ROWS (64 * NH_WARPGROUPS)
 #define THREADS (128 * (NH_WARPGROUPS + 1))
-/* Of 64 K: a warpgroup takes 128 times as many. */
+/* Registers of a thread, of 64 K: a warpgroup takes 128 times as many. */
 #ifndef PRODUCER_REGISTERS
 #define PRODUCER_REGISTERS (NH_WARPGROUPS == 2 ? 24 : 32)
 #define CONSUMER_REGISTERS (NH_WARPGROUPS == 2 ? 240 : 160)
@@ -99,7 +99,7 @@ __device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slo
     return head;
 }
 
-/* Of an owned tile, what is fetched: all but its void rows. */
+/* Rows of an owned tile that are fetched: all but its padding rows. */
 #define OWN_BYTES(dim) (SLABS * SLAB * NH_OWN_HEADS * ROW_BYTES(dim) * CHUNKS(dim))
 
 /* Fetches an owned tile; the barrier has been told of its OWN_BYTES. */
@@ -118,7 +118,7 @@ __device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to
     }
 }
 
-/* By all threads of a block, before it fetches: zeros for the void rows of an owned tile. */
+/* By all threads of a block, before it fetches: zeros for the padding rows of an owned tile. */
 __device__ __forceinline__ void clear_void_rows(unsigned tile, int dim) {
     const int unit = 16, units = VOID_ROWS * ROW_BYTES(dim) / unit;
     for (int i = (int)threadIdx.x; i < CHUNKS(dim) * SLABS * units; i += THREADS) {
@@ -267,7 +267,7 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
 }
 
 /* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, clear_own
- * (the void rows of its owned tiles), produce (one thread of each of PRODUCERS warps), help (with HELPERS, the other
+ * (the padding rows of its owned tiles), produce (one thread of each of PRODUCERS warps), help (with HELPERS, the other
  * warps beside them) and consume (the warpgroups that multiply). */
 template <class Layout, int PRODUCERS = 1, bool HELPERS = false, class Maps>
 __device__ __forceinline__ void run_block(const nh_tiled_args &args, const Maps &maps) {

@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_bias(unsigned to, float bias) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(bias) : "memory");
 }
 
-/* Of the places of all boxes of a pair of tiles. */
+/* The head of a place, of the places of all boxes of a pair of tiles. */
 __device__ __forceinline__ int head_of_place(int index) {
     return NH_OWN_HEADS > 1 ? index / BIAS_ENTRIES : 0;
 }

@@ -153,7 +153,7 @@ __device__ __forceinline__ float *bias_table(const nh_tiled_args &args, int head
     return (float *)tables.data + head * tables.head + blockIdx.x / NH_HEAD_PARTS * bias_entries(args);
 }
 
-/* Of all helpers, for the n-th time. */
+/* A barrier of all helpers, for the n-th time. */
 __device__ __forceinline__ void meet(const bias_gradient &s, unsigned n) {
     nh_barrier_arrive(s.met);
     nh_barrier_wait(s.met, n & 1);

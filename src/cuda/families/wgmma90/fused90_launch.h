@@ -15,7 +15,7 @@ enum {
 };
 extern const struct nh_knob nh_fused90_knobs[];
 
-/* Of a key tile: of all boxes that it has abreast. */
+/* Keys of a key tile, in all its boxes. */
 int32_t nh_fused90_keys(const int32_t *value);
 
 int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t *value);
@@ -23,7 +23,7 @@ int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t 
 /* Sums, scores, weights and held queries of one thread, of what setmaxnreg leaves it beside addresses and masks. */
 bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *value);
 
-/* Of batch entries and heads that walk for themselves. */
+/* Pairs of a batch entry and a head, or heads that share keys, with a KV loop of their own. */
 double nh_fused90_copies(const struct nh_problem *problem, const int32_t *value);
 
 double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *value);

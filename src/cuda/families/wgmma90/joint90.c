@@ -1,7 +1,7 @@
 /* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu): stats of the queries, which also
  * zero f32 sums for dQ; then blocks that own keys, from which the copy engine adds each walked tile's dQ to the sums;
- * then dQ in the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to them: not
- * deterministic. */
+ * then dQ in the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to
+ * them: not deterministic. */
 #include "backward90.h"
 #include "predict.h"
 #include "preference.h"
@@ -22,7 +22,7 @@ static const struct nh_knob knobs[] = {
 #include "joint90_knobs.def"
 #undef KNOB
     {NULL, NULL}};
-/* Void rows cost it more than they spare: see docs/kernels.md. */
+/* Padding rows cost it more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {

@@ -33,7 +33,7 @@ static const struct nh_knob knobs[] = {
 #include "split90_knobs.def"
 #undef KNOB
     {NULL, NULL}};
-/* Void rows of keys cost more than they spare: see docs/kernels.md. */
+/* Padding rows of keys cost more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * WARPGROUPS };
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
@@ -59,8 +59,8 @@ static double bias_instructions(const struct nh_problem *problem, const int32_t 
     return fmax(gradient * entries / (double)nh_box_volume(walk) - hidden, scores);
 }
 
-/* Clocks in which blocks that share an item add up the sums of a launch; 0 if they cannot: the sums do not fit in place of
- * the tiles, or boxes of a bias are laid down for whole walks. */
+/* Clocks in which blocks that share an item add up the sums of a launch; 0 if they cannot: the sums do not fit in place
+ * of the tiles, or boxes of a bias are laid down for whole walks. */
 static double sums_clocks(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                           const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
     const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;

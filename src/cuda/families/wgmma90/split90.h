@@ -4,7 +4,7 @@
 
 #include "backward90.h"
 
-/* Of shared memory: boxes of the bias and, beside dQ, sums of its gradient; 0 without a bias. */
+/* Shared memory for boxes of the bias and, beside dQ, sums of its gradient; 0 without a bias. */
 int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t own[3],
                               const int32_t walk[3], bool keys);
 

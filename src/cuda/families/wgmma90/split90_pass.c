@@ -32,7 +32,7 @@ int32_t nh_split90_stages(const struct nh_problem *problem, const struct nh_cuda
                                 nh_split90_own_bytes(problem, own, walk, pass));
 }
 
-/* Of what setmaxnreg leaves a thread, beside addresses and masks. */
+/* Registers that setmaxnreg leaves a thread beside addresses and masks. */
 static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_pass pass) {
     return problem->has_bias && !nh_split90_facts[pass].keys ? 184 : 208;
 }

@@ -31,7 +31,7 @@ bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass
 bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                      const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass);
 
-/* Of shared memory, beside what nh_backward90_shared_bytes counts. */
+/* Shared memory that a launch takes beside what nh_backward90_shared_bytes counts. */
 int64_t nh_split90_own_bytes(const struct nh_problem *problem, const int32_t own[3],
                              const int32_t walk[3], enum nh_split90_pass pass);
 
