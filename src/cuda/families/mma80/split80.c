@@ -57,12 +57,26 @@ static bool side_work(const struct nh_box_search *search, const struct nh_box_ch
     return add_choice(search, choice, work);
 }
 
+/* The least time that one of the choices keeps a full device busy. */
+static double least_busy_ns(const struct nh_box_search *search, const struct nh_box_choice *choice,
+                            int count) {
+    double least = INFINITY;
+    for (int i = 0; i < count; i++) {
+        struct nh_work work;
+        if (!side_work(search, &choice[i], &work)) continue;
+        least = fmin(least, work.launch[0].blocks * nh_predict_block_clocks(&work.launch[0]) /
+                                nh_predict_clocks_per_ns(search->device->backend));
+    }
+    return least;
+}
+
 /* The launches of both sides overlap, so that what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_box_choice best[2][MOST_SIDES];
     struct nh_box_search search[2];
     struct nh_top_n top;
+    double below_left_ns = below_ns;
     int count[2];
     for (int inverse = 0; inverse < 2; inverse++) {
         search[inverse] = (struct nh_box_search){.problem = problem,
@@ -71,8 +85,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                                                  .variants = sizeof variants / sizeof *variants,
                                                  .work = side_work,
                                                  .device = device,
-                                                 .below_ns = below_ns};
+                                                 .below_ns = below_left_ns};
         count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
+        if (!count[inverse]) return 0;
+        /* keys have what queries leave */
+        below_left_ns -= least_busy_ns(&search[inverse], best[inverse], count[inverse]);
     }
     nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count[0] * count[1]; i++) {
