@@ -56,6 +56,21 @@ static void add(struct contest *contest, const struct nh_choice *choice) {
     contest->candidate[contest->count++].build.choice = *choice;
 }
 
+/* The planner may prefer a config to one of a little less estimate. */
+static void put_choice_first(struct contest *contest) {
+    struct nh_choice chosen;
+    if (nh_planner_choose(&contest->request, &chosen)) return;
+    for (int i = 1; i < contest->count; i++) {
+        const struct nh_choice *choice = &contest->candidate[i].build.choice;
+        if (choice->solver != chosen.solver ||
+            memcmp(&choice->config, &chosen.config, sizeof chosen.config) != 0)
+            continue;
+        struct candidate first = contest->candidate[i];
+        memmove(&contest->candidate[1], &contest->candidate[0], (size_t)i * sizeof first);
+        contest->candidate[0] = first;
+    }
+}
+
 static void list(struct contest *contest, double cut) {
     struct nh_choice choice[MOST_LISTED];
     int count = nh_planner_list(&contest->request, choice, MOST_LISTED - 1);
@@ -66,6 +81,7 @@ static void list(struct contest *contest, double cut) {
             (behind <= most_behind * cut && first_of_solver(contest, choice[i].solver)))
             add(contest, &choice[i]);
     }
+    put_choice_first(contest);
 }
 
 /* What a plan would be after MEASURE; taken into the contest where the cut left it out. */
