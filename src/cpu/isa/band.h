@@ -7,11 +7,20 @@
 #include "geometry.h"
 #include "simd.h"
 
-/* Accumulators: outputs times vectors of a row. */
+/* Accumulators: outputs times vectors of a row. With AVX2, 12 of them, 3 weights and a source vector take all 16 registers; where there
+ * is no fused multiply-add, products take some more. The most outputs follow, of 2 and of 4 vectors. */
 #if NH_VECTOR_REGISTERS == 32
 #define BAND_BUDGET 24
+#define BAND_MOST_2 BAND_8
+#define BAND_MOST_4 BAND_6
+#elif defined(NH_ISA_AVX2)
+#define BAND_BUDGET 12
+#define BAND_MOST_2 BAND_6
+#define BAND_MOST_4 BAND_3
 #else
 #define BAND_BUDGET 8
+#define BAND_MOST_2 BAND_4
+#define BAND_MOST_4 BAND_2
 #endif
 
 /* The arguments that all steps of a band list share. Each part has its own weights and source rows (a key row of the
@@ -26,21 +35,30 @@ struct band_product {
     int64_t out_pitch;
 };
 
+/* Adds a source row to outputs [first, last]. The fewer of weights and vectors of the row are held in registers, the others come one by one. */
 INLINE void band_row(const int G, const int V, const int first, const int last, vec sum[8][4],
                      const real *weight, int64_t out_step, const real *source) {
-    vec value[4];
+    vec w[8], value[4];
+    const bool hold_weights = G < V;
+#pragma GCC unroll 8
+    for (int g = first; hold_weights && g <= last; g++) {
+        w[g] = v_set(weight[g * out_step]);
+        KEEP_IN_REGISTER(w[g]);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < V; v++) {
         value[v] = v_load(source + v * VL);
         if (first < last) KEEP_IN_REGISTER(value[v]);
+#pragma GCC unroll 8
+        for (int g = first; hold_weights && g <= last; g++)
+            sum[g][v] += w[g] * value[v];
     }
 #pragma GCC unroll 8
-    for (int g = 0; g < G; g++) {
-        if (g < first || g > last) continue;
-        vec w = v_set(weight[g * out_step]);
+    for (int g = first; !hold_weights && g <= last; g++) {
+        w[g] = v_set(weight[g * out_step]);
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++)
-            sum[g][v] += w * value[v];
+            sum[g][v] += w[g] * value[v];
     }
 }
 
@@ -119,24 +137,17 @@ typedef void band_fn(const struct band_product *product, const struct nh_band *b
     {{BAND_NAME(G, V, 0, 0), BAND_NAME(G, V, 0, 1)}, {BAND_NAME(G, V, 1, 0), BAND_NAME(G, V, 1, 1)}},
 #define BAND_SINGLE(V) {{BAND_NAME(1, V, 0, 0), NULL}, {NULL, NULL}},
 #define BAND_2(F, V) F(2, V)
-#define BAND_4(F, V) F(2, V) F(3, V) F(4, V)
+#define BAND_3(F, V) BAND_2(F, V) F(3, V)
+#define BAND_4(F, V) BAND_3(F, V) F(4, V)
 #define BAND_6(F, V) BAND_4(F, V) F(5, V) F(6, V)
 #define BAND_8(F, V) BAND_6(F, V) F(7, V) F(8, V)
 
 BAND(1, 1, 0, 0) BAND(1, 2, 0, 0) BAND(1, 4, 0, 0)
-#if NH_VECTOR_REGISTERS == 32
-BAND_8(BAND_EDGES, 1) BAND_8(BAND_EDGES, 2) BAND_6(BAND_EDGES, 4)
+BAND_8(BAND_EDGES, 1) BAND_MOST_2(BAND_EDGES, 2) BAND_MOST_4(BAND_EDGES, 4)
 static band_fn *const band_table[3][8][2][2] = {
     {BAND_SINGLE(1) BAND_8(BAND_ENTRY, 1)},
-    {BAND_SINGLE(2) BAND_8(BAND_ENTRY, 2)},
-    {BAND_SINGLE(4) BAND_6(BAND_ENTRY, 4)}};
-#else
-BAND_8(BAND_EDGES, 1) BAND_4(BAND_EDGES, 2) BAND_2(BAND_EDGES, 4)
-static band_fn *const band_table[3][8][2][2] = {
-    {BAND_SINGLE(1) BAND_8(BAND_ENTRY, 1)},
-    {BAND_SINGLE(2) BAND_4(BAND_ENTRY, 2)},
-    {BAND_SINGLE(4) BAND_2(BAND_ENTRY, 4)}};
-#endif
+    {BAND_SINGLE(2) BAND_MOST_2(BAND_ENTRY, 2)},
+    {BAND_SINGLE(4) BAND_MOST_4(BAND_ENTRY, 4)}};
 /* clang-format on */
 
 /* Whole rows of the band that are summed up in one chain, in registers. */

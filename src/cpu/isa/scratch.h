@@ -43,11 +43,12 @@ static real *arena_take(struct arena *arena, bool wanted, int64_t count) {
     return memory;
 }
 
-/* Rounds `count` places up to whole vectors, but never to a multiple of the page size, which would map every channel to the same
- * cache set. */
+/* Rounds `count` places up to whole vectors, but beyond some lines to an odd number of lines: a product reads the same few places of
+ * every channel, which an even number would map to half of the cache sets or fewer. */
 static int64_t padded_places(int64_t count) {
-    int64_t places = (count + VL - 1) / VL * VL;
-    return places * (int64_t)sizeof(real) % 4096 == 0 ? places + VL : places;
+    enum { LINE = 64 / sizeof(real), LINES = 4 };
+    const int64_t places = (count + VL - 1) / VL * VL;
+    return places < LINES * LINE ? places : ((count + LINE - 1) / LINE | 1) * LINE;
 }
 
 /* Room beyond the last channel: vectors are read from any key on, two at a time. What they read there belongs to

@@ -102,7 +102,13 @@ INLINE vec v_max(vec a, vec b) {
 
 /* Returns a if a < b, else b; NaN as in v_max. */
 INLINE vec v_min(vec a, vec b) {
+#if defined(NH_ISA_AVX2) && NH_REAL == 32
+    return (vec)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(NH_ISA_AVX2)
+    return (vec)_mm256_min_pd((__m256d)a, (__m256d)b);
+#else
     return -v_max(-a, -b);
+#endif
 }
 
 /* Returns x, but at least `low` and at most `high`; NaN is kept. */
