@@ -115,33 +115,40 @@ static void set_places(struct block *block, int32_t fold_log, bool across, int32
     block->first_of[block->rows] = block->places;
 }
 
+/* Visits the blocks of `count` vectors of the lane axis at up to MOST_ROWS << fold_log places of the middle axis. */
+static void visit_blocks(struct tile *tile, int32_t slow, int32_t middle, int32_t places,
+                         const struct nh_vector *vector, int32_t count, block_fn *visit) {
+    const bool across = tile->box.query_end[1] - tile->box.query[1] == 1;
+    for (int32_t v = 0; v < count;) {
+        const int32_t together = across ? vectors_together(vector + v, count - v) : 1;
+        struct block block; /* made often: what is unused is not zeroed */
+        block.slow = slow;
+        block.places = across ? together : places;
+        set_places(&block, tile->geometry->fold_log, across, middle, vector + v);
+        visit(tile, &block);
+        v += together;
+    }
+}
+
 static void each_block(struct tile *tile, block_fn *visit) {
     const struct nh_geometry *geometry = tile->geometry;
-    const struct nh_vector *vector = geometry->vector + geometry->tile_vector[tile->box.index[2]];
-    int32_t vectors =
-        geometry->tile_vector[tile->box.index[2] + 1] - geometry->tile_vector[tile->box.index[2]];
-    const int32_t fold_log = geometry->fold_log, most_places = MOST_ROWS << fold_log;
-    bool across = tile->box.query_end[1] - tile->box.query[1] == 1;
-    for (int32_t slow = tile->box.query[0]; slow < tile->box.query_end[0]; slow++)
-        for (int32_t middle = tile->box.query[1]; middle < tile->box.query_end[1];
-             middle += most_places) {
-            int32_t middles = (int32_t)nh_min(most_places, tile->box.query_end[1] - middle);
-            if (geometry->rolling)
-                pack_keys(tile, geometry->order[1].begin[middle],
-                          geometry->order[1].end[middle + middles - 1]);
-            for (int32_t v = 0; v < vectors;) {
-                int32_t together = across ? vectors_together(vector + v, vectors - v) : 1;
-                struct block block; /* made often: what is unused is not zeroed */
-                block.slow = slow;
-                block.places = across ? together : middles;
-                set_places(&block, fold_log, across, middle, vector + v);
-                visit(tile, &block);
-                v += together;
+    const struct nh_order *order = &geometry->order[1];
+    const int32_t *first = &geometry->tile_vector[tile->box.index[2]];
+    const int32_t most_places = MOST_ROWS << geometry->fold_log;
+    const int32_t at_once = geometry->rolling ? first[1] - first[0] : 1;
+    for (int32_t v = first[0]; v < first[1]; v += at_once)
+        for (int32_t slow = tile->box.query[0]; slow < tile->box.query_end[0]; slow++)
+            for (int32_t middle = tile->box.query[1]; middle < tile->box.query_end[1];
+                 middle += most_places) {
+                const int32_t places =
+                    (int32_t)nh_min(most_places, tile->box.query_end[1] - middle);
+                if (geometry->rolling)
+                    pack_keys(tile, order->begin[middle], order->end[middle + places - 1]);
+                visit_blocks(tile, slow, middle, places, geometry->vector + v, at_once, visit);
+                if (tile->partial && partial_rolls(geometry) &&
+                    middle + places < tile->box.query_end[1])
+                    store_key_rows(tile, order->begin[middle + places]);
             }
-            if (tile->partial && partial_rolls(geometry) &&
-                middle + middles < tile->box.query_end[1])
-                store_key_rows(tile, geometry->order[1].begin[middle + middles]);
-        }
 }
 
 static void visit_step(struct tile *tile, const struct block *block, struct step *step,

@@ -173,18 +173,91 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
         }
 }
 
+/* The bands of a list that all lanes of a vector are the sources of, none of them cut: [first, end), one after the other. */
+struct whole_bands {
+    int32_t first, end;
+    int32_t key, key_end; /* their outputs */
+};
+
+static struct whole_bands find_whole_bands(const struct nh_band_list *list) {
+    struct whole_bands whole = {0};
+    for (int32_t i = 0; i < list->count; i++) {
+        const struct nh_band *band = &list->band[i];
+        if (band->full != VL || band->lead || band->trail) continue;
+        if (whole.end == 0) {
+            whole.first = i;
+            whole.key = band->out;
+        }
+        whole.end = i + 1;
+        whole.key_end = band->out + band->outputs;
+    }
+    return whole;
+}
+
+/* Whether the block's vectors lie side by side and meet one key after the other: their bands are the same, VL keys apart. */
+static bool side_by_side(const struct block *block) {
+    for (int32_t r = 0; r < block->rows; r++)
+        if (block->vector[r]->mode != NH_LANES_SHIFT ||
+            block->vector[r]->start != block->vector[0]->start + r * VL)
+            return false;
+    return block->rows > 1;
+}
+
+/* out[key] += sum over all lanes of score * source[lane], for vectors side by side, which are the parts of the product and have these bands.
+ * Keys that several vectors meet with all their lanes are read and written once for all of them. product->out: the first vector's first key. */
+static void scatter_side_by_side(const struct band_product *product,
+                                 const struct nh_band_list *list, int32_t slot, int32_t vectors,
+                                 int32_t most, int32_t outputs) {
+    const struct whole_bands whole = find_whole_bands(list);
+    const struct nh_band_list rising = {list->band, whole.first},
+                              falling = {list->band + whole.end, list->count - whole.end};
+    const int32_t rows = product->parts;
+    struct band_product part = *product;
+    part.parts = 1;
+    for (int32_t r = 0; r < rows; r++) {
+        part.weight = product->weight + r;
+        part.source = product->source + r;
+        part.out = product->out + r * VL * product->out_pitch;
+        band_run(&part, &rising, vectors, most);
+        band_run(&part, &falling, vectors, most);
+    }
+    int32_t low = 0, high = 0;
+    for (int32_t key = whole.key, next; key < whole.key_end + (rows - 1) * VL; key = next) {
+        while (high < rows && whole.key + high * VL <= key)
+            high++;
+        while (low < high && whole.key_end + low * VL <= key)
+            low++;
+        next = whole.key + high * VL; /* so far all lanes of vectors [low, high) meet the keys */
+        if (low == high) continue;
+        if (high == rows || next > whole.key_end + low * VL) next = whole.key_end + low * VL;
+        if (next - key > outputs) next = key + outputs;
+        const real *weight[MOST_ROWS];
+        for (int32_t r = low; r < high; r++)
+            weight[r - low] = product->weight[r] + (int64_t)(key - r * VL - slot) * VL;
+        struct nh_band band = {
+            .outputs = next - key, .full = VL, .out_step = VL, .source_step = 1 - VL};
+        part.weight = weight;
+        part.source = product->source + low;
+        part.parts = high - low;
+        part.out = product->out + key * product->out_pitch;
+        band_run(&part, &(struct nh_band_list){&band, 1}, vectors, most);
+    }
+}
+
 /* out[key] += sum over lanes of score * source[lane], for all rows of the block. out: [halo row][key] rows. */
 static void scatter_rows(const struct tile *tile, const struct block *block,
                          const struct step *step, real *score, const real *source, int32_t vectors,
                          real *out, real *extra_out) {
-    int64_t width = (int64_t)vectors * VL;
+    const int64_t width = (int64_t)vectors * VL;
+    const int32_t most = tile->geometry->band_vectors, outputs = tile->geometry->band_outputs;
     const real *weights[MOST_PLACES], *sources[MOST_PLACES];
+    const bool together = !step->extra && side_by_side(block);
     int32_t slow_end = step->extra ? step->slow + 1 : step->slow_end;
     int32_t middle_end = step->extra ? step->middle + 1 : step->middle_end;
     for (int32_t first = 0, next; first < block->places; first = next) {
         const struct nh_vector *vector = place_vector(block, first);
         next = first + 1; /* places of the same vector meet the same keys: sum them at once */
-        while (next < block->places && place_vector(block, next) == vector)
+        while (next < block->places && (together || place_vector(block, next) == vector))
             next++;
         struct nh_band_list list = step_bands(tile, vector, step, true, tile->scratch.scatter);
         for (int32_t slow = step->slow; slow < slow_end; slow++)
@@ -208,7 +281,11 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
                                     width;
                 }
                 struct band_product product = {weights, sources, parts, false, width, row, width};
-                if (parts) band_run(&product, &list, vectors, tile->geometry->band_vectors);
+                if (parts && together) {
+                    scatter_side_by_side(&product, &list, step->slot, vectors, most, outputs);
+                } else if (parts) {
+                    band_run(&product, &list, vectors, most);
+                }
             }
     }
 }
