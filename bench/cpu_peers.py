@@ -11,7 +11,7 @@ Contenders take turns, so that whatever else the machine does meets all of them;
 Each gets its arrays in the layout it likes best. Results of neighborhood attention are compared before anything
 is timed. FLOPs are useful ones: 4 * batch * tokens * window * heads * dim forward, 2.5 times that backward.
 The peak is that of multiply-adds in registers, measured between the turns with as many threads.
-Peers that are not installed are left out; torch comes by `pip install torch`. Needs the package nhood: installed, or
+Peers that are not installed are left out, and all but dense where there are not two axes; torch comes by `pip install torch`. Needs the package nhood: installed, or
 PYTHONPATH=bindings/python in a source tree that is built.
 """
 
@@ -58,26 +58,29 @@ class Problem:
     batch: int
     heads: int
     dim: int
-    length: tuple[int, int]
-    window: tuple[int, int]
-    dilation: tuple[int, int]
+    length: tuple[int, ...]
+    window: tuple[int, ...]
+    dilation: tuple[int, ...]
 
     @staticmethod
     def parse(text: str) -> Problem:
-        match = re.fullmatch(r"b(\d+)h(\d+)d(\d+):(\d+)x(\d+):w(\d+)x(\d+)(?::d(\d+)x(\d+))?", text)
+        match = re.fullmatch(r"b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d([\dx]+))?", text)
         if not match:
             raise SystemExit(f"problem {text!r} is not of the form b1h4d64:128x128:w13x13[:d2x2]")
-        number = [int(group or 1) for group in match.groups()]
-        axes = (tuple(number[i : i + 2]) for i in (3, 5, 7))
-        return Problem(text, *number[:3], *axes)
+        axes = [tuple(int(number) for number in part.split("x")) for part in match.groups()[3:] if part]
+        if len(axes) < 3:
+            axes.append((1,) * len(axes[0]))
+        if not len(axes[0]) == len(axes[1]) == len(axes[2]) <= 3:
+            raise SystemExit(f"problem {text!r}: grid, window and dilation differ in rank, or it is above 3")
+        return Problem(text, *(int(number) for number in match.groups()[:3]), *axes)
 
     @property
     def tokens(self) -> int:
-        return self.length[0] * self.length[1]
+        return math.prod(self.length)
 
     @property
     def keys(self) -> int:
-        return self.window[0] * self.window[1]
+        return math.prod(self.window)
 
     def flops(self, backward: bool) -> float:
         return (10 if backward else 4) * self.batch * self.tokens * self.keys * self.heads * self.dim
@@ -119,12 +122,14 @@ def nhood_contender(problem: Problem, arrays: np.ndarray, backward: bool, thread
     nhood.configure(threads=threads)
     query, key, value, d_out = arrays
     axes = dict(kernel_size=problem.window, dilation=problem.dilation)
+    rank = len(problem.length)
+    attention, attention_backward = getattr(nhood, f"na{rank}d"), getattr(nhood, f"na{rank}d_backward")
     if not backward:
-        return Contender("nhood", lambda: nhood.na2d(query, key, value, **axes), lambda out: out)
-    out, lse = nhood.na2d(query, key, value, **axes, return_lse=True)
+        return Contender("nhood", lambda: attention(query, key, value, **axes), lambda out: out)
+    out, lse = attention(query, key, value, **axes, return_lse=True)
     return Contender(
         "nhood",
-        lambda: nhood.na2d_backward(d_out, query, key, value, out, lse, **axes),
+        lambda: attention_backward(d_out, query, key, value, out, lse, **axes),
         lambda gradients: gradients[0],
     )
 
@@ -198,7 +203,7 @@ def plain_contender(
 
 def sequence(torch: Any, array: np.ndarray) -> Any:
     """[B, X, Y, H, D] -> torch's [B, H, N, D], packed."""
-    batch, _, _, heads, dim = array.shape
+    batch, *_, heads, dim = array.shape
     return torch.from_numpy(array).reshape(batch, -1, heads, dim).transpose(1, 2).contiguous()
 
 
@@ -336,7 +341,7 @@ def gather(
         for name, maker in (("masked", masked_contender), ("flex", flex_contender), ("dense", dense_contender)):
             makers[name] = lambda maker=maker: maker(torch, problem, arrays, backward)
     for name, make in makers.items():
-        if name not in peers:
+        if name not in peers or (name != "dense" and len(problem.length) != 2):
             continue
         try:
             contenders.append(make())

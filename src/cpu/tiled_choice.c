@@ -79,15 +79,26 @@ static double tile_length(const struct nh_axis *axis, int64_t size, bool *apart)
 struct shape {
     double tiles, queries, keys, lane_share, ragged_share;
     double kept_keys; /* packed at a time, see choose_packed_rows */
+    double near_keys; /* .. and met again by the next blocks */
     bool apart;       /* tiles store the gradients of their keys */
 };
+
+/* The number of keys that a block meets, away from borders. Where a row is longer than one vector's keys, they lie in one more line of
+ * every channel. */
+static double block_keys(const struct nh_problem *permuted, double tile, int32_t lanes) {
+    enum { LINE_REALS = 16, ROWS = 4 };
+    const struct nh_axis *axis = permuted->axis;
+    const double rows = (double)nh_min(axis[1].length, ROWS), vector = tile < lanes ? tile : lanes;
+    return halo(&axis[0], 1) * halo(&axis[1], rows) *
+           (halo(&axis[2], vector) + (tile > lanes ? LINE_REALS : 0));
+}
 
 static struct shape tile_shape(const struct nh_problem *problem, const struct nh_config *config,
                                int32_t lanes) {
     struct nh_problem permuted;
     int64_t slot_step[NH_AXES], bias_step[NH_AXES];
     nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
-    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, true};
+    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, 1, true};
     bool rolling = permuted.axis[0].length == 1 && problem->heads == problem->kv_heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &permuted.axis[a];
@@ -99,7 +110,9 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         shape.queries *= mean;
         shape.keys *= halo(axis, mean);
         shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
-        if (a == 2) shape.lane_share = lane_share(axis, mean, apart, lanes);
+        if (a < 2) continue;
+        shape.lane_share = lane_share(axis, mean, apart, lanes);
+        shape.near_keys = rolling ? shape.kept_keys : block_keys(&permuted, mean, lanes);
     }
     shape.lane_share *= fold_gain(&permuted, config, lanes);
     return shape;
@@ -136,7 +149,7 @@ static double doublings(double bytes, double kib) {
  *     packing    some vector operations per packed element, on halo and queries alike; a key whose gradients are stored counts
  *                as seven, and as thirteen if they have to be added up from several tiles, through memory
  *     halo       packed keys are written and read further out the more there are, and in a backward their gradients: each use
- *                costs more
+ *                costs more. Packing goes through all that are kept, products through those that blocks meet one after the other
  * then shared among the threads that get a tile. The constants were fitted on machines with AVX-512; they rank configs, they
  * do not promise times. */
 double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
@@ -155,9 +168,10 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double per_key = !bwd ? 1 : shape.apart ? 7 : 13;
     double packed = units * shape.tiles * dims * (shape.keys * per_key + shape.queries * group * 2);
     double real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
-    double kept = shape.kept_keys * dims * real_bytes * (bwd ? 2 : 1);
+    double key_bytes = dims * real_bytes * (bwd ? 2 : 1);
+    double kept = shape.kept_keys * key_bytes, near = shape.near_keys * key_bytes;
     products *= 1 + 0.3 * shape.ragged_share;
-    products *= 1 + 0.1 * doublings(kept, 96) + 0.5 * doublings(kept, 1024);
+    products *= 1 + 0.1 * doublings(near, 96) + 0.5 * doublings(near, 1024);
     packed *= packing_operations(config) * (1 + 0.25 * doublings(kept, 40));
     double work = (products + 14 * scores + packed) / operations_per_ns;
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
@@ -167,11 +181,16 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
 enum { MOST_OF_LONG_AXIS = NH_LONG_AXIS / 8 };
 
 /* The queries of a tile along the lane axis and along the others; 0 means the whole axis. */
-static const struct {
+static const struct size {
     int32_t other, lane;
 } sizes[] = {{0, 0},    {0, 64},   {64, 64}, {32, 64}, {16, 64}, {8, 64},
              {64, 128}, {16, 128}, {0, 32},  {32, 32}, {16, 32}, {8, 32}};
-enum { MOST_CONFIGS = NH_AXES * sizeof sizes / sizeof sizes[0] };
+
+/* Of three axes also these, long along the others and one or two vectors wide, `lane` being vectors. */
+static const struct size narrow_sizes[] = {{0, 1}, {24, 1}, {16, 1}, {8, 1}, {24, 2}, {16, 2}};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+enum { NARROW_SIZES = sizeof narrow_sizes / sizeof narrow_sizes[0] };
+enum { MOST_CONFIGS = NH_AXES * (SIZES + NARROW_SIZES) };
 
 /* Whether a config is there already: sizes clamped to short axes coincide. */
 static bool known(const struct nh_config *config, int last) {
@@ -180,28 +199,39 @@ static bool known(const struct nh_config *config, int last) {
     return false;
 }
 
+static struct nh_config sized_config(const struct nh_problem *problem, int32_t lane_axis,
+                                     struct size size, int32_t most_slow) {
+    struct nh_config config = {.value[NH_KNOB_LANE_AXIS] = lane_axis};
+    int from[NH_AXES] = {0, 1, 2};
+    from[lane_axis] = 2;
+    from[2] = lane_axis;
+    for (int a = 0; a < NH_AXES; a++) {
+        int32_t most = a == 2 ? size.lane : size.other;
+        const int64_t length = problem->axis[from[a]].length;
+        if (a == 0 && most > most_slow) most = most_slow;
+        if (most == 0 && length > NH_LONG_AXIS) most = MOST_OF_LONG_AXIS;
+        config.value[NH_KNOB_TILE_0 + a] = (int32_t)(most ? nh_min(most, length) : length);
+    }
+    return config;
+}
+
 /* Returns how many. */
-static int all_configs(const struct nh_problem *problem, struct nh_config config[MOST_CONFIGS]) {
+static int all_configs(const struct nh_problem *problem, int32_t lanes,
+                       struct nh_config config[MOST_CONFIGS]) {
+    enum { MOST_SLOW = 8 }; /* three axes multiply the halo: a wide tile is short along the first */
     int count = 0;
     for (int32_t lane_axis = NH_AXES - 1; lane_axis >= 0; lane_axis--) {
         /* Weights in memory are laid out along the last axis; a unit axis has no lanes to offer. */
         bool last = lane_axis == NH_AXES - 1;
         if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].length == 1)) continue;
-        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-            struct nh_config *row = &config[count];
-            memset(row, 0, sizeof *row);
-            row->value[NH_KNOB_LANE_AXIS] = lane_axis;
-            int from[NH_AXES] = {0, 1, 2};
-            from[lane_axis] = 2;
-            from[2] = lane_axis;
-            for (int a = 0; a < NH_AXES; a++) {
-                int32_t size = a == 2 ? sizes[i].lane : sizes[i].other;
-                int64_t length = problem->axis[from[a]].length;
-                if (a == 0 && size > 8)
-                    size = 8; /* three axes multiply the halo: keep the first short */
-                if (size == 0 && length > NH_LONG_AXIS) size = MOST_OF_LONG_AXIS;
-                row->value[NH_KNOB_TILE_0 + a] = (int32_t)(size ? nh_min(size, length) : length);
-            }
+        for (int i = 0; i < SIZES; i++) {
+            config[count] = sized_config(problem, lane_axis, sizes[i], MOST_SLOW);
+            if (!known(config, count)) count++;
+        }
+        for (int i = 0; problem->rank == 3 && i < NARROW_SIZES; i++) {
+            struct size size = narrow_sizes[i];
+            size.lane *= lanes;
+            config[count] = sized_config(problem, lane_axis, size, INT32_MAX);
             if (!known(config, count)) count++;
         }
     }
@@ -212,7 +242,7 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
-    int count = all_configs(problem, all);
+    int count = all_configs(problem, kernels_for(problem, device)->lanes, all);
     nh_least_first(nh_tiled_estimate, problem, device, all, count);
     count = (int)nh_min(count, capacity);
     memcpy(config, all, (size_t)count * sizeof *config);
