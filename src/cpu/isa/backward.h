@@ -127,10 +127,12 @@ static void backward_step(struct tile *tile, const struct block *block, const st
     gather_rows(tile, block, step, s->d_score, s->k_rows, s->extra_k_rows, geometry->vectors_k,
                 s->d_q);
     end_chain(s->d_q, s->total, block->rows * VL * s->width_k, step->number);
-    scatter_rows(tile, block, step, s->d_score, s->q_rows, geometry->vectors_k,
-                 tile->partial + at.d_k, tile->partial + at.d_extra_k);
-    scatter_rows(tile, block, step, s->score, s->d_o_rows, geometry->vectors_v,
-                 tile->partial + at.d_v, tile->partial + at.d_extra_v);
+    const struct scatter keys_and_values[] = {
+        {s->d_score, s->q_rows, geometry->vectors_k, tile->partial + at.d_k,
+         tile->partial + at.d_extra_k},
+        {s->score, s->d_o_rows, geometry->vectors_v, tile->partial + at.d_v,
+         tile->partial + at.d_extra_v}};
+    scatter_rows(tile, block, step, keys_and_values, 2);
 }
 
 /* Packs the block's rows of a query-side tensor as rows: [row][VL][width]. */

@@ -244,49 +244,68 @@ static void scatter_side_by_side(const struct band_product *product,
     }
 }
 
-/* out[key] += sum over lanes of score * source[lane], for all rows of the block. out: [halo row][key] rows. */
-static void scatter_rows(const struct tile *tile, const struct block *block,
-                         const struct step *step, real *score, const real *source, int32_t vectors,
-                         real *out, real *extra_out) {
-    const int64_t width = (int64_t)vectors * VL;
+/* out[key] += sum over lanes of score * source[lane]. */
+struct scatter {
+    real *score;
+    const real *source; /* [row][VL] rows of so many vectors */
+    int32_t vectors;
+    real *out, *extra_out; /* [halo row][key] rows, and rows of the extra tokens */
+};
+
+/* Places [first, last) of the block, which have these bands; `together`: as vectors side by side. */
+static void scatter_places(const struct tile *tile, const struct block *block,
+                           const struct step *step, const struct scatter *scatter,
+                           const struct nh_band_list *list, int32_t first, int32_t last,
+                           bool together) {
+    const struct nh_vector *vector = place_vector(block, first);
+    const int64_t width = (int64_t)scatter->vectors * VL;
     const int32_t most = tile->geometry->band_vectors, outputs = tile->geometry->band_outputs;
     const real *weights[MOST_PLACES], *sources[MOST_PLACES];
-    const bool together = !step->extra && side_by_side(block);
     int32_t slow_end = step->extra ? step->slow + 1 : step->slow_end;
     int32_t middle_end = step->extra ? step->middle + 1 : step->middle_end;
+    for (int32_t slow = step->slow; slow < slow_end; slow++)
+        for (int32_t middle = step->middle; middle < middle_end; middle++) {
+            int32_t parts = 0;
+            for (int32_t p = first; p < last; p++) {
+                if (step->extra) {
+                    weights[parts] = place_scores(tile, block, scatter->score, p);
+                } else {
+                    if (middle < step->place_begin[p] || middle >= step->place_end[p]) continue;
+                    weights[parts] =
+                        place_scores_at(tile, block, step, scatter->score, p, slow, middle);
+                }
+                sources[parts++] = scatter->source + block->lane[p] * width;
+            }
+            real *row;
+            if (step->extra) {
+                row = scatter->extra_out + step->slot * width;
+            } else {
+                row = scatter->out + (partial_row(tile, slow, middle) * tile->box.keys[2] +
+                                      vector->start - tile->box.key[2]) *
+                                         width;
+            }
+            struct band_product product = {weights, sources, parts, false, width, row, width};
+            if (parts && together) {
+                scatter_side_by_side(&product, list, step->slot, scatter->vectors, most, outputs);
+            } else if (parts) {
+                band_run(&product, list, scatter->vectors, most);
+            }
+        }
+}
+
+/* All rows of the block, for `count` products, which share the bands. */
+static void scatter_rows(const struct tile *tile, const struct block *block,
+                         const struct step *step, const struct scatter *scatter, int count) {
+    const bool together = !step->extra && side_by_side(block);
     for (int32_t first = 0, next; first < block->places; first = next) {
         const struct nh_vector *vector = place_vector(block, first);
         next = first + 1; /* places of the same vector meet the same keys: sum them at once */
         while (next < block->places && (together || place_vector(block, next) == vector))
             next++;
-        struct nh_band_list list = step_bands(tile, vector, step, true, tile->scratch.scatter);
-        for (int32_t slow = step->slow; slow < slow_end; slow++)
-            for (int32_t middle = step->middle; middle < middle_end; middle++) {
-                int32_t parts = 0;
-                for (int32_t p = first; p < next; p++) {
-                    if (step->extra) {
-                        weights[parts] = place_scores(tile, block, score, p);
-                    } else {
-                        if (middle < step->place_begin[p] || middle >= step->place_end[p]) continue;
-                        weights[parts] = place_scores_at(tile, block, step, score, p, slow, middle);
-                    }
-                    sources[parts++] = source + block->lane[p] * width;
-                }
-                real *row;
-                if (step->extra) {
-                    row = extra_out + step->slot * width;
-                } else {
-                    row = out + (partial_row(tile, slow, middle) * tile->box.keys[2] +
-                                 vector->start - tile->box.key[2]) *
-                                    width;
-                }
-                struct band_product product = {weights, sources, parts, false, width, row, width};
-                if (parts && together) {
-                    scatter_side_by_side(&product, &list, step->slot, vectors, most, outputs);
-                } else if (parts) {
-                    band_run(&product, &list, vectors, most);
-                }
-            }
+        const struct nh_band_list list =
+            step_bands(tile, vector, step, true, tile->scratch.scatter);
+        for (int i = 0; i < count; i++)
+            scatter_places(tile, block, step, &scatter[i], &list, first, next, together);
     }
 }
 

@@ -107,8 +107,9 @@ static void nn_step(struct tile *tile, const struct block *block, const struct s
 static void in_step(struct tile *tile, const struct block *block, const struct step *step) {
     const struct scratch *s = &tile->scratch;
     load_weights(tile, block, step);
-    scatter_rows(tile, block, step, s->score, s->d_o_rows, tile->geometry->vectors_v,
-                 tile->partial + partial_layout(tile->geometry).d_v, NULL);
+    const struct scatter values = {s->score, s->d_o_rows, tile->geometry->vectors_v,
+                                   tile->partial + partial_layout(tile->geometry).d_v, NULL};
+    scatter_rows(tile, block, step, &values, 1);
 }
 
 static void unfused_block(struct tile *tile, const struct block *block) {
