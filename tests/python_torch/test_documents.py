@@ -13,6 +13,7 @@ from nhood import models
 checkpoint = models.create("dinat_tiny", num_classes=10).state_dict()
 """,
     "docs/pytorch.md": "",
+    "docs/regions.md": "",
 }
 
 
