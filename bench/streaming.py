@@ -5,7 +5,8 @@
     bench/streaming.py --device cpu --grid 12x16x20 --window 5x7x7 --heads 4 --dim 64 --dtype float32
 
 The share of a frame is that of its keys: frames at the beginning have fewer. Windows of the frames that are timed are full.
-On CUDA a period of frames is captured in graphs, which are replayed.
+On CUDA a period of frames is captured in graphs, which are replayed; on a CPU one thread is timed. Ways and the whole video
+are timed in turn.
 
 The ways to keep keys that are compared:
     ring          StreamingNeighborhoodAttention: a ring of the window's frames, read whole, in any order
@@ -24,6 +25,7 @@ import statistics
 import time
 from typing import Any, Callable
 
+import nhood
 import nhood.torch as nt
 import torch
 from torch import Tensor
@@ -115,22 +117,18 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-def seconds_of(call: Callable[[], Any], device: str, turns: int) -> float:
-    """The median of single calls, after one that is not counted."""
-    times = []
-    for _ in range(turns + 1):
-        if device == "cuda":
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            call()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 1000)
-        else:
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+def seconds_of(call: Callable[[], Any], device: str) -> float:
+    """Of one call: of the device, or the time of the CPU's one thread, which other processes do not lengthen."""
+    if device != "cuda":
+        start = time.process_time()
+        call()
+        return time.process_time() - start
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
 
 
 def period_of(step: Any, frame: tuple[Tensor, Tensor, Tensor], device: str) -> Callable[[], None]:
@@ -146,30 +144,44 @@ def period_of(step: Any, frame: tuple[Tensor, Tensor, Tensor], device: str) -> C
     return lambda: [graph.replay() for graph in graphs] and None
 
 
+def steady(name: str, window: tuple[int, ...], video: list[Tensor], expected: Tensor, device: str) -> Any:
+    """A way to keep keys with full windows whose plans are made, checked; and the call of a period of it."""
+    step = WAYS[name](window, video[0])
+    for at in range(video[0].shape[1]):
+        out = step(*(x[:, at : at + 1] for x in video))
+    torch.testing.assert_close(out, expected)
+    frame = tuple(x[:, -1:].contiguous() for x in video)
+    for _ in range(step.period):
+        step(*frame)
+    return step, period_of(step, frame, device)
+
+
 @torch.no_grad()
 def measure(arguments: argparse.Namespace) -> None:
-    grid, window = arguments.grid, arguments.window
+    grid, window, device = arguments.grid, arguments.window, arguments.device
     shape = (1, *grid, arguments.heads, arguments.dim)
-    dtype = getattr(torch, arguments.dtype)
-    video = [torch.randn(shape, dtype=dtype, device=arguments.device) for _ in range(3)]
-    causal = dict(is_causal=(True, False, False))
-    whole = seconds_of(lambda: nt.na3d(*video, window, **causal), arguments.device, arguments.turns)
-    expected = nt.na3d(*video, window, **causal)
+    video = [torch.randn(shape, dtype=getattr(torch, arguments.dtype), device=device) for _ in range(3)]
+
+    def whole() -> Tensor:
+        return nt.na3d(*video, window, is_causal=(True, False, False))
+
+    expected = whole()[:, -1:]
+    ways = {name: steady(name, window, video, expected, device) for name in arguments.ways}
+    calls = {"whole": whole, **{name: call for name, (_, call) in ways.items()}}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(arguments.turns + 1):  # the first one is not counted
+        for name, call in calls.items():
+            once = seconds_of(call, device)
+            if turn:
+                times[name].append(once)
     keys = [min(frame + 1, window[0]) for frame in range(grid[0])]
-    share = whole * window[0] / sum(keys)
-    print(f"{grid} window {window} {arguments.dtype}, {arguments.heads} heads of {arguments.dim} on {arguments.device}")
-    print(f"whole video {1e3 * whole:.3f} ms, share of a frame {1e3 * share:.3f} ms")
-    for name in arguments.ways:
-        step = WAYS[name](window, video[0])
-        for at in range(grid[0]):
-            out = step(*(x[:, at : at + 1] for x in video))
-        torch.testing.assert_close(out, expected[:, -1:])
-        frame = tuple(x[:, -1:].contiguous() for x in video)
-        for _ in range(step.period):  # plans of the steady state, before graphs are captured
-            step(*frame)
-        call = period_of(step, frame, arguments.device)
-        once = seconds_of(call, arguments.device, arguments.turns) / step.period
-        print(f"{name:>10}: {1e3 * once:.3f} ms a frame, {once / share:.3f} times its share")
+    shares = [seconds * window[0] / sum(keys) for seconds in times.pop("whole")]
+    print(f"{grid} window {window} {arguments.dtype}, {arguments.heads} heads of {arguments.dim} on {device}")
+    print(f"share of a frame in the whole video {1e3 * statistics.median(shares):.3f} ms")
+    for name, seconds in times.items():
+        frame = [once / ways[name][0].period for once in seconds]
+        ratio = statistics.median(once / share for once, share in zip(frame, shares))
+        print(f"{name:>10}: {1e3 * statistics.median(frame):.3f} ms a frame, {ratio:.3f} times its share")
 
 
 def main() -> None:
@@ -180,11 +192,13 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=24, help="(default 24)")
     parser.add_argument("--dim", type=int, default=128, help="(default 128)")
     parser.add_argument("--dtype", default="bfloat16", help="(default bfloat16)")
-    parser.add_argument("--turns", type=int, default=9, help="of which the median is taken (default 9)")
+    parser.add_argument("--turns", type=int, default=9, help="of all ways in turn, of which medians are taken (default 9)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(default: all)")
     arguments = parser.parse_args()
     if len(arguments.grid) != 3 or len(arguments.window) != 3 or arguments.window[0] > arguments.grid[0]:
         parser.error("--grid and --window have frames, rows and columns, and --grid as many frames as a window")
+    torch.set_num_threads(1)
+    nhood.configure(threads=1)
     measure(arguments)
 
 

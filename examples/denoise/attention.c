@@ -57,8 +57,17 @@ static void *stored(float *values, int64_t count, int dtype) {
 
 /* ---- the call ---- */
 
+int64_t attention_slice(const struct attention *attention) {
+    int64_t tokens = 1;
+    for (int a = 4 - attention->rank; a < 3; a++)
+        tokens *= attention->extent[a];
+    return tokens;
+}
+
 static void set_problem(const struct attention *attention, nhood_problem *problem) {
+    const struct band *band = &attention->band;
     nhood_problem_init(problem, NHOOD_OP_FWD, attention->dtype, attention->rank);
+    problem->region[0] = (nhood_region){band->first, band->count, band->from, band->slices};
     for (int a = 0; a < attention->rank; a++) {
         int from = 3 - attention->rank + a;
         problem->axis[a].length = attention->extent[from];
@@ -105,12 +114,13 @@ static bool call_create(const struct attention *attention, const nhood_problem *
     if (nhood_context_create(&options, &call->context) ||
         nhood_plan_create(call->context, 0, problem, NULL, &call->plan))
         return fail("nhood: %s", nhood_last_error());
-    int64_t tokens = attention->extent[0] * attention->extent[1] * attention->extent[2];
+    int64_t slice = attention_slice(attention), tokens = attention->band.count * slice,
+            keys = attention->band.slices * slice;
     nhood_io *io = &call->io;
     io->struct_size = sizeof *io;
     io->data[NHOOD_Q] = stored(q, tokens * attention->dim, attention->dtype);
-    io->data[NHOOD_K] = stored(k, tokens * attention->dim, attention->dtype);
-    io->data[NHOOD_V] = stored(v, tokens * attention->dim_v, attention->dtype);
+    io->data[NHOOD_K] = stored(k, keys * attention->dim, attention->dtype);
+    io->data[NHOOD_V] = stored(v, keys * attention->dim_v, attention->dtype);
     io->data[NHOOD_O] = attention->dtype == NHOOD_DTYPE_F32
                             ? (void *)out
                             : malloc((size_t)(tokens * attention->dim_v) * sizeof(uint16_t));
@@ -144,8 +154,7 @@ bool attention_run(const struct attention *attention, float *q, float *k, float 
         nhood_problem_cost(&problem, &report->flops, NULL);
         snprintf(report->description, sizeof report->description, "%s",
                  nhood_plan_description(call.plan));
-        int64_t count =
-            attention->extent[0] * attention->extent[1] * attention->extent[2] * attention->dim_v;
+        int64_t count = attention->band.count * attention_slice(attention) * attention->dim_v;
         const uint16_t *half = call.io.data[NHOOD_O];
         for (int64_t i = 0; attention->dtype != NHOOD_DTYPE_F32 && i < count; i++)
             out[i] = from_half(half[i], attention->dtype);

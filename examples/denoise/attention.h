@@ -5,9 +5,15 @@
 
 #include "grid.h"
 
+/* Slices along the slowest axis: queries [first, first + count), keys and values [from, from + slices). */
+struct band {
+    int64_t first, count, from, slices;
+};
+
 struct attention {
     int rank;
-    int64_t extent[3], window[3]; /* the last `rank` entries count */
+    int64_t extent[3], window[3]; /* of the whole grid; the last `rank` entries count */
+    struct band band;             /* what the tensors hold of it */
     int causal;                   /* 1: the slowest axis is causal */
     int dim;                      /* features and one dimension for the norm */
     int dim_v;
@@ -25,12 +31,14 @@ struct attention_report {
 
 void attention_report_add(struct attention_report *sum, const struct attention_report *report);
 
-/* out[token][dim_v] = softmax(scale * q.k + bias) v over each token's window. q, k: [token][dim]; q, k and v are
- * only read. */
+int64_t attention_slice(const struct attention *attention); /* tokens of one */
+
+/* out[token][dim_v] = softmax(scale * q.k + bias) v over each token's window in the whole grid. q, k: [token][dim], out and
+ * q of the band's queries, k and v of its keys; q, k and v are only read. */
 bool attention_run(const struct attention *attention, float *q, float *k, float *v, float *out,
                    struct attention_report *report);
 
-/* Seconds a plain loop takes for all tokens, extrapolated from `tokens` of them; *difference is the largest
+/* Seconds a plain loop takes for all of the band's queries, extrapolated from `tokens` of them; *difference is the largest
  * difference from out, relative to the largest value. */
 double attention_plain_loop(const struct attention *attention, const float *q, const float *k,
                             const float *v, const float *out, int64_t tokens, double *difference);

@@ -34,12 +34,7 @@ static const float norm_share = 64;
 /* Squares of coefficients overflow f16; values of half types are kept small. */
 static const float half_gain = 1.0f / 512;
 
-/* Slices along the slowest axis whose tokens are attended at once: of `count` from `first` on the results are wanted,
- * the others are what their windows hold. In them, windows are where they are in the whole grid. */
-struct band {
-    int64_t first, count, from, slices;
-};
-
+/* At most `most` slices from `first` on, and those that their windows hold. */
 static struct band band_from(const struct attention *whole, int64_t first, int64_t most) {
     int slowest = 3 - whole->rank;
     const nhood_axis axis = {.length = whole->extent[slowest],
@@ -56,36 +51,36 @@ static struct band band_from(const struct attention *whole, int64_t first, int64
     return band;
 }
 
-static int64_t tokens_of_slice(const struct attention *attention) {
-    int64_t tokens = 1;
-    for (int a = 4 - attention->rank; a < 3; a++)
-        tokens *= attention->extent[a];
-    return tokens;
-}
-
-/* As many slices as fit the memory, but no fewer than a window has: at most half of what is attended is not wanted. */
+/* As many slices as fit the memory, with keys and values of a window more; but no fewer than a window has, so that keys are
+ * made no more than twice. */
 static int64_t slices_of_bands(const struct settings *settings, const struct attention *whole) {
-    int64_t slice_bytes = tokens_of_slice(whole) * 2 * (whole->dim + whole->dim_v) *
+    int64_t slice_bytes = attention_slice(whole) * (whole->dim + whole->dim_v) *
                           (settings->dtype == NHOOD_DTYPE_F32 ? 4 : 6);
     int64_t window = whole->window[3 - whole->rank],
-            fitting = settings->memory_bytes / slice_bytes - (window - 1);
+            fitting = (settings->memory_bytes / slice_bytes - (window - 1)) / 2;
     return fitting > window ? fitting : window;
 }
 
-/* The tensors of a band. */
+/* The tensors of a band: of its queries, and of its keys. */
 struct work {
-    int64_t tokens;
+    int64_t queries, keys;
     float *q, *k, *v, *out;
 };
 
+static float *rows(int64_t tokens, int dim) {
+    return malloc((size_t)tokens * (size_t)dim * sizeof(float));
+}
+
 static bool work_create(const struct attention *attention, struct work *work) {
-    size_t n = (size_t)(tokens_of_slice(attention) * attention->extent[3 - attention->rank]);
-    *work = (struct work){(int64_t)n, malloc(n * (size_t)attention->dim * sizeof(float)),
-                          malloc(n * (size_t)attention->dim * sizeof(float)),
-                          malloc(n * (size_t)attention->dim_v * sizeof(float)),
-                          malloc(n * (size_t)attention->dim_v * sizeof(float))};
+    int64_t slice = attention_slice(attention);
+    work->queries = attention->band.count * slice;
+    work->keys = attention->band.slices * slice;
+    work->q = rows(work->queries, attention->dim);
+    work->k = rows(work->keys, attention->dim);
+    work->v = rows(work->keys, attention->dim_v);
+    work->out = rows(work->queries, attention->dim_v);
     if (work->q && work->k && work->v && work->out) return true;
-    return fail("out of memory for %lld tokens at a time", (long long)work->tokens);
+    return fail("out of memory for %lld tokens at a time", (long long)work->keys);
 }
 
 static void work_destroy(struct work *work) {
@@ -96,23 +91,28 @@ static void work_destroy(struct work *work) {
 }
 
 /* q = [f, 1], k = [f, -|f|^2 / 2], so that scale q.k differs from -|f_i - f_j|^2 / h^2 by a constant per
- * query, which softmax removes. Values are the coefficients and, for moments, their squares. */
+ * query, which softmax removes. Values are the coefficients and, for moments, their squares. The coefficients are those of
+ * the band's keys, of which queries are a part. */
 static void make_tensors(const struct settings *settings, const float *coefficient,
                          struct attention *attention, struct work *work) {
     int features = settings->features, count = settings->components, dim = attention->dim;
     bool half = settings->dtype != NHOOD_DTYPE_F32;
     float gain = half ? (float)sqrt(attention->scale) : 1, share = half ? norm_share : 1;
     float value_gain = half ? half_gain : 1;
-    for (int64_t i = 0; i < work->tokens; i++) {
+    int64_t before = (attention->band.first - attention->band.from) * attention_slice(attention);
+    for (int64_t i = 0; i < work->keys; i++) {
         const float *a = coefficient + i * count;
-        float norm = 0, *q = work->q + i * dim, *k = work->k + i * dim,
-              *v = work->v + i * attention->dim_v;
+        float norm = 0, *k = work->k + i * dim, *v = work->v + i * attention->dim_v;
         for (int c = 0; c < features; c++) {
-            q[c] = k[c] = gain * a[c];
-            norm += q[c] * q[c];
+            k[c] = gain * a[c];
+            norm += k[c] * k[c];
         }
-        q[features] = share;
         k[features] = -norm / (2 * share);
+        if (i >= before && i < before + work->queries) {
+            float *q = work->q + (i - before) * dim;
+            memcpy(q, k, (size_t)features * sizeof *q);
+            q[features] = share;
+        }
         for (int c = 0; c < count; c++) {
             v[c] = value_gain * a[c];
             if (settings->moments) v[count + c] = value_gain * a[c] * a[c];
@@ -156,13 +156,11 @@ static void set_attention(const struct grid *noisy, const struct settings *setti
     if (!settings->causal) attention->self_bias = -2 * settings->features / settings->softness;
 }
 
-static void time_plain_loop(const struct settings *settings, const struct attention *whole,
-                            const struct attention *part, const struct work *work,
-                            struct timing *timing) {
-    double share =
-        (double)work->tokens / (double)(tokens_of_slice(whole) * whole->extent[3 - whole->rank]);
+static void time_plain_loop(const struct settings *settings, const struct attention *part,
+                            const struct work *work, struct timing *timing) {
+    double share = (double)part->band.count / (double)part->extent[3 - part->rank];
     timing->plain_tokens =
-        settings->plain_tokens < work->tokens ? settings->plain_tokens : work->tokens;
+        settings->plain_tokens < work->queries ? settings->plain_tokens : work->queries;
     timing->plain_seconds = attention_plain_loop(part, work->q, work->k, work->v, work->out,
                                                  timing->plain_tokens, &timing->plain_difference) /
                             share;
@@ -175,8 +173,8 @@ static bool attend_band(const struct settings *settings, const struct attention 
     struct attention part = *whole;
     struct attention_report report;
     struct work work;
-    int64_t slice = tokens_of_slice(whole), length = slice * settings->components;
-    part.extent[3 - whole->rank] = band->slices;
+    int64_t length = attention_slice(whole) * settings->components;
+    part.band = *band;
     bool ok = work_create(&part, &work);
     if (ok) {
         make_tensors(settings, coefficient + band->from * length, &part, &work);
@@ -184,12 +182,11 @@ static bool attend_band(const struct settings *settings, const struct attention 
     }
     if (ok) {
         attention_report_add(&timing->attention, &report);
-        shrink(settings, coefficient + band->first * length,
-               work.out + (band->first - band->from) * slice * whole->dim_v, band->count * slice,
+        shrink(settings, coefficient + band->first * length, work.out, work.queries,
                shrunk + band->first * length);
         double start = seconds_now();
         if (settings->plain_tokens && band->first == 0)
-            time_plain_loop(settings, whole, &part, &work, timing);
+            time_plain_loop(settings, &part, &work, timing);
         timing->comparing_seconds += seconds_now() - start;
     }
     work_destroy(&work);

@@ -113,8 +113,7 @@ def test_steady_state_comes_again(name, block):
     streamed(stream, axis, [x[:, :warm] for x in tensors], block)
     seen = []
     for _ in range(2 * stream.period):
-        region, first, count = stream._region(block, (block,))
-        seen.append((region, first, count, stream.tokens % stream._length))
+        seen.append((*stream._region(block, (block,)), stream.tokens % stream._length))
         stream(*(x[:, stream.tokens : stream.tokens + block] for x in tensors))
     assert seen[: stream.period] == seen[stream.period :]
     phases = arguments.get("stride", (1,))[0] * arguments.get("dilation", (1,))[0]

@@ -4,10 +4,11 @@ Windows of a causal axis look alike wherever they are, once they are full. So to
 library at the first coordinates that look like theirs, as a part of a short grid, and the same few plans come again.
 
 Attention does not depend on the order of its keys. Where one token is added at a time and windows have stride 1, the ring
-holds exactly the keys of the window of that token, in the order of the ring, and is read whole. Otherwise several windows
-are in the ring at once, and their order counts: every key is written twice, one length of the ring apart, so that the
-last ones always lie in a row somewhere. That costs a copy of what is new; two calls over both ends of the ring and a merge,
-or copying the ring, would cost one of what is old, which is more.
+holds exactly the keys of the window of that token, in the order of the ring, and is read whole; once it is full, as an axis
+that is not causal and as long as its window, which is the quickest there is. Otherwise several windows are in the ring at
+once, and their order counts: every key is written twice, one length of the ring apart, so that the last ones always lie in
+a row somewhere. That costs a copy of what is new; two calls over both ends of the ring and a merge, or copying the ring,
+would cost one of what is old, which is more. bench/streaming.py compares them.
 """
 
 from __future__ import annotations
@@ -118,11 +119,13 @@ class StreamingNeighborhoodAttention:
         if self._buffers is None:
             self._buffers = self._buffer_like(key), self._buffer_like(value)
         along, results = 1 + self.axis, []
+        return_lse = flag(return_lse, "return_lse")
         for start in range(0, count, self.block):
             parts = [x.narrow(along, start, min(self.block, count - start)) for x in (query, key, value)]
-            results.append(self._attend(*parts, keys, values))
-        out, lse = results[0] if len(results) == 1 else [torch.cat(part, along) for part in zip(*results)]
-        return (out, lse) if flag(return_lse, "return_lse") else out
+            results.append(self._attend(*parts, keys, values, return_lse))
+        if len(results) == 1:
+            return results[0]
+        return tuple(torch.cat(part, along) for part in zip(*results)) if return_lse else torch.cat(results, along)
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> int:
         """The number of new tokens. ValueError if the tensors do not go with each other or with those before."""
@@ -162,14 +165,15 @@ class StreamingNeighborhoodAttention:
             if first < count:
                 buffer.narrow(along, base, count - first).copy_(tokens.narrow(along, first, count - first))
 
-    def _region(self, count: int, extents: Sequence[int]) -> tuple[Region, int, int]:
-        """Where the next `count` tokens lie in a grid that looks like the sequence, and the keys in the buffer."""
-        length, now = self._length, self.tokens
+    def _region(self, count: int, extents: Sequence[int]) -> tuple[Region, tuple[bool, ...], int, int]:
+        """Where the next `count` tokens lie in a grid that looks like the sequence, which of its axes are causal, and where
+        and how many the keys are in the buffer."""
+        length, now, causal = self._length, self.tokens, self.is_causal
         if not self._twice:
-            first, keys = 0, length
-            if now >= length:
-                now = self._history + now % self.dilation[self.axis]
-            key_offset = 0
+            first, keys, key_offset = 0, length, 0
+            if now + 1 >= length:  # every token of the group is attended
+                now %= self.dilation[self.axis]
+                causal = (*causal[: self.axis], False, *causal[self.axis + 1 :])
         else:
             oldest = max(now - self._history, 0)
             first, keys = oldest % length, now - oldest + count
@@ -183,16 +187,22 @@ class StreamingNeighborhoodAttention:
 
         zeros = (0,) * self.rank
         region = Region(on_axis(length, extents), on_axis(now, zeros), on_axis(key_offset, zeros))
-        return region, first, keys
+        return region, causal, first, keys
 
     def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, keys: Optional[Tensor], values: Optional[Tensor]
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        keys: Optional[Tensor],
+        values: Optional[Tensor],
+        return_lse: bool,
+    ) -> Any:
         assert self._buffers is not None
         along = 1 + self.axis
         for buffer, tokens in zip(self._buffers, (key, value)):
             self._write(buffer, tokens, self.tokens)
-        region, first, count = self._region(query.shape[along], tuple(query.shape[1:-2]))
+        region, is_causal, first, count = self._region(query.shape[along], tuple(query.shape[1:-2]))
         seen = [buffer.narrow(along, first, count) for buffer in self._buffers]
         results = attention_of_rank(
             self.rank,
@@ -201,11 +211,11 @@ class StreamingNeighborhoodAttention:
             self.kernel_size,
             self.stride,
             self.dilation,
-            self.is_causal,
+            is_causal,
             self.scale,
             keys,
             values,
-            return_lse=True,
+            return_lse=return_lse,
             is_periodic=self.is_periodic if any(self.is_periodic) else False,
             grid=region.grid,
             query_offset=region.query_offset,
