@@ -1,7 +1,5 @@
 """Parts of a grid and periodic axes: derivatives, transforms, the compiler, autocast, merging, layers."""
 
-import shutil
-
 import nhood.torch as nt
 import pytest
 import torch
@@ -19,21 +17,21 @@ CALLS = {  # query and key extents, arguments
 }
 
 
-def inputs(query_lengths, key_lengths, axes, kind, dtype=torch.float64, heads=2):
+def inputs(query_lengths, key_lengths, axes, kind, dtype=torch.float64, heads=2, batch=2):
     torch.manual_seed(0)
 
     def tensor(*extents):
         return torch.randn(*extents, dtype=dtype, requires_grad=True)
 
     tensors = {
-        "query": tensor(2, *query_lengths, heads, 3),
-        "key": tensor(2, *key_lengths, 1, 3),
-        "value": tensor(2, *key_lengths, 1, 2),
+        "query": tensor(batch, *query_lengths, heads, 3),
+        "key": tensor(batch, *key_lengths, 1, 3),
+        "value": tensor(batch, *key_lengths, 1, 2),
     }
     if kind == "bias":
         tensors["bias"] = tensor(heads, *(2 * k - 1 for k in axes["kernel_size"]))
     if kind == "additional":
-        tensors["additional_keys"], tensors["additional_values"] = tensor(2, 1, 1, 3), tensor(2, 1, 1, 2)
+        tensors["additional_keys"], tensors["additional_values"] = tensor(batch, 1, 1, 3), tensor(batch, 1, 1, 2)
     return tensors
 
 
@@ -51,22 +49,22 @@ def function(tensors, axes):
 @pytest.mark.parametrize("name", CALLS)
 def test_derivatives(name):
     *extents, axes, kind = CALLS[name]
-    tensors = inputs(*extents, axes, kind)
+    tensors = inputs(*extents, axes, kind, batch=1)
     call = function(tensors, axes)
-    assert gradcheck(call, tuple(tensors.values()), check_forward_ad=True)
+    assert gradcheck(call, tuple(tensors.values()), fast_mode=True, check_forward_ad=True)
     assert gradgradcheck(call, tuple(tensors.values()), fast_mode=True, check_fwd_over_rev=True)
 
 
 @pytest.mark.parametrize("name", ["periodic with bias", "boxes with bias"])
 def test_derivatives_of_unfused_operators(name):
     *extents, axes, kind = CALLS[name]
-    tensors = inputs(*extents, axes, kind)
+    tensors = inputs(*extents, axes, kind, batch=1)
 
     def call(query, key, value, bias):
         attn = nt.na2d_qk(query, key, bias=bias, zero_fill=True, **axes)
         return attn, nt.na2d_av(attn.tanh(), value, **axes)
 
-    assert gradcheck(call, tuple(tensors.values()), check_forward_ad=True)
+    assert gradcheck(call, tuple(tensors.values()), fast_mode=True, check_forward_ad=True)
 
 
 def test_rows_without_keys():
@@ -193,7 +191,6 @@ def test_operators_are_registered_right(name):
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 def test_compiled():
     torch._dynamo.reset()
     query, key, value = torch.randn(3, 1, 12, 2, 8)
@@ -213,7 +210,9 @@ def test_compiled():
     assert made <= 2  # offsets are symbols
 
     leaf = [x.clone().requires_grad_() for x in (query, key, value)]
-    compiled = torch.compile(lambda *x: nt.na1d(*x, 4, is_periodic=True).square().sum(), fullgraph=True)
+    compiled = torch.compile(
+        lambda *x: nt.na1d(*x, 4, is_periodic=True).square().sum(), fullgraph=True, backend="aot_eager"
+    )
     got = torch.autograd.grad(compiled(*leaf), leaf)
     for one, other in zip(got, torch.autograd.grad(nt.na1d(*leaf, 4, is_periodic=True).square().sum(), leaf)):
         torch.testing.assert_close(one, other)
