@@ -91,13 +91,7 @@ class Copy(Kept):
         self.tokens += 1
         frames = self.window[0]
         return nt.na3d(
-            query,
-            self.key,
-            self.value,
-            self.window,
-            is_causal=(True, False, False),
-            grid=(frames, *self.others),
-            query_offset=(frames - 1, 0, 0),
+            query, self.key, self.value, self.window, grid=(frames, *self.others), query_offset=(frames - 1, 0, 0)
         )
 
 

@@ -5,7 +5,7 @@ import nhood.torch as nt
 import numpy as np
 import pytest
 import torch
-from cases import CASES, assert_near
+from cases import CASES, PARTS, assert_near
 from nhood import _plans
 from torch.library import opcheck
 
@@ -35,7 +35,7 @@ def near(got, expected, roundings, dtype, scale=1):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES + PARTS, ids=str)
 def test_attention(case, dtype):
     arrays = tensors(case, dtype)
     exact = on_cpu(arrays)
@@ -54,7 +54,7 @@ def test_attention(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", [case for case in CASES[1:13:2] if not case.extra], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES[1:13:2] + PARTS if not case.extra], ids=str)
 def test_unfused(case, dtype):
     arrays = tensors(case, dtype)
     exact = on_cpu(arrays)
@@ -148,6 +148,30 @@ def test_graph():
     graph.replay()
     for got, expected in zip(captured, step()):
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("window, stride, block", [(4, 1, 1), (4, 2, 1), (5, 1, 3)])
+def test_graphs_of_a_stream(window, stride, block):
+    """A period of calls is captured once; replayed, it goes on with the tokens that are then in the captured tensors."""
+    frames = [torch.randn(3, 1, block, 8, 2, 32, device="cuda") for _ in range(40)]
+    arguments = dict(kernel_size=(window, 3), stride=(stride, 1))
+    stream, eager = (nt.StreamingNeighborhoodAttention(**arguments, block=block) for _ in range(2))
+    period = stream.period
+    warm = -(-(window + stride) // (block * period)) * period  # full windows
+    for frame in frames[: warm + period]:
+        stream(*frame)
+    inputs = [torch.empty_like(frames[0]) for _ in range(period)]
+    graphs, outs = [], []
+    for tensors in inputs:
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            outs.append(stream(*tensors))
+    expected = [eager(*frame) for frame in frames]
+    for at in range(warm + period, len(frames) - period + 1, period):
+        for i in range(period):
+            inputs[i].copy_(frames[at + i])
+            graphs[i].replay()
+            torch.testing.assert_close(outs[i], expected[at + i])
 
 
 def test_repeated_calls_keep_no_memory():
