@@ -63,7 +63,9 @@ class Merge(Kept):
         for low, high, offset in ((at + 1, frames, 0), (0, at + 1, frames - 1 - at)):
             if low < high:
                 box = (self.key[:, low:high], self.value[:, low:high])
-                results.append(nt.na3d(query, *box, self.window, **causal, key_offset=(offset, 0, 0), return_lse=True))
+                results.append(
+                    nt.na3d(query, *box, self.window, **causal, key_offset=(offset, 0, 0), return_lse=True)
+                )
         return nt.merge_attentions(*zip(*results))[0] if len(results) > 1 else results[0][0]
 
 
@@ -186,7 +188,9 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=24, help="(default 24)")
     parser.add_argument("--dim", type=int, default=128, help="(default 128)")
     parser.add_argument("--dtype", default="bfloat16", help="(default bfloat16)")
-    parser.add_argument("--turns", type=int, default=9, help="of all ways in turn, of which medians are taken (default 9)")
+    parser.add_argument(
+        "--turns", type=int, default=9, help="of all ways in turn, of which medians are taken (default 9)"
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(default: all)")
     arguments = parser.parse_args()
     if len(arguments.grid) != 3 or len(arguments.window) != 3 or arguments.window[0] > arguments.grid[0]:

@@ -83,7 +83,12 @@ class Convolution(nn.Module):
         return box.grown(1, grid)
 
     def forward(self, x: Tensor, covered: Box, box: Box, grid: Grid) -> Tensor:
-        beyond = [covered.left - box.left, box.right - covered.right, covered.top - box.top, box.bottom - covered.bottom]
+        beyond = [
+            covered.left - box.left,
+            box.right - covered.right,
+            covered.top - box.top,
+            box.bottom - covered.bottom,
+        ]
         padded = F.pad(x.movedim(-1, 1), [1 + side for side in beyond])
         return self.convolution(padded).movedim(1, -1)
 
@@ -200,14 +205,18 @@ def compare(size: int, side: int) -> tuple[float, float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", type=int, default=96, help="rows and columns of the latents (default 96)")
-    parser.add_argument("--tile", type=int, default=96, help="of the picture, a multiple of 4 of at least 40 (default 96)")
+    parser.add_argument(
+        "--tile", type=int, default=96, help="of the picture, a multiple of 4 of at least 40 (default 96)"
+    )
     arguments = parser.parse_args()
     size, tile = arguments.size, arguments.tile
     if size < 10 or tile % 4 or tile < 40 or 0 < 4 * size % tile < 40:  # dilated windows reach over 10 latents
         parser.error(f"--size {size} --tile {tile}: tiles, also the last ones, are multiples of 4 of at least 40")
     exact, alone, share = compare(size, tile)
-    print(f"exact tiles: largest difference {exact:.1e} from the picture decoded whole; their largest tensor has "
-          f"{100 * share:.0f} % of the elements of the whole's")
+    print(
+        f"exact tiles: largest difference {exact:.1e} from the picture decoded whole; their largest tensor has "
+        f"{100 * share:.0f} % of the elements of the whole's"
+    )
     print(f"tiles of the latents, decoded each on its own, for comparison: largest difference {alone:.1e}")
     return int(not exact < 1e-4)
 

@@ -48,12 +48,38 @@ PARTS = [
     Case(  # without a key for the first queries
         (6, 5), (3, 3), grid=(9, 8), query_offset=(0, 3), key_offset=(4, 2), key_shape=(5, 4), heads=4, kv_heads=2
     ),
-    Case((2, 6, 5), (4, 3, 5), grid=(11, 6, 5), query_offset=(7, 0, 0), key_offset=(4, 0, 0), key_shape=(5, 6, 5), causal=(True, False, False)),
-    Case(  # boxes that wrap, and a causal axis
-        (4, 7), (3, 4), stride=(2, 2), grid=(9, 12), query_offset=(5, 8), key_offset=(1, 10), key_shape=(7, 9),
-        causal=(True, False), periodic=(False, True), heads=2, extra=2,
+    Case(
+        (2, 6, 5),
+        (4, 3, 5),
+        grid=(11, 6, 5),
+        query_offset=(7, 0, 0),
+        key_offset=(4, 0, 0),
+        key_shape=(5, 6, 5),
+        causal=(True, False, False),
     ),
-    Case((5, 4), (3, 3), periodic=(True, True), grid=(6, 6), query_offset=(4, 1), key_offset=(5, 4), key_shape=(3, 6), bias=True),
+    Case(  # boxes that wrap, and a causal axis
+        (4, 7),
+        (3, 4),
+        stride=(2, 2),
+        grid=(9, 12),
+        query_offset=(5, 8),
+        key_offset=(1, 10),
+        key_shape=(7, 9),
+        causal=(True, False),
+        periodic=(False, True),
+        heads=2,
+        extra=2,
+    ),
+    Case(
+        (5, 4),
+        (3, 3),
+        periodic=(True, True),
+        grid=(6, 6),
+        query_offset=(4, 1),
+        key_offset=(5, 4),
+        key_shape=(3, 6),
+        bias=True,
+    ),
 ]
 
 

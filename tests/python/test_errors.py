@@ -170,7 +170,10 @@ ROWS = zeros(1, 3, 9, 4, 8)
     "arguments, text",
     [
         (dict(query=ROWS), r"key.shape = .*: the length of axis 0 is 7, expected 3"),
-        (dict(query=ROWS, grid=(7, 9), query_offset=(5, 0)), r"query_offset\[0\] = 5 and 3 tokens on axis 0 of query: .*beyond 7"),
+        (
+            dict(query=ROWS, grid=(7, 9), query_offset=(5, 0)),
+            r"query_offset\[0\] = 5 and 3 tokens on axis 0 of query: .*beyond 7",
+        ),
         (dict(key=ROWS, value=ROWS, grid=(7, 9), key_offset=(7, 0)), r"key_offset\[0\] = 7 is not in \[0, 7\)"),
         (dict(key=ROWS, value=ROWS, key_offset=(-1, 0)), r"key_offset\[0\] = -1 is not in \[0, 7\)"),
         (dict(grid=6), r"query_offset\[0\] = 0 and 7 tokens on axis 0 of query: .*beyond 6"),
@@ -181,7 +184,10 @@ ROWS = zeros(1, 3, 9, 4, 8)
         (dict(query_offset=(0, 2**70)), r"query_offset\[1\] = \d+ is not in \[0, 9\)"),
         (dict(grid=(8, 12), is_periodic=True, query_offset=(0, 12)), r"query_offset\[1\] = 12 is not in \[0, 12\)"),
         (dict(grid=(6, 12), is_periodic=True), r"query_offset\[0\] = 0 and 7 tokens on axis 0 of query: .*beyond 6"),
-        (dict(is_periodic=(False, True), is_causal=(False, True)), r"axis\[1\].periodic = 1: a causal axis cannot wrap"),
+        (
+            dict(is_periodic=(False, True), is_causal=(False, True)),
+            r"axis\[1\].periodic = 1: a causal axis cannot wrap",
+        ),
         (dict(is_periodic=(False, True), stride=(1, 2)), r"axis\[1\].stride = 2 does not divide length / dilation 9"),
         (dict(is_periodic=True, dilation=(1, 2)), r"axis\[1\].dilation = 2 does not divide length 9 of a periodic"),
         (dict(is_periodic=(True,)), r"is_periodic = \(True,\) has 1 entries, not 2"),

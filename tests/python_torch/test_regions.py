@@ -6,12 +6,19 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 PERIODIC = dict(kernel_size=(3, 4), stride=(1, 2), is_periodic=(True, True))
-BOXES = dict(kernel_size=(4, 2), stride=(3, 1), is_causal=(True, False), grid=(9, 5), query_offset=(4, 1), key_offset=(3, 0))
+BOXES = dict(
+    kernel_size=(4, 2), stride=(3, 1), is_causal=(True, False), grid=(9, 5), query_offset=(4, 1), key_offset=(3, 0)
+)
 NO_KEYS = dict(kernel_size=3, grid=9, query_offset=0, key_offset=4)
 CALLS = {  # query and key extents, arguments
     "periodic with bias": ((3, 4), (3, 4), PERIODIC, "bias"),
     "boxes": ((4, 3), (5, 4), BOXES, ""),
-    "boxes with bias": ((2, 4), (4, 3), dict(kernel_size=(3, 3), grid=(6, 6), is_periodic=(False, True), query_offset=(1, 4), key_offset=(2, 5)), "bias"),
+    "boxes with bias": (
+        (2, 4),
+        (4, 3),
+        dict(kernel_size=(3, 3), grid=(6, 6), is_periodic=(False, True), query_offset=(1, 4), key_offset=(2, 5)),
+        "bias",
+    ),
     "queries without keys": ((6,), (4,), NO_KEYS, ""),
     "additional keys alone": ((6,), (4,), NO_KEYS, "additional"),
 }
@@ -72,7 +79,9 @@ def test_rows_without_keys():
     query, key, value = tensors = tuple(inputs(*extents, axes, kind).values())
     out, lse = nt.na1d(*tensors, **axes, return_lse=True)
     empty = torch.tensor([True] * 3 + [False] * 3)  # the window of query 3 ends at key 4
-    assert torch.equal((lse == -torch.inf).all(-1).all(0), empty) and torch.equal(out[:, empty], torch.zeros_like(out[:, empty]))
+    assert torch.equal((lse == -torch.inf).all(-1).all(0), empty) and torch.equal(
+        out[:, empty], torch.zeros_like(out[:, empty])
+    )
     d_query, d_key, d_value = torch.autograd.grad((out, lse), tensors, (torch.ones_like(out), torch.ones_like(lse)))
     assert not d_query[:, empty].any() and all(torch.isfinite(d).all() for d in (d_query, d_key, d_value))
 
@@ -101,13 +110,24 @@ def parts(query, key, value, axes, cuts):
     bounds = [0, *cuts, key.shape[1]]
     return zip(
         *(
-            nt.na1d(query, key[:, low:high], value[:, low:high], **axes, grid=key.shape[1], key_offset=low, return_lse=True)
+            nt.na1d(
+                query,
+                key[:, low:high],
+                value[:, low:high],
+                **axes,
+                grid=key.shape[1],
+                key_offset=low,
+                return_lse=True,
+            )
             for low, high in zip(bounds, bounds[1:])
         )
     )
 
 
-@pytest.mark.parametrize("axes", [dict(kernel_size=5, dilation=2), dict(kernel_size=6, is_causal=True), dict(kernel_size=4, is_periodic=True)])
+@pytest.mark.parametrize(
+    "axes",
+    [dict(kernel_size=5, dilation=2), dict(kernel_size=6, is_causal=True), dict(kernel_size=4, is_periodic=True)],
+)
 def test_merging_disjoint_key_boxes(axes):
     tensors = [x.requires_grad_() for x in torch.randn(3, 1, 15, 2, 4, dtype=torch.float64)]
     whole = nt.na1d(*tensors, **axes, return_lse=True)
@@ -115,7 +135,9 @@ def test_merging_disjoint_key_boxes(axes):
     for got, expected in zip(merged, whole):
         torch.testing.assert_close(got, expected)
     directions = [torch.randn_like(x) for x in whole]
-    for got, expected in zip(torch.autograd.grad(merged, tensors, directions), torch.autograd.grad(whole, tensors, directions)):
+    for got, expected in zip(
+        torch.autograd.grad(merged, tensors, directions), torch.autograd.grad(whole, tensors, directions)
+    ):
         torch.testing.assert_close(got, expected)
 
 
@@ -123,7 +145,8 @@ def test_merging_rows_that_no_part_has_a_key_for():
     tensors = [x.requires_grad_() for x in torch.randn(3, 1, 9, 2, 4, dtype=torch.float64)]
     query, key, value = tensors
     results = [
-        nt.na1d(query, key[:, low : low + 2], value[:, low : low + 2], 3, key_offset=low, return_lse=True) for low in (0, 2)
+        nt.na1d(query, key[:, low : low + 2], value[:, low : low + 2], 3, key_offset=low, return_lse=True)
+        for low in (0, 2)
     ]
     out, lse = nt.merge_attentions(*zip(*results))
     assert (lse[:, 6:] == -torch.inf).all() and not out[:, 6:].any() and torch.isfinite(lse[:, :5]).all()
@@ -206,7 +229,9 @@ def test_compiled():
 
     compiled = torch.compile(step, fullgraph=True, dynamic=True, backend=backend)
     for at in (2, 3, 5, 7):
-        torch.testing.assert_close(compiled(query[:, at : at + 4], key, value, at), step(query[:, at : at + 4], key, value, at))
+        torch.testing.assert_close(
+            compiled(query[:, at : at + 4], key, value, at), step(query[:, at : at + 4], key, value, at)
+        )
     assert made <= 2  # offsets are symbols
 
     leaf = [x.clone().requires_grad_() for x in (query, key, value)]

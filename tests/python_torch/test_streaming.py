@@ -20,7 +20,15 @@ CASES = {  # arguments, other extents, key heads, axis
     "video": (dict(kernel_size=(4, 3, 3), is_periodic=(False, False, True)), (3, 4), 1, 0),
 }
 TOKENS = 24  # a multiple of all products of stride and dilation
-BLOCKS = {"one by one": (1, 1), "two": (2, 2), "three": (3, 3), "seven": (7, 7), "cut": (3, 8), "fewer": (6, 4), "all": (24, 24)}
+BLOCKS = {
+    "one by one": (1, 1),
+    "two": (2, 2),
+    "three": (3, 3),
+    "seven": (7, 7),
+    "cut": (3, 8),
+    "fewer": (6, 4),
+    "all": (24, 24),
+}
 
 
 def sequence(name, dtype=torch.float64, batch=2, tokens=TOKENS):
@@ -28,7 +36,9 @@ def sequence(name, dtype=torch.float64, batch=2, tokens=TOKENS):
     arguments, others, kv_heads, axis = CASES[name]
     torch.manual_seed(0)
     shape = [*others[:axis], tokens, *others[axis:]]
-    tensors = [torch.randn(batch, *shape, heads, dim).to(dtype) for heads, dim in ((2, 4), (kv_heads, 4), (kv_heads, 3))]
+    tensors = [
+        torch.randn(batch, *shape, heads, dim).to(dtype) for heads, dim in ((2, 4), (kv_heads, 4), (kv_heads, 3))
+    ]
     return arguments, axis, tensors
 
 
@@ -41,7 +51,8 @@ def whole(arguments, axis, tensors, **more):
 def streamed(stream, axis, tensors, count, start=0):
     tokens = tensors[0].shape[1 + axis]
     steps = [
-        stream(*(x.narrow(1 + axis, at, min(count, tokens - at)) for x in tensors)) for at in range(start, tokens, count)
+        stream(*(x.narrow(1 + axis, at, min(count, tokens - at)) for x in tensors))
+        for at in range(start, tokens, count)
     ]
     return torch.cat(steps, 1 + axis)
 
@@ -103,7 +114,9 @@ def test_state_is_saved_and_loaded(name, blocks):
         torch.testing.assert_close(rest, whole(arguments, axis, tensors).narrow(1 + axis, at, TOKENS - at))
 
 
-@pytest.mark.parametrize("name, block", [("line", 1), ("dilation", 1), ("stride and dilation", 1), ("stride", 2), ("line", 3)])
+@pytest.mark.parametrize(
+    "name, block", [("line", 1), ("dilation", 1), ("stride and dilation", 1), ("stride", 2), ("line", 3)]
+)
 def test_steady_state_comes_again(name, block):
     """In a period of calls, plans and addresses are those of the period before: what CUDA graphs replay."""
     arguments, axis, tensors = sequence(name, tokens=6 * TOKENS)
@@ -171,7 +184,9 @@ def test_tokens_that_do_not_go_on():
     with pytest.raises(ValueError, match=r"key.shape = \(1, 1, 2, 4\): batch and tokens"):
         stream(x, x[:, :1], x)
     stream(x, x, x)
-    with pytest.raises(ValueError, match=r"key has \[2, 2, 4\], device and dtype .*; the tokens before it \[1, 2, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"key has \[2, 2, 4\], device and dtype .*; the tokens before it \[1, 2, 4\]"
+    ):
         stream(*3 * [x.expand(2, -1, -1, -1)])
     with pytest.raises(ValueError, match=r"key has .*float64.*float32"):
         stream(x.double(), x.double(), x.double())

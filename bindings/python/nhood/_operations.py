@@ -1,7 +1,7 @@
 """The operations' tensors, with shapes in letters: checks, output shapes and strides follow from this table.
 
-    B batch   X axes of queries, Y axes of keys (one letter for all)   H query heads   K key/value heads   D, V head dims of key and value
-    M additional tokens   W window slots   R one extent 2k-1 per axis, of the relative bias
+    B batch   X axes of queries, Y axes of keys (one letter for all)   H query heads   K key/value heads
+    D, V head dims of key and value   M additional tokens   W window slots   R one extent 2k-1 per axis, of the bias
 """
 
 from __future__ import annotations

@@ -135,7 +135,9 @@ class StreamingNeighborhoodAttention:
             if len(shape) != axes:
                 raise ValueError(f"{name}.shape = {shape} has {len(shape)} axes, not {axes}")
             if shape[:-2] != tuple(query.shape[:-2]):
-                raise ValueError(f"{name}.shape = {shape}: batch and tokens are not those of query, {tuple(query.shape)}")
+                raise ValueError(
+                    f"{name}.shape = {shape}: batch and tokens are not those of query, {tuple(query.shape)}"
+                )
         for name, tensor, buffer in zip(("key", "value"), (key, value), self._buffers or ()):
             given, kept = (self._without_axis(x) for x in (tensor, buffer))
             if given != kept:
@@ -240,7 +242,9 @@ class StreamingNeighborhoodAttention:
         tokens, key, value = (state[name] for name in ("tokens", "key", "value"))
         kept = min(integer(tokens, "tokens"), self._history)
         if tokens < 0 or (key is None or value is None) and tokens > 0:
-            raise ValueError(f"tokens = {tokens} in a state with key {type(key).__name__}, value {type(value).__name__}")
+            raise ValueError(
+                f"tokens = {tokens} in a state with key {type(key).__name__}, value {type(value).__name__}"
+            )
         buffers = []
         for name, tensor in (("key", key), ("value", value)):
             if tensor is None:
