@@ -33,6 +33,52 @@ void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
                 problem->strides[tensor].axis[NH_AXES - problem->rank];
 }
 
+struct nh_range nh_group_attended(const struct nh_axis *axis, int64_t group) {
+    const struct nh_range queries = nh_axis_covered(axis, &axis->query, group);
+    const struct nh_group_keys keys = nh_group_keys(axis, group);
+    if (queries.begin >= queries.end) return (struct nh_range){0, 0};
+    const int64_t first = queries.begin * axis->dilation + group;
+    const int64_t last = (queries.end - 1) * axis->dilation + group;
+    return (struct nh_range){nh_key_at(&keys, nh_axis_window(axis, first).begin),
+                             nh_key_at(&keys, nh_axis_window(axis, last).end)};
+}
+
+double nh_boxed_keys(const struct nh_axis *axis) {
+    const double groups = (double)nh_min(axis->dilation, axis->query.length);
+    const double keys = (double)axis->query.length + groups * (double)(axis->window + axis->stride);
+    return axis->periodic || keys < (double)axis->key.length ? keys : (double)axis->key.length;
+}
+
+/* Whether a window of the group, which begins at most at the box's last key of some turn, ends behind its first key of the next. */
+static bool group_meets_box_twice(const struct nh_axis *axis, int64_t group) {
+    const struct nh_group_keys keys = nh_group_keys(axis, group);
+    const struct nh_range queries = nh_axis_covered(axis, &axis->query, group);
+    if (keys.count == 0 || keys.count == keys.turn || queries.begin >= queries.end) return false;
+    const int64_t block = queries.begin / axis->stride;
+    const int64_t last_block = (queries.end - 1) / axis->stride;
+    const int64_t before = axis->window / 2 - axis->stride / 2;
+    for (int64_t turn = -2; turn <= 2; turn++) {
+        const int64_t last = keys.first + keys.count - 1 + turn * keys.turn;
+        const int64_t next = keys.first + (turn + 1) * keys.turn;
+        const int64_t earliest = next + 1 - axis->window; /* begin of a window that has `next` */
+        const int64_t from = nh_max(block, -nh_floor_div(-(earliest + before), axis->stride));
+        if (from <= last_block && from * axis->stride - before <= last) return true;
+    }
+    return false;
+}
+
+bool nh_meets_box_twice(const struct nh_axis *axis) {
+    if (!axis->periodic || nh_is_whole(axis, &axis->key)) return false;
+    /* The groups differ in whether they have one more query, or key, at either end of the boxes: at these places. */
+    const struct nh_box *box[] = {&axis->query, &axis->key};
+    bool twice = group_meets_box_twice(axis, 0);
+    for (int i = 0; i < 2; i++) {
+        twice |= group_meets_box_twice(axis, box[i]->offset % axis->dilation);
+        twice |= group_meets_box_twice(axis, (box[i]->offset + box[i]->length) % axis->dilation);
+    }
+    return twice;
+}
+
 /* Appends the places of a dilation group of `length` tokens, or of one that looks like such a group. */
 static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
                       struct nh_order *order) {
@@ -44,6 +90,9 @@ static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
         order->token[place] = (int32_t)(position * axis->dilation + group);
         order->begin[place] = base + (int32_t)range.begin;
         order->end[place] = base + (int32_t)range.end;
+        order->slot[place] = 0;
+        order->distance[place] = (int32_t)(range.begin - position);
+        order->fewer |= range.end - range.begin < axis->window;
     }
 }
 
@@ -67,7 +116,7 @@ static void make_vector(const struct nh_order *order, int32_t first, int32_t lim
         if (vector->keys[lane] < vector->fewest_keys) vector->fewest_keys = vector->keys[lane];
         if (vector->keys[lane] > vector->most_keys) vector->most_keys = vector->keys[lane];
         if (lane >= count) continue;
-        shift &= vector->index[lane] == lane;
+        shift &= vector->index[lane] == lane && order->distance[query] == order->distance[first];
         same &= vector->index[lane] == 0;
     }
     vector->mode = same                      ? NH_LANES_SAME
@@ -102,7 +151,13 @@ static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry 
     return NHOOD_OK;
 }
 
-/* Makes the band lists of every vector for the whole window. They stay empty where the window is taken in chunks. */
+/* Whether the keys of two vectors lie alike, so that their band lists are the same. */
+static bool same_lanes(const struct nh_vector *one, const struct nh_vector *other) {
+    return one->count == other->count && !memcmp(one->index, other->index, sizeof one->index) &&
+           !memcmp(one->keys, other->keys, sizeof one->keys);
+}
+
+/* Makes the band lists of every vector for the whole window; runs of vectors that look alike share theirs. They stay empty where the window is taken in chunks. */
 static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *geometry) {
     int32_t window = geometry->order[2].window, total = 0;
     int32_t vectors = geometry->tile_vector[geometry->tile[2].kept];
@@ -111,6 +166,11 @@ static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *g
         total = 0;
         for (int32_t i = 0; i < vectors; i++) {
             struct nh_vector *vector = &geometry->vector[i];
+            if (i > 0 && same_lanes(vector, vector - 1)) {
+                vector->gather = vector[-1].gather;
+                vector->scatter = vector[-1].scatter;
+                continue;
+            }
             struct nh_band_list gather = {geometry->bands ? geometry->bands + total : NULL, 0};
             nh_band_gather(vector, geometry->lanes, 0, window, geometry->band_outputs, &gather);
             total += gather.count;
@@ -121,7 +181,7 @@ static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *g
             vector->scatter = scatter;
         }
         if (pass == 0) {
-            geometry->bands = nh_allocate(host, (size_t)total * sizeof *geometry->bands);
+            geometry->bands = nh_allocate(host, ((size_t)total + 1) * sizeof *geometry->bands);
             if (!geometry->bands) return NHOOD_ERR_MEMORY;
         }
     }
@@ -180,7 +240,7 @@ static nhood_status cut_tiles(const struct nh_host *host, const struct nh_order 
         if (!tile->first) return NHOOD_ERR_MEMORY;
     }
     tile->first[tile->kept] = order->length;
-    tile->apart = true;
+    tile->apart = order->once;
     for (int32_t t = 0; t < tile->kept; t++) {
         const int32_t first = tile->first[t], end = tile->first[t + 1];
         const int32_t keys = order->end[end - 1] - order->begin[first];
@@ -233,34 +293,92 @@ static void add_part(const struct nh_axis *axis, int64_t group, int64_t groups, 
     add_part(axis, group + units * of_unit, groups - units * of_unit, length, size, order, tile);
 }
 
-/* Adds the places of all dilation groups as one unit or, on a long axis, only of those that differ. */
+/* Appends the places of the queries of a dilation group of a boxed axis, and of the keys that they attend. */
+static void add_boxed_group(const struct nh_axis *axis, int64_t group, struct nh_order *order) {
+    const struct nh_range queries = nh_axis_covered(axis, &axis->query, group);
+    const struct nh_group_keys keys = nh_group_keys(axis, group);
+    const struct nh_range attended = nh_group_attended(axis, group);
+    const int64_t base = order->keys - attended.begin;
+    order->group_key[group] = order->keys;
+    order->once &= attended.end - attended.begin <= keys.count;
+    order->every &= attended.end - attended.begin >= keys.count;
+    for (int64_t key = attended.begin; key < attended.end; key++) {
+        const int64_t position = keys.first + key - nh_floor_div(key, keys.count) * keys.count;
+        order->key_token[order->keys++] =
+            (int32_t)(position * axis->dilation + group - axis->key.offset);
+    }
+    for (int64_t position = queries.begin; position < queries.end; position++) {
+        const int32_t place = order->length++;
+        const int64_t token = position * axis->dilation + group;
+        const struct nh_range range = nh_axis_window(axis, token);
+        const int64_t begin = nh_key_at(&keys, range.begin), end = nh_key_at(&keys, range.end);
+        int64_t slot = 0;
+        if (begin < end) {
+            const int64_t turns = nh_floor_div(begin, keys.count);
+            slot = keys.first + begin + turns * (keys.turn - keys.count) - range.begin;
+        }
+        order->token[place] = (int32_t)(token - axis->query.offset);
+        order->begin[place] = (int32_t)(base + begin);
+        order->end[place] = (int32_t)(base + end);
+        order->slot[place] = (int32_t)slot;
+        order->distance[place] = (int32_t)(range.begin + slot - position);
+        order->fewer |= end - begin < axis->window;
+        order->none |= begin == end;
+    }
+}
+
+static int32_t attended_keys(const struct nh_axis *axis, int64_t group) {
+    const struct nh_range attended = nh_group_attended(axis, group);
+    return (int32_t)(attended.end - attended.begin);
+}
+
+/* Adds the places of all dilation groups as one unit or, on a long axis, only of those that differ; before there are tables, only
+ * counts them. */
 static void add_places(const struct nh_axis *axis, bool is_long, int32_t size,
                        struct nh_order *order, struct nh_tile_axis *tile) {
     const int64_t longer = axis->length % axis->dilation, shorter = axis->length / axis->dilation;
-    order->length = 0;
+    order->length = order->keys = 0;
+    order->once = order->every = true;
     tile->parts = 0;
-    if (is_long) {
+    if (is_long && !nh_is_boxed(axis)) {
         add_part(axis, 0, longer, shorter + 1, size, order, tile);
         add_part(axis, longer, axis->dilation - longer, shorter, size, order, tile);
         return;
     }
     tile->part[tile->parts++] =
-        (struct nh_axis_part){.units = 1, .places = axis->length, .head = 1, .period = 1};
-    if (!order->token) order->length = (int32_t)axis->length;
-    for (int64_t group = 0; order->token && group < axis->dilation; group++)
-        add_group(axis, group, nh_axis_group_length(axis->length, axis->dilation, group), order);
+        (struct nh_axis_part){.units = 1, .places = axis->query.length, .head = 1, .period = 1};
+    for (int64_t group = 0; group < axis->dilation; group++) {
+        if (!order->token) {
+            if (nh_is_boxed(axis)) order->keys += attended_keys(axis, group);
+        } else if (nh_is_boxed(axis)) {
+            add_boxed_group(axis, group, order);
+        } else {
+            add_group(axis, group, nh_axis_group_length(axis->length, axis->dilation, group),
+                      order);
+        }
+    }
+    if (!order->token) order->length = (int32_t)axis->query.length;
+    if (order->group_key) order->group_key[axis->dilation] = order->keys;
 }
 
 static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *axis, bool is_long,
                               int32_t size, struct nh_order *order, struct nh_tile_axis *tile) {
+    const bool boxed = nh_is_boxed(axis);
     order->window = (int32_t)axis->window;
     add_places(axis, is_long, size, order, tile); /* counts them */
-    const int32_t length = order->length;
-    order->token = nh_allocate(host, 3 * (size_t)length * sizeof *order->token);
+    const size_t length = (size_t)order->length;
+    size_t places = 5 * length;
+    if (boxed) places += (size_t)order->keys + (size_t)axis->dilation + 1;
+    order->token = nh_allocate(host, places * sizeof *order->token);
     if (!order->token) return NHOOD_ERR_MEMORY;
     order->begin = order->token + length;
     order->end = order->begin + length;
+    order->slot = order->end + length;
+    order->distance = order->slot + length;
+    order->key_token = boxed ? order->distance + length : order->token;
+    order->group_key = boxed ? order->key_token + order->keys : NULL;
     add_places(axis, is_long, size, order, tile);
+    if (!boxed) order->keys = order->length;
     return cut_tiles(host, order, size, tile);
 }
 
@@ -269,16 +387,19 @@ static nhood_status make_axes(const struct nh_host *host, const struct nh_geomet
     const int32_t unit[NH_AXES] = {1, options->most_rows, options->lanes};
     const int64_t most = options->long_axis ? options->long_axis : NH_LONG_AXIS;
     geometry->tiles = 1;
-    geometry->tiles_apart = true;
+    geometry->tiles_apart = geometry->every_key = true;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &geometry->problem.axis[a];
         struct nh_tile_axis *tile = &geometry->tile[a];
-        const int32_t size = even_size((int32_t)axis->length, options->size[a], unit[a]);
+        const int32_t size = even_size((int32_t)axis->query.length, options->size[a], unit[a]);
         nhood_status status =
             make_axis(host, axis, axis->length > most, size, &geometry->order[a], tile);
         if (status) return status;
         geometry->tiles *= tile->count;
         geometry->tiles_apart &= tile->apart;
+        geometry->every_key &= geometry->order[a].every;
+        geometry->fewer |= geometry->order[a].fewer;
+        geometry->none |= geometry->order[a].none && geometry->problem.extra_tokens == 0;
     }
     return NHOOD_OK;
 }
@@ -287,7 +408,7 @@ static nhood_status make_axes(const struct nh_host *host, const struct nh_geomet
  * key head), a ring of the rows that a block needs will do, and no row is packed twice within a tile. */
 static void choose_packed_rows(struct nh_geometry *geometry) {
     const struct nh_order *order = &geometry->order[1];
-    geometry->rolling = geometry->problem.axis[0].length == 1 &&
+    geometry->rolling = geometry->problem.axis[0].query.length == 1 &&
                         geometry->problem.heads == geometry->problem.kv_heads;
     geometry->packed_rows = geometry->tile[1].most_keys;
     if (!geometry->rolling) return;

@@ -3,6 +3,10 @@
  * Order. Each axis is walked dilation group by dilation group, so that in this order every window is a
  * contiguous, never decreasing range and dilation is gone: it lives on in order->token alone.
  *
+ * Parts. Queries and keys have places of their own where the tensors cover a part of the axis, or it is periodic. The places of
+ * keys are those that some query of the box attends, of each dilation group one after the other; on a periodic axis windows run
+ * on beyond the ends, and a key may have several places. Without that, keys are at the places of the queries.
+ *
  * Long axes. Dilation groups of one length look alike, and so do the tiles of a group away from its borders, a period apart. Of a
  * long axis only so much is kept as differs: the places of an order are those kept, and a tile of the axis is a kept one, so
  * many tokens further on (nh_axis_tile).
@@ -17,11 +21,23 @@
 enum { NH_MOST_LANES = 16, NH_MOST_FOLD_LOG = 2, NH_MOST_BAND = 8 };
 
 struct nh_order {
-    int32_t length; /* places: those kept */
-    int32_t window; /* slots */
-    int32_t *token; /* of each place in the order */
-    int32_t *begin; /* keys [begin, end), places in the order */
-    int32_t *end;
+    int32_t length;    /* places of queries: those kept */
+    int32_t keys;      /* places of keys */
+    int32_t window;    /* slots */
+    int32_t *token;    /* row of each query in its tensors */
+    int32_t *begin;    /* keys [begin, end), places of keys */
+    int32_t *end;      /* not below begin */
+    int32_t *slot;     /* of key begin in the window */
+    int32_t *distance; /* from the query to key begin, in tokens of the dilation group */
+    int32_t *
+        key_token; /* row of each key in its tensors; token itself where keys are at the places of queries */
+    int32_t *
+        group_key; /* place of the first key of each dilation group, and one past the last; NULL where keys are at the places
+                           of queries */
+    bool fewer;    /* some query attends less than a window */
+    bool none;     /* some query attends nothing */
+    bool once;     /* no key of the tensors has two places */
+    bool every;    /* every key has one */
 };
 
 /* How the keys of a vector's lanes lie. */
@@ -84,7 +100,7 @@ struct nh_tile_axis {
     int32_t parts;
     struct nh_axis_part part[NH_MOST_PARTS];
     int32_t size, most_keys; /* most queries of a tile, largest halo */
-    bool apart;              /* no key is in two halos */
+    bool apart;              /* no key is in two halos, or twice in one */
 };
 
 struct nh_geometry {
@@ -107,7 +123,10 @@ struct nh_geometry {
     int32_t band_vectors;         /* of a row handled at a time by the band kernel */
     int32_t band_outputs;
     int64_t tiles;    /* per batch entry and kv head */
-    bool tiles_apart; /* no key is in the halos of two tiles */
+    bool tiles_apart; /* no key is in the halos of two tiles, or twice in one */
+    bool every_key;   /* every key is in a halo */
+    bool fewer;       /* some query attends less than a window */
+    bool none;        /* some query attends nothing, extra tokens included */
 };
 
 struct nh_geometry_options {
@@ -120,6 +139,48 @@ struct nh_geometry_options {
 
 /* The tables of an axis of this many tokens take some 2 MB. */
 enum { NH_LONG_AXIS = 1 << 15 };
+
+/* Tables of this many queries or keys of an axis that is covered in part, or periodic, and so is kept whole; some 400 MB. */
+enum { NH_MOST_BOXED = 1 << 22 };
+
+/* Whether keys have places of their own. */
+static inline bool nh_is_boxed(const struct nh_axis *axis) {
+    return axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key);
+}
+
+/* Whether some query has a key box's last and first keys in its window, and others between them that the box does not have. */
+bool nh_meets_box_twice(const struct nh_axis *axis);
+
+/* Counts the keys of a boxed axis at most that its tables need. */
+double nh_boxed_keys(const struct nh_axis *axis);
+
+/* The keys of one dilation group that the tensors cover, numbered from 0 on. On a periodic axis their numbers go on beyond that, and
+ * below 0: key n is key 0, a turn later. */
+struct nh_group_keys {
+    int64_t first, count; /* position of key 0; keys of a turn */
+    int64_t turn;         /* positions of a turn, 0 without any */
+};
+
+static inline struct nh_group_keys nh_group_keys(const struct nh_axis *axis, int64_t group) {
+    const struct nh_range covered = nh_axis_covered(axis, &axis->key, group);
+    return (struct nh_group_keys){covered.begin, covered.end - covered.begin,
+                                  axis->periodic ? axis->length / axis->dilation : 0};
+}
+
+static inline int64_t nh_floor_div(int64_t a, int64_t b) {
+    return a / b - (a % b < 0);
+}
+
+/* Number of the first key at or behind a position. */
+static inline int64_t nh_key_at(const struct nh_group_keys *keys, int64_t position) {
+    const int64_t beyond = position - keys->first;
+    if (!keys->turn) return nh_max(0, nh_min(beyond, keys->count));
+    const int64_t turns = nh_floor_div(beyond, keys->turn);
+    return turns * keys->count + nh_min(beyond - turns * keys->turn, keys->count);
+}
+
+/* Numbers of the keys that the queries of the box attend. */
+struct nh_range nh_group_attended(const struct nh_axis *axis, int64_t group);
 
 /* Permutes axes and strides so that the lane axis is the last. */
 void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,

@@ -14,6 +14,7 @@ struct tiled {
     int64_t scratch_reals, bias_reals, partial_reals;
     int64_t units, round_units; /* batch entries times kv heads: all, and per round */
     bool adds_up;               /* partial gradients after each round */
+    bool reduces;               /* has anything to do after a round */
     bool alone;                 /* too little work to wake other threads */
 };
 
@@ -77,7 +78,7 @@ static nhood_status tiled_run(const struct nh_operation *operation, const nhood_
         job.run.first_unit = unit;
         job.run.units = nh_min(plan->round_units, plan->units - unit);
         parallel(plan, job.run.units * plan->geometry.tiles, tile_body, &job);
-        if (plan->adds_up) parallel(plan, plan->kernels->reduce_jobs(&job.run), reduce_body, &job);
+        if (plan->reduces) parallel(plan, plan->kernels->reduce_jobs(&job.run), reduce_body, &job);
     }
     plan->kernels->finish(&job.run);
     return NHOOD_OK;
@@ -100,7 +101,7 @@ static int64_t choose_round(const struct tiled *plan) {
     int64_t unit_bytes = plan->geometry.tiles * plan->partial_reals * (int64_t)plan->real_bytes;
     int64_t items = plan->cpu->threads == 1 ? 1 : 3 * plan->cpu->threads;
     int64_t busy = nh_ceil_div(items, plan->geometry.tiles);
-    int64_t units = nh_min(plan->units, nh_max(busy, room / unit_bytes));
+    int64_t units = nh_min(plan->units, nh_max(busy, room / nh_max(1, unit_bytes)));
     int64_t heads = plan->geometry.problem.kv_heads; /* whole batch entries, or less than one */
     return units < heads ? units : units / heads * heads;
 }
@@ -131,7 +132,9 @@ nhood_status nh_tiled_build(const struct nh_problem *problem, const struct nh_de
     plan->partial_reals = plan->kernels->partial_reals(&plan->geometry);
     plan->units = problem->batch * problem->kv_heads;
     const struct nh_tile_run one = {.geometry = &plan->geometry, .units = 1};
-    plan->adds_up = plan->kernels->reduce_jobs(&one) > 0;
+    plan->reduces = plan->kernels->reduce_jobs(&one) > 0;
+    plan->adds_up = plan->reduces && (!plan->geometry.tiles_apart || problem->extra_tokens > 0 ||
+                                      (problem->op == NHOOD_OP_BWD && problem->has_bias));
     plan->round_units = choose_round(plan);
     plan->alone = nh_problem_flops(problem) < alone_flops;
     if (problem->has_bias) {

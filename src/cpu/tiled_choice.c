@@ -14,12 +14,23 @@ const struct nh_knob nh_tiled_knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
-/* Places, tile extents and scratch counts are 32-bit. */
+/* Places, tile extents and scratch counts are 32-bit. Slots are numbered from the first key on, which takes that none is absent
+ * between others; only weights in memory and biases ask for their numbers. */
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device) {
     (void)device;
-    for (int a = 0; a < NH_AXES; a++)
-        if (problem->axis[a].length > INT32_MAX - 1024)
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (nh_max(axis->query.length, axis->key.length) > INT32_MAX - 1024)
             return "an axis is longer than 2^31 - 1025 tokens";
+        if (!nh_is_boxed(axis)) continue;
+        if (axis->query.length > NH_MOST_BOXED || axis->dilation > NH_MOST_BOXED ||
+            nh_boxed_keys(axis) > NH_MOST_BOXED)
+            return "queries of a part of an axis, or of a periodic one, attend more than 2^22 keys "
+                   "of it";
+        if ((problem->op >= NHOOD_OP_PN || problem->has_bias) && nh_meets_box_twice(axis))
+            return "a window of a periodic axis meets the key box in two pieces: weights in memory "
+                   "and biases need it in one";
+    }
     if (problem->bias_count > INT32_MAX)
         return "a head's bias table has more than 2^31 - 1 entries";
     return nh_scale_refusal(problem);
@@ -31,27 +42,37 @@ static const struct nh_tile_kernels *kernels_for(const struct nh_problem *proble
     return problem->dtype == NHOOD_DTYPE_F64 ? cpu->kernels->f64 : cpu->kernels->f32;
 }
 
+static double least(double a, double b) {
+    return a < b ? a : b;
+}
+
 /* The number of keys that `queries` consecutive queries of an axis attend, away from borders. */
 static double halo(const struct nh_axis *axis, double queries) {
-    double group = (double)axis->length / (double)axis->dilation,
+    double group = (double)axis->query.length / (double)axis->dilation,
            keys = queries + (double)axis->window - 1;
-    if (queries >= group) return queries; /* whole dilation groups */
-    return keys < (double)axis->length ? keys : (double)axis->length;
+    if (queries < group) return axis->periodic ? keys : least(keys, (double)axis->key.length);
+    if (!nh_is_boxed(axis)) return queries; /* whole dilation groups */
+    double of_group = group + (double)axis->window - 1;
+    if (!axis->periodic)
+        of_group = least(of_group, (double)axis->key.length / (double)axis->dilation);
+    return queries / group * of_group;
 }
 
 /* The share of the vectors along an axis whose lanes neither start one key after the other nor all at one: those at the borders
  * of each dilation group, where windows stand still, or move in strides. */
 static double ragged_share(const struct nh_axis *axis, double lanes) {
-    double group = (double)axis->length / (double)axis->dilation;
-    if ((double)axis->window >= group) return axis->dilation > 1 && group < lanes ? 1 : 0;
+    double group = (double)axis->query.length / (double)axis->dilation;
+    bool wide = (double)axis->window >= (double)axis->length / (double)axis->dilation;
+    if (wide && !axis->periodic) return axis->dilation > 1 && group < lanes ? 1 : 0;
     if (axis->stride > 1) return (double)axis->stride < lanes ? 1 : 0;
+    if (axis->periodic) return axis->dilation > 1 ? least(lanes / group, 1) : 0;
     double ragged = (axis->causal ? 1 : 2) * lanes / group;
     return ragged < 1 ? ragged : 1;
 }
 
 /* The share of the lanes that have a query: cuts that part keys come anywhere, others after whole vectors. */
 static double lane_share(const struct nh_axis *axis, double tile, bool apart, int32_t lanes) {
-    double length = apart ? tile : (double)axis->length;
+    double length = apart ? tile : (double)axis->query.length;
     return length / (ceil(length / lanes) * lanes);
 }
 
@@ -59,9 +80,9 @@ static double lane_share(const struct nh_axis *axis, double tile, bool apart, in
  * attend. */
 static double fold_gain(const struct nh_problem *permuted, const struct nh_config *config,
                         int32_t lanes) {
-    int64_t rows = nh_min(config->value[NH_KNOB_TILE_0 + 1], permuted->axis[1].length);
-    double places =
-        1 << nh_fold_log(permuted->axis[2].length, config->value[NH_KNOB_TILE_0 + 2], rows, lanes);
+    int64_t rows = nh_min(config->value[NH_KNOB_TILE_0 + 1], permuted->axis[1].query.length);
+    double places = 1 << nh_fold_log(permuted->axis[2].query.length,
+                                     config->value[NH_KNOB_TILE_0 + 2], rows, lanes);
     double window = (double)permuted->axis[1].window;
     return places * window / (window + places - 1);
 }
@@ -69,11 +90,11 @@ static double fold_gain(const struct nh_problem *permuted, const struct nh_confi
 /* The queries of a tile along an axis, on average. *apart says whether no key is met from two of them, as cuts come between dilation
  * groups, or blocks of a window as wide as its stride, where one of these fits `size`. */
 static double tile_length(const struct nh_axis *axis, int64_t size, bool *apart) {
-    int64_t part = nh_ceil_div(axis->length, axis->dilation);
+    int64_t length = axis->query.length, part = nh_ceil_div(length, axis->dilation);
     if (axis->stride == axis->window) part = axis->window;
     *apart = part <= size;
-    if (*apart && size < axis->length) size -= size % part;
-    return (double)axis->length / (double)nh_ceil_div(axis->length, size);
+    if (*apart && size < length) size -= size % part;
+    return (double)length / (double)nh_ceil_div(length, size);
 }
 
 struct shape {
@@ -88,7 +109,8 @@ struct shape {
 static double block_keys(const struct nh_problem *permuted, double tile, int32_t lanes) {
     enum { LINE_REALS = 16, ROWS = 4 };
     const struct nh_axis *axis = permuted->axis;
-    const double rows = (double)nh_min(axis[1].length, ROWS), vector = tile < lanes ? tile : lanes;
+    const double rows = (double)nh_min(axis[1].query.length, ROWS),
+                 vector = tile < lanes ? tile : lanes;
     return halo(&axis[0], 1) * halo(&axis[1], rows) *
            (halo(&axis[2], vector) + (tile > lanes ? LINE_REALS : 0));
 }
@@ -99,14 +121,15 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     int64_t slot_step[NH_AXES], bias_step[NH_AXES];
     nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
     struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, 1, true};
-    bool rolling = permuted.axis[0].length == 1 && problem->heads == problem->kv_heads;
+    bool rolling = permuted.axis[0].query.length == 1 && problem->heads == problem->kv_heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &permuted.axis[a];
         bool apart;
-        double mean =
-            tile_length(axis, nh_min(config->value[NH_KNOB_TILE_0 + a], axis->length), &apart);
-        shape.apart &= apart;
-        shape.tiles *= (double)axis->length / mean;
+        int64_t length = axis->query.length;
+        double mean = tile_length(axis, nh_min(config->value[NH_KNOB_TILE_0 + a], length), &apart);
+        /* Windows of a periodic axis go on at its other end, which is of another tile, or of the same again. */
+        shape.apart &= apart && !(axis->periodic && axis->stride < axis->window);
+        shape.tiles *= (double)length / mean;
         shape.queries *= mean;
         shape.keys *= halo(axis, mean);
         shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
@@ -163,8 +186,9 @@ double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_devic
     double dims = (double)problem->dim + (double)problem->dim_v;
     bool bwd = problem->op == NHOOD_OP_BWD;
     double operations_per_ns = 6;
-    double products = nh_problem_flops(problem) / 2 / lanes / shape.lane_share / 0.75;
-    double scores = nh_problem_flops(problem) / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
+    double flops = nh_problem_flops(problem);
+    double products = flops / 2 / lanes / shape.lane_share / 0.75;
+    double scores = flops / (bwd ? 5.0 : 2.0) / dims / lanes / shape.lane_share;
     double per_key = !bwd ? 1 : shape.apart ? 7 : 13;
     double packed = units * shape.tiles * dims * (shape.keys * per_key + shape.queries * group * 2);
     double real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
@@ -207,7 +231,7 @@ static struct nh_config sized_config(const struct nh_problem *problem, int32_t l
     from[2] = lane_axis;
     for (int a = 0; a < NH_AXES; a++) {
         int32_t most = a == 2 ? size.lane : size.other;
-        const int64_t length = problem->axis[from[a]].length;
+        const int64_t length = problem->axis[from[a]].query.length;
         if (a == 0 && most > most_slow) most = most_slow;
         if (most == 0 && length > NH_LONG_AXIS) most = MOST_OF_LONG_AXIS;
         config.value[NH_KNOB_TILE_0 + a] = (int32_t)(most ? nh_min(most, length) : length);
@@ -223,7 +247,8 @@ static int all_configs(const struct nh_problem *problem, int32_t lanes,
     for (int32_t lane_axis = NH_AXES - 1; lane_axis >= 0; lane_axis--) {
         /* Weights in memory are laid out along the last axis; a unit axis has no lanes to offer. */
         bool last = lane_axis == NH_AXES - 1;
-        if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].length == 1)) continue;
+        if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].query.length == 1))
+            continue;
         for (int i = 0; i < SIZES; i++) {
             config[count] = sized_config(problem, lane_axis, sizes[i], MOST_SLOW);
             if (!known(config, count)) count++;

@@ -202,6 +202,8 @@ int main(void) {
         snprintf(text, sizeof text, "fwd:%s", parts[i]);
         check_forward(context, text, "reference");
         check_gradients(context, parts[i], "reference");
+        check_forward(context, text, "cpu.fused");
+        check_gradients(context, parts[i], "cpu.fused");
     }
     nhood_context_destroy(context);
     return test_result();

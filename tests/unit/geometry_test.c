@@ -145,7 +145,7 @@ static int wrong_queries(const struct nh_geometry *geometry, int a, uint8_t *met
             if (token < 0 || token >= axis->length || met[token]++) return wrong + 1;
             const struct nh_range range = nh_axis_window(axis, token);
             for (int64_t key = range.begin; key < range.end; key++)
-                wrong += order->token[order->begin[query] + key - range.begin] + tokens !=
+                wrong += order->key_token[order->begin[query] + key - range.begin] + tokens !=
                          key * axis->dilation + token % axis->dilation;
             wrong += order->end[query] - order->begin[query] != range.end - range.begin;
         }
@@ -190,6 +190,118 @@ static void long_axes(uint64_t *state) {
           skipping, grouped);
 }
 
+/* Makes an axis periodic, and boxes of it. */
+static void box_axis(uint64_t *state, struct nh_axis *axis) {
+    struct nh_box *box[] = {&axis->query, &axis->key};
+    if (test_between(state, 0, 1)) {
+        const int64_t unit = axis->dilation * axis->stride;
+        axis->length = nh_ceil_div(axis->length, unit) * unit;
+        axis->causal = 0;
+        axis->periodic = 1;
+    }
+    for (int i = 0; i < 2; i++) {
+        box[i]->offset = 0;
+        box[i]->length = axis->length;
+        if (test_between(state, 0, 2) == 0) continue;
+        box[i]->length = test_between(state, 1, axis->length);
+        box[i]->offset = test_between(
+            state, 0, axis->periodic ? axis->length - 1 : axis->length - box[i]->length);
+    }
+}
+
+/* The rows of keys of a query that the box has, in the order of its window, with slot and distance of the first; returns how many,
+ * and in *pieces, how many runs of slots they are. */
+static int expected_keys(const struct nh_axis *axis, int64_t token, int64_t *row, int64_t *slot,
+                         int64_t *distance, int *pieces) {
+    const struct nh_range window = nh_axis_window(axis, token);
+    int count = 0;
+    bool before = false;
+    *pieces = 0;
+    for (int64_t position = window.begin; position < window.end; position++) {
+        int64_t key = position * axis->dilation + token % axis->dilation - axis->key.offset;
+        if (axis->periodic) key = (key % axis->length + axis->length) % axis->length;
+        const bool has = key >= 0 && key < axis->key.length;
+        *pieces += has && !before;
+        before = has;
+        if (!has) continue;
+        if (count == 0) {
+            *slot = position - window.begin;
+            *distance = position - token / axis->dilation;
+        }
+        row[count++] = key;
+    }
+    return count;
+}
+
+/* Every query of the box is there once, with the keys of its window that the key box has. */
+static int wrong_boxed(const struct nh_axis *axis, const struct nh_order *order,
+                       const struct nh_tile_axis *tile, bool *twice) {
+    enum { LONGEST = 4 * MOST_LENGTH };
+    uint8_t met[LONGEST] = {0};
+    int64_t row[LONGEST], of_tile[LONGEST];
+    int wrong = order->length != axis->query.length, shared = 0;
+    memset(of_tile, 0xff, sizeof of_tile);
+    for (int32_t t = 0; t < tile->kept; t++)
+        for (int32_t q = tile->first[t]; q < tile->first[t + 1]; q++) {
+            int64_t slot = 0, distance = 0;
+            int pieces;
+            const int64_t token = (axis->query.offset + order->token[q]) % axis->length;
+            const int keys = expected_keys(axis, token, row, &slot, &distance, &pieces);
+            wrong += met[order->token[q]]++ || order->end[q] - order->begin[q] != keys;
+            wrong += keys > 0 && (order->slot[q] != slot || order->distance[q] != distance);
+            *twice |= pieces > 1;
+            for (int k = 0; k < keys; k++)
+                wrong += order->key_token[order->begin[q] + k] != row[k];
+        }
+    for (int32_t t = 0; t < tile->kept; t++) { /* halos, of which each key is in one at most */
+        const int32_t end = order->end[tile->first[t + 1] - 1];
+        for (int32_t key = order->begin[tile->first[t]]; key < end; key++)
+            shared += of_tile[order->key_token[key]]++ >= 0;
+    }
+    wrong += tile->apart != (shared == 0);
+    if (!order->group_key) return wrong; /* keys are at the places of queries */
+    bool every = true;
+    for (int64_t key = 0; key < axis->key.length; key++)
+        every &= of_tile[key] >= 0;
+    return wrong + (shared == 0 && order->every != every);
+}
+
+static void boxed_axes(uint64_t *state) {
+    const struct nh_host host = {0};
+    int none = 0, twice = 0, apart = 0;
+    for (int i = 0; i < 4 * PROBLEMS; i++) {
+        struct nh_problem problem = random_problem(state);
+        struct nh_geometry_options options = random_options(state);
+        options.lane_axis = NH_AXES - 1;
+        for (int a = 0; a < NH_AXES; a++)
+            box_axis(state, &problem.axis[a]);
+        struct nh_geometry geometry;
+        CHECK(!nh_geometry_create(&problem, &host, &options, &geometry), "no memory");
+        for (int a = 0; a < NH_AXES; a++) {
+            const struct nh_axis *axis = &problem.axis[a];
+            bool in_pieces = false;
+            const int wrong = wrong_boxed(axis, &geometry.order[a], &geometry.tile[a], &in_pieces);
+            CHECK(!wrong && in_pieces == nh_meets_box_twice(axis),
+                  "%d wrong, in pieces %d: length %lld, window %lld, stride %lld, dilation %lld, "
+                  "causal %d, "
+                  "periodic %d, queries %lld+%lld, keys %lld+%lld",
+                  wrong, in_pieces, (long long)axis->length, (long long)axis->window,
+                  (long long)axis->stride, (long long)axis->dilation, axis->causal, axis->periodic,
+                  (long long)axis->query.offset, (long long)axis->query.length,
+                  (long long)axis->key.offset, (long long)axis->key.length);
+            twice += in_pieces;
+            CHECK(geometry.order[a].keys <= nh_boxed_keys(axis) || !nh_is_boxed(axis), "%d keys",
+                  geometry.order[a].keys);
+        }
+        check_vectors(&geometry);
+        none += geometry.none;
+        apart += geometry.tiles_apart && !geometry.every_key;
+        nh_geometry_destroy(&host, &geometry);
+    }
+    CHECK(none > 0 && twice > 0 && apart > 0, "%d without keys, %d in pieces, %d with keys not met",
+          none, twice, apart);
+}
+
 int main(void) {
     const struct nh_host host = {0};
     uint64_t state = 20240307;
@@ -207,6 +319,7 @@ int main(void) {
         nh_geometry_destroy(&host, &geometry);
     }
     long_axes(&state);
+    boxed_axes(&state);
     CHECK(folded > 0 && apart > 0, "%d folded, %d with tiles apart", folded, apart);
     return test_result();
 }

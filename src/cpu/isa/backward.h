@@ -165,7 +165,10 @@ static void pack_softmax_state(const struct tile *tile, const struct block *bloc
     vec shift = {0};
     if (tile->run->io->data[NHOOD_D_LSE]) shift -= load_lanes(tile, block, row, NHOOD_D_LSE);
     v_store(s->delta + row * VL, row_deltas(tile, block, row));
-    v_store(s->lse + row * VL, load_lanes(tile, block, row, NHOOD_LSE));
+    vec lse = load_lanes(tile, block, row, NHOOD_LSE);
+    if (tile->geometry->none) /* weights of lanes without keys stay 0, not infinity - infinity */
+        lse = v_select((vint)(lse == v_set(-(real)INFINITY)), (vec){0}, lse);
+    v_store(s->lse + row * VL, lse);
     v_store(s->norm + row * VL, v_set(1));
     v_store(s->shift + row * VL, shift);
     v_store(s->sum + row * VL, (vec){0});
@@ -196,6 +199,7 @@ static void backward_block(struct tile *tile, const struct block *block) {
     for (int32_t r = 0; r < block->rows; r++)
         pack_softmax_state(tile, block, r);
     settle_coarse(tile, block);
+    clear_results(tile, block, s->d_q, s->width_k);
     const int32_t steps = each_step(tile, block, backward_step);
     if (!tile->run->io->data[NHOOD_D_Q]) return;
     add_chains(s->d_q, s->total, block->rows * VL * s->width_k, steps);

@@ -8,12 +8,16 @@
 static int64_t bias_index(const struct tile *tile, const struct block *block, int32_t place,
                           int32_t slow, int32_t middle, int32_t lane) {
     const struct nh_geometry *geometry = tile->geometry;
-    const struct nh_vector *vector = place_vector(block, place);
-    int64_t x = vector->start + vector->index[lane] - (vector->first + lane);
-    return (slow - block->slow + geometry->order[0].window - 1) * geometry->bias_step[0] +
-           (middle - block->middle[place] + geometry->order[1].window - 1) *
-               geometry->bias_step[1] +
-           (x + geometry->order[2].window - 1) * geometry->bias_step[2];
+    const int32_t query[NH_AXES] = {block->slow, block->middle[place],
+                                    place_vector(block, place)->first + lane};
+    const int32_t key[NH_AXES] = {slow, middle, geometry->order[2].begin[query[2]]};
+    int64_t index = 0;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_order *order = &geometry->order[a];
+        const int64_t distance = order->distance[query[a]] + key[a] - order->begin[query[a]];
+        index += (distance + order->window - 1) * geometry->bias_step[a];
+    }
+    return index;
 }
 
 /* Adds the table to the scores of a place at one key row. */
@@ -22,16 +26,17 @@ static void add_bias(const struct tile *tile, const struct block *block, const s
     const real *table = (const real *)tile->run->bias + tile->head * tile->problem->bias_count;
     const struct nh_vector *vector = place_vector(block, place);
     int64_t slot_step = tile->geometry->bias_step[2];
-    const real *lane_table[NH_MOST_LANES];
-    for (int32_t lane = 0; lane < vector->count; lane++)
-        lane_table[lane] = table + bias_index(tile, block, place, slow, middle, lane);
-    for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
-        if (vector->mode == NH_LANES_SHIFT) {
-            v_store(at, v_load(at) + v_set(lane_table[0][slot * slot_step]));
-            continue;
-        }
-        for (int32_t lane = 0; lane < vector->count; lane++)
-            at[lane] += lane_table[lane][slot * slot_step];
+    if (vector->mode == NH_LANES_SHIFT) { /* what lanes with fewer keys get is of no use */
+        table += bias_index(tile, block, place, slow, middle, 0);
+        for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL)
+            v_store(at, v_load(at) + v_set(table[slot * slot_step]));
+        return;
+    }
+    for (int32_t lane = 0; lane < vector->count; lane++) {
+        const real *lane_table = table + bias_index(tile, block, place, slow, middle, lane);
+        const int32_t end = (int32_t)nh_min(step->slot_end, vector->keys[lane]);
+        for (int32_t slot = step->slot; slot < end; slot++)
+            at[(slot - step->slot) * VL + lane] += lane_table[slot * slot_step];
     }
 }
 
@@ -52,17 +57,19 @@ static void add_bias_gradient(const struct tile *tile, const struct block *block
     const struct nh_vector *vector = place_vector(block, place);
     int64_t slot_step = tile->geometry->bias_step[2];
     real *lanes = tile->scratch.bias_lanes;
-    int64_t index[NH_MOST_LANES];
-    for (int32_t lane = 0; lane < vector->count; lane++)
-        index[lane] = bias_index(tile, block, place, slow, middle, lane);
-    for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
-        if (vector->mode == NH_LANES_SHIFT) {
-            real *sum = lanes + (index[0] + slot * slot_step) * VL;
+    if (vector->mode == NH_LANES_SHIFT && vector->fewest_keys >= step->slot_end) {
+        lanes += bias_index(tile, block, place, slow, middle, 0) * VL;
+        for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
+            real *sum = lanes + slot * slot_step * VL;
             v_store(sum, v_load(sum) + v_load(at));
-            continue;
         }
-        for (int32_t lane = 0; lane < vector->count; lane++)
-            lanes[(index[lane] + slot * slot_step) * VL + lane] += at[lane];
+        return;
+    }
+    for (int32_t lane = 0; lane < vector->count; lane++) {
+        real *sum = lanes + bias_index(tile, block, place, slow, middle, lane) * VL + lane;
+        const int32_t end = (int32_t)nh_min(step->slot_end, vector->keys[lane]);
+        for (int32_t slot = step->slot; slot < end; slot++)
+            sum[slot * slot_step * VL] += at[(slot - step->slot) * VL + lane];
     }
 }
 

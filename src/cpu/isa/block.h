@@ -92,7 +92,8 @@ static int32_t vectors_together(const struct nh_vector *vector, int32_t count) {
     while (n < MOST_ROWS && n < count && vector[n].mode == vector[0].mode) {
         if (vector[0].mode == NH_LANES_SAME && vector[n].start != vector[0].start) break;
         if (vector[n].keys[0] != vector[0].keys[0] ||
-            vector[n].keys[VL - 1] != vector[0].keys[VL - 1])
+            vector[n].keys[VL - 1] != vector[0].keys[VL - 1] ||
+            vector[n].most_keys != vector[0].most_keys)
             break;
         n++;
     }
@@ -181,6 +182,7 @@ static int32_t each_step(struct tile *tile, const struct block *block, step_fn *
     int32_t first = middle->begin[block->middle[0]];
     for (int32_t r = 0; r < block->rows; r++)
         if (block->vector[r]->most_keys > slots) slots = block->vector[r]->most_keys;
+    if (slots == 0 || rows == first) return number; /* all keys are outside the key box */
     int32_t most_rows = slots <= geometry->chunk ? geometry->slots / slots : 1;
     int32_t rows_at_once = (int32_t)nh_min(most_rows, rows - first);
     int32_t slow_at_once = (int32_t)nh_max(1, most_rows / (rows - first));

@@ -31,7 +31,7 @@ static vint attending(const struct block *block, const struct step *step, int32_
     return (vint)(lane >= (vint){0} + low) & (vint)(lane < (vint){0} + high);
 }
 
-/* Slots beyond a lane's own window get `value`: at causal borders, and at key rows that other places of its vector attend
+/* Slots beyond a lane's own window get `value`: at causal borders and those of key boxes, and at key rows that other places of its vector attend
  * alone. */
 static void mask_unused(const struct tile *tile, const struct block *block, const struct step *step,
                         int32_t row, real *score, real value) {
@@ -184,12 +184,15 @@ INLINE struct rows lane_numbers(const struct tile *tile, const struct block *blo
     return rows;
 }
 
-/* Stores the results, divided by the sums of their weights. */
+/* Stores the results, divided by the sums of their weights; without any keys, they are 0. */
 static void store_out(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     int32_t place = block->first_of[row], end = block->first_of[row + 1];
+    const vec sum = v_load(s->sum + row * VL);
     real factor[NH_LANES];
-    v_store(factor, 1 / v_load(s->sum + row * VL));
+    v_store(factor, 1 / sum);
+    if (tile->geometry->none)
+        v_store(factor, v_select((vint)(sum == (vec){0}), (vec){0}, v_load(factor)));
     for (const real *at = factor; place < end; place++, at += block->vector[row]->count)
         store_queries(tile, block, place, NHOOD_O, tile->problem->dim_v, at, s->out, s->width_v);
 }
@@ -209,8 +212,11 @@ static __attribute__((noinline)) void store_numbers(const struct tile *tile,
 static void store_lse(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     int32_t place = block->first_of[row], end = block->first_of[row + 1];
+    const vec sum = v_load(s->sum + row * VL);
     real lse[NH_LANES];
-    v_store(lse, v_load(s->largest + row * VL) + v_log2(v_load(s->sum + row * VL)) * (real)ln_2);
+    v_store(lse, v_load(s->largest + row * VL) + v_log2(sum) * (real)ln_2);
+    if (tile->geometry->none)
+        v_store(lse, v_select((vint)(sum == (vec){0}), v_set(-(real)INFINITY), v_load(lse)));
     for (const real *at = lse; place < end; place++, at += block->vector[row]->count)
         store_numbers(tile, block, place, NHOOD_LSE, at);
 }
@@ -222,12 +228,19 @@ static void clear_softmax(const struct scratch *s, const struct block *block) {
     }
 }
 
+/* Zeroes the results of lanes that may attend nothing: no product begins them. */
+static void clear_results(const struct tile *tile, const struct block *block, real *out,
+                          int64_t width) {
+    if (tile->geometry->none) memset(out, 0, (size_t)(block->rows * VL * width) * sizeof(real));
+}
+
 static void forward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
     pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, true,
                        s->q_columns);
     clear_softmax(s, block);
+    clear_results(tile, block, s->out, s->width_v);
     const int32_t steps = each_step(tile, block, forward_step);
     add_chains(s->out, s->total, block->rows * VL * s->width_v, steps);
     add_chains(s->sum, s->sum_total, block->rows * VL, steps);

@@ -12,6 +12,7 @@ struct scratch {
     int64_t width_k, width_v;    /* reals of a packed row of D, Dv: whole vectors */
     real *k_columns, *v_columns; /* [packed row][channel][key_pitch] */
     real *k_rows, *v_rows;       /* [packed row][key][width]; v_rows NULL where V itself is so */
+    real *wrapped_v_rows;        /* v_rows of tiles whose keys go on at the axis's other end */
     real *extra_k_columns, *extra_v_columns, *extra_k_rows, *extra_v_rows;
     real *q_columns, *d_o_columns; /* [row][channel][VL] */
     real *q_rows, *d_o_rows;       /* [row][VL][width] */
@@ -71,7 +72,7 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     int64_t dim = problem->dim, dim_v = problem->dim_v, extra = problem->extra_tokens;
     bool fwd = problem->op == NHOOD_OP_FWD, bwd = problem->op == NHOOD_OP_BWD;
     bool dots = fwd || bwd || problem->op == NHOOD_OP_PN;
-    bool values = (fwd || problem->op == NHOOD_OP_NN) && !values_in_place(problem);
+    bool values = fwd || problem->op == NHOOD_OP_NN, in_place = values && values_in_place(problem);
     int64_t keys = geometry->tile[2].most_keys;
     int64_t rows = (int64_t)geometry->tile[0].most_keys * geometry->packed_rows;
     s->key_pitch = padded_places(keys);
@@ -81,7 +82,10 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     s->k_columns = arena_take(arena, dots, rows * dim * s->key_pitch + COLUMNS_SLACK);
     s->v_columns = arena_take(arena, bwd, rows * dim_v * s->key_pitch + COLUMNS_SLACK);
     s->k_rows = arena_take(arena, bwd, rows * keys * s->width_k);
-    s->v_rows = arena_take(arena, values, rows * keys * s->width_v);
+    s->v_rows = arena_take(arena, values && !in_place, rows * keys * s->width_v);
+    s->wrapped_v_rows =
+        arena_take(arena, in_place && problem->axis[2].periodic, rows * keys * s->width_v);
+    if (!in_place) s->wrapped_v_rows = s->v_rows;
     s->extra_k_columns = arena_take(arena, extra > 0, dim * s->extra_pitch + COLUMNS_SLACK);
     s->extra_v_columns =
         arena_take(arena, extra > 0 && bwd, dim_v * s->extra_pitch + COLUMNS_SLACK);

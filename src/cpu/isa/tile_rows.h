@@ -29,20 +29,32 @@ struct tile {
     real *partial;             /* this tile's partial gradients, or NULL */
 };
 
+static bool has_keys(const struct tile_box *box) {
+    return box->keys[0] > 0 && box->keys[1] > 0 && box->keys[2] > 0;
+}
+
+/* The rows of a tensor along an axis by place, of keys or of queries. */
+INLINE const int32_t *tensor_tokens(const struct tile *tile, int32_t tensor, int axis) {
+    const struct nh_order *order = &tile->geometry->order[axis];
+    const bool keys =
+        tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
+    return keys ? order->key_token : order->token;
+}
+
 /* Rows of a tensor at one place of the two outer axes, for kernels that walk the lane axis. */
 INLINE struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t head, int32_t slow,
                                int32_t middle, int64_t dim) {
-    const struct nh_geometry *geometry = tile->geometry;
     const nhood_strides *strides = &tile->problem->strides[tensor];
     int32_t dtype = nh_tensor_dtype(tile->problem, tensor);
-    int64_t element = tile->box.batch * strides->batch + head * strides->head +
-                      (tile->box.tokens[0] + geometry->order[0].token[slow]) * strides->axis[0] +
-                      (tile->box.tokens[1] + geometry->order[1].token[middle]) * strides->axis[1] +
-                      tile->box.tokens[2] * strides->axis[2];
+    int64_t element =
+        tile->box.batch * strides->batch + head * strides->head +
+        (tile->box.tokens[0] + tensor_tokens(tile, tensor, 0)[slow]) * strides->axis[0] +
+        (tile->box.tokens[1] + tensor_tokens(tile, tensor, 1)[middle]) * strides->axis[1] +
+        tile->box.tokens[2] * strides->axis[2];
     const char *data = tile->run->io->data[tensor];
     return (struct rows){.base = data + element * (int64_t)nh_dtype_bytes(dtype),
                          .step = strides->axis[2],
-                         .token = geometry->order[2].token,
+                         .token = tensor_tokens(tile, tensor, 2),
                          .dtype = dtype,
                          .dim = (int32_t)dim};
 }
@@ -50,7 +62,7 @@ INLINE struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t 
 /* The distance in elements from place `from` to place `to` of an axis. */
 static int64_t axis_distance(const struct tile *tile, int32_t tensor, int axis, int64_t from,
                              int64_t to) {
-    const int32_t *token = tile->geometry->order[axis].token;
+    const int32_t *token = tensor_tokens(tile, tensor, axis);
     return (int64_t)(token[to] - token[from]) * tile->problem->strides[tensor].axis[axis];
 }
 
@@ -63,16 +75,16 @@ static int32_t rows_ahead(const struct nh_problem *problem) {
 }
 
 /* Bytes from a row at place `middle` to the one wanted rows_ahead places on, and from `end` on that of the next item,
- * which begins at `next` where this one begins at `first`; `heads` lie between the two. */
+ * which begins at `next` where this one begins at `first`, and ends before `next_end`; `heads` lie between the two. */
 static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t end,
                            const int32_t first[NH_AXES], const int32_t next[NH_AXES],
-                           int64_t heads) {
+                           int32_t next_end, int64_t heads) {
     const nhood_strides *strides = &tile->problem->strides[tensor];
     int64_t bytes = (int64_t)nh_dtype_bytes(tile->problem->dtype);
     int64_t place = middle + rows_ahead(tile->problem);
     if (place < end) return axis_distance(tile, tensor, 1, middle, place) * bytes;
     if (tile->last) return 0;
-    place = nh_min(next[1] + place - end, tile->next.query_end[1] - 1);
+    place = nh_min(next[1] + place - end, next_end - 1);
     int64_t elements =
         (tile->next.batch - tile->box.batch) * strides->batch + heads * strides->head;
     elements += axis_distance(tile, tensor, 0, first[0], next[0]);
@@ -84,13 +96,16 @@ static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t midd
 }
 
 static int64_t key_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle) {
+    if (!tile->last && !has_keys(&tile->next)) return 0;
     return bytes_ahead(tile, tensor, middle, tile->box.key[1] + tile->box.keys[1], tile->box.key,
-                       tile->next.key, tile->next.kv_head - tile->box.kv_head);
+                       tile->next.key, tile->next.key[1] + tile->next.keys[1],
+                       tile->next.kv_head - tile->box.kv_head);
 }
 
 static int64_t query_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle) {
     return bytes_ahead(tile, tensor, middle, tile->box.query_end[1], tile->box.query,
-                       tile->next.query, tile->next.kv_head * tile->group - tile->head);
+                       tile->next.query, tile->next.query_end[1],
+                       tile->next.kv_head * tile->group - tile->head);
 }
 
 static struct tile_box item_box(const struct nh_tile_run *run, int64_t item) {
@@ -115,6 +130,14 @@ static struct tile_box item_box(const struct nh_tile_run *run, int64_t item) {
     return box;
 }
 
+/* Whether the keys of the tile's rows follow each other in the tensors: windows of periodic axes go on at the other end. */
+static bool keys_in_line(const struct tile *tile) {
+    const int32_t first = tile->box.key[2], keys = tile->box.keys[2];
+    const int32_t *token = tile->geometry->order[2].key_token;
+    return !tile->problem->axis[2].periodic || keys == 0 ||
+           token[first + keys - 1] - token[first] == keys - 1;
+}
+
 static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker,
                      struct tile *tile) {
     const struct nh_problem *problem = &run->geometry->problem;
@@ -128,6 +151,7 @@ static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker
     tile->packed_end = tile->stored_end = tile->box.key[1];
     scratch_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals,
                    &tile->scratch);
+    if (!keys_in_line(tile)) tile->scratch.v_rows = tile->scratch.wrapped_v_rows;
     const int64_t area = run->partial_of_worker ? worker : item;
     tile->partial = run->partial_reals ? (real *)run->partial + area * run->partial_reals : NULL;
 }

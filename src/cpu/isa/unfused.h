@@ -7,16 +7,21 @@
 /* The rows of A at one place of the block. */
 struct weight_walk {
     char *row[NH_MOST_LANES]; /* A's first slot of each lane's query */
+    int64_t first
+        [NH_MOST_LANES]; /* index of the lane's first key, where that is the first of the other axes */
     int32_t dtype;
 };
 
 static struct weight_walk weight_rows(const struct tile *tile, const struct block *block,
                                       int32_t place) {
     const struct nh_vector *vector = place_vector(block, place);
-    struct weight_walk walk = {{NULL}, tile->problem->dtype};
+    const struct nh_geometry *geometry = tile->geometry;
+    struct weight_walk walk = {{NULL}, {0}, tile->problem->dtype};
     struct rows rows = tensor_rows(tile, NHOOD_A, tile->head, block->slow, block->middle[place], 1);
-    for (int32_t lane = 0; lane < vector->count; lane++)
+    for (int32_t lane = 0; lane < vector->count; lane++) {
         walk.row[lane] = (char *)(uintptr_t)row_at(&rows, vector->first + lane);
+        walk.first[lane] = geometry->order[2].slot[vector->first + lane] * geometry->slot_step[2];
+    }
     return walk;
 }
 
@@ -24,8 +29,13 @@ static struct weight_walk weight_rows(const struct tile *tile, const struct bloc
 static int64_t weight_index(const struct tile *tile, const struct block *block, int32_t place,
                             int32_t slow, int32_t middle) {
     const struct nh_geometry *geometry = tile->geometry;
-    return (slow - geometry->order[0].begin[block->slow]) * geometry->slot_step[0] +
-           (middle - geometry->order[1].begin[block->middle[place]]) * geometry->slot_step[1];
+    const int32_t query[2] = {block->slow, block->middle[place]}, key[2] = {slow, middle};
+    int64_t index = 0;
+    for (int a = 0; a < 2; a++) {
+        const struct nh_order *order = &geometry->order[a];
+        index += (order->slot[query[a]] + key[a] - order->begin[query[a]]) * geometry->slot_step[a];
+    }
+    return index;
 }
 
 /* Moves weights between A and the scores of a place at a key row, in either direction: `store` is constant in each call. */
@@ -35,7 +45,7 @@ INLINE void move_weights(const struct nh_vector *vector, const struct step *step
     for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL)
         for (int32_t lane = 0; lane < vector->count; lane++) {
             if (slot >= vector->keys[lane]) continue;
-            const int64_t weight = index + slot * slot_step;
+            const int64_t weight = index + walk->first[lane] + slot * slot_step;
             if (store) {
                 nh_store_f64(walk->dtype, walk->row[lane], weight, (double)at[lane]);
             } else {
@@ -68,22 +78,22 @@ static void load_weights(const struct tile *tile, const struct block *block,
     move_step_weights(tile, block, step, false);
 }
 
-/* Fills the slots that causal windows leave unused. */
+/* Fills the slots that causal windows and key boxes leave unused. */
 static void fill_unused(const struct tile *tile, const struct block *block, int32_t place) {
     const struct nh_problem *problem = tile->problem;
     const struct nh_order *order = tile->geometry->order;
     double fill = problem->flags & NHOOD_FLAG_ZERO_FILL ? 0.0 : -INFINITY;
     const struct nh_vector *vector = place_vector(block, place);
     struct weight_walk walk = weight_rows(tile, block, place);
-    const int32_t at[2] = {block->slow, block->middle[place]};
     for (int32_t lane = 0; lane < vector->count; lane++) {
-        int32_t keys[NH_AXES] = {0, 0, vector->keys[lane]};
-        for (int a = 0; a < 2; a++)
-            keys[a] = order[a].end[at[a]] - order[a].begin[at[a]];
+        const int32_t query[NH_AXES] = {block->slow, block->middle[place], vector->first + lane};
         for (int64_t n = 0; n < problem->window_count; n++) {
             bool used = true;
-            for (int a = 0; a < NH_AXES; a++)
-                used &= n / tile->geometry->slot_step[a] % order[a].window < keys[a];
+            for (int a = 0; a < NH_AXES; a++) {
+                const int64_t slot =
+                    n / tile->geometry->slot_step[a] % order[a].window - order[a].slot[query[a]];
+                used &= slot >= 0 && slot < order[a].end[query[a]] - order[a].begin[query[a]];
+            }
             if (!used) nh_store_f64(walk.dtype, walk.row[lane], n, fill);
         }
     }
@@ -115,18 +125,16 @@ static void in_step(struct tile *tile, const struct block *block, const struct s
 static void unfused_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
-    bool causal = false;
-    for (int a = 0; a < NH_AXES; a++)
-        causal |= problem->axis[a].causal != 0;
     switch (problem->op) {
     case NHOOD_OP_PN:
         pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, true,
                            s->q_columns);
         each_step(tile, block, pn_step);
-        for (int32_t p = 0; causal && p < block->places; p++)
+        for (int32_t p = 0; tile->geometry->fewer && p < block->places; p++)
             fill_unused(tile, block, p);
         break;
     case NHOOD_OP_NN:
+        clear_results(tile, block, s->out, s->width_v);
         add_chains(s->out, s->total, block->rows * VL * s->width_v,
                    each_step(tile, block, nn_step));
         for (int32_t p = 0; p < block->places; p++)
