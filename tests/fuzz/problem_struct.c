@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     nhood_problem problem;
     char text[512];
     if (!context && nhood_context_create(NULL, &context)) abort();
-    nhood_problem_init(&problem, NHOOD_OP_FWD, NHOOD_DTYPE_F32, 2);
+    nhood_problem_init(&problem, NHOOD_OP_FWD, NHOOD_DTYPE_F32, 2); /* regions included */
     /* Each 10 bytes set one 64-bit word of the struct; the first word is its size. */
     for (; size >= 10; data += 10, size -= 10) {
         size_t word = (data[0] | (size_t)data[1] << 8) % (sizeof problem / 8 - 1) + 1;

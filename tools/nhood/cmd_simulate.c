@@ -7,6 +7,7 @@
 #include "simulate_plot.h"
 #include "stride_search.h"
 #include "target.h"
+#include "tensors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,13 +33,15 @@ struct simulation {
 
 /* ---- products that count ---- */
 
-/* Query-key pairs on one axis; causal windows are shorter at the start. */
-static double axis_pairs(const nhood_axis *axis) {
-    if (!axis->causal) return (double)axis->length * (double)axis->window;
+/* Query-key pairs on one axis, without what key boxes lack; causal windows are shorter at the start. */
+static double axis_pairs(const nhood_problem *problem, int32_t a) {
+    const nhood_axis *axis = &problem->axis[a];
+    int64_t queries = covered_length(problem, a, false);
+    if (!axis->causal) return (double)queries * (double)axis->window;
     double pairs = 0;
-    for (int64_t i = 0; i < axis->length; i++) {
+    for (int64_t i = 0; i < queries; i++) {
         int64_t first, count = 0;
-        nhood_window(axis, i, &first, &count);
+        nhood_window(axis, problem->region[a].query_offset + i, &first, &count);
         pairs += (double)count;
     }
     return pairs;
@@ -47,8 +50,8 @@ static double axis_pairs(const nhood_axis *axis) {
 static double pairs_of(const nhood_problem *problem) {
     double pairs = 1, tokens = 1;
     for (int32_t a = 0; a < problem->rank; a++) {
-        pairs *= axis_pairs(&problem->axis[a]);
-        tokens *= (double)problem->axis[a].length;
+        pairs *= axis_pairs(problem, a);
+        tokens *= (double)covered_length(problem, a, false);
     }
     return pairs + tokens * (double)problem->extra_tokens;
 }
@@ -113,6 +116,7 @@ static nhood_status compare_with_dense(const struct target *target, struct simul
     for (int32_t a = 0; a < dense.rank; a++) {
         dense.axis[a].window = dense.axis[a].length;
         dense.axis[a].stride = dense.axis[a].dilation = 1;
+        dense.axis[a].periodic = 0;
     }
     simulation->dense_bound = pairs_of(&dense) / pairs_of(&simulation->problem);
     nhood_status status = candidates_explain(target, &dense, NULL, &candidates);

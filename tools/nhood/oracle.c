@@ -49,17 +49,27 @@ static nhood_axis effective_axis(const nhood_axis *axis) {
     return clamped;
 }
 
-/* True if a causal window leaves the slot of the query in this row of A unused: kernels must not read it. */
+/* Whether the key box has a token of the grid's axis; on a periodic axis tokens count modulo its length. */
+static bool has_key(const nhood_problem *problem, int a, int64_t token) {
+    const nhood_axis *axis = &problem->axis[a];
+    int64_t key = token - problem->region[a].key_offset;
+    if (axis->periodic) key = (key % axis->length + axis->length) % axis->length;
+    return key >= 0 && key < covered_length(problem, a, true);
+}
+
+/* True if a causal window, or the key box, leaves the slot of the query in this row of A unused: kernels must not read it. */
 static bool slot_unused(const nhood_problem *problem, const struct view *view, int64_t row,
                         int64_t slot) {
     row /= view->extent[VIEW_HEAD];
     for (int a = problem->rank - 1; a >= 0; a--) {
         nhood_axis axis = effective_axis(&problem->axis[a]);
-        int64_t count = axis.window;
-        if (axis.causal) nhood_window(&axis, row % axis.length, NULL, &count);
-        if (slot % axis.window >= count) return true;
+        int64_t token = problem->region[a].query_offset + row % view->extent[VIEW_AXIS + a];
+        int64_t first = 0, count = 0;
+        nhood_window(&axis, token % axis.length, &first, &count);
+        int64_t at = slot % axis.window;
+        if (at >= count || !has_key(problem, a, first + at * axis.dilation)) return true;
         slot /= axis.window;
-        row /= axis.length;
+        row /= view->extent[VIEW_AXIS + a];
     }
     return false;
 }
@@ -135,7 +145,7 @@ static double product_roundoff(const nhood_problem *problem) {
 static double query_count(const nhood_problem *problem) {
     double count = (double)(problem->batch * problem->heads);
     for (int a = 0; a < problem->rank; a++)
-        count *= (double)problem->axis[a].length;
+        count *= (double)covered_length(problem, a, false);
     return count;
 }
 

@@ -108,6 +108,13 @@ static bool starts_aligned(const nhood_problem *problem, int32_t tensor) {
     return (size_t)view.origin * storage_bytes(tensor_dtype(problem, tensor)) % CUDA_ALIGNMENT == 0;
 }
 
+static bool has_region(const nhood_problem *problem) {
+    bool any = false;
+    for (int a = 0; a < problem->rank; a++)
+        any |= problem->region[a].query_length || problem->region[a].key_length;
+    return any;
+}
+
 static void draw_layout(struct random *random, nhood_problem *problem) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         struct view packed;
@@ -117,6 +124,8 @@ static void draw_layout(struct random *random, nhood_problem *problem) {
         /* The backward pass gets O and LSE from a forward pass, so they must be able to hold any values. */
         bool broadcast = tensor_role(problem, t) == TENSOR_INPUT && t != NHOOD_O &&
                          t != NHOOD_LSE && random_once_in(random, 8);
+        /* A slot that is unused for one query, and so NaN, must not be that of another. */
+        if (t == NHOOD_A && has_region(problem)) broadcast = false;
         draw_strides(random, &packed, broadcast, &problem->strides[t]);
         if (!starts_aligned(problem, t)) problem->flags |= NHOOD_FLAG_UNALIGNED;
     }
@@ -143,6 +152,42 @@ static void redraw_extents(struct random *random, nhood_problem *problem) {
     } while (!is_small(problem));
 }
 
+/* A box of an axis: anywhere, or at one of the ends; short ones leave some windows without a key. */
+static void draw_box(struct random *random, const nhood_axis *axis, int64_t *offset,
+                     int64_t *length) {
+    *length = random_integer(random, 1, axis->length);
+    if (random_once_in(random, 3)) *length = random_integer(random, 1, (axis->length + 3) / 4);
+    int64_t most = axis->periodic ? axis->length - 1 : axis->length - *length;
+    *offset = random_integer(random, 0, most);
+    if (random_once_in(random, 4)) *offset = 0;
+    if (random_once_in(random, 4)) *offset = most;
+}
+
+/* Makes an axis periodic if it can be, with a length that its dilation and stride divide. */
+static void draw_periodic(struct random *random, nhood_axis *axis) {
+    if (axis->causal || !random_once_in(random, 2)) return;
+    int64_t unit = axis->dilation * axis->stride;
+    axis->periodic = 1;
+    axis->length = (axis->length + unit - 1) / unit * unit;
+}
+
+/* Draws a part of the grid and periodic axes, for one problem in three; from numbers of their own, so that the others of a seed are what
+ * they were before there were any. */
+static void draw_parts(uint64_t seed, uint64_t member, nhood_problem *problem) {
+    struct random shared = {~(seed - member)}, own = {~seed};
+    const nhood_problem whole = *problem;
+    if (!random_once_in(&shared, 3)) return;
+    for (int a = 0; a < problem->rank; a++) {
+        nhood_axis *axis = &problem->axis[a];
+        nhood_region *region = &problem->region[a];
+        bool queries = random_once_in(&shared, 2), keys = random_once_in(&shared, 3);
+        if (!(problem->flags & NHOOD_FLAG_CLAMP_WINDOW)) draw_periodic(&shared, axis);
+        if (queries) draw_box(&own, axis, &region->query_offset, &region->query_length);
+        if (keys) draw_box(&own, axis, &region->key_offset, &region->key_length);
+    }
+    if (!is_small(problem)) *problem = whole;
+}
+
 void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem) {
     uint64_t member = seed % (uint64_t)per_kernel;
     struct random shared = {seed - member}, own = {seed};
@@ -150,5 +195,6 @@ void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem) {
         draw_shape(&shared, problem);
     while (!is_small(problem));
     if (member) redraw_extents(&own, problem);
+    draw_parts(seed, member, problem);
     draw_layout(&shared, problem);
 }

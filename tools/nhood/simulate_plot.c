@@ -74,9 +74,13 @@ static bool grid_of(const nhood_problem *problem, const char *config, struct gri
     return true;
 }
 
-/* Whether tiles are of two axes; solvers may take them as one where windows are all of the second. */
+/* Whether tiles are of two axes, all of a grid that does not wrap; solvers may take them as one where windows are all of the second. */
 static bool has_two_axes(const nhood_problem *problem) {
     const nhood_axis *second = &problem->axis[1];
+    for (int32_t a = 0; a < problem->rank; a++) {
+        const nhood_region *region = &problem->region[a];
+        if (problem->axis[a].periodic || region->query_length || region->key_length) return false;
+    }
     return problem->rank == 2 && (second->window < second->length || second->causal);
 }
 

@@ -9,14 +9,20 @@ struct strides {
     double product;
 };
 
+/* On a periodic axis the stride divides the length of a dilation group. */
+static bool fits(const nhood_axis *axis, int64_t stride) {
+    return !axis->periodic || axis->length / axis->dilation % stride == 0;
+}
+
 /* Rising; how many. */
 static int strides_of(const nhood_axis *axis, int64_t stride[MOST_PER_AXIS]) {
     int count = 0;
     for (int64_t power = 1; power < axis->window && count < MOST_PER_AXIS - 2; power *= 2) {
-        stride[count++] = power;
-        if (power > 1 && power / 2 * 3 < axis->window) stride[count++] = power / 2 * 3;
+        if (fits(axis, power)) stride[count++] = power;
+        const int64_t between = power / 2 * 3;
+        if (power > 1 && between < axis->window && fits(axis, between)) stride[count++] = between;
     }
-    stride[count++] = axis->window;
+    if (fits(axis, axis->window)) stride[count++] = axis->window;
     return count;
 }
 

@@ -55,6 +55,12 @@ int32_t tensor_dtype(const nhood_problem *problem, int32_t tensor) {
     return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
 }
 
+int64_t covered_length(const nhood_problem *problem, int axis, bool keys) {
+    const nhood_region *region = &problem->region[axis];
+    int64_t length = keys ? region->key_length : region->query_length;
+    return length ? length : problem->axis[axis].length;
+}
+
 /* Extents of all axes but the innermost, which follows from the number of elements. */
 static void set_extents(const nhood_problem *problem, int32_t tensor, struct view *view) {
     enum rows rows = tensors[tensor].rows;
@@ -63,7 +69,7 @@ static void set_extents(const nhood_problem *problem, int32_t tensor, struct vie
         view->extent[a] = 1;
     if (rows != TABLE) view->extent[VIEW_BATCH] = problem->batch;
     for (int a = 0; rows == GRID && a < problem->rank; a++)
-        view->extent[VIEW_AXIS + a] = problem->axis[a].length;
+        view->extent[VIEW_AXIS + a] = covered_length(problem, a, tensors[tensor].kv_heads);
     if (rows == EXTRA) view->extent[VIEW_AXIS] = problem->extra_tokens;
     view->extent[VIEW_HEAD] = tensors[tensor].kv_heads ? kv_heads : problem->heads;
 }

@@ -13,6 +13,9 @@ enum tensor_role tensor_role(const nhood_problem *problem, int32_t tensor);
 const char *tensor_name(int32_t tensor);
 int32_t tensor_dtype(const nhood_problem *problem, int32_t tensor);
 
+/* Tokens of an axis that the tensors of queries, or of keys, cover. */
+int64_t covered_length(const nhood_problem *problem, int axis, bool keys);
+
 /* Axes of a tensor, slowest first. Axes it lacks have extent 1. */
 enum { VIEW_BATCH, VIEW_AXIS, VIEW_HEAD = VIEW_AXIS + 3, VIEW_INNER, VIEW_AXES };
 
