@@ -44,6 +44,19 @@ static void check_fields(void) {
     REFUSED("axis[0].stride = 0", p.axis[0].stride = 0);
     REFUSED("axis[0].stride = 4 exceeds window 3", p.axis[0].stride = 4);
     REFUSED("axis[1].causal = 7", p.axis[1].causal = 7);
+    REFUSED("axis[1].periodic = 2", p.axis[1].periodic = 2);
+    REFUSED("axis[0].periodic = 1: a causal axis", (p.axis[0].periodic = p.axis[0].causal = 1));
+    REFUSED("axis[1].dilation = 2 does not divide length 11",
+            (p.axis[1].periodic = 1, p.axis[1].dilation = 2));
+    REFUSED("axis[0].stride = 2 does not divide length / dilation 9",
+            (p.axis[0].periodic = 1, p.axis[0].stride = 2));
+    REFUSED("region[1].query_offset = -1", p.region[1].query_offset = -1);
+    REFUSED("region[0].query_offset = 9 is not in [0, 9)", p.region[0].query_offset = 9);
+    REFUSED("region[1].key_length = 0 is not in [1, 8]", p.region[1].key_offset = 3);
+    REFUSED("region[1].key_length = 9 is not in [1, 8]",
+            (p.region[1].key_offset = 3, p.region[1].key_length = 9));
+    REFUSED("region[1].key_length = 12 is not in [1, 11]",
+            (p.axis[1].periodic = 1, p.region[1].key_offset = 3, p.region[1].key_length = 12));
     REFUSED("axis[1].causal = 1: a relative bias", (p.axis[1].causal = 1, p.has_bias = 1));
     REFUSED("strides[bias] must be zero", (p.has_bias = 1, p.strides[NHOOD_BIAS].head = 1));
     REFUSED("outputs would overlap", p.strides[NHOOD_O].axis[1] = 1);
@@ -57,6 +70,8 @@ static void check_text(void) {
     static const char *const same[] = {"fwd:f32:b1h1d32:7:w3",
                                        "bwd:bf16:b2h4k2d64v32:9x11:w3x5:s1x2:d2x1:c01:x7:det",
                                        "pn:f64:b1h1d3:4x5x6:w1x2x3:scale0.25:rpb",
+                                       "fwd:f32:b1h1d32:7:w3:p1",
+                                       "bwd:f16:b1h1d32:9x12:w3x5:p01:q2+5x9+7:k0+9x3+1:x2:det",
                                        "nn:f16:b1h2d8:30:w4:d7",
                                        "in:f32:b1h1d1:1:w1",
                                        "pn:f32:b1h1d8:9:w3:c1:zfill",
