@@ -121,6 +121,49 @@ def test_instruction_set_and_solver():
             nhood.configure(solver=wrong)
 
 
+def test_bundles(tmp_path, monkeypatch):
+    """The kernels of a bundle are used by the emulated device in tests/emulator/bundle; here, that it arrives."""
+    tool = Path(nhood.library_path).parent / "nhood"
+    first, second = tmp_path / "first", tmp_path / "second"
+    if compiler := next(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1[0-9]"), None):
+        monkeypatch.setenv("NHOOD_NVRTC", str(compiler))  # pip's, which the library finds beside itself in a wheel only
+    made = subprocess.run(
+        [tool, "bundle", "--arch", "h100", "--solver", "cuda.naive", "--output", first, "fwd:f32:b1h1d8:64:w7"],
+        capture_output=True,
+        text=True,
+    )
+    if "NVRTC was not found" in made.stderr:
+        pytest.skip("no NVRTC")
+    assert made.returncode == 0, made.stderr
+    shutil.copyfile(first, second)
+    for given, used in (
+        (first, [first]),
+        (str(first), [first]),
+        ([first, str(second)], [first, second]),
+        ("", []),
+        ([], []),
+    ):
+        monkeypatch.setenv("NHOOD_BUNDLE", str(second))
+        nhood.configure(bundle=given)
+        assert re.findall(r"bundle (\S+) \(1 kernels", nhood.notes()) == [str(path) for path in used]
+    nhood.configure()
+    assert f"bundle {second} (1 kernels" in nhood.notes()
+    second.write_text("Dear reader,")
+    for wrong, text in (
+        ("/nowhere/bundle", "bundle '/nowhere/bundle' of options.bundle .*No such file"),
+        (second, "not a bundle that nhood wrote"),
+        ([first, ""], "the path '', which is empty"),
+        (["a:b", "c"], "the path 'a:b', which is empty or has a ':'"),
+        ("a\0", r"the path 'a\\x00', which"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            nhood.configure(bundle=wrong)
+    for wrong in (1, [1], True):
+        with pytest.raises(TypeError, match="is neither a path nor a sequence of paths"):
+            nhood.configure(bundle=wrong)
+    assert f"bundle {second}" in nhood.notes(), "a refused setting changes nothing"
+
+
 def test_a_refused_setting_changes_nothing():
     nhood.configure(threads=2)
     for settings, text in (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple, Optional
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Optional, Union
 
 from . import _library as c
 from ._functions import integer
@@ -36,7 +38,15 @@ def version() -> str:
     return c.text(c.lib.nhood_version())
 
 
-def configure(threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None) -> None:
+Path = Union[str, "os.PathLike[str]"]
+
+
+def configure(
+    threads: int = 0,
+    isa: Optional[str] = None,
+    solver: Optional[str] = None,
+    bundle: Union[Path, Sequence[Path], None] = None,
+) -> None:
     """Sets how later calls run, in all threads; calls that are running end as they began.
 
     threads: CPU threads of one call, the calling one included, up to 1024; 0: $NHOOD_THREADS, else the CPUs
@@ -45,9 +55,12 @@ def configure(threads: int = 0, isa: Optional[str] = None, solver: Optional[str]
         None: $NHOOD_ISA, else the best there is.
     solver: hold all plans to one solver, for tests and measurements; None: the library chooses.
 
-    Raises ValueError or TypeError, and then changes nothing.
+    bundle: a file that `nhood bundle` wrote, or several, to take CUDA kernels from before the cache folder and the
+        compiler; "" for none; None: $NHOOD_BUNDLE.
+
+    Raises ValueError (a file that is not there or no bundle, too) or TypeError, and then changes nothing.
     """
-    set_context(Context(integer(threads, "threads"), isa, solver))
+    set_context(Context(integer(threads, "threads"), isa, solver, bundle))
 
 
 def devices() -> list[Device]:

@@ -7,6 +7,7 @@ import os
 import sys
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
+from typing import Any
 
 ABI_MAJOR = 0
 
@@ -110,6 +111,7 @@ class ContextOptions(ctypes.Structure):
         ("log", c_void_p),
         ("parallel_for", c_void_p),
         ("describe", c_char_p),
+        ("bundle", c_char_p),
     ]
 
 
@@ -235,6 +237,20 @@ def _shortened(given: str, most: int = 80) -> str:
 
 
 def last_error() -> str:
+def paths_as_bytes(name: str, given: Any) -> bytes:
+    """One path, or a sequence of them, as the library lists them. TypeError, ValueError."""
+    if isinstance(given, (str, os.PathLike)):
+        given = [given] if os.fspath(given) else []
+    try:
+        paths = [os.fsdecode(path) for path in given]
+    except TypeError:
+        raise TypeError(f"{name} = {given!r} is neither a path nor a sequence of paths") from None
+    for path in paths:
+        if not path or os.pathsep in path or "\0" in path:
+            raise ValueError(f"{name} has the path {path!r}, which is empty or has a {os.pathsep!r} or a NUL character")
+    return os.fsencode(os.pathsep.join(paths))
+
+
     return text(lib.nhood_last_error())
 
 _EXCEPTIONS = {-1: ValueError, -2: NotImplementedError, -3: MemoryError}

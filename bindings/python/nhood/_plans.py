@@ -29,7 +29,9 @@ CUDA_ALIGNMENT = 16  # of tensors, in bytes, for solvers that need some
 class Context:
     """The library's context with what its plans are held to: a solver, and how much effort choosing is worth."""
 
-    def __init__(self, threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None) -> None:
+    def __init__(
+        self, threads: int = 0, isa: Optional[str] = None, solver: Optional[str] = None, bundle: Any = None
+    ) -> None:
         self.handle = ctypes.c_void_p()
         self.solver = None if solver is None else _known_solver(solver)
         self.measuring: list[c.PlanOptions] = []
@@ -38,6 +40,7 @@ class Context:
             struct_size=ctypes.sizeof(c.ContextOptions),
             threads=_int_in(threads, "threads", 31),
             isa=None if isa is None else c.as_bytes("isa", isa),
+            bundle=None if bundle is None else c.paths_as_bytes("bundle", bundle),
         )
         c.check(c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle)))
         self.cuda_devices = {
