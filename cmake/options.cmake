@@ -3,6 +3,11 @@ add_library(nhood_options INTERFACE)
 target_compile_definitions(nhood_options INTERFACE _GNU_SOURCE)
 target_compile_options(nhood_options INTERFACE
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wundef)
+if(WIN32) # 10 and later; mingw-w64's threads and gcc's own functions are linked in
+    target_compile_definitions(nhood_options INTERFACE _WIN32_WINNT=0x0A00 _FILE_OFFSET_BITS=64)
+    target_compile_options(nhood_options INTERFACE -Wno-float-conversion) # in its macro isfinite
+    target_link_options(nhood_options INTERFACE -static)
+endif()
 if(NHOOD_WERROR)
     target_compile_options(nhood_options INTERFACE -Werror)
 endif()

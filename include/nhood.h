@@ -58,7 +58,9 @@
 #define NHOOD_VERSION_MINOR 1
 #define NHOOD_VERSION_PATCH 0
 
-#if defined(NHOOD_BUILD) && defined(__GNUC__)
+#if defined(NHOOD_BUILD) && defined(_WIN32)
+#define NHOOD_API __declspec(dllexport)
+#elif defined(NHOOD_BUILD) && defined(__GNUC__)
 #define NHOOD_API __attribute__((visibility("default")))
 #else
 #define NHOOD_API
@@ -110,14 +112,14 @@ typedef struct nhood_context_options {
     /* Highest CPU instruction set: generic, avx2, avx512; aarch64: neon, sve256, sve512. NULL: $NHOOD_ISA, else the best. */
     const char *isa;
     /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE, else $XDG_CACHE_HOME/nhood or
-     * ~/.cache/nhood. The wisdom in it is read at once; only nhood_wisdom_save writes it. */
+     * ~/.cache/nhood (Windows: %LOCALAPPDATA%/nhood/cache). The wisdom in it is read at once; only nhood_wisdom_save writes it. */
     const char *cache;
     /* Path of libnvrtc. NULL: $NHOOD_NVRTC, else searched for. */
     const char *nvrtc;
     /* Handed to the callbacks below, which must be callable from any thread and must not call the library: it may
      * hold a lock. */
     void *user;
-    /* Memory for everything the library keeps; both or neither. NULL: aligned_alloc and free. */
+    /* Memory for everything the library keeps; both or neither. NULL: that of the C library. */
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
     void (*release)(void *user, void *memory);
     /* NULL: no log. */
@@ -130,7 +132,7 @@ typedef struct nhood_context_options {
      * the others, known by its published numbers; "sm_80", "sm_90" or "sm_100" all of that architecture.
      * nhood_plan_explain and nhood_bundle_add work on it, nhood_plan_create does not. NULL: none. */
     const char *describe;
-    /* Bundles to take kernels from, before the cache folder and the compiler: paths, separated by colons, "" for none.
+    /* Bundles to take kernels from, before the cache folder and the compiler: paths, separated by colons (Windows: semicolons), "" for none.
      * NULL: $NHOOD_BUNDLE. Structs that end before this field are taken, too. */
     const char *bundle;
 } nhood_context_options;

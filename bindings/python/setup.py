@@ -31,8 +31,14 @@ def version() -> str:
     )
 
 
+def library_name(made: str = "") -> str:
+    """Of the file that was made, or of what this machine makes."""
+    return "nhood.dll" if made.endswith(".dll") or (not made and os.name == "nt") else "libnhood.so"
+
+
 def build_library(folder: str) -> Path:
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DNHOOD_TESTS=OFF", "-DNHOOD_TOOL=OFF", "-DNHOOD_EXAMPLES=OFF"]
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_C_FLAGS_RELEASE=-O2 -DNDEBUG"]  # as the project's own builds
+    options += ["-DNHOOD_TESTS=OFF", "-DNHOOD_TOOL=OFF", "-DNHOOD_EXAMPLES=OFF"]
     options += [f"-DPython3_EXECUTABLE={sys.executable}"]
     if not shutil.which("make") and shutil.which("ninja"):
         options += ["-G", "Ninja"]
@@ -40,7 +46,7 @@ def build_library(folder: str) -> Path:
     subprocess.check_call(["cmake", "-S", SOURCE, "-B", folder, *options])
     jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     subprocess.check_call(["cmake", "--build", folder, "--parallel", str(jobs)])
-    return Path(folder, "libnhood.so")
+    return Path(folder, library_name())
 
 
 class BuildWithLibrary(build_py):
@@ -50,7 +56,7 @@ class BuildWithLibrary(build_py):
         shutil.copyfile(SOURCE / "LICENSE", package / "LICENSE")
         with tempfile.TemporaryDirectory() as folder:
             library = Path(os.environ.get("NHOOD_LIBRARY") or build_library(folder))
-            shutil.copyfile(library, package / "libnhood.so")
+            shutil.copyfile(library, package / library_name(library.name))
             if library.with_name(QUICK).exists():
                 shutil.copyfile(library.with_name(QUICK), package / QUICK)
 

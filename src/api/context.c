@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 
 #define TEXT(x) #x
 #define VERSION(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
@@ -13,20 +12,16 @@ const char *nhood_version(void) {
     return VERSION(NHOOD_VERSION_MAJOR, NHOOD_VERSION_MINOR, NHOOD_VERSION_PATCH);
 }
 
-/* A program that runs with more rights than its user (setuid, capabilities) takes no libraries, folders or threads from that
- * user's environment. */
-static const char *environment(const char *variable) {
-    return getauxval(AT_SECURE) ? NULL : getenv(variable);
-}
-
-static const char *text_or_environment(const char *text, const char *variable) {
+static const char *text_or_environment(const char *text, const char *variable,
+                                       char room[NH_PATH_BYTES]) {
     if (text) return text;
-    const char *value = environment(variable);
+    const char *value = nh_os_environment(variable, room);
     return value && *value ? value : NULL;
 }
 
 static nhood_status read_threads(int32_t *threads) {
-    const char *text = environment("NHOOD_THREADS");
+    char room[NH_PATH_BYTES];
+    const char *text = nh_os_environment("NHOOD_THREADS", room);
     if (*threads == 0 && text && *text) {
         char *end;
         long value = strtol(text, &end, 10);
@@ -40,20 +35,11 @@ static nhood_status read_threads(int32_t *threads) {
     return NHOOD_OK;
 }
 
-/* "" for none; path has NH_PATH_BYTES. A folder that is given by $NHOOD_CACHE may be "", too. */
-static nhood_status read_cache(const char *given, char *path) {
-    const char *variable = environment("NHOOD_CACHE"), *base = environment("XDG_CACHE_HOME");
-    int length;
-    if (given || variable) {
-        length = snprintf(path, NH_PATH_BYTES, "%s", given ? given : variable);
-    } else if (base && *base == '/') {
-        length = snprintf(path, NH_PATH_BYTES, "%s/nhood", base);
-    } else {
-        const char *home = environment("HOME");
-        bool known = home && *home == '/';
-        length =
-            snprintf(path, NH_PATH_BYTES, "%s%s", known ? home : "", known ? "/.cache/nhood" : "");
-    }
+/* "" for none. A folder that is given by $NHOOD_CACHE may be "", too. */
+static nhood_status read_cache(const char *given, char path[NH_PATH_BYTES]) {
+    char room[NH_PATH_BYTES];
+    if (!given) given = nh_os_environment("NHOOD_CACHE", room);
+    int length = given ? snprintf(path, NH_PATH_BYTES, "%s", given) : nh_os_cache_folder(path);
     if (length >= NH_PATH_BYTES)
         return nh_error(NHOOD_ERR_ARGUMENT, "options.cache has %d bytes, at most %d are legal",
                         length, NH_PATH_BYTES - 1);
@@ -106,13 +92,13 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
                         "options.allocate and options.release: give both or neither");
     nhood_status status = read_threads(&effective.threads);
     if (status) return status;
-    effective.isa = text_or_environment(effective.isa, "NHOOD_ISA");
-    char cache[NH_PATH_BYTES];
+    char cache[NH_PATH_BYTES], isa[NH_PATH_BYTES], nvrtc[NH_PATH_BYTES], bundle[NH_PATH_BYTES];
+    effective.isa = text_or_environment(effective.isa, "NHOOD_ISA", isa);
     status = read_cache(effective.cache, cache);
     if (status) return status;
     effective.cache = cache;
-    effective.nvrtc = text_or_environment(effective.nvrtc, "NHOOD_NVRTC");
-    effective.bundle = text_or_environment(effective.bundle, "NHOOD_BUNDLE");
+    effective.nvrtc = text_or_environment(effective.nvrtc, "NHOOD_NVRTC", nvrtc);
+    effective.bundle = text_or_environment(effective.bundle, "NHOOD_BUNDLE", bundle);
     struct nh_host host = {effective.user, effective.allocate, effective.release, effective.log,
                            effective.parallel_for};
     nhood_context *created = nh_allocate(&host, sizeof *created);

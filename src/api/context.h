@@ -3,6 +3,7 @@
 #define NH_CONTEXT_H
 
 #include "choice_cache.h"
+#include "os.h"
 #include "planner.h"
 #include "registry.h"
 #include "thread.h"
@@ -25,7 +26,6 @@ struct nhood_context {
 void nh_context_retain(nhood_context *context);
 void nh_context_drop(nhood_context *context);
 /* Path of the file of wisdom: the one given, or that in the cache folder. CACHE_MISS, ARGUMENT (too long). */
-enum { NH_PATH_BYTES = 4096 };
 nhood_status nh_context_wisdom_path(const nhood_context *context, const char *given,
                                     char path[NH_PATH_BYTES]);
 nhood_status nh_context_device(const nhood_context *context, int32_t index,

@@ -6,7 +6,9 @@
 
 #include <stdbool.h>
 
-#if defined(__GNUC__)
+#if defined(_WIN32) && defined(__GNUC__) /* printf is mingw-w64's own, not Microsoft's */
+#define NH_PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
+#elif defined(__GNUC__)
 #define NH_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define NH_PRINTF(text, first)

@@ -1,9 +1,8 @@
 /* Memory and log lines through the services the application handed over. */
-#include "base.h"
+#include "os.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 void *nh_allocate(const struct nh_host *host, size_t bytes) {
@@ -11,7 +10,7 @@ void *nh_allocate(const struct nh_host *host, size_t bytes) {
     void *memory = NULL;
     if (rounded >= bytes) {
         memory = host->allocate ? host->allocate(host->user, rounded, NH_ALIGNMENT)
-                                : aligned_alloc(NH_ALIGNMENT, rounded);
+                                : nh_os_allocate(rounded);
     }
     if (!memory) {
         nh_error(NHOOD_ERR_MEMORY, "allocation of %zu bytes failed", bytes);
@@ -26,7 +25,7 @@ void nh_release(const struct nh_host *host, void *memory) {
     if (host->release) {
         host->release(host->user, memory);
     } else {
-        free(memory);
+        nh_os_release(memory);
     }
 }
 

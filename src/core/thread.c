@@ -1,20 +1,8 @@
 #include "thread.h"
 
-#include <signal.h>
-#include <stdatomic.h>
+#include "os.h"
 
-int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument) {
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        sigdelset(&blocked, faults[i]);
-    /* A thread starts with the mask of the one that creates it. */
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    int error = pthread_create(thread, NULL, body, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
+#include <stdatomic.h>
 
 /* ---- cancellation ---- */
 
@@ -60,7 +48,7 @@ static void in_child(void) {
 
 /* The C library removes the handlers when this library is unloaded. */
 static void watch_forks(void) {
-    guards.error = pthread_atfork(before_fork, unlock_all, in_child);
+    guards.error = nh_os_at_fork(before_fork, unlock_all, in_child);
 }
 
 nhood_status nh_fork_watch(void) {

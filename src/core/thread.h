@@ -9,7 +9,7 @@
 
 /* As pthread_create with default attributes, but with every signal blocked, so that signals of the process go to the
  * application's threads. Signals of the thread's own faults stay open, as the application may have a handler for them.
- * Returns 0 or the error number. */
+ * Returns 0 or the error number. os_posix.c, os_windows.c */
 int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument);
 
 /* ---- cancellation ---- */

@@ -2,8 +2,8 @@
 #include "cpu.h"
 
 #include "kernels.h"
+#include "os.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -82,29 +82,6 @@ static nhood_status choose_level(const char *cap, const struct nh_kernels **kern
     return NHOOD_OK;
 }
 
-static int32_t usable_cpus(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set)) return 1;
-    int count = CPU_COUNT(&set);
-    return count < 1 ? 1 : count > 1024 ? 1024 : count;
-}
-
-/* The model name the kernel reports, or "CPU". */
-static void model_name(char *name, size_t capacity) {
-    snprintf(name, capacity, "CPU");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    if (!file) return;
-    char line[256];
-    while (fgets(line, sizeof line, file)) {
-        char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, "model name", 10) != 0) continue;
-        colon[strcspn(colon, "\n")] = '\0';
-        snprintf(name, capacity, "%.80s", colon + 2);
-        break;
-    }
-    fclose(file);
-}
-
 nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_host *host,
                          struct nh_device *device) {
     const struct nh_kernels *kernels = NULL;
@@ -114,7 +91,8 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
     if (!cpu) return NHOOD_ERR_MEMORY;
     cpu->host = host;
     cpu->kernels = kernels;
-    cpu->threads = options->threads ? options->threads : usable_cpus();
+    cpu->threads =
+        options->threads ? options->threads : (int32_t)nh_max(1, nh_min(nh_os_usable_cpus(), 1024));
     if (!host->parallel_for) {
         status = nh_pool_create(host, cpu->threads, &cpu->pool);
         if (status) {
@@ -130,8 +108,8 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
                                        .kind = NHOOD_DEVICE_CPU,
                                        .workers = cpu->threads,
                                        .name = "cpu"};
-    char model[96];
-    model_name(model, sizeof model);
+    char model[96] = "CPU";
+    nh_os_cpu_name(model, sizeof model);
     snprintf(device->info.description, sizeof device->info.description, "%s, %s, %d thread%s",
              model, kernels->name, (int)cpu->threads, cpu->threads == 1 ? "" : "s");
     return NHOOD_OK;

@@ -1,11 +1,11 @@
 #include "build_many.h"
 
+#include "os.h"
 #include "thread.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 /* A compiler at work takes some hundred megabytes, and more threads than these add little. */
 enum { MOST_THREADS = 8 };
@@ -54,8 +54,7 @@ void nh_build_many(const struct nh_problem *problem, const struct nh_device *dev
                         .count = count,
                         .deadline_s = deadline_s};
     pthread_t thread[MOST_THREADS];
-    int64_t cpus = sysconf(_SC_NPROCESSORS_ONLN),
-            threads = nh_min(nh_min(cpus, MOST_THREADS), count);
+    int64_t threads = nh_min(nh_min(nh_os_cpus(), MOST_THREADS), count);
     int started = 0;
     atomic_init(&work.next, 1);
     while (started + 1 < threads && !nh_thread_create(&thread[started], build_more, &work))

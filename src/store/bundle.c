@@ -2,9 +2,9 @@
 
 #include "entry.h"
 #include "file_io.h"
+#include "os.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -77,7 +77,7 @@ nhood_status nh_bundle_open(struct nh_bundle *bundle, const struct nh_host *host
                             const char *path) {
     *bundle = (struct nh_bundle){.host = host, .file = -1};
     if (!(bundle->path = nh_copy_text(host, path))) return NHOOD_ERR_MEMORY;
-    bundle->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for a pipe */
+    bundle->file = nh_os_open(NH_NO_FOLDER, path, NH_OPEN_READ);
     if (bundle->file < 0) return nh_error(NHOOD_ERR_ARGUMENT, NAMED "%s", path, strerror(errno));
     return read_index(bundle);
 }

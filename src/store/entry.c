@@ -1,10 +1,10 @@
 #include "entry.h"
 
 #include "file_io.h"
+#include "os.h"
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Change it with the meaning of any field: older entries are then ignored and overwritten. */
 enum { SCHEMA = 1 };
@@ -25,7 +25,7 @@ uint64_t nh_entry_hash(const void *data, size_t bytes) {
 
 static bool read_at(int file, uint64_t offset, void *data, size_t bytes) {
     for (char *at = data; bytes;) {
-        ssize_t count = pread(file, at, bytes, (off_t)offset);
+        int64_t count = nh_os_read_at(file, at, bytes, offset);
         if (count < 0 && errno == EINTR) continue;
         if (count <= 0) return false;
         at += count;

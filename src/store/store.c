@@ -3,10 +3,10 @@
 
 #include "entry.h"
 #include "file_io.h"
+#include "os.h"
 #include "store_prune.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -42,20 +42,12 @@ void nh_store_open(struct nh_store *store, const struct nh_host *host, const cha
     atomic_init(&store->writable, false);
     atomic_init(&store->serial, 0);
     if (!folder || !*folder) return;
-    int opened = nh_folder_make(folder) ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    struct stat facts;
-    if (opened < 0 || fstat(opened, &facts)) {
-        nh_log(host, NHOOD_LOG_WARNING, "cache folder '%s' is not used: %s", folder,
-               strerror(errno));
+    int opened = nh_folder_make(folder) ? nh_os_open_folder(folder) : -1;
+    char reason[160];
+    if (opened < 0) snprintf(reason, sizeof reason, "%s", strerror(errno));
+    if (opened < 0 || !nh_os_folder_is_own(opened, reason, sizeof reason)) {
+        nh_log(host, NHOOD_LOG_WARNING, "cache folder '%s' is not used: %s", folder, reason);
         if (opened >= 0) close(opened);
-        return;
-    }
-    if (facts.st_uid != geteuid() || (facts.st_mode & (S_IWGRP | S_IWOTH))) {
-        nh_log(host, NHOOD_LOG_WARNING,
-               "cache folder '%s' is not used: owner %ld, mode %03o; it must be of user %ld and "
-               "writable by no one else",
-               folder, (long)facts.st_uid, (unsigned)facts.st_mode & 0777u, (long)geteuid());
-        close(opened);
         return;
     }
     store->folder = opened;
@@ -70,8 +62,7 @@ void nh_store_close(struct nh_store *store) {
 bool nh_store_read(struct nh_store *store, const char *key, void **payload, size_t *bytes) {
     if (store->folder < 0) return false;
     struct name name = entry_name(key);
-    /* Does not wait for a pipe, should something have put one there. */
-    int file = openat(store->folder, name.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int file = nh_os_open(store->folder, name.text, NH_OPEN_READ_OWN);
     if (file < 0) return false;
     struct nh_entry_header header;
     struct stat facts;
@@ -80,15 +71,14 @@ bool nh_store_read(struct nh_store *store, const char *key, void **payload, size
                  file_bytes == sizeof header + header.key_bytes + header.payload_bytes &&
                  nh_entry_read(store->host, file, 0, &header, key, payload, bytes);
     /* The time of modification is that of the last use; failing to set it only ages the entry. */
-    if (found) (void)futimens(file, NULL);
+    if (found) (void)nh_os_touch(file);
     close(file);
     return found;
 }
 
 static bool write_entry(struct nh_store *store, const char *unfinished, const char *key,
                         const void *payload, size_t bytes) {
-    int file = openat(store->folder, unfinished,
-                      O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int file = nh_os_open(store->folder, unfinished, NH_OPEN_NEW_OWN);
     if (file < 0) return false;
     return nh_file_close(file, nh_entry_write(file, key, payload, bytes));
 }
@@ -97,12 +87,12 @@ void nh_store_write(struct nh_store *store, const char *key, const void *payload
     if (store->folder < 0 || !atomic_load(&store->writable)) return;
     struct name unfinished = unfinished_name(store), name = entry_name(key);
     if (write_entry(store, unfinished.text, key, payload, bytes) &&
-        renameat(store->folder, unfinished.text, store->folder, name.text) == 0) {
+        nh_os_rename(store->folder, unfinished.text, name.text)) {
         nh_store_prune(store->folder, store->most_bytes);
         return;
     }
     int reason = errno;
-    unlinkat(store->folder, unfinished.text, 0);
+    nh_os_remove(store->folder, unfinished.text);
     if (atomic_exchange(&store->writable, false))
         nh_log(store->host, NHOOD_LOG_WARNING, "cache is not written from here on: %s",
                strerror(reason));

@@ -2,20 +2,15 @@
  * tens of entries. */
 #include "store_prune.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
+#include "os.h"
 
-enum { ABANDONED_SECONDS = 3600 };
+#include <string.h>
+
+static const int64_t abandoned_ns = 3600 * (int64_t)1000000000;
 
 struct scan {
-    int64_t bytes;
-    struct timespec oldest_time;
+    int folder;
+    int64_t now_ns, bytes, oldest_ns;
     char oldest[256];
 };
 
@@ -24,38 +19,23 @@ static bool ends_with(const char *text, const char *end) {
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-static bool earlier(struct timespec a, struct timespec b) {
-    return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
-}
-
-static bool scan_folder(int folder, struct scan *scan) {
-    memset(scan, 0, sizeof *scan);
-    /* A fresh descriptor: the position of a shared one would be shared by all threads. */
-    int opened = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = opened < 0 ? NULL : fdopendir(opened);
-    if (!entries) {
-        if (opened >= 0) close(opened);
-        return false;
-    }
-    time_t now = time(NULL);
-    for (struct dirent *entry; (entry = readdir(entries));) {
-        struct stat facts;
-        if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW)) continue;
-        if (ends_with(entry->d_name, NH_STORE_UNFINISHED) &&
-            now - facts.st_mtim.tv_sec > ABANDONED_SECONDS)
-            unlinkat(folder, entry->d_name, 0);
-        if (!ends_with(entry->d_name, NH_STORE_ENTRY)) continue;
-        scan->bytes += facts.st_size;
-        if (*scan->oldest && !earlier(facts.st_mtim, scan->oldest_time)) continue;
-        scan->oldest_time = facts.st_mtim;
-        snprintf(scan->oldest, sizeof scan->oldest, "%s", entry->d_name);
-    }
-    closedir(entries);
-    return true;
+static void visit(void *arg, const struct nh_folder_entry *entry) {
+    struct scan *scan = arg;
+    if (ends_with(entry->name, NH_STORE_UNFINISHED) &&
+        scan->now_ns - entry->modified_ns > abandoned_ns)
+        nh_os_remove(scan->folder, entry->name);
+    if (!ends_with(entry->name, NH_STORE_ENTRY)) return;
+    scan->bytes += entry->bytes;
+    if (*scan->oldest && entry->modified_ns >= scan->oldest_ns) return;
+    scan->oldest_ns = entry->modified_ns;
+    snprintf(scan->oldest, sizeof scan->oldest, "%s", entry->name);
 }
 
 void nh_store_prune(int folder, int64_t most_bytes) {
-    struct scan scan;
-    while (scan_folder(folder, &scan) && scan.bytes > most_bytes && *scan.oldest)
-        if (unlinkat(folder, scan.oldest, 0)) return;
+    for (;;) {
+        struct scan scan = {.folder = folder, .now_ns = nh_os_file_clock_ns()};
+        if (!nh_os_scan_folder(folder, visit, &scan) || scan.bytes <= most_bytes || !*scan.oldest ||
+            !nh_os_remove(folder, scan.oldest))
+            return;
+    }
 }

@@ -65,10 +65,10 @@ static inline nhood_status case_run_on(nhood_context *context, int32_t device, s
     nhood_status status = nhood_plan_create(context, device, &c->problem, &options, &plan);
     if (status) return status;
     c->io.workspace_bytes = nhood_plan_workspace_bytes(plan);
-    c->io.workspace = c->io.workspace_bytes ? aligned_alloc(64, c->io.workspace_bytes) : NULL;
+    c->io.workspace = c->io.workspace_bytes ? test_allocate(c->io.workspace_bytes) : NULL;
     if (c->io.workspace) memset(c->io.workspace, 0xff, c->io.workspace_bytes);
     status = nhood_plan_execute(plan, &c->io);
-    free(c->io.workspace);
+    test_free(c->io.workspace);
     c->io.workspace = NULL;
     nhood_plan_release(plan);
     return status;

@@ -21,6 +21,23 @@ static atomic_int test_passed, test_failed;
         }                                                                                          \
     } while (0)
 
+/* Memory of 64 bytes' alignment, which C11 has a function for, and Windows another. */
+static inline void *test_allocate(size_t bytes) {
+#if defined(_WIN32)
+    return _aligned_malloc(bytes, 64);
+#else
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+#endif
+}
+
+static inline void test_free(void *memory) {
+#if defined(_WIN32)
+    _aligned_free(memory);
+#else
+    free(memory);
+#endif
+}
+
 static inline int test_result(void) {
     printf("%d passed, %d failed\n", test_passed, test_failed);
     return test_failed || !test_passed ? EXIT_FAILURE : EXIT_SUCCESS;

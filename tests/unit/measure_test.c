@@ -24,7 +24,7 @@ static void pause_for(double seconds) {
 static nhood_status device_allocate(const struct nh_device *device, size_t bytes, void **memory) {
     (void)device;
     if (allocations++ == failing_allocation) return nh_error(NHOOD_ERR_MEMORY, "no room");
-    *memory = aligned_alloc(NH_ALIGNMENT, nh_align_up(bytes));
+    *memory = test_allocate(bytes);
     memory_live++;
     return NHOOD_OK;
 }
@@ -32,7 +32,7 @@ static nhood_status device_allocate(const struct nh_device *device, size_t bytes
 static void device_release(const struct nh_device *device, void *memory) {
     (void)device;
     memory_live--;
-    free(memory);
+    test_free(memory);
 }
 
 static nhood_status device_write(const struct nh_device *device, void *memory, const void *data,

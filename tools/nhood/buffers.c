@@ -3,6 +3,7 @@
 #include "cuda.h"
 #include "message.h"
 #include "output.h"
+#include "system.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static void *host_allocate(size_t bytes) {
     size_t alignment = bytes >= LARGE ? HUGE_PAGE : ALIGNMENT;
     size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     if (rounded < bytes) return NULL;
-    void *data = aligned_alloc(alignment, rounded ? rounded : alignment);
+    void *data = system_allocate(alignment, rounded ? rounded : alignment);
 #if defined(MADV_HUGEPAGE)
     if (data && bytes >= LARGE) (void)madvise(data, rounded, MADV_HUGEPAGE); /* a wish */
 #endif
@@ -76,7 +77,7 @@ void buffer_free(struct buffer *buffer) {
     if (buffer->device_kind == NHOOD_DEVICE_CUDA) {
         cuda_free(buffer->data);
     } else {
-        free(buffer->data);
+        system_free(buffer->data);
     }
     *buffer = (struct buffer){.bytes = 0};
 }

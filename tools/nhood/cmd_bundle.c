@@ -5,6 +5,7 @@
 #include "progress.h"
 #include "ranges.h"
 #include "suite.h"
+#include "system.h"
 #include "target.h"
 
 #include <pthread.h>
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* Problems are planned side by side; the library itself limits how many kernels compile at once. */
 enum { MOST_THREADS = 64 };
@@ -123,7 +123,7 @@ static void *add_all(void *argument) {
 
 static int add_on_threads(struct bundle_work *work) {
     pthread_t thread[MOST_THREADS];
-    int64_t wanted = work->target.threads ? work->target.threads : sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t wanted = work->target.threads ? work->target.threads : system_cpus();
     int started = 0;
     progress_start();
     while (started + 1 < wanted && started < MOST_THREADS &&

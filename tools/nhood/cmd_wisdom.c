@@ -89,12 +89,20 @@ struct record {
     long long samples;
 };
 
+/* Ends the text at the first such byte and moves *rest behind it, or makes that NULL where there is none. */
+static char *cut(char **rest, char at) {
+    char *text = *rest, *end = text ? strchr(text, at) : NULL;
+    *rest = end ? end + 1 : NULL;
+    if (end) *end = '\0';
+    return text;
+}
+
 static bool next_record(char **rest, struct record *record) {
-    char *line = strsep(rest, "\n");
-    record->device = strsep(&line, " ");
-    record->problem = strsep(&line, " ");
-    record->solver = strsep(&line, " ");
-    record->config = strsep(&line, " ");
+    char *line = cut(rest, '\n');
+    record->device = cut(&line, ' ');
+    record->problem = cut(&line, ' ');
+    record->solver = cut(&line, ' ');
+    record->config = cut(&line, ' ');
     return line && sscanf(line, "%lf %lld", &record->median_ns, &record->samples) == 2;
 }
 
@@ -131,7 +139,7 @@ static int show(const struct wisdom *wisdom, const struct suite *only) {
     const char *device = "", *problem = "";
     struct record record;
     size_t problems = 0, records = 0;
-    strsep(&rest, "\n");
+    cut(&rest, '\n');
     while (rest && next_record(&rest, &record)) {
         bool other_device = strcmp(record.device, device) != 0;
         bool fastest = other_device || strcmp(record.problem, problem) != 0;

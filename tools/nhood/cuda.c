@@ -1,8 +1,8 @@
 #include "cuda.h"
 
 #include "message.h"
+#include "system.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ static bool good(int result, const char *what) {
 static const char *find_functions(void) {
     void *found;
 #define X(member, symbol, parameters)                                                              \
-    found = dlsym(cuda.library, #symbol);                                                          \
+    found = system_symbol(cuda.library, #symbol);                                                  \
     if (!found) return #symbol;                                                                    \
     memcpy(&cuda.member, &found, sizeof found);
     FUNCTIONS
@@ -59,8 +59,8 @@ static const char *find_functions(void) {
 bool cuda_open(int32_t ordinal) {
     int device;
     if (cuda.context) return good(cuda.set_current(cuda.context), "context");
-    cuda.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    const char *missing = cuda.library ? find_functions() : "libcuda.so.1";
+    cuda.library = system_library(system_cuda_driver);
+    const char *missing = cuda.library ? find_functions() : system_cuda_driver;
     if (missing) {
         complain(EXIT_FAILURE, "CUDA: %s was not found", missing);
         return false;

@@ -7,7 +7,9 @@
 /* EXIT_SUCCESS 0; EXIT_FAILURE 1: the work could not be done, or a check failed. */
 enum { EXIT_USAGE = 2 /* wrong command line or problem */ };
 
-#if defined(__GNUC__)
+#if defined(_WIN32) && defined(__GNUC__) /* printf is mingw-w64's own, not Microsoft's */
+#define PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
+#elif defined(__GNUC__)
 #define PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define PRINTF(text, first)

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
 
 int suite_add(struct suite *suite, const char *text, const char *origin) {
     if (suite->count == suite->capacity) {
@@ -38,18 +37,21 @@ int suite_lines(const char *path, suite_line_fn *take, void *argument) {
     bool from_stdin = strcmp(path, "-") == 0;
     FILE *file = from_stdin ? stdin : fopen(path, "r");
     if (!file) return complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
-    char *line = NULL;
-    size_t capacity = 0;
+    char line[4096];
     int failed = 0;
-    for (int number = 1; !failed && getline(&line, &capacity, file) >= 0; number++) {
+    for (int number = 1; !failed && fgets(line, sizeof line, file); number++) {
         char origin[PROBLEM_BYTES];
-        const char *text = trim(line);
         snprintf(origin, sizeof origin, "%s:%d", path, number);
+        if (strlen(line) == sizeof line - 1) {
+            failed = complain(EXIT_USAGE, "%s: the line has more than %zu bytes", origin,
+                              sizeof line - 2);
+            break;
+        }
+        const char *text = trim(line);
         if (*text) failed = take(argument, text, origin);
     }
     if (!failed && ferror(file))
         failed = complain(EXIT_USAGE, "cannot read %s: %s", path, strerror(errno));
-    free(line);
     if (!from_stdin) fclose(file);
     return failed;
 }

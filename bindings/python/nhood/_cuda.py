@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 from collections.abc import Iterator
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
@@ -36,7 +37,7 @@ _PROTOTYPES = {
 
 @functools.lru_cache(maxsize=None)
 def _driver() -> Any:
-    library = ctypes.CDLL("libcuda.so.1")
+    library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     for name, arguments in _PROTOTYPES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = c_int, arguments

@@ -159,15 +159,20 @@ _PROTOTYPES = {
 }
 
 
+_WINDOWS = os.name == "nt"
+_FILE = "nhood.dll" if _WINDOWS else "libnhood.so"
+
+
 def _candidates() -> list[Path]:
     given = os.environ.get("NHOOD_LIBRARY")
     if given:
         return [Path(given)]
     package = Path(__file__).resolve().parent
-    places = [package / "libnhood.so"]
+    places = [package / _FILE]
     if len(package.parents) > 2 and (package.parents[2] / "include" / "nhood.h").exists():
-        places.append(package.parents[2] / "build" / "libnhood.so")  # a source tree
-    places.append(Path(sys.prefix, "lib", f"libnhood.so.{ABI_MAJOR}"))  # conda's
+        places.append(package.parents[2] / "build" / _FILE)  # a source tree
+    if not _WINDOWS:
+        places.append(Path(sys.prefix, "lib", f"libnhood.so.{ABI_MAJOR}"))  # conda's
     return places
 
 
@@ -191,14 +196,14 @@ def _open() -> tuple[Path, ctypes.CDLL]:
             return path, ctypes.CDLL(str(path))
         except OSError as error:
             raise ImportError(f"{path} cannot be used: {error}") from error
-    if not os.environ.get("NHOOD_LIBRARY"):
+    if not os.environ.get("NHOOD_LIBRARY") and not _WINDOWS:
         try:
             loaded = ctypes.CDLL(f"libnhood.so.{ABI_MAJOR}")
             return _file_of(loaded), loaded
         except OSError:
             pass
     tried = ", ".join(map(str, places))
-    raise ImportError(f"libnhood.so is not at {tried}; build it, install the wheel, or set NHOOD_LIBRARY to its path")
+    raise ImportError(f"{_FILE} is not at {tried}; build it, install the wheel, or set NHOOD_LIBRARY to its path")
 
 
 def _load() -> tuple[Path, ctypes.CDLL]:
@@ -232,11 +237,6 @@ def as_bytes(name: str, given: str) -> bytes:
     return given.encode(errors="surrogatepass")
 
 
-def _shortened(given: str, most: int = 80) -> str:
-    return repr(given if len(given) <= most else given[:most] + "..")
-
-
-def last_error() -> str:
 def paths_as_bytes(name: str, given: Any) -> bytes:
     """One path, or a sequence of them, as the library lists them. TypeError, ValueError."""
     if isinstance(given, (str, os.PathLike)):
@@ -251,6 +251,11 @@ def paths_as_bytes(name: str, given: Any) -> bytes:
     return os.fsencode(os.pathsep.join(paths))
 
 
+def _shortened(given: str, most: int = 80) -> str:
+    return repr(given if len(given) <= most else given[:most] + "..")
+
+
+def last_error() -> str:
     return text(lib.nhood_last_error())
 
 _EXCEPTIONS = {-1: ValueError, -2: NotImplementedError, -3: MemoryError}

@@ -1,6 +1,7 @@
 #include "bundles.h"
 
 #include "compiler.h"
+#include "os.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 static int32_t count_paths(const char *paths) {
     int32_t count = 1;
     for (; *paths; paths++)
-        count += *paths == ':';
+        count += *paths == *NH_PATH_LIST_SEPARATOR;
     return count;
 }
 
@@ -37,8 +38,8 @@ nhood_status nh_bundles_open(struct nh_bundles *bundles, const struct nh_host *h
     char *copy = nh_copy_text(host, paths), *rest = NULL;
     bundles->bundle = nh_allocate(host, (size_t)count_paths(paths) * sizeof *bundles->bundle);
     nhood_status status = copy && bundles->bundle ? NHOOD_OK : NHOOD_ERR_MEMORY;
-    for (char *path = copy ? strtok_r(copy, ":", &rest) : NULL; path && !status;
-         path = strtok_r(NULL, ":", &rest))
+    for (char *path = copy ? strtok_r(copy, NH_PATH_LIST_SEPARATOR, &rest) : NULL; path && !status;
+         path = strtok_r(NULL, NH_PATH_LIST_SEPARATOR, &rest))
         status = open_one(bundles, path);
     nh_release(host, copy);
     return status;

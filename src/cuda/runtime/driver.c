@@ -1,17 +1,18 @@
 /* Finds libcuda, and turns its results into statuses. */
 #include "driver.h"
 
-#include <dlfcn.h>
+#include "library_names.h"
+#include "os.h"
+
 #include <stdio.h>
 #include <string.h>
 
-static const char *const sonames[] = {"libcuda.so.1", "libcuda.so"};
+static const char *const names[] = {NH_DRIVER_NAMES, NULL};
 
-/* dlsym gives an object pointer where POSIX means a function's; copying avoids the cast ISO C forbids. */
 static const char *find_all(struct nh_driver *driver) {
     void *address;
 #define X(member, symbol, parameters)                                                              \
-    address = dlsym(driver->library, #symbol);                                                     \
+    address = nh_os_library_symbol(driver->library, #symbol);                                      \
     if (!address) return #symbol;                                                                  \
     memcpy(&driver->member, &address, sizeof address);
 #include "driver.def"
@@ -19,20 +20,13 @@ static const char *find_all(struct nh_driver *driver) {
     return NULL;
 }
 
-static const char *loaded_from(const struct nh_driver *driver) {
-    Dl_info info;
-    void *address;
-    memcpy(&address, &driver->init, sizeof address);
-    return dladdr(address, &info) && info.dli_fname ? info.dli_fname : sonames[0];
-}
-
 bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity) {
     memset(driver, 0, sizeof *driver);
-    for (size_t i = 0; !driver->library && i < sizeof sonames / sizeof *sonames; i++)
-        driver->library = dlopen(sonames[i], RTLD_NOW | RTLD_LOCAL);
+    for (const char *const *name = names; !driver->library && *name; name++)
+        driver->library = nh_os_library_open(*name);
     if (!driver->library) {
-        snprintf(note, capacity,
-                 "no CUDA driver: libcuda.so.1 was not found; it comes with NVIDIA's driver");
+        snprintf(note, capacity, "no CUDA driver: %s was not found; it comes with NVIDIA's driver",
+                 *names);
         return false;
     }
     int version = 0;
@@ -44,8 +38,12 @@ bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity) {
     } else {
         nh_cu_result result = driver->init(0);
         if (result == NH_CU_SUCCESS) {
+            char path[512];
+            void *address;
+            memcpy(&address, &driver->init, sizeof address);
+            bool known = nh_os_library_path(address, path, sizeof path);
             snprintf(note, capacity, "CUDA driver %d.%d (%s)", version / 1000, version % 1000 / 10,
-                     loaded_from(driver));
+                     known ? path : *names);
             return true;
         }
         const char *text = NULL;

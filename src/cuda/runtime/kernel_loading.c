@@ -2,11 +2,11 @@
  * or three large kernels. */
 #include "kernel_loading.h"
 
+#include "os.h"
 #include "thread.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <unistd.h>
 
 /* Of all plans together, which may be built side by side themselves: a compiler at work takes some hundred megabytes. */
 enum { MOST_THREADS = 8 };
@@ -32,7 +32,7 @@ static void *load(void *argument) {
 }
 
 static bool start(struct part *part) {
-    int64_t most = nh_min(sysconf(_SC_NPROCESSORS_ONLN), MOST_THREADS);
+    int64_t most = nh_min(nh_os_cpus(), MOST_THREADS);
     if (atomic_fetch_add(&threads, 1) + 1 < most && !nh_thread_create(&part->thread, load, part))
         return true;
     atomic_fetch_sub(&threads, 1);

@@ -1,16 +1,15 @@
 /* Finds libnvrtc and compiles with it. */
 #include "nvrtc.h"
 
-#include <dlfcn.h>
+#include "library_names.h"
+#include "os.h"
+
 #include <stdio.h>
 #include <string.h>
 
-static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-static const char *const folders[] = {"/usr/local/cuda/lib64",
-                                      "/usr/local/cuda/targets/x86_64-linux/lib",
-                                      "/usr/local/cuda/targets/sbsa-linux/lib"};
-/* Where pip puts NVRTC, seen from a folder of site-packages (this library's own, when it came as a wheel). */
-static const char *const packages[] = {"../nvidia/cu13/lib", "../nvidia/cuda_nvrtc/lib"};
+static const char *const names[] = {NH_NVRTC_NAMES, NULL};
+static const char *const folders[] = {NH_NVRTC_FOLDERS, NULL};
+static const char *const packages[] = {NH_NVRTC_PACKAGES, NULL};
 
 static bool find_functions(struct nh_nvrtc *nvrtc) {
     const struct {
@@ -23,82 +22,93 @@ static bool find_functions(struct nh_nvrtc *nvrtc) {
         {"nvrtcGetCUBIN", &nvrtc->cubin},           {"nvrtcDestroyProgram", &nvrtc->destroy},
         {"nvrtcGetErrorString", &nvrtc->error_text}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        void *address = dlsym(nvrtc->library, row[i].symbol);
+        void *address = nh_os_library_symbol(nvrtc->library, row[i].symbol);
         if (!address) return false;
         memcpy(row[i].member, &address, sizeof address);
     }
     return nvrtc->version(&nvrtc->version_major, &nvrtc->version_minor) == 0;
 }
 
-/* The file behind a soname, where the loader tells. */
-static void loaded_from(struct nh_nvrtc *nvrtc, const char *path) {
-    Dl_info info;
-    void *address;
-    memcpy(&address, &nvrtc->version, sizeof address);
-    if (dladdr(address, &info) && info.dli_fname) path = info.dli_fname;
-    snprintf(nvrtc->path, sizeof nvrtc->path, "%s", path);
+/* Loads what NVRTC loads by its name alone as soon as it compiles: then it is in the process already. */
+static void open_builtins(struct nh_nvrtc *nvrtc) {
+#if defined(NH_NVRTC_BUILTINS)
+    char path[sizeof nvrtc->path + 32];
+    const char *slash = strrchr(nvrtc->path, '/');
+    int folder_bytes = slash ? (int)(slash + 1 - nvrtc->path) : 0;
+    snprintf(path, sizeof path, "%.*s" NH_NVRTC_BUILTINS, folder_bytes, nvrtc->path,
+             nvrtc->version_major, nvrtc->version_minor);
+    nvrtc->builtins = nh_os_library_open(path);
+#else
+    (void)nvrtc;
+#endif
 }
 
-static bool try_open(struct nh_nvrtc *nvrtc, const char *path, int mode) {
-    nvrtc->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | mode);
-    if (!nvrtc->library) return false;
-    if (find_functions(nvrtc)) {
-        loaded_from(nvrtc, path);
-        return true;
+/* Takes the library if it is NVRTC; `path` is where it was looked for, and the loader may tell more. */
+static bool use(struct nh_nvrtc *nvrtc, void *library, const char *path) {
+    if (!library) return false;
+    nvrtc->library = library;
+    if (!find_functions(nvrtc)) {
+        nh_os_library_close(library);
+        memset(nvrtc, 0, sizeof *nvrtc);
+        return false;
     }
-    dlclose(nvrtc->library);
-    memset(nvrtc, 0, sizeof *nvrtc);
-    return false;
+    void *address;
+    memcpy(&address, &nvrtc->version, sizeof address);
+    if (!nh_os_library_path(address, nvrtc->path, sizeof nvrtc->path))
+        snprintf(nvrtc->path, sizeof nvrtc->path, "%s", path);
+    open_builtins(nvrtc);
+    return true;
+}
+
+static bool try_open(struct nh_nvrtc *nvrtc, const char *path) {
+    return use(nvrtc, nh_os_library_open(path), path);
 }
 
 static bool try_folder(struct nh_nvrtc *nvrtc, const char *parent, const char *folder) {
     char path[1024];
-    for (size_t i = 0; i < sizeof sonames / sizeof *sonames; i++) {
-        int length = snprintf(path, sizeof path, "%s%s%s/%s", parent, *parent ? "/" : "", folder,
-                              sonames[i]);
-        if (length < (int)sizeof path && try_open(nvrtc, path, 0)) return true;
+    for (const char *const *name = names; *name; name++) {
+        int length =
+            snprintf(path, sizeof path, "%s%s%s/%s", parent, *parent ? "/" : "", folder, *name);
+        if (length < (int)sizeof path && try_open(nvrtc, path)) return true;
     }
     return false;
 }
 
 /* The folder this library was loaded from, "" if that cannot be told. */
 static void own_folder(char *folder, size_t capacity) {
-    Dl_info info;
-    *folder = '\0';
-    if (!dladdr(sonames, &info) || !info.dli_fname) return;
-    const char *slash = strrchr(info.dli_fname, '/');
-    if (slash) snprintf(folder, capacity, "%.*s", (int)(slash - info.dli_fname), info.dli_fname);
+    bool known = nh_os_library_path(names, folder, capacity);
+    char *slash = known ? strrchr(folder, '/') : NULL;
+    *(slash ? slash : folder) = '\0';
 }
 
 nhood_status nh_nvrtc_open(struct nh_nvrtc *nvrtc, const char *path) {
     memset(nvrtc, 0, sizeof *nvrtc);
     if (path) {
-        if (try_open(nvrtc, path, 0)) return NHOOD_OK;
-        const char *reason = dlerror();
+        if (try_open(nvrtc, path)) return NHOOD_OK;
+        const char *reason = nh_os_library_error();
         return nh_error(NHOOD_ERR_COMPILE, "options.nvrtc = '%s' cannot be used: %s", path,
                         reason ? reason : "it is not NVRTC");
     }
-    size_t count = sizeof sonames / sizeof *sonames;
-    for (size_t i = 0; i < count; i++)
-        if (try_open(nvrtc, sonames[i], RTLD_NOLOAD)) return NHOOD_OK;
-    for (size_t i = 0; i < count; i++)
-        if (try_open(nvrtc, sonames[i], 0)) return NHOOD_OK;
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
-        if (try_folder(nvrtc, "", folders[i])) return NHOOD_OK;
+    for (const char *const *name = names; *name; name++)
+        if (use(nvrtc, nh_os_library_loaded(*name), *name)) return NHOOD_OK;
+    for (const char *const *name = names; *name; name++)
+        if (try_open(nvrtc, *name)) return NHOOD_OK;
+    for (const char *const *folder = folders; *folder; folder++)
+        if (try_folder(nvrtc, "", *folder)) return NHOOD_OK;
     char own[512];
     own_folder(own, sizeof own);
-    for (size_t i = 0; *own && i < sizeof packages / sizeof *packages; i++)
-        if (try_folder(nvrtc, own, packages[i])) return NHOOD_OK;
+    for (const char *const *folder = packages; *own && *folder; folder++)
+        if (try_folder(nvrtc, own, *folder)) return NHOOD_OK;
     return nh_error(NHOOD_ERR_COMPILE,
-                    "NVRTC was not found: tried libnvrtc.so.13, .12 and .so in the process, in the "
-                    "loader's path, under /usr/local/cuda and in the pip packages beside this "
-                    "library (%s); pip install nvidia-cuda-nvrtc, and give its path in "
-                    "options.nvrtc or $NHOOD_NVRTC",
+                    "NVRTC was not found: tried " NH_NVRTC_TRIED
+                    " and in the pip packages beside this library (%s); pip install "
+                    "nvidia-cuda-nvrtc, and give its path in options.nvrtc or $NHOOD_NVRTC",
                     *own ? own : "folder unknown");
 }
 
 void nh_nvrtc_close(struct nh_nvrtc *nvrtc) {
-    if (nvrtc->library) dlclose(nvrtc->library);
+    if (nvrtc->builtins) nh_os_library_close(nvrtc->builtins);
+    if (nvrtc->library) nh_os_library_close(nvrtc->library);
     memset(nvrtc, 0, sizeof *nvrtc);
 }
 

@@ -10,7 +10,7 @@ struct nh_source {
 };
 
 struct nh_nvrtc {
-    void *library;
+    void *library, *builtins;
     int version_major, version_minor;
     /* where it was found */
     char path[512];

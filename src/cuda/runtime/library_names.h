@@ -1,0 +1,26 @@
+/* What CUDA's libraries are called, and where NVRTC lies where the system does not look: in the toolkit, and where pip puts it, seen
+ * from a folder of site-packages (this library's own, when it came as a wheel). Lists for initializers. */
+#ifndef NH_LIBRARY_NAMES_H
+#define NH_LIBRARY_NAMES_H
+
+#if defined(_WIN32) /* NVRTC is called the same for all versions of 12 and of 13 */
+#define NH_DRIVER_NAMES "nvcuda.dll"
+#define NH_NVRTC_NAMES "nvrtc64_130_0.dll", "nvrtc64_120_0.dll"
+#define NH_NVRTC_FOLDERS NULL
+#define NH_NVRTC_PACKAGES "../nvidia/cu13/bin/x86_64", "../nvidia/cuda_nvrtc/bin"
+/* Its other half, by version, which it does not look for beside itself. */
+#define NH_NVRTC_BUILTINS "nvrtc-builtins64_%d%d.dll"
+#define NH_NVRTC_TRIED                                                                             \
+    "nvrtc64_130_0.dll and nvrtc64_120_0.dll in the process, in the loader's path"
+#else
+#define NH_DRIVER_NAMES "libcuda.so.1", "libcuda.so"
+#define NH_NVRTC_NAMES "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"
+#define NH_NVRTC_FOLDERS                                                                           \
+    "/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib",                           \
+        "/usr/local/cuda/targets/sbsa-linux/lib"
+#define NH_NVRTC_PACKAGES "../nvidia/cu13/lib", "../nvidia/cuda_nvrtc/lib"
+#define NH_NVRTC_TRIED                                                                             \
+    "libnvrtc.so.13, .12 and .so in the process, in the loader's path, under /usr/local/cuda"
+#endif
+
+#endif
