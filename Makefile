@@ -85,7 +85,7 @@ help:
 	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"
 	@echo "make site              the documents as a site, build/site/index.html"
 	@echo "make install PREFIX=/usr/local"
-	@echo "make wheel             dist/: what pip installs, for x86_64 and aarch64, and the source distribution"
+	@echo "make wheel             dist/: what pip installs, for Linux (x86_64, aarch64) and Windows, and the source distribution"
 	@echo "make deb               dist/: Debian packages of the library, its header, the tool and the Python package"
 	@echo "make conda             dist/conda: conda packages; needs rattler-build"
 	@echo "make test-packages     the packages, built, checked, installed and used"
