@@ -82,8 +82,8 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
     return (int)((unsigned)number * by.factor >> 20);
 }
 
-/* What an item has: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a plane
- * and of a line of it; the first group's number, and how many there are. */
+/* What an item has: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a
+ * plane and of a line of it; the first group's number, and how many there are. */
 struct nh_extents {
     int at[3], residue[3];
     nh_ratio group, plane, line;
