@@ -96,4 +96,48 @@ NH_FN struct nh_range nh_periodic_inverse_range(NH_POSITION window, NH_POSITION 
     return range;
 }
 
+/* What the row at a position has to do with: a query's keys or, `inverse`, the queries of a key. On a periodic axis positions
+ * may be from -group_length on. */
+NH_FN struct nh_range nh_seen_range(NH_POSITION group_length, NH_POSITION window,
+                                    NH_POSITION stride, int causal, int periodic, int inverse,
+                                    NH_POSITION position) {
+    if (periodic) { /* a length further on, where no division is of less than 0 */
+        struct nh_range range =
+            inverse ? nh_periodic_inverse_range(window, stride, position + group_length)
+                    : nh_periodic_range(window, stride, position + group_length);
+        range.begin -= group_length;
+        range.end -= group_length;
+        return range;
+    }
+    return inverse ? nh_inverse_range(group_length, window, stride, causal, position)
+                   : nh_window_range(group_length, window, stride, causal, position);
+}
+
+/* How often a group's length fits between `from` and a position, rounded down. */
+NH_FN NH_POSITION nh_laps(NH_POSITION position, NH_POSITION from, NH_POSITION group_length) {
+    NH_POSITION laps = (position - from) / group_length;
+    return position - from < laps * group_length ? laps - 1 : laps;
+}
+
+/* What of a range lies in [begin, end); if nothing, the empty range there that is nearest. */
+NH_FN struct nh_range nh_part_of_range(struct nh_range range, NH_POSITION begin, NH_POSITION end) {
+    if (range.begin < begin) range.begin = begin;
+    if (range.begin > end) range.begin = end;
+    if (range.end > end) range.end = end;
+    if (range.end < range.begin) range.end = range.begin;
+    return range;
+}
+
+/* What of a range tensors have that cover the positions `have` of a group and, on a periodic axis, the same of every lap. There
+ * it must be in one piece: that of the lap in which the range ends. Ends never decrease from row to row, as those of ranges. */
+NH_FN struct nh_range nh_covered_part(struct nh_range range, struct nh_range have,
+                                      NH_POSITION group_length, int periodic) {
+    NH_POSITION shift = 0;
+    if (periodic) {
+        if (have.end - have.begin == group_length) return range;
+        shift = nh_laps(range.end - 1, have.begin, group_length) * group_length;
+    }
+    return nh_part_of_range(range, have.begin + shift, have.end + shift);
+}
+
 #endif

@@ -269,8 +269,11 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
         launch->stream = config->stream;
         launch->overlaps = config->attributes && config->attribute->id == NH_CU_LAUNCH_OVERLAPS;
         launch->device = current_device();
-        if (strncmp(launch->kernel, "peak", 4) != 0) /* they have other parameters */
+        if (strncmp(launch->kernel, "peak", 4) != 0) { /* they have other parameters */
             launch->args = *(const struct nh_cuda_args *)parameters[0];
+            memcpy(launch->region, (const char *)parameters[0] + sizeof launch->args,
+                   sizeof launch->region);
+        }
     }
     fake.launch_count++;
     pthread_mutex_unlock(&lock);

@@ -19,6 +19,8 @@ struct fake_launch {
     /* of the context that was current */
     int device;
     struct nh_cuda_args args;
+    /* what follows those where kernels are told the region */
+    struct nh_cuda_region region[3];
 };
 
 struct fake_state {

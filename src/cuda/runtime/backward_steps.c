@@ -33,6 +33,8 @@ nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
     step.outputs = BIT(D_BIAS);
     step.overlaps = true;
+    step.regions = false;
+    step.periodic = 0;
     step.threads = 32 * NH_BIAS_SUM_WARPS;
     step.shared_bytes = 0;
     step.maps = 0;

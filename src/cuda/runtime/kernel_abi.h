@@ -37,6 +37,11 @@ enum nh_slot {
     NH_CUDA_TENSORS
 };
 
+/* 1: the tensors cover boxes of the grid, which kernels are told, or some axis is periodic. */
+#ifndef NH_REGIONS
+#define NH_REGIONS 0
+#endif
+
 struct nh_cuda_axis {
     long long length, window, stride, dilation;
     int causal;
@@ -47,6 +52,17 @@ struct nh_cuda_axis {
 struct nh_cuda_tensor {
     void *data;
     long long batch, axis[3], head;
+};
+
+/* Tokens [offset, offset + length) of an axis, modulo its length where it is periodic. */
+struct nh_cuda_box {
+    long long offset, length;
+};
+
+/* What the tensors of queries and those of keys cover of an axis. Their addresses are moved (launch.c) so that a token is
+ * found at its coordinate in the grid; on a periodic axis coordinates go on beyond its length up to the end of the box. */
+struct nh_cuda_region {
+    struct nh_cuda_box query, key;
 };
 
 /* The warps of a block of bias_sum.cu, which two solvers launch. */
@@ -63,6 +79,9 @@ struct nh_cuda_args {
     /* NHOOD_FLAG_* */
     unsigned flags;
     int has_bias, rank, dtype;
+#if NH_REGIONS
+    struct nh_cuda_region region[3];
+#endif
 };
 
 /* A family's own arguments: what all share, and then `members`. To kernels, which are C++, the whole is one of what all

@@ -13,6 +13,9 @@ NH_OWN_ARGS_FIT(nh_tiled_args, nh_cuda_tiling);
 
 #define BIT(tensor) (1u << NHOOD_##tensor)
 static const uint32_t EXTRA_TENSORS = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
+static const uint32_t KEY_TENSORS = BIT(K) | BIT(V) | BIT(D_K) | BIT(D_V);
+static const uint32_t GRID_TENSORS = BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(LSE) | BIT(A) |
+                                     BIT(D_O) | BIT(D_LSE) | BIT(D_Q) | BIT(D_K) | BIT(D_V);
 static const uint32_t DIM_TENSORS =
     BIT(Q) | BIT(K) | BIT(EXTRA_K) | BIT(D_Q) | BIT(D_K) | BIT(D_EXTRA_K);
 static const uint32_t DIM_V_TENSORS =
@@ -34,11 +37,11 @@ static void bind(const struct nh_cuda_step *step, const nhood_io *io, const int6
     *args = step->args;
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         const struct nh_cuda_binding *binding = &step->binding[slot];
-        char *data = NULL;
+        void *data = NULL;
         if (binding->from >= 0) data = io->data[binding->from];
-        if (binding->from == NH_BIND_WORKSPACE)
-            data = (char *)io->workspace + binding->offset_bytes;
-        if (data) data += slab[0] * binding->slab_bytes[0] + slab[1] * binding->slab_bytes[1];
+        if (binding->from == NH_BIND_WORKSPACE) data = io->workspace;
+        int64_t slab_bytes = slab[0] * binding->slab_bytes[0] + slab[1] * binding->slab_bytes[1];
+        if (data) data = (void *)((uintptr_t)data + binding->offset_bytes + (uintptr_t)slab_bytes);
         args->tensor[slot].data = data;
     }
 }
@@ -61,8 +64,14 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
 /* The arguments of any family: kernels take as much of it as their struct is long. */
 struct arguments {
     struct nh_cuda_args shared;
-    long long own[NH_OWN_ARGS_WORDS];
+    char rest[NH_AXES * sizeof(struct nh_cuda_region) + NH_OWN_ARGS_WORDS * sizeof(long long)];
 };
+
+static void set_rest(const struct nh_cuda_step *step, struct arguments *arguments) {
+    size_t region_bytes = step->regions ? sizeof step->region : 0;
+    memcpy(arguments->rest, step->region, region_bytes);
+    memcpy(arguments->rest + region_bytes, step->own.words, sizeof step->own.words);
+}
 
 static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io,
@@ -88,7 +97,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {&arguments, map};
     bind(step, io, slab, &arguments.shared);
-    memcpy(arguments.own, step->own.words, sizeof arguments.own);
+    set_rest(step, &arguments);
     nhood_status status = encode(driver, step, &arguments.shared, map);
     if (status) return status;
     /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
@@ -188,13 +197,44 @@ static void set_tensor(struct nh_cuda_tensor *tensor, const nhood_strides *strid
         tensor->axis[a] = strides->axis[a];
 }
 
+/* Tensors of LSE and delta hold what arithmetic is made in, all others what the problem stores. */
+static int64_t slot_bytes(const struct nh_problem *problem, int slot) {
+    int32_t as = slot == NH_DELTA ? NHOOD_LSE : slot < NHOOD_TENSOR_COUNT ? slot : NHOOD_A;
+    return (int64_t)nh_dtype_bytes(nh_tensor_dtype(problem, as));
+}
+
+/* From the first token of the tensor's box to the first of the grid. */
+static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_tensor *tensor,
+                      bool keys, int64_t element_bytes) {
+    int64_t offset = 0;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        offset -= (keys ? axis->key.offset : axis->query.offset) * tensor->axis[a];
+    }
+    return (size_t)(offset * element_bytes);
+}
+
+static void set_region(struct nh_cuda_step *step, const struct nh_problem *problem) {
+    step->regions = nh_problem_partial(problem) || nh_problem_periodic(problem);
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        step->periodic |= axis->periodic << a;
+        step->region[a] = (struct nh_cuda_region){{axis->query.offset, axis->query.length},
+                                                  {axis->key.offset, axis->key.length}};
+    }
+}
+
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
     *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
     struct nh_cuda_args *args = &step->args;
+    set_region(step, problem);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
         if (used) set_tensor(&args->tensor[slot], &problem->strides[slot]);
+        if (used && (GRID_TENSORS >> slot & 1))
+            step->binding[slot].offset_bytes = to_grid(
+                problem, &args->tensor[slot], KEY_TENSORS >> slot & 1, slot_bytes(problem, slot));
     }
     for (int a = 0; a < NH_AXES; a++)
         args->axis[a] = (struct nh_cuda_axis){problem->axis[a].length, problem->axis[a].window,
@@ -221,14 +261,15 @@ void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t byt
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[slot];
-    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
     tensor->head = width;
     int64_t size = width * problem->heads;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         tensor->axis[a] = size;
-        size *= problem->axis[a].length;
+        size *= problem->axis[a].query.length;
     }
     tensor->batch = size;
+    offset_bytes += to_grid(problem, tensor, false, slot_bytes(problem, slot));
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
 int64_t nh_cuda_step_items(const struct nh_cuda_step *step) {
@@ -256,6 +297,8 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     int32_t index = operation->count++;
     operation->step[index] = *step;
     operation->spec[index] = *spec;
+    if (step->regions) nh_kernel_define(&operation->spec[index], "NH_REGIONS", 1);
+    if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);
     if (operation->device->noted_tiles)
         note_tiles(operation, &operation->step[index], &operation->spec[index]);
     /* one that did not fit is missing, and most have a value that goes without saying */

@@ -17,8 +17,9 @@ enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARG
 
 /* Where a tensor slot of a step gets its memory from. */
 struct nh_cuda_binding {
-    /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace, at offset_bytes; NH_BIND_NONE */
+    /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace; NH_BIND_NONE */
     int32_t from;
+    /* added to that address, modulo 2^64: what leads from the first token of a tensor's box to the first of the grid is below 0 */
     size_t offset_bytes;
     /* what each slab adds to the address, for the outer and the inner count of slabs */
     int64_t slab_bytes[2];
@@ -49,8 +50,13 @@ struct nh_cuda_step {
     bool overlaps;
     /* Launched only if one of these tensors is given; 0: always. Bits 1 << NHOOD_D_Q .. */
     uint32_t outputs;
-    /* The kernel's one struct of arguments: what all share and, right after it, what is its family's own. */
+    /* The kernel's one struct of arguments: what all share, with the region if kernels are told it, and, right after it, what
+     * is its family's own. */
     struct nh_cuda_args args;
+    /* The kernel is told the region, and which axes are periodic (bits): NH_REGIONS and NH_PERIODIC. */
+    bool regions;
+    int32_t periodic;
+    struct nh_cuda_region region[NH_AXES];
     union {
         struct nh_cuda_tiling tiling;
         long long words[NH_OWN_ARGS_WORDS]; /* set by nh_cuda_step_set_own */
@@ -90,13 +96,14 @@ nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_dev
 /* Reserves workspace; returns its offset, a multiple of 256. */
 size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);
 
-/* A step with the problem's arguments and every slot bound to the caller's tensor of that number. */
+/* A step with the problem's arguments and every slot bound to the caller's tensor of that number, as if that covered the
+ * whole grid. */
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem);
 
 /* Sets the part of its arguments that is the family's own, if that is not a tiling: at most NH_OWN_ARGS_WORDS. */
 void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t bytes);
 
-/* Binds a slot to the workspace as a packed [B, X.., H, width] tensor. */
+/* Binds a slot to the workspace as a packed [B, X.., H, width] tensor of the queries. */
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width);
 

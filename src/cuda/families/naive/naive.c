@@ -106,6 +106,10 @@ struct pass {
     bool keys;
 };
 
+static int64_t row_tokens(const struct nh_problem *problem, bool keys) {
+    return keys ? problem->key_tokens : problem->query_tokens;
+}
+
 static nhood_status add_rows(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                              const struct nh_cuda_step *step, const struct pass *pass) {
     struct layout layout = layout_of(problem);
@@ -114,8 +118,8 @@ static nhood_status add_rows(struct nh_cuda_operation *operation, const struct n
     struct nh_cuda_step own = *step;
     int64_t heads = pass->keys ? problem->kv_heads : problem->heads;
     own.threads = THREADS;
-    own.grid[0] =
-        blocks_for(problem->batch * heads * problem->query_tokens, THREADS / layout.group);
+    own.grid[0] = blocks_for(problem->batch * heads * row_tokens(problem, pass->keys),
+                             THREADS / layout.group);
     own.grid[1] = problem->op == NHOOD_OP_PN ? 1 : layout.chunks; /* A has no columns to cut */
     return nh_cuda_step_add(operation, &own, &spec);
 }
@@ -210,7 +214,7 @@ static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh
     double heads = (double)(keys ? problem->kv_heads : problem->heads);
     if (keys) window *= (double)(problem->heads / problem->kv_heads);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_NAIVE_ROWS);
-    launch->blocks = (double)(problem->batch * problem->query_tokens) * heads / rows;
+    launch->blocks = (double)(problem->batch * row_tokens(problem, keys)) * heads / rows;
     launch->residents = launch->in_flight = RESIDENTS;
     launch->warps = (double)THREADS / LANES;
     launch->steps = window;
@@ -249,6 +253,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 const struct nh_solver nh_solver_cuda_naive = {
     .name = "cuda.naive",
     .device_kind = NHOOD_DEVICE_CUDA,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = knobs,
     .refuse = nh_refuse_nothing,
     .candidates = candidates,

@@ -27,9 +27,17 @@ __device__ __forceinline__ bool key_at(const nh_cuda_args &args, const nh_query 
         const nh_cuda_axis &axis = args.axis[a];
         long long rest = query.at[a], position = nh_split(&rest, axis.dilation);
         long long want = position + offset[a];
+#if NH_REGIONS
+        const long long length = nh_axis_group_length(axis.length, axis.dilation, rest);
+        const nh_range range = nh_seen_of_grid(axis, nh_wraps(a), false, length, position);
+        const nh_range covered = nh_covered(args.region[a].key, axis.dilation, rest);
+        if (want < range.begin || want >= range.end) return false;
+        if (!nh_find_column(covered, nh_wraps(a), length, want)) return false;
+#else
         nh_range range = nh_window_range(nh_axis_group_length(axis.length, axis.dilation, rest),
                                          axis.window, axis.stride, 0, position);
         if (want < range.begin || want >= range.end) return false;
+#endif
         key[a] = want * axis.dilation + rest;
     }
     return true;

@@ -1,12 +1,11 @@
 /* o_i = sum over n of A[i, n] v_N(i,n): one group per query and chunk of columns or, by tiles, one thread per query. */
 #include "naive.cuh"
 
-/* a: the query's row of A; box: its window; v: the rows under it. */
-__device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
-                                       const nh_walk &v, const elem *a) {
-    nh_long_row out;
+/* a: the query's row of A; box: its window or a piece of it; v: the rows under it. */
+__device__ __forceinline__ void take_box(const nh_cuda_args &args, const nh_box &box, const nh_walk &v, const elem *a,
+                                         nh_long_row &out) {
     real row[NH_LANE_ELEMENTS];
-    nh_long_clear(out);
+    a += nh_first_slot(args, box);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++) {
             const elem *line = a + (x * args.axis[1].window + y) * args.axis[2].window;
@@ -16,6 +15,18 @@ __device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query 
                 nh_long_add(out, nh_load(line[z]), row);
             }
         }
+}
+
+__device__ __forceinline__ void gather(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
+                                       const nh_walk &v, const elem *a) {
+    nh_long_row out;
+    nh_long_clear(out);
+    take_box(args, box, v, a, out);
+    for (int piece = 1; piece < NH_PIECES; piece++) {
+        const nh_box more = nh_window_box(args, query.at, piece);
+        const long long kv_head = query.head / (args.heads / args.kv_heads);
+        take_box(args, more, nh_walk_of(args.tensor[NH_V], more, query.batch, kv_head), a, out);
+    }
     nh_long_end(out);
     nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head),
                  (int)blockIdx.y * NH_CHUNK, (int)args.dim_v, out.sum);

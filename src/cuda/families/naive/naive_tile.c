@@ -14,6 +14,7 @@
 enum { MOST_DIM = 32, MOST_WINDOW = 13, VECTOR_BYTES = 16 };
 
 static bool takes(const struct nh_problem *problem) {
+    if (nh_problem_partial(problem) || nh_problem_periodic(problem)) return false;
     if (problem->op == NHOOD_OP_IN || problem->dtype == NHOOD_DTYPE_F64) return false;
     if (problem->op != NHOOD_OP_NN && problem->dim > MOST_DIM) return false;
     if (problem->op != NHOOD_OP_PN && problem->dim_v > MOST_DIM) return false;
@@ -119,6 +120,7 @@ static bool add_pass(const struct nh_problem *problem, const struct nh_cuda_devi
 
 bool nh_naive_tile_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
                         const int32_t tile[NH_AXES], struct nh_work *work) {
+    if (nh_problem_partial(problem) || nh_problem_periodic(problem)) return false;
     nh_work_start(work, NH_OPERATION_NAIVE, problem);
     for (int pass = 0; pass < passes_of(problem); pass++)
         if (!add_pass(problem, device, tile, pass, work)) return false;

@@ -22,6 +22,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         if (d_lse.data) delta -= *nh_scalar(d_lse, query.batch, query.at, query.head);
         if (nh_lane() != 0) continue;
         float lse = *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head);
+        /* of a query without a key; any number makes weights of zero of its masked scores */
+        if (NH_REGIONS && lse == NH_MINUS_INFINITY) lse = 0;
         *(float4 *)nh_scalar(to, query.batch, query.at, query.head) =
             make_float4(lse * (float)NH_LOG2E, delta, 0, 0);
     }

@@ -6,7 +6,7 @@
  * are made one chunk of NH_CHUNK columns at a time, blockIdx.y naming the chunk. */
 #pragma once
 #include "lanes.cuh"
-#include "prelude.cuh"
+#include "region.cuh"
 
 #define NH_CHUNK (NH_GROUP * NH_VECTORS * NH_VECTOR)
 #define NH_LANE_ELEMENTS (NH_VECTORS * NH_VECTOR)
@@ -46,10 +46,30 @@ __device__ __forceinline__ int nh_lane(void) {
     return threadIdx.x % NH_GROUP;
 }
 
-/* Rows are numbered with the last axis fastest and heads next, so that neighboring groups share keys. */
+#if NH_REGIONS
+__device__ __forceinline__ const nh_cuda_box &nh_rows_box(const nh_cuda_args &args, int axis, bool keys) {
+    return keys ? args.region[axis].key : args.region[axis].query;
+}
+#endif
+
+/* Rows are numbered with the last axis fastest and heads next, so that neighboring groups share keys. `keys`: they are
+ * those of keys. */
 __device__ __forceinline__ nh_query nh_query_of(const nh_cuda_args &args, long long row,
-                                                long long heads) {
+                                                long long heads, bool keys = false) {
     nh_query query;
+#if NH_REGIONS
+#pragma unroll
+    for (int a = 2; a >= 0; a--) {
+        const nh_cuda_box &box = nh_rows_box(args, a, keys);
+        query.at[a] = row;
+        row = nh_split(&query.at[a], box.length);
+        query.at[a] += box.offset;
+        if (a != 2) continue;
+        query.head = row;
+        row = nh_split(&query.head, heads);
+    }
+    query.batch = row;
+#else
     long long rest = row;
     rest = nh_split(&row, args.axis[2].length);
     query.at[2] = row;
@@ -62,11 +82,16 @@ __device__ __forceinline__ nh_query nh_query_of(const nh_cuda_args &args, long l
     row = rest;
     query.batch = nh_split(&row, args.axis[0].length);
     query.at[0] = row;
+#endif
     return query;
 }
 
-__device__ __forceinline__ long long nh_token_count(const nh_cuda_args &args) {
+__device__ __forceinline__ long long nh_token_count(const nh_cuda_args &args, bool keys = false) {
+#if NH_REGIONS
+    return nh_rows_box(args, 0, keys).length * nh_rows_box(args, 1, keys).length * nh_rows_box(args, 2, keys).length;
+#else
     return args.axis[0].length * args.axis[1].length * args.axis[2].length;
+#endif
 }
 
 /* The columns of one chunk that this lane holds. */
@@ -212,10 +237,45 @@ struct nh_box {
     int count[3];
     long long first[3], step[3]; /* tokens */
     long long position[3];       /* of the first, inside its dilation group */
+#if NH_REGIONS
+    int slot[3]; /* of the first, in the window of the grid */
+#endif
 };
 
+/* What a row has to do with is one box or, where axes wrap, up to two on each of these. */
+#define NH_PIECES (NH_PERIODIC ? 8 : 1)
+
+#if NH_REGIONS
+/* A piece of what the row sees, of the columns that tensors have; on axes with bit `piece` >> a the second one. */
+template <bool INVERSE>
+__device__ __forceinline__ nh_box nh_region_box(const nh_cuda_args &args, const long long at[3], int piece) {
+    nh_box box;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        const nh_cuda_axis &axis = args.axis[a];
+        const bool second = piece >> a & 1;
+        long long group = at[a], position = nh_split(&group, axis.dilation);
+        long long length = nh_axis_group_length(axis.length, axis.dilation, group);
+        const nh_range covered = nh_covered(nh_rows_box(args, a, !INVERSE), axis.dilation, group);
+        const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), INVERSE, length, position);
+        long long shift = 0;
+        if (nh_wraps(a)) shift = (nh_laps(seen.begin, covered.begin, length) + second) * length;
+        const nh_range part = nh_part_of_range(seen, covered.begin + shift, covered.end + shift);
+        box.count[a] = second && !nh_wraps(a) ? 0 : (int)(part.end - part.begin);
+        box.position[a] = part.begin;
+        box.slot[a] = (int)(part.begin - seen.begin);
+        box.first[a] = (part.begin - shift) * axis.dilation + group;
+        box.step[a] = axis.dilation;
+    }
+    return box;
+}
+#endif
+
 /* The keys of a query. */
-__device__ __forceinline__ nh_box nh_window_box(const nh_cuda_args &args, const long long at[3]) {
+__device__ __forceinline__ nh_box nh_window_box(const nh_cuda_args &args, const long long at[3], int piece = 0) {
+#if NH_REGIONS
+    return nh_region_box<false>(args, at, piece);
+#else
     nh_box box;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -236,10 +296,14 @@ __device__ __forceinline__ nh_box nh_window_box(const nh_cuda_args &args, const 
         box.step[a] = axis.dilation;
     }
     return box;
+#endif
 }
 
 /* The queries of a key. */
-__device__ __forceinline__ nh_box nh_inverse_box(const nh_cuda_args &args, const long long at[3]) {
+__device__ __forceinline__ nh_box nh_inverse_box(const nh_cuda_args &args, const long long at[3], int piece = 0) {
+#if NH_REGIONS
+    return nh_region_box<true>(args, at, piece);
+#else
     nh_box box;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -254,6 +318,7 @@ __device__ __forceinline__ nh_box nh_inverse_box(const nh_cuda_args &args, const
         box.step[a] = axis.dilation;
     }
     return box;
+#endif
 }
 
 /* A tensor's rows under a box: row(x, y, z) = base + x * step[0] + y * step[1] + z * step[2]. */
@@ -275,6 +340,15 @@ __device__ __forceinline__ nh_walk nh_walk_of(const nh_cuda_tensor &t, const nh_
 /* Offset of a token of a box from its first, in elements of a tensor of scalars. */
 __device__ __forceinline__ long long nh_offset(const nh_cuda_tensor &t, const nh_box &box, int x, int y, int z) {
     return x * t.axis[0] * box.step[0] + y * t.axis[1] * box.step[1] + z * t.axis[2] * box.step[2];
+}
+
+/* Slot of A of a box's first token. */
+__device__ __forceinline__ long long nh_first_slot(const nh_cuda_args &args, const nh_box &box) {
+#if NH_REGIONS
+    return (box.slot[0] * args.axis[1].window + box.slot[1]) * args.axis[2].window + box.slot[2];
+#else
+    return 0;
+#endif
 }
 
 /* Bias of one query's window: entry(x, y, z) = base + x * step[0] + y * step[1] + z. */

@@ -80,8 +80,14 @@ __device__ __forceinline__ void nh_differentiate_key(const nh_cuda_args &args, c
     nh_key_rows r;
     nh_key_rows_set(args, key, r);
     nh_box box = nh_inverse_box(args, key.at);
-    for (long long head = key.head * share; head < (key.head + 1) * share; head++)
+    for (long long head = key.head * share; head < (key.head + 1) * share; head++) {
         nh_walk_head(args, r, key, box, head, nh_walk_of(args.tensor[NH_Q], box, key.batch, head),
                      nh_walk_of(args.tensor[NH_D_O], box, key.batch, head));
+        for (int piece = 1; piece < NH_PIECES; piece++) {
+            const nh_box more = nh_inverse_box(args, key.at, piece);
+            nh_walk_head(args, r, key, more, head, nh_walk_of(args.tensor[NH_Q], more, key.batch, head),
+                         nh_walk_of(args.tensor[NH_D_O], more, key.batch, head));
+        }
+    }
     nh_key_rows_store(args, key, r);
 }

@@ -17,7 +17,21 @@ __device__ __forceinline__ void nh_take_key(const nh_query_rows &r, const elem *
     nh_long_add(d_q, r.scale * d_s, row);
 }
 
-/* box: the query's window; k, v: the rows under it. */
+/* Takes in the keys of a box; k, v: the rows under it. */
+__device__ __forceinline__ void nh_differentiate_box(const nh_cuda_args &args, const nh_query &query,
+                                                     const nh_query_rows &r, const nh_box &box, const nh_walk &k,
+                                                     const nh_walk &v, nh_long_row &d_q) {
+    nh_bias bias = nh_bias_of(args, query, box);
+    for (int x = 0; x < box.count[0]; x++)
+        for (int y = 0; y < box.count[1]; y++)
+            for (int z = 0; z < box.count[2]; z++)
+                nh_take_key(r, k.base + x * k.step[0] + y * k.step[1] + z * k.step[2],
+                            v.base + x * v.step[0] + y * v.step[1] + z * v.step[2],
+                            NH_BIASED ? bias.base + x * bias.step[0] + y * bias.step[1] + z : 0,
+                            (int)args.dim, d_q);
+}
+
+/* box: the query's window, or the first piece of it; k, v: the rows under it. */
 __device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &args, const nh_query &query,
                                                           const nh_operand &d_o, real delta, const nh_box &box,
                                                           const nh_walk &k, const nh_walk &v) {
@@ -30,14 +44,12 @@ __device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &ar
     r.scale = (real)args.scale;
     nh_long_row d_q;
     nh_long_clear(d_q);
-    nh_bias bias = nh_bias_of(args, query, box);
-    for (int x = 0; x < box.count[0]; x++)
-        for (int y = 0; y < box.count[1]; y++)
-            for (int z = 0; z < box.count[2]; z++)
-                nh_take_key(r, k.base + x * k.step[0] + y * k.step[1] + z * k.step[2],
-                            v.base + x * v.step[0] + y * v.step[1] + z * v.step[2],
-                            NH_BIASED ? bias.base + x * bias.step[0] + y * bias.step[1] + z : 0,
-                            (int)args.dim, d_q);
+    nh_differentiate_box(args, query, r, box, k, v, d_q);
+    for (int piece = 1; piece < NH_PIECES; piece++) {
+        const nh_box more = nh_window_box(args, query.at, piece);
+        nh_differentiate_box(args, query, r, more, nh_walk_of(args.tensor[NH_K], more, query.batch, kv_head),
+                             nh_walk_of(args.tensor[NH_V], more, query.batch, kv_head), d_q);
+    }
     const nh_cuda_tensor &ek = args.tensor[NH_EXTRA_K], &ev = args.tensor[NH_EXTRA_V];
     for (long long m = 0; NH_EXTRA && m < args.extra_tokens; m++)
         nh_take_key(r,

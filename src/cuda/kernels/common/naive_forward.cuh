@@ -48,17 +48,10 @@ __device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, co
     s.largest = largest;
 }
 
-/* box: the query's window; k, v: the rows under it. */
-__device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
-                                             const nh_walk &k, const nh_walk &v) {
-    long long kv_head = query.head / (args.heads / args.kv_heads);
-    real scale = (real)args.scale;
-    nh_operand q;
-    nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
-    nh_sums s;
-    s.largest = NH_MINUS_INFINITY;
-    s.sum = s.lost = 0;
-    nh_long_clear(s.out);
+/* Takes in the keys of a box; k, v: the rows under it. */
+__device__ __forceinline__ void nh_take_box(const nh_cuda_args &args, const nh_query &query, const nh_operand &q,
+                                            const nh_box &box, const nh_walk &k, const nh_walk &v, real scale,
+                                            nh_sums &s) {
     nh_bias bias = nh_bias_of(args, query, box);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++) {
@@ -69,6 +62,25 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
                 nh_take_keys(s, q, k_line + z * k.step[2], k.step[2], v_line + z * v.step[2], v.step[2],
                      NH_BIASED ? b + z : 0, box.count[2] - z, scale, (int)args.dim_v);
         }
+}
+
+/* box: the query's window, or the first piece of it; k, v: the rows under it. */
+__device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
+                                             const nh_walk &k, const nh_walk &v) {
+    long long kv_head = query.head / (args.heads / args.kv_heads);
+    real scale = (real)args.scale;
+    nh_operand q;
+    nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
+    nh_sums s;
+    s.largest = NH_MINUS_INFINITY;
+    s.sum = s.lost = 0;
+    nh_long_clear(s.out);
+    nh_take_box(args, query, q, box, k, v, scale, s);
+    for (int piece = 1; piece < NH_PIECES; piece++) {
+        const nh_box more = nh_window_box(args, query.at, piece);
+        nh_take_box(args, query, q, more, nh_walk_of(args.tensor[NH_K], more, query.batch, kv_head),
+                    nh_walk_of(args.tensor[NH_V], more, query.batch, kv_head), scale, s);
+    }
     const nh_cuda_tensor &ek = args.tensor[NH_EXTRA_K], &ev = args.tensor[NH_EXTRA_V];
     const elem *k_extra = (const elem *)ek.data + query.batch * ek.batch + kv_head * ek.head;
     const elem *v_extra = (const elem *)ev.data + query.batch * ev.batch + kv_head * ev.head;
@@ -78,7 +90,7 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
              (int)(args.extra_tokens - m < NH_KEYS ? args.extra_tokens - m : NH_KEYS), scale,
              (int)args.dim_v);
     nh_long_end(s.out);
-    nh_long_scale(s.out, 1 / s.sum);
+    nh_long_scale(s.out, NH_REGIONS && s.sum == 0 ? 0 : 1 / s.sum); /* 0: there is no key */
     nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head), nh_chunk_first(),
                  (int)args.dim_v, s.out.sum);
     if (args.tensor[NH_LSE].data && nh_lane() == 0 && blockIdx.y == 0)

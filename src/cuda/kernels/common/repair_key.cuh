@@ -51,7 +51,8 @@ NH_DEVICE void nh_repair_key(nh_repair &state, const elem *key, const elem *valu
 /* Calls write(i, element) for this lane's elements of the output; returns LSE. */
 template <typename Write> NH_DEVICE float nh_repair_finish(const nh_repair &state, const Write &write) {
     const int lane = (int)(threadIdx.x % 32);
+    const float sum = NH_REGIONS && state.sum == 0.f ? 1.f : state.sum; /* 0: of a row without a key */
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        if (lane + 32 * i < NH_DIM_V) write(lane + 32 * i, nh_store(state.output[i] / state.sum));
+        if (lane + 32 * i < NH_DIM_V) write(lane + 32 * i, nh_store(state.output[i] / sum));
     return (state.top + log2f(state.sum)) * (float)NH_LN2;
 }

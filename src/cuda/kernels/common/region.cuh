@@ -1,0 +1,40 @@
+/* Boxes that tensors cover of a grid, and periodic axes (NH_REGIONS; NH_PERIODIC: bits of axes that are). Without
+ * NH_REGIONS tensors cover the whole grid, and there is nothing here.
+ *
+ * Rows are what blocks own, columns what they meet: queries and keys, or the other way round. Positions count inside a
+ * dilation group, as in window.h. A window is that of the whole grid, of which those columns count that tensors have.
+ * On a periodic axis rows stand at positions from 0 up to less than twice the group's length, as their box says, and
+ * what they see is counted on from there, from less than 0 to beyond the group's end: with each lap of the group's
+ * length the columns follow once more. */
+#pragma once
+#include "prelude.cuh"
+
+#ifndef NH_PERIODIC
+#define NH_PERIODIC 0
+#endif
+
+#if NH_REGIONS
+__device__ __forceinline__ bool nh_wraps(int axis) {
+    return NH_PERIODIC >> axis & 1;
+}
+
+/* Positions of a dilation group that a box covers: nh_axis_covered of core/problem.h. */
+__device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITION dilation, NH_POSITION group) {
+    const NH_POSITION first = (NH_POSITION)box.offset - group + dilation - 1;
+    return {first / dilation, (first + (NH_POSITION)box.length) / dilation};
+}
+
+/* What the row at a position sees of the whole grid. */
+__device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse,
+                                                    NH_POSITION length, NH_POSITION position) {
+    return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)axis.stride, axis.causal, wraps, inverse,
+                         position);
+}
+
+/* Moves a position to where tensors have it, if they do; false if they do not. */
+__device__ __forceinline__ bool nh_find_column(nh_range covered, bool wraps, NH_POSITION length,
+                                               NH_POSITION &position) {
+    if (wraps) position -= nh_laps(position, covered.begin, length) * length;
+    return position >= covered.begin && position < covered.end;
+}
+#endif
