@@ -83,22 +83,28 @@ static char *read_text(const char *path) {
     return text[used++];
 }
 
-static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADERS], int arch) {
-    char option[SIZES + 1][48];
-    const char *options[SIZES + 1];
-    const size_t value[] = {sizeof(struct nh_cuda_axis),  sizeof(struct nh_cuda_tensor),
-                            sizeof(struct nh_cuda_args),  sizeof(struct nh_tiled_args),
-                            sizeof(struct nh_short_args), sizeof(struct nh_gemm_part_args)};
+/* regions: as kernels are compiled that are told those, behind what all share. */
+static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADERS], int arch,
+                       bool regions) {
+    enum { OPTIONS = SIZES + 2 };
+    char option[OPTIONS][48];
+    const char *options[OPTIONS];
+    const size_t more = regions ? 3 * sizeof(struct nh_cuda_region) : 0;
+    const size_t value[] = {
+        sizeof(struct nh_cuda_axis),         sizeof(struct nh_cuda_tensor),
+        sizeof(struct nh_cuda_args) + more,  sizeof(struct nh_tiled_args) + more,
+        sizeof(struct nh_short_args) + more, sizeof(struct nh_gemm_part_args) + more};
     static const char *const macro[] = {"AXIS_BYTES",  "TENSOR_BYTES", "ARGS_BYTES",
                                         "TILED_BYTES", "SHORT_BYTES",  "GEMM_PART_BYTES"};
     for (int i = 0; i < SIZES; i++)
         snprintf(option[i], sizeof option[i], "-D%s=%zu", macro[i], value[i]);
     snprintf(option[SIZES], sizeof option[SIZES], "--gpu-architecture=sm_%d", arch);
-    for (int i = 0; i <= SIZES; i++)
+    snprintf(option[SIZES + 1], sizeof option[0], "-DNH_REGIONS=%d", regions);
+    for (int i = 0; i < OPTIONS; i++)
         options[i] = option[i];
     void *program = NULL;
     CHECK(nvrtc->create(&program, source, "probe.cu", HEADERS, header, header_name) == 0, "create");
-    int result = nvrtc->compile(program, SIZES + 1, options);
+    int result = nvrtc->compile(program, OPTIONS, options);
     static char log[65536];
     size_t log_bytes = 0, cubin_bytes = 0;
     if (nvrtc->log_size(program, &log_bytes) == 0 && log_bytes <= sizeof log)
@@ -125,6 +131,7 @@ int main(void) {
     CHECK(nvrtc.arch_count(&count) == 0 && count > 0 && count <= 64, "%d archs", count);
     if (test_failed || nvrtc.archs(archs)) return EXIT_FAILURE;
     for (int i = 0; i < count; i++)
-        if (archs[i] >= 80) check_arch(&nvrtc, header, archs[i]);
+        for (int regions = 0; archs[i] >= 80 && regions < 2; regions++)
+            check_arch(&nvrtc, header, archs[i], regions);
     return test_result();
 }

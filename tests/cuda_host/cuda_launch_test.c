@@ -74,6 +74,67 @@ static const struct fake_launch *naive(const char *text, struct nh_problem *prob
     return &fake.launch[0];
 }
 
+/* Tensors that cover boxes of a grid are handed over as if they covered it all, and only rows that they have are launched. */
+static void check_regions(void) {
+    struct nh_problem problem;
+    const struct fake_launch *launch =
+        naive("fwd:f16:b1h2d64:40x50:w7x7:q3+20x5+30:k0+32x1+49", &problem);
+    const struct nh_cuda_args *args = &launch->args;
+    const int64_t q_first = (int64_t)(3 * 30 + 5) * 2 * 64,
+                  k_first = (int64_t)(0 * 49 + 1) * 2 * 64;
+    CHECK((uintptr_t)args->tensor[NH_Q].data ==
+                  (uintptr_t)address_of(NHOOD_Q) - 2 * (uint64_t)q_first &&
+              (uintptr_t)args->tensor[NH_K].data ==
+                  (uintptr_t)address_of(NHOOD_K) - 2 * (uint64_t)k_first &&
+              (uintptr_t)args->tensor[NH_LSE].data ==
+                  (uintptr_t)address_of(NHOOD_LSE) - 4 * (uint64_t)(q_first / 64),
+          "Q at %p, K at %p, LSE at %p", args->tensor[NH_Q].data, args->tensor[NH_K].data,
+          args->tensor[NH_LSE].data);
+    CHECK(args->axis[1].length == 40 && launch->region[1].query.offset == 3 &&
+              launch->region[1].query.length == 20 && launch->region[2].key.offset == 1 &&
+              launch->region[2].key.length == 49 && launch->region[0].query.length == 1,
+          "axis of %lld, queries %lld + %lld", args->axis[1].length, launch->region[1].query.offset,
+          launch->region[1].query.length);
+    CHECK(launch->grid[0] == 20 * 30 * 2 * 8 / 128, "%u blocks", launch->grid[0]);
+    nhood_io io;
+    read_problem("bwd:f16:b1h2d64:4096:w300:q1024+512:k700+1024", &problem);
+    if (!execute(&nh_solver_cuda_split80, &problem, "split80", &io)) return;
+    const struct fake_launch *stats = &fake.launch[0];
+    CHECK((uintptr_t)stats->args.tensor[NH_DELTA].data ==
+                  (uintptr_t)workspace_address() - (uint64_t)1024 * 2 * 4 * 4 &&
+              stats->args.tensor[NH_DELTA].batch == 512 * 2 * 4,
+          "delta at %p", stats->args.tensor[NH_DELTA].data);
+    for (int l = 1; l < fake.launch_count; l++) {
+        unsigned rows = l == 1 ? 512 : 1024; /* queries, then keys */
+        CHECK(fake.launch[l].grid[0] % 2 == 0 && rows % (fake.launch[l].grid[0] / 2) == 0 &&
+                  fake.launch[l].region[2].query.offset == 1024,
+              "launch %d: %u blocks", l, fake.launch[l].grid[0]);
+    }
+}
+
+/* Around a circle of 60 tokens, boxes that lack 8 of them meet a window of 9 at one end alone, those that lack 7 at both. */
+static void check_region_refusals(void) {
+    static const struct {
+        const struct nh_solver *solver;
+        const char *text, *reason;
+    } row[] = {{&nh_solver_cuda_fused80, "fwd:f16:b1h1d32:60:w9:p1:q3+50:k46+52", NULL},
+               {&nh_solver_cuda_fused80, "fwd:f16:b1h1d32:60:w9:p1:q3+50:k46+53",
+                "windows that meet both ends of a key box on a periodic axis"},
+               {&nh_solver_cuda_split80, "bwd:f16:b1h1d32:60:w9:p1:q3+52:k46+60", NULL},
+               {&nh_solver_cuda_split80, "bwd:f16:b1h1d32:60:w9:p1:q3+53:k46+60",
+                "keys whose queries are at both ends of a query box on a periodic axis"},
+               {&nh_solver_cuda_naive, "bwd:f16:b1h1d32:60:w9:p1:q3+53:k46+53", NULL},
+               {&nh_solver_cuda_fused90, "fwd:f16:b1h1d32:60:w9:q3+50", "part of a grid"},
+               {&nh_solver_cuda_small, "fwd:f16:b1h1d32:60:w9:p1", "periodic axis"}};
+    struct nh_problem problem;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        read_problem(row[i].text, &problem);
+        const char *reason = refusal_of(row[i].solver, &problem, &f.device[0]);
+        CHECK(row[i].reason ? reason && strcmp(reason, row[i].reason) == 0 : !reason, "%s, %s: %s",
+              row[i].text, row[i].solver->name, reason ? reason : "taken");
+    }
+}
+
 /* Sizes past 2^31 elements keep all their bits, and rows past the grid's limits are folded. */
 static void check_large(void) {
     struct nh_problem problem;
@@ -366,6 +427,8 @@ int main(void) {
                                     "in:f16:b70000h1d16:64:w3"};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         check_all(problems[i]);
+    check_regions();
+    check_region_refusals();
     check_large();
     check_grid_limits();
     check_uncountable();

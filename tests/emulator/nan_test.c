@@ -80,12 +80,22 @@ static void run(nhood_context *context, const char *solver, const nhood_problem 
     nhood_plan_release(plan);
 }
 
-/* Whether a query attends a token. */
-static bool attends(const nhood_axis *axis, int64_t query, int64_t token) {
+/* Tokens of the tensors of keys, or of queries. */
+static int64_t tokens_of(const nhood_problem *problem, bool keys) {
+    const nhood_region *region = problem->region;
+    int64_t covered = keys ? region->key_length : region->query_length;
+    return covered ? covered : problem->axis[0].length;
+}
+
+/* Whether a query attends a key, each a token of its tensors. */
+static bool attends(const nhood_problem *problem, int64_t query, int64_t key) {
+    const nhood_axis *axis = problem->axis;
     int64_t first = 0, count = 0;
-    nhood_window(axis, query, &first, &count);
-    for (int64_t n = 0; n < count; n++)
-        if (first + n * axis->dilation == token) return true;
+    nhood_window(axis, (query + problem->region->query_offset) % axis->length, &first, &count);
+    for (int64_t n = 0; n < count; n++) {
+        int64_t apart = first + n * axis->dilation - problem->region->key_offset - key;
+        if (axis->periodic ? apart % axis->length == 0 : apart == 0) return true;
+    }
     return false;
 }
 
@@ -94,7 +104,8 @@ static bool attends(const nhood_axis *axis, int64_t query, int64_t token) {
 static void check_output(const char *what, const nhood_problem *problem, const bool *reached,
                          const nhood_io *clean, const nhood_io *dirty, int tensor) {
     const void *with = dirty->data[tensor], *without = clean->data[tensor];
-    for (int64_t token = 0; token < problem->axis[0].length; token++) {
+    const bool of_keys = tensor == NHOOD_D_K || tensor == NHOOD_D_V;
+    for (int64_t token = 0; token < tokens_of(problem, of_keys); token++) {
         int64_t good = 0;
         for (int64_t i = token * problem->dim; i < (token + 1) * problem->dim; i++)
             good += fabsf(value_of(problem, with, i) - value_of(problem, without, i)) <= 0x1p-8f;
@@ -114,7 +125,7 @@ static void check_bias(const char *what, const nhood_problem *problem, bool of_k
         int64_t distance = entry - axis->window + 1;
         int64_t query = of_key ? poisoned - distance : poisoned;
         int64_t key = of_key ? poisoned : poisoned + distance;
-        bool reached = query >= 0 && query < axis->length && attends(axis, query, key);
+        bool reached = query >= 0 && query < axis->length && attends(problem, query, key);
         float difference =
             fabsf(value_of(problem, with, entry) - value_of(problem, without, entry));
         CHECK(reached ? !(difference < INFINITY) : difference <= 0x1p-6f,
@@ -138,10 +149,10 @@ static void nan_stays_outside(nhood_context *context, const char *solver, const 
     uint32_t mask = of_key ? 1u << NHOOD_K | 1u << NHOOD_V : 1u << NHOOD_Q | 1u << NHOOD_D_O;
     run(context, solver, &problem, mask, -1, &clean);
     run(context, solver, &problem, mask, poisoned, &dirty);
-    for (int64_t token = 0; token < problem.axis[0].length; token++) {
-        query[token] = of_key ? attends(problem.axis, token, poisoned) : token == poisoned;
-        key[token] = of_key ? token == poisoned : attends(problem.axis, poisoned, token);
-    }
+    for (int64_t token = 0; token < tokens_of(&problem, false); token++)
+        query[token] = of_key ? attends(&problem, token, poisoned) : token == poisoned;
+    for (int64_t token = 0; token < tokens_of(&problem, true); token++)
+        key[token] = of_key ? token == poisoned : attends(&problem, poisoned, token);
     if (forward) {
         check_output(what, &problem, query, &clean, &dirty, NHOOD_O);
     } else {
@@ -188,6 +199,23 @@ static void prefer(nhood_context *context, const char *solver, const char *text,
     CHECK(strstr(nhood_plan_description(plan), wanted), "%s: %s", wanted,
           nhood_plan_description(plan));
     nhood_plan_release(plan);
+}
+
+/* Parts of a grid, with queries that see no key, and circles. */
+static void check_regions(nhood_context *context) {
+    static const char *const part = ":bf16:b1h1d32:90:w20:d2:q30+60:k4+40";
+    static const char *const circle = ":bf16:b1h1d32:80:w9:s2:p1:q70+60:k3+80";
+    for (int i = 0; i < 2; i++) {
+        char forward[80], backward[80];
+        snprintf(forward, sizeof forward, "fwd%s", i ? circle : part);
+        snprintf(backward, sizeof backward, "bwd%s", i ? circle : part);
+        nan_stays_outside(context, "cuda.fused80", forward, true, 29);
+        nan_stays_outside(context, "cuda.naive", forward, true, 29);
+        for (int of_key = 0; of_key < 2; of_key++) {
+            nan_stays_outside(context, "cuda.split80", backward, of_key, 9);
+            nan_stays_outside(context, "cuda.naive", backward, of_key, 9);
+        }
+    }
 }
 
 int main(void) {
@@ -253,6 +281,7 @@ int main(void) {
         for (int of_key = !is_backward; of_key < 2; of_key++)
             nan_stays_outside(context, "cuda.small", text, of_key, 29);
     }
+    check_regions(context);
     nhood_context_destroy(context);
     return test_result();
 }

@@ -37,6 +37,12 @@ static const char *const problems[] = {
     "bwd:f32:b1h1d32:15x13:w5x7:s2x1",
     "bwd:bf16:b2h4k2d32:11x19:w5x7:x70",
     "bwd:f16:b1h1d200v256:50:w9:x20",
+    /* parts of a grid, periodic axes */
+    "fwd:bf16:b1h1d32:50x50:w19x21:q5+30x20+30:k0+40x25+20",
+    "fwd:bf16:b1h2d32:385:w17:d3:q100+200:k150+101:x70",
+    "fwd:bf16:b1h1d32:20x28:w7x5:s1x2:p01:q3+9x20+28:k0+20x11+28",
+    "bwd:bf16:b1h4k2d32:193:w16:s4:d3:q20+150:k31+140:x70",
+    "bwd:bf16:b1h1d32:20x28:w7x5:p11:q3+20x20+28:k7+20x11+28",
 };
 
 struct noted {

@@ -102,6 +102,7 @@ static void check_random(uint64_t *state) {
         axis->window = test_between(state, 1, nh_max(1, axis->length / axis->dilation));
         axis->stride = test_between(state, 1, axis->window);
         axis->causal = test_between(state, 0, 3) == 0;
+        axis->query = axis->key = (struct nh_box){0, axis->length};
         grid.part[a] = (int32_t)test_between(state, 1, 4);
         grid.rows[a] = grid.part[a] * (a == stack ? (int32_t)test_between(state, 1, 3) : 1);
         grid.columns[a] = (int32_t)test_between(state, 1, 4);

@@ -114,6 +114,7 @@ static void check_random(uint64_t *state) {
         axis->window = test_between(state, 1, nh_max(1, axis->length / axis->dilation / share));
         axis->stride = test_between(state, 1, axis->window);
         axis->causal = test_between(state, 0, 3) == 0;
+        axis->query = axis->key = (struct nh_box){0, axis->length};
         rows[a] = (int32_t)test_between(state, 1, problem.rank == 1 ? 16 : 5);
         columns[a] = (int32_t)test_between(state, 1, problem.rank == 1 ? 16 : 5);
     }
@@ -123,6 +124,89 @@ static void check_random(uint64_t *state) {
     memcpy(part, rows, sizeof part);
     rows[axis] *= (int32_t)test_between(state, 2, 3);
     check_problem(&problem, rows, part, columns, false);
+}
+
+/* Whether tensors have the key that the query of a token sees in a slot of its window; *key: in theirs. */
+static bool find_key(const struct nh_axis *axis, int64_t query, int64_t slot, int64_t *key) {
+    const struct nh_range window = nh_axis_window(axis, query % axis->length);
+    if (window.begin + slot >= window.end) return false;
+    *key = (window.begin + slot) * axis->dilation + query % axis->dilation - axis->key.offset;
+    if (axis->periodic) *key = (*key % axis->length + axis->length) % axis->length;
+    return *key >= 0 && *key < axis->key.length;
+}
+
+/* Tiles of one row and one column are the pairs of a query with a key that tensors have. */
+static void check_pairs(const struct nh_axis *axis) {
+    int64_t pairs = 0, key;
+    for (int64_t row = 0; row < axis->query.length; row++)
+        for (int64_t slot = 0; slot < axis->window; slot++)
+            pairs += find_key(axis, axis->query.offset + row, slot, &key);
+    for (int inverse = 0; inverse < 2; inverse++) {
+        double visits = nh_tile_count(axis, 1, 1, inverse).visits;
+        CHECK(visits == (double)nh_max(pairs, 1),
+              "L %lld w %lld s %lld d %lld periodic %d, queries %lld + %lld, keys %lld + %lld, "
+              "inverse %d: %g pairs of %lld",
+              (long long)axis->length, (long long)axis->window, (long long)axis->stride,
+              (long long)axis->dilation, axis->periodic, (long long)axis->query.offset,
+              (long long)axis->query.length, (long long)axis->key.offset,
+              (long long)axis->key.length, inverse, visits, (long long)pairs);
+    }
+}
+
+/* Tiles of rows, which begin with a group's first, and of the columns that those see. */
+static void check_covered_tiles(const struct nh_axis *axis, int32_t rows, int32_t columns) {
+    double visits = 0;
+    for (int64_t group = 0; group < axis->dilation; group++) {
+        const struct nh_range row = nh_axis_covered(axis, &axis->query, group);
+        for (int64_t tile = row.begin; tile < row.end; tile += rows) {
+            int64_t first = INT64_MAX, last = -1, key;
+            for (int64_t r = tile; r < nh_min(tile + rows, row.end); r++)
+                for (int64_t slot = 0; slot < axis->window; slot++) {
+                    if (!find_key(axis, r * axis->dilation + group, slot, &key)) continue;
+                    first = nh_min(first, key / axis->dilation);
+                    last = nh_max(last, key / axis->dilation);
+                }
+            if (last >= 0) visits += (double)nh_ceil_div(last - first + 1, columns);
+        }
+    }
+    double counted = nh_tile_count(axis, rows, columns, false).visits;
+    CHECK(counted == (visits > 0 ? visits : 1), "%d rows, %d columns: %g tiles, enumerated %g",
+          rows, columns, counted, visits);
+}
+
+static struct nh_box random_box(uint64_t *state, const struct nh_axis *axis) {
+    int64_t offset = test_between(state, 0, axis->length - 1);
+    int64_t most = axis->periodic ? axis->length : axis->length - offset;
+    if (test_between(state, 0, 2) == 0) return (struct nh_box){0, axis->length};
+    return (struct nh_box){offset, test_between(state, 1, most)};
+}
+
+/* Axes of which tensors cover boxes, and periodic ones, where what a row sees is in one piece (tiled80.c). */
+static void check_covered(uint64_t *state) {
+    int64_t dilation = test_between(state, 1, 4), group = test_between(state, 1, 40);
+    struct nh_axis axis =
+        nh_whole_axis(group * dilation, test_between(state, 1, group), 1, dilation, 0);
+    axis.periodic = (int32_t)test_between(state, 0, 1);
+    axis.stride = test_between(state, 1, axis.window);
+    while (axis.periodic && group % axis.stride)
+        axis.stride--;
+    if (!axis.periodic) {
+        axis.length += test_between(state, 0, dilation - 1);
+        axis.causal = test_between(state, 0, 2) == 0;
+    }
+    axis.query = random_box(state, &axis);
+    axis.key = random_box(state, &axis);
+    if (axis.periodic) {
+        int64_t queries = nh_ceil_div(axis.window, axis.stride) * axis.stride;
+        if (queries > group - nh_ceil_div(axis.query.length, dilation) + 1)
+            axis.query.length = axis.length;
+        if (axis.window > group - nh_ceil_div(axis.key.length, dilation) + 1)
+            axis.key.length = axis.length;
+    }
+    check_pairs(&axis);
+    if (!axis.periodic)
+        check_covered_tiles(&axis, (int32_t)test_between(state, 1, 9),
+                            (int32_t)test_between(state, 1, 9));
 }
 
 /* The fastest axis is the one of which a row's walk covers most: the first here, or the last of equal ones. */
@@ -148,5 +232,7 @@ int main(void) {
     check_queue_order(1, 300, 2);
     for (int i = 0; i < 400; i++)
         check_random(&state);
+    for (int i = 0; i < 4000; i++)
+        check_covered(&state);
     return test_result();
 }

@@ -119,7 +119,7 @@ struct nh_abreast_count nh_abreast_count(const struct nh_problem *problem, const
     struct line line = line_of(&problem->axis[stack], own[stack], part, box[stack]);
     double items = 1;
     for (int a = 0; a < NH_AXES; a++)
-        items *= (double)nh_row_tiles(&problem->axis[a], own[a]);
+        items *= (double)nh_row_tiles(&problem->axis[a], own[a], false);
     double multiplied = (double)line.multiplied * (double)tiles;
     return (struct nh_abreast_count){items, (double)line.fetched * (double)tiles, multiplied,
                                      multiplied - (double)line.whole * (double)whole};

@@ -15,12 +15,19 @@ static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool
                              : range_of(axis, length, axis->stride, inverse, position);
 }
 
+/* The same where tensors do not cover the grid, or the axis is periodic. */
+struct covered {
+    int64_t group_length, first; /* position of the first row */
+    struct nh_range columns;
+};
+
 /* A dilation group of an axis, cut into tiles of rows, and these into parts. */
 struct cut {
     const struct nh_axis *axis;
-    int64_t length;
+    int64_t length; /* rows */
     int32_t rows, part;
     bool inverse;
+    const struct covered *covered; /* NULL: the grid, not periodic */
 };
 
 /* Some extents of columns, of which what rows see is found once for all, and their counts. All of these are whole. */
@@ -31,7 +38,17 @@ struct line {
     struct nh_tile_counts *counts;
 };
 
+static struct nh_range covered_partners(const struct cut *cut, int64_t row) {
+    const struct nh_axis *axis = cut->axis;
+    const struct covered *covered = cut->covered;
+    struct nh_range seen =
+        nh_seen_range(covered->group_length, axis->window, axis->stride, axis->causal,
+                      axis->periodic, cut->inverse, covered->first + row);
+    return nh_covered_part(seen, covered->columns, covered->group_length, axis->periodic);
+}
+
 static struct nh_range seen_by(const struct cut *cut, int64_t row) {
+    if (cut->covered) return covered_partners(cut, nh_min(row, cut->length - 1));
     return partners(cut->axis, cut->length, cut->inverse, nh_min(row, cut->length - 1));
 }
 
@@ -142,12 +159,25 @@ static int64_t margin_of(const struct cut *cut) {
     return (whole ? axis->window : axis->window / 2 + 1) + axis->stride;
 }
 
-/* Away from both ends of the group what tiles see repeats, so that one period stands for all. */
-static void add_group(const struct cut *cut, int64_t groups, const struct line *line) {
+/* Rows that are so far from all ends. */
+static struct nh_range inner_rows(const struct cut *cut) {
     int64_t margin = margin_of(cut);
+    struct nh_range inner = {margin, cut->length - margin};
+    if (!cut->covered) return inner;
+    const struct covered *covered = cut->covered;
+    bool around = covered->columns.end - covered->columns.begin == covered->group_length;
+    if (cut->axis->periodic) return (struct nh_range){0, around ? cut->length : 0};
+    inner.begin = nh_max(covered->columns.begin + margin - covered->first, 0);
+    inner.end = nh_min(covered->columns.end - margin - covered->first, cut->length);
+    return inner;
+}
+
+/* Away from all ends what tiles see repeats, so that one period stands for all. */
+static void add_group(const struct cut *cut, int64_t groups, const struct line *line) {
+    struct nh_range inner = inner_rows(cut);
     int64_t period = cut->axis->stride / nh_common_divisor(cut->axis->stride, cut->rows);
-    int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(margin, cut->rows);
-    int64_t periods = nh_max((cut->length - margin) / cut->rows - from, 0) / period;
+    int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(inner.begin, cut->rows);
+    int64_t periods = nh_max(inner.end / cut->rows - from, 0) / period;
     double weight = (double)groups;
     if (!periods) {
         add_tiles(cut, 0, tiles, weight, line);
@@ -194,13 +224,49 @@ static void start(struct line *line, const int32_t *columns, int count,
     }
 }
 
+static bool is_whole(const struct nh_axis *axis) {
+    return !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
+}
+
+/* The first group behind `group` of which tensors cover other positions than of it. */
+static int64_t next_kind(const struct nh_axis *axis, int64_t group) {
+    const int64_t end[] = {axis->length, axis->query.offset,
+                           axis->query.offset + axis->query.length, axis->key.offset,
+                           axis->key.offset + axis->key.length};
+    int64_t next = axis->dilation;
+    for (size_t i = 0; i < sizeof end / sizeof *end; i++)
+        if (end[i] % axis->dilation > group) next = nh_min(next, end[i] % axis->dilation);
+    return next;
+}
+
+static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
+                          const struct line *line) {
+    const struct nh_box *own = inverse ? &axis->key : &axis->query;
+    const struct nh_box *other = inverse ? &axis->query : &axis->key;
+    for (int64_t group = 0; group < axis->dilation; group = next_kind(axis, group)) {
+        const struct nh_range row = nh_axis_covered(axis, own, group);
+        const struct covered covered = {nh_axis_group_length(axis->length, axis->dilation, group),
+                                        row.begin, nh_axis_covered(axis, other, group)};
+        const struct cut cut = {axis, row.end - row.begin, rows, part, inverse, &covered};
+        if (cut.length > 0) add_group(&cut, next_kind(axis, group) - group, line);
+    }
+    /* where no row sees a column, blocks still take the time of a step */
+    line->counts->halo = nh_max(line->counts->halo, 1);
+    for (int i = 0; i < line->extents; i++)
+        line->counts->visits[i] = larger(line->counts->visits[i], 1);
+}
+
 /* What is not beyond. */
 static struct beyond count_line(const struct nh_axis *axis, int32_t rows, int32_t part,
                                 bool inverse, const struct line *line) {
     int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
-    struct cut cut = {axis, longest, rows, part, inverse};
-    line->counts->tiles = axis->dilation * nh_ceil_div(longest, rows);
+    struct cut cut = {axis, longest, rows, part, inverse, NULL};
+    line->counts->tiles = nh_row_tiles(axis, rows, inverse);
+    if (!is_whole(axis)) {
+        count_covered(axis, rows, part, inverse, line);
+        return (struct beyond){0, 0, 1};
+    }
     add_group(&cut, axis->dilation - shorter, line);
     cut.length--;
     if (shorter) add_group(&cut, shorter, line);
@@ -244,8 +310,8 @@ double nh_tile_needed(const struct nh_axis *axis, int32_t rows, bool inverse) {
     const int32_t column = 1;
     int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
-    struct cut cut = {axis, longest, rows, rows, inverse};
-    if (axis->stride > 1 || margin_of(&cut) > MOST_BORDERS * rows) {
+    struct cut cut = {axis, longest, rows, rows, inverse, NULL};
+    if (!is_whole(axis) || axis->stride > 1 || margin_of(&cut) > MOST_BORDERS * rows) {
         struct nh_tile_counts counts;
         nh_tile_counts(axis, rows, rows, inverse, false, &column, 1, &counts);
         return counts.needed;
@@ -269,9 +335,14 @@ static struct nh_tile_count count_one(const struct nh_axis *axis, int32_t rows, 
     return count;
 }
 
+static bool same_box(const struct nh_box *a, const struct nh_box *b) {
+    return a->offset == b->offset && a->length == b->length;
+}
+
 bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b) {
     return a->length == b->length && a->window == b->window && a->stride == b->stride &&
-           a->dilation == b->dilation && a->causal == b->causal;
+           a->dilation == b->dilation && a->causal == b->causal && a->periodic == b->periodic &&
+           same_box(&a->query, &b->query) && same_box(&a->key, &b->key);
 }
 
 /* Solvers try many shapes of tiles that share their extents per axis, and are asked again for the estimates of those
@@ -300,7 +371,7 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
 }
 
 int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most) {
-    int64_t longest = nh_longest_group(axis);
+    int64_t longest = nh_max(nh_longest_rows(axis, false), nh_longest_rows(axis, true));
     int32_t cover = 1;
     while (cover < longest && cover < most)
         cover *= 2;

@@ -17,15 +17,20 @@ struct nh_tile_count {
     double visits_beyond, dense_beyond;
 };
 
+/* Rows that tensors have of the dilation groups with most of them; `inverse` as below. */
+static inline int64_t nh_longest_rows(const struct nh_axis *axis, bool inverse) {
+    return nh_ceil_div(inverse ? axis->key.length : axis->query.length, axis->dilation);
+}
+
 /* Row tiles of an axis, of so many rows each. */
-static inline int64_t nh_row_tiles(const struct nh_axis *axis, int32_t rows) {
-    return axis->dilation * nh_ceil_div(nh_longest_group(axis), rows);
+static inline int64_t nh_row_tiles(const struct nh_axis *axis, int32_t rows, bool inverse) {
+    return axis->dilation * nh_ceil_div(nh_longest_rows(axis, inverse), rows);
 }
 
 /* Whether counts of one are those of the other. */
 bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);
 
-/* Tiles of columns start at the halo's first position. `inverse`: rows are keys, columns the queries that attend
+/* Tiles of columns start at the halo's first position, and hold columns that tensors have. `inverse`: rows are keys, columns the queries that attend
  * them; else rows are queries and columns keys. Exact where a group has up to 2^14 row tiles within a window and a
  * stride of its ends or in a period of its inner part; of more every n-th is counted. */
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
@@ -52,7 +57,7 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
 /* `needed` of such counts alone, which takes a fraction of the time. */
 double nh_tile_needed(const struct nh_axis *axis, int32_t rows, bool inverse);
 
-/* The least power of two that covers an axis' longest dilation group, `most` if that is less. */
+/* The least power of two that covers what tensors have of an axis' longest dilation group, `most` if that is less. */
 int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most);
 
 /* Boxes of `size` positions with extents that are powers of two, none longer than it takes to cover its axis unless

@@ -214,6 +214,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_fused80 = {
     .name = "cuda.fused80",
     .device_kind = NHOOD_DEVICE_CUDA,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = knobs,
     .refuse = refuse,
     .candidates = candidates,

@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
                     NH_DIM_V_PADDED);
     nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
     __syncthreads();
-    const struct nh_course course = nh_course_of(args, shared.tables.masks);
+    const struct nh_course course = nh_course_of(args, block, shared.tables.masks);
     nh_walk_table_fill(args, course.halo, NH_K, NH_ELEMENT_BYTES, NH_WALK_FIRST, shared.walk);
     nh_walk_table_fill(args, course.halo, NH_V, NH_ELEMENT_BYTES, NH_WALK_SECOND, shared.walk);
     nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
@@ -112,6 +112,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #endif
         nh_next(now, course, shared.walk);
     }
+#if NH_REGIONS
+    /* without a tile nobody has waited for the queries, whose place outputs take */
+    nh_copy_wait();
+    __syncthreads();
+#endif
 #if NH_LONG_SUMS
     nh_softmax_totals_take(totals, state, output);
 #endif

@@ -13,6 +13,10 @@ struct nh_course {
     struct nh_halo halo;
     long long extra_tokens;
     int extra_tiles;
+#if NH_PERIODIC
+    /* where the lap of columns begins that the halo's first position is in */
+    int lap[3];
+#endif
 };
 
 NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo, int axis) {
@@ -24,9 +28,17 @@ NH_DEVICE int nh_heads_of_row(const nh_cuda_args &args) {
     return NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
 }
 
-NH_DEVICE struct nh_course nh_course_of(const nh_cuda_args &args,
+NH_DEVICE struct nh_course nh_course_of(const nh_cuda_args &args, const struct nh_block &block,
                                         const struct nh_mask_tables &masks) {
     struct nh_course course = {nh_halo_of(masks), 0, 0};
+#if NH_PERIODIC
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        const int first = block.columns[a].begin, length = block.grid[a];
+        course.lap[a] = first;
+        if (nh_wraps(a)) course.lap[a] += nh_laps(course.halo.begin[a], first, length) * length;
+    }
+#endif
     if (NH_EXTRA_TOKENS) {
         course.extra_tokens = args.extra_tokens;
         course.extra_tiles = (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);

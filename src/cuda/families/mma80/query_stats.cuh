@@ -10,13 +10,18 @@ struct alignas(8) nh_stats {
 };
 
 /* One column per thread, of the tile at a walk's pointer. */
-NH_DEVICE void nh_stats_copy(const struct nh_course &course, const struct nh_walk &walk,
-                             const struct nh_walk_tables &tables, nh_stats to[NH_COLUMNS]) {
+NH_DEVICE void nh_stats_copy(const nh_cuda_args &args, const struct nh_block &block, const struct nh_course &course,
+                             const struct nh_walk &walk, const struct nh_walk_tables &tables, nh_stats to[NH_COLUMNS]) {
     unsigned limits = nh_limits(course.halo, walk.cursor);
 #pragma unroll 1
-    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS)
-        nh_copy8(&to[c], walk.at[NH_WALK_STATS] + tables.row[NH_WALK_STATS][c],
-                 nh_within(limits, nh_place_of_column(c)));
+    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
+        const char *from = walk.at[NH_WALK_STATS] + tables.row[NH_WALK_STATS][c];
+        bool there = nh_within(limits, nh_place_of_column(c));
+#if NH_PERIODIC
+        from += nh_wrapped(args, block, course, walk.cursor, NH_DELTA, sizeof(float), nh_place_of_column(c), there);
+#endif
+        nh_copy8(&to[c], from, there);
+    }
 }
 
 NH_DEVICE nh_stats nh_stats_at(const nh_cuda_args &args, long long offset) {

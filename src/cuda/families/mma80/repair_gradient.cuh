@@ -14,6 +14,14 @@ NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block
     return offset;
 }
 
+NH_DEVICE long long nh_column_at(const nh_cuda_args &args, const struct nh_block &block,
+                                 const nh_cuda_tensor &tensor, int head, const int at[3]) {
+    long long offset = block.batch * tensor.batch + head * tensor.head;
+    for (int a = 0; a < 3; a++)
+        offset += nh_column_offset(args, block, tensor, a, at[a]);
+    return offset;
+}
+
 /* A row of the block, a column of its window, in the roles that NH_INVERSE gives them, and the query's head. */
 NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block &block, int head,
                                 int tile_row, const int query[3], const int column[3],
@@ -27,9 +35,11 @@ NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block
         bias = nh_load(*nh_bias_row(args, block, head, cursor, tile_row));
     }
     const nh_lane_rows partner =
-        nh_lane_rows_load((const elem *)first.data + nh_at(args, block, first, column_head, column),
-                          (const elem *)second.data + nh_at(args, block, second, column_head, column));
-    const nh_stats stats = nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], head, query));
+        nh_lane_rows_load((const elem *)first.data + nh_column_at(args, block, first, column_head, column),
+                          (const elem *)second.data + nh_column_at(args, block, second, column_head, column));
+    const nh_cuda_tensor &of_queries = args.tensor[NH_DELTA];
+    const nh_stats stats = nh_stats_at(args, NH_INVERSE ? nh_column_at(args, block, of_queries, head, query)
+                                                        : nh_at(args, block, of_queries, head, query));
     nh_repair_pair(row, partner, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), bias, gradient);
 }
 

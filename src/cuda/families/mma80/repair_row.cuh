@@ -2,6 +2,7 @@
 #pragma once
 
 #include "softmax.cuh"
+#include "tile_mask.cuh"
 
 #include "repair_key.cuh"
 
@@ -12,16 +13,15 @@ NH_DEVICE void nh_repair_window(const nh_cuda_args &args, const struct nh_block 
     const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
     struct nh_range range[3];
     for (int a = 0; a < 3; a++)
-        range[a] = nh_window_range(block.length[a], args.axis[a].window, args.axis[a].stride,
-                                   args.axis[a].causal, position[a]);
+        range[a] = nh_partners(args, block, a, position[a]);
     for (long long x = range[0].begin; x < range[0].end; x++)
         for (long long y = range[1].begin; y < range[1].end; y++)
             for (long long z = range[2].begin; z < range[2].end; z++) {
                 const int at[3] = {(int)x, (int)y, (int)z};
                 long long to_key = 0, to_value = 0, to_bias = block.head;
                 for (int a = 0; a < 3; a++) {
-                    to_key += nh_position_offset(args, block, k, a, at[a]);
-                    to_value += nh_position_offset(args, block, v, a, at[a]);
+                    to_key += nh_column_offset(args, block, k, a, at[a]);
+                    to_value += nh_column_offset(args, block, v, a, at[a]);
                     to_bias = to_bias * (2 * args.axis[a].window - 1) + at[a] - position[a] +
                               args.axis[a].window - 1;
                 }

@@ -118,6 +118,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_split80 = {
     .name = "cuda.split80",
     .device_kind = NHOOD_DEVICE_CUDA,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = nh_split80_knobs,
     .refuse = refuse,
     .candidates = candidates,

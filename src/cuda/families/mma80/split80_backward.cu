@@ -48,7 +48,7 @@ NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const struct nh_block &b
                                                         shared.walk, walk);
         nh_copy_next<NH_DIM_V, NH_PITCH_V, NH_WALK_SECOND>(shared.columns2[stage], args, block,
                                                            course, shared.walk, walk);
-        if (NH_INVERSE) nh_stats_copy(course, walk, shared.walk, shared.stats[stage]);
+        if (NH_INVERSE) nh_stats_copy(args, block, course, walk, shared.walk, shared.stats[stage]);
     }
     nh_copy_commit();
 }
@@ -194,7 +194,7 @@ NH_DEVICE struct nh_walk nh_prepare(const nh_tiled_args &args, const struct nh_b
     nh_copy_rows<NH_DIM_V, NH_PITCH_V>(args, block, args.tensor[NH_ROW_SLOT2], block.head,
                                        shared.rows2);
     __syncthreads();
-    course = nh_course_of(args, shared.tables.masks);
+    course = nh_course_of(args, block, shared.tables.masks);
     nh_walk_table_fill(args, course.halo, NH_COLUMN_SLOT, NH_ELEMENT_BYTES, NH_WALK_FIRST,
                        shared.walk);
     nh_walk_table_fill(args, course.halo, NH_COLUMN_SLOT2, NH_ELEMENT_BYTES, NH_WALK_SECOND,
@@ -278,6 +278,11 @@ NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_sh
 #endif
         nh_next(now, course, shared.walk);
     }
+#if NH_REGIONS
+    /* without a tile nobody has waited for the rows, whose place gradients take */
+    nh_copy_wait();
+    __syncthreads();
+#endif
 #if NH_LONG_SUMS
     if (NH_SUM_FIRST) nh_totals_add(totals, gradient);
     if (NH_SUM_SECOND) nh_totals_add(totals2, gradient2);

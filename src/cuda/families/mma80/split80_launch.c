@@ -50,10 +50,10 @@ int64_t nh_split80_residents(const struct nh_problem *problem, const struct nh_c
                                 side[SPLIT80_WARPS], registers);
 }
 
-int64_t nh_split80_head_tiles(const struct nh_problem *problem, const int32_t *side) {
+int64_t nh_split80_head_tiles(const struct nh_problem *problem, const int32_t *side, bool inverse) {
     int64_t tiles = problem->batch;
     for (int a = 0; a < NH_AXES; a++)
-        tiles *= nh_row_tiles(&problem->axis[a], side[SPLIT80_ROW + a]);
+        tiles *= nh_row_tiles(&problem->axis[a], side[SPLIT80_ROW + a], inverse);
     return tiles;
 }
 
@@ -64,7 +64,7 @@ int64_t nh_split80_bias_shares(const struct nh_problem *problem,
         rounds * device->multiprocessors * nh_split80_residents(problem, device, side, false);
     int64_t by_memory = most_table_bytes / (problem->heads * problem->bias_count * 4);
     int64_t wanted = nh_min(nh_ceil_div(blocks, problem->heads), by_memory);
-    return nh_max(1, nh_min(wanted, nh_split80_head_tiles(problem, side)));
+    return nh_max(1, nh_min(wanted, nh_split80_head_tiles(problem, side, false)));
 }
 
 void nh_split80_extra_side(const struct nh_problem *problem, const int32_t *keys,

@@ -32,8 +32,8 @@ int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t 
 int64_t nh_split80_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                              const int32_t *side, bool inverse);
 
-/* Tiles of queries of one head, over the whole batch. */
-int64_t nh_split80_head_tiles(const struct nh_problem *problem, const int32_t *side);
+/* Tiles of rows of one head, over the whole batch. */
+int64_t nh_split80_head_tiles(const struct nh_problem *problem, const int32_t *side, bool inverse);
 
 /* Blocks that a head's query tiles are dealt out to where each keeps a table of the bias's gradient. */
 int64_t nh_split80_bias_shares(const struct nh_problem *problem,

@@ -74,7 +74,7 @@ static nhood_status add_queries(const struct builder *builder, const int32_t *si
     struct nh_cuda_step step;
     step_init(builder, side, false, &step);
     struct nh_kernel_spec spec = spec_of(builder, side, false, FIRST);
-    int64_t head_tiles = nh_split80_head_tiles(problem, side);
+    int64_t head_tiles = nh_split80_head_tiles(problem, side, false);
     step.outputs = BIT(D_Q);
     step.grid[0] = problem->heads * head_tiles;
     if (problem->has_bias) {
@@ -106,7 +106,7 @@ static nhood_status add_keys(const struct builder *builder, const int32_t *side,
     step_init(builder, side, true, &step);
     struct nh_kernel_spec spec = spec_of(builder, side, true, sums);
     step.outputs = (sums & FIRST ? BIT(D_K) : 0) | (sums & SECOND ? BIT(D_V) : 0);
-    step.grid[0] = problem->kv_heads * nh_split80_head_tiles(problem, side);
+    step.grid[0] = problem->kv_heads * nh_split80_head_tiles(problem, side, true);
     return add_kernel(builder, &step, &spec, NH_SUMS_OF_KEY, false);
 }
 
@@ -114,7 +114,7 @@ static nhood_status add_keys(const struct builder *builder, const int32_t *side,
 static void bind_extra(const struct nh_problem *problem, struct nh_cuda_step *step, int slot,
                        int32_t tensor) {
     const nhood_strides *strides = &problem->strides[tensor];
-    step->binding[slot].from = tensor;
+    step->binding[slot] = (struct nh_cuda_binding){.from = tensor};
     step->args.tensor[slot] = (struct nh_cuda_tensor){
         NULL, strides->batch, {0, 0, strides->axis[NH_AXES - problem->rank]}, strides->head};
 }
@@ -130,9 +130,10 @@ static nhood_status add_extra(const struct builder *builder, const int32_t *keys
     bind_extra(problem, &step, NH_V, NHOOD_EXTRA_V);
     bind_extra(problem, &step, NH_D_K, NHOOD_D_EXTRA_K);
     bind_extra(problem, &step, NH_D_V, NHOOD_D_EXTRA_V);
-    /* their queries are those of the whole grid, in its own order */
+    /* their queries are all that there are, in the grid's own order */
     for (int a = 0; a < NH_AXES; a++)
         step.args.axis[a].dilation = 1;
+    step.periodic = 0;
     step.outputs = (sums & FIRST ? BIT(D_EXTRA_K) : 0) | (sums & SECOND ? BIT(D_EXTRA_V) : 0);
     step.grid[0] = problem->batch * problem->kv_heads *
                    nh_ceil_div(problem->extra_tokens, nh_box_volume(side));

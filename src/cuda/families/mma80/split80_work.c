@@ -44,8 +44,8 @@ static struct walks extra_walks(const struct nh_problem *problem, const int32_t 
                              launches_of(problem, true));
     double tiles = (double)problem->heads * groups, dense = tiles;
     for (int a = 0; a < NH_AXES; a++) {
-        tiles *= (double)nh_ceil_div(problem->axis[a].length, side[SPLIT80_COLUMN + a]);
-        dense *= (double)(problem->axis[a].length / side[SPLIT80_COLUMN + a]);
+        tiles *= (double)nh_ceil_div(problem->axis[a].query.length, side[SPLIT80_COLUMN + a]);
+        dense *= (double)(problem->axis[a].query.length / side[SPLIT80_COLUMN + a]);
     }
     double blocks = (double)problem->kv_heads * groups;
     return (struct walks){blocks, tiles, tiles - dense, tiles / blocks};

@@ -49,9 +49,15 @@ static __device__ const struct nh_prefix_tables nh_tile_prefixes = nh_prefixes_o
 NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_block &block,
                                       int axis, int position) {
     const nh_cuda_axis &a = args.axis[axis];
+#if NH_REGIONS
+    if (NH_EXTRA_ROWS) return block.columns[axis];
+    const nh_range seen = nh_seen_of_grid(a, nh_wraps(axis), NH_INVERSE, block.grid[axis], position);
+    return nh_covered_part(seen, block.columns[axis], block.grid[axis], nh_wraps(axis));
+#else
     if (NH_EXTRA_ROWS) return {0, (NH_POSITION)a.length};
     return NH_INVERSE ? nh_inverse_range(block.length[axis], a.window, a.stride, a.causal, position)
                       : nh_window_range(block.length[axis], a.window, a.stride, a.causal, position);
+#endif
 }
 
 /* By the whole block; a barrier must follow. */

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "mma.cuh"
-#include "prelude.cuh"
+#include "region.cuh"
 
 enum {
     NH_ROWS = NH_TILE_Q0 * NH_TILE_Q1 * NH_TILE_Q2,
@@ -41,13 +41,44 @@ struct nh_block {
     long long batch;
     int head, kv_head;
     int group[3], origin[3], length[3];
+#if NH_REGIONS
+    /* rows stand before `length`; of the grid the group's length, and what tensors have of the columns */
+    int grid[3];
+    nh_range columns[3];
+#endif
 };
 
-/* Positions of a dilation group's rows on one axis. */
+#if NH_REGIONS
+NH_DEVICE const nh_cuda_box &nh_row_box(const nh_cuda_args &args, int axis) {
+    return NH_INVERSE ? args.region[axis].key : args.region[axis].query;
+}
+#endif
+
+/* Positions of a dilation group's rows on one axis; of a box, of the groups that have most. */
 NH_DEVICE int nh_row_count(const nh_cuda_args &args, int axis, int group) {
     if (NH_EXTRA_ROWS) return axis == 2 ? (int)args.extra_tokens : 1;
+#if NH_REGIONS
+    const int dilation = (int)args.axis[axis].dilation;
+    return ((int)nh_row_box(args, axis).length + dilation - 1) / dilation;
+#else
     return (int)nh_axis_group_length(args.axis[axis].length, args.axis[axis].dilation, group);
+#endif
 }
+
+#if NH_REGIONS
+/* Moves a block of a box's first tiles to where its rows are. */
+NH_DEVICE void nh_block_place(const nh_cuda_args &args, int axis, struct nh_block &block) {
+    const nh_cuda_axis &a = args.axis[axis];
+    const nh_cuda_region &region = args.region[axis];
+    const int dilation = (int)a.dilation, group = block.group[axis];
+    block.grid[axis] = nh_axis_group_length((int)a.length, dilation, group);
+    block.columns[axis] = nh_covered(NH_INVERSE ? region.query : region.key, dilation, group);
+    if (NH_EXTRA_ROWS) return;
+    const nh_range rows = nh_covered(nh_row_box(args, axis), dilation, group);
+    block.origin[axis] += rows.begin;
+    block.length[axis] = rows.end;
+}
+#endif
 
 /* Items of work are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
  * keys in the cache. `heads`: query heads, or key heads if those own the rows. False for a tile beyond the end of a
@@ -68,6 +99,9 @@ NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, unsigned index, long lo
         block.group[a] = (int)(index % dilation);
         index /= dilation;
         block.length[a] = nh_row_count(args, a, block.group[a]);
+#if NH_REGIONS
+        nh_block_place(args, a, block);
+#endif
         inside = inside && block.origin[a] < block.length[a];
     }
     block.head = (int)(index % (unsigned)heads);
@@ -101,6 +135,15 @@ NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const struct nh_bloc
     for (int a = 0; a < 3; a++)
         offset += nh_position_offset(args, block, tensor, a, nh_row_position(block, row, a));
     return offset;
+}
+
+/* The same of a column, which on an axis that wraps may stand beyond what tensors have. */
+NH_DEVICE long long nh_column_offset(const nh_cuda_args &args, const struct nh_block &block,
+                                     const nh_cuda_tensor &tensor, int axis, int position) {
+#if NH_PERIODIC
+    if (nh_wraps(axis)) nh_find_column(block.columns[axis], true, block.grid[axis], position);
+#endif
+    return nh_position_offset(args, block, tensor, axis, position);
 }
 
 /* Origin of a box of keys. */

@@ -111,9 +111,49 @@ NH_DEVICE const char *nh_walk_start(const nh_cuda_args &args, const struct nh_bl
     long long offset = block.batch * tensor.batch + head * tensor.head;
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        offset += nh_position_offset(args, block, tensor, a, halo.begin[a]);
+        offset += nh_column_offset(args, block, tensor, a, halo.begin[a]);
     return (const char *)tensor.data + offset * bytes;
 }
+
+#if NH_PERIODIC
+/* How many laps a position of the halo is ahead of the one that the walk starts in; halos are two long at most. */
+NH_DEVICE int nh_laps_ahead(const struct nh_block &block, const struct nh_course &course, int axis, int position) {
+    const int ahead = position - course.lap[axis], length = block.grid[axis];
+    return (ahead >= length) + (ahead >= 2 * length);
+}
+
+/* Bytes from where steps of a walk would lead to a column of the tile at hand to where the tensor has it, on axes that
+ * wrap; `there` is set to false where it does not. */
+NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &block, const struct nh_course &course,
+                               const struct nh_cursor &tile, int slot, int bytes, unsigned place, bool &there) {
+    long long offset = 0;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        if (!nh_wraps(a)) continue;
+        const int position = tile.at[a] + (int)(place >> 8 * a & 255);
+        const int laps = nh_laps_ahead(block, course, a, position);
+        const int in_lap = position - course.lap[a] - laps * block.grid[a];
+        offset -= laps * (args.axis[a].length * args.tensor[slot].axis[a]);
+        there = there && in_lap < block.columns[a].end - block.columns[a].begin;
+    }
+    return offset * bytes;
+}
+
+/* Whether no seam, or what tensors lack before it, runs through what the halo has of a tile. */
+NH_DEVICE bool nh_in_one_lap(const struct nh_block &block, const struct nh_course &course,
+                             const struct nh_cursor &tile) {
+    bool one = true;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        if (!nh_wraps(a)) continue;
+        const int laps = nh_laps_ahead(block, course, a, tile.at[a]), end = tile.at[a] + nh_tile_k(a);
+        const int last = end < course.halo.end[a] ? end : course.halo.end[a];
+        const int in_lap = last - course.lap[a] - laps * block.grid[a];
+        one = one && in_lap <= block.columns[a].end - block.columns[a].begin;
+    }
+    return one;
+}
+#endif
 
 NH_DEVICE void nh_next(struct nh_walk &walk, const struct nh_course &course,
                        const struct nh_walk_tables &tables) {
@@ -157,6 +197,25 @@ NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, cons
     }
 }
 
+#if NH_PERIODIC
+/* A tile that a seam runs through, row by row; `from`: its pointer, less the thread's own place. */
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const struct nh_block &block,
+                            const struct nh_course &course, const struct nh_cursor &cursor, int slot, const char *from,
+                            const long long *row_offset) {
+    const int units = WIDTH / NH_UNIT;
+    const unsigned limits = nh_limits(course.halo, cursor);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
+        const int row = i / units, column = i % units * NH_UNIT;
+        const unsigned place = nh_place_of_column(row);
+        bool there = nh_within(limits, place);
+        const long long moved = nh_wrapped(args, block, course, cursor, slot, NH_ELEMENT_BYTES, place, there);
+        nh_copy_unit(tile + row * PITCH + column, (const elem *)(from + row_offset[row] + moved) + column, there);
+    }
+}
+#endif
+
 /* `count` rows of extra tokens, `stride` elements apart. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_extra(elem *tile, const elem *global, long long stride, long long count) {
@@ -180,6 +239,7 @@ template <int WIDTH, int PITCH, int TENSOR>
 NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_block &block,
                             const struct nh_course &course, const struct nh_walk_tables &tables,
                             const struct nh_walk &walk) {
+    const char *from = walk.at[TENSOR];
     const int slot = TENSOR == NH_WALK_FIRST ? (NH_INVERSE ? NH_Q : NH_K) : (NH_INVERSE ? NH_D_O : NH_V);
     const int extra_slot = TENSOR == NH_WALK_FIRST ? NH_EXTRA_K : NH_EXTRA_V;
     if (nh_is_extra(course, walk.left)) {
@@ -187,10 +247,21 @@ NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_
         nh_copy_extra<WIDTH, PITCH>(to, nh_extra_row(args, block, extra_slot, first),
                                     args.tensor[extra_slot].axis[3 - args.rank],
                                     course.extra_tokens - first);
-    } else if (nh_share<WIDTH>::REGULAR && nh_is_whole(course.halo, walk.cursor)) {
-        nh_copy_tile<WIDTH, PITCH>(to, args, slot, walk.at[TENSOR], tables.row[TENSOR], true, ~0u);
+        return;
+    }
+#if NH_PERIODIC
+    if (!nh_in_one_lap(block, course, walk.cursor)) {
+        nh_copy_seam<WIDTH, PITCH>(to, args, block, course, walk.cursor, slot,
+                                   from - nh_share_offset<WIDTH>(tables.row[TENSOR]), tables.row[TENSOR]);
+        return;
+    }
+    bool there = true;
+    from += nh_wrapped(args, block, course, walk.cursor, slot, NH_ELEMENT_BYTES, 0, there);
+#endif
+    if (nh_share<WIDTH>::REGULAR && nh_is_whole(course.halo, walk.cursor)) {
+        nh_copy_tile<WIDTH, PITCH>(to, args, slot, from, tables.row[TENSOR], true, ~0u);
     } else {
-        nh_copy_tile<WIDTH, PITCH>(to, args, slot, walk.at[TENSOR], tables.row[TENSOR], false,
+        nh_copy_tile<WIDTH, PITCH>(to, args, slot, from, tables.row[TENSOR], false,
                                    nh_limits(course.halo, walk.cursor));
     }
 }
