@@ -66,7 +66,7 @@ static void step_init(const struct builder *builder, struct nh_cuda_step *step) 
 static void rebind(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                    int32_t tensor) {
     const nhood_strides *strides = &problem->strides[tensor];
-    step->binding[slot].from = tensor;
+    step->binding[slot] = (struct nh_cuda_binding){.from = tensor};
     step->args.tensor[slot].batch = strides->batch;
     step->args.tensor[slot].head = strides->head;
     for (int a = 0; a < NH_AXES; a++)
@@ -260,7 +260,7 @@ static nhood_status add_bias_gradient(const struct builder *builder) {
     step.args.heads = builder->whole->heads;
     step.binding[NH_BIAS] = sums;
     step.args.tensor[NH_BIAS] = step.args.tensor[NH_D_BIAS];
-    step.binding[NH_D_BIAS].from = NHOOD_D_BIAS;
+    step.binding[NH_D_BIAS] = (struct nh_cuda_binding){.from = NHOOD_D_BIAS};
     step.grid[0] = nh_ceil_div(builder->whole->heads * problem->bias_count, THREADS);
     return add(builder, &step, &spec);
 }
