@@ -143,7 +143,8 @@ WAYS = {
 def attention_of_models(attention: Attention) -> Iterator[None]:
     """All models of nhood.models compute their attention so."""
 
-    def of_layers(rank, query, key, value, kernel_size, stride, dilation, is_causal, scale, *, bias):
+    def of_layers(rank, query, key, value, kernel_size, stride, dilation, is_causal, scale, *, bias, is_periodic):
+        assert not is_periodic  # no model has such axes
         return attention(query, key, value, kernel_size, dilation, bias)
 
     def of_generators(query, key, value, kernel_size, *, dilation, bias):
