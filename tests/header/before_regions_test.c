@@ -50,7 +50,7 @@ static void check_results(nhood_context *context, const nhood_problem *problem) 
     io.data[NHOOD_O] = out;
     io.data[NHOOD_LSE] = lse;
     io.workspace_bytes = nhood_plan_workspace_bytes(plan);
-    io.workspace = aligned_alloc(64, (io.workspace_bytes + 64) / 64 * 64);
+    io.workspace = test_allocate(io.workspace_bytes + 64);
     CHECK(!nhood_plan_execute(plan, &io), "%s", nhood_last_error());
     double worst = 0;
     for (int i = 0; i < TOKENS; i++) {
@@ -68,7 +68,7 @@ static void check_results(nhood_context *context, const nhood_problem *problem) 
             worst = fmax(worst, fabs(row[c] / sum - (double)out[i * DIM + c]));
     }
     CHECK(worst < 1e-5, "off by %g", worst);
-    free(io.workspace);
+    test_free(io.workspace);
     nhood_plan_release(plan);
 }
 
