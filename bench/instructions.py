@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, plugin: str, isa: str, calls: int, candidat
 
 
 def count(options: argparse.Namespace, plugin: str, isa: str, candidate: int, problem: str) -> tuple:
-    """Of one call."""
+    """What one call executes."""
     told, before = run(options, plugin, isa, 0, candidate, problem)
     _, after = run(options, plugin, isa, 1, candidate, problem)
     if f"{isa}," not in told:

@@ -114,7 +114,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 
 
 def seconds_of(call: Callable[[], Any], device: str) -> float:
-    """Of one call: of the device, or the time of the CPU's one thread, which other processes do not lengthen."""
+    """What one call takes: the time of the device, or that of the CPU's one thread, which other processes do not lengthen."""
     if device != "cuda":
         start = time.process_time()
         call()

@@ -109,7 +109,7 @@ class Attention(nn.Module):
         return Box(top, left, bottom, right)
 
     def keys(self, begin: int, end: int, length: int) -> tuple[int, int]:
-        """Of the windows of tokens begin .. end - 1 on an axis: where the first one begins and the last one ends."""
+        """Where the first window of the tokens begin .. end - 1 of an axis begins, and where the last one ends."""
         first, behind = length, 0
         for token in range(begin, end):
             position, group = divmod(token, self.dilation)

@@ -33,7 +33,7 @@ def kernel_of(solver: str, config: str) -> tuple[str, tuple[int | None, ...]]:
 
 
 def count_fastest(problems: list[list[tuple[str, str, float]]]) -> Counter:
-    """Of each problem [(solver, config, ns)], every solver's fastest."""
+    """Counts how often each kernel is a solver's fastest for a problem [(solver, config, ns)]."""
     counts: Counter = Counter()
     for candidates in problems:
         fastest: dict[str, tuple[float, str]] = {}

@@ -32,7 +32,7 @@ def version() -> str:
 
 
 def library_name(made: str = "") -> str:
-    """Of the file that was made, or of what this machine makes."""
+    """What the library's file is called: as `made` is, if that is given, else as this machine names it."""
     return "nhood.dll" if made.endswith(".dll") or (not made and os.name == "nt") else "libnhood.so"
 
 

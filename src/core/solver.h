@@ -102,7 +102,7 @@ struct nh_solver {
     nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
                           const struct nh_config *config, struct nh_operation **operation);
     nh_work_fn *work; /* NULL: estimates rest on something else */
-    /* Of configs that take about as long the planner takes the one for which this is least, so that few kernels, each of
+    /* The planner takes, among configs that take about as long, the one for which this is least, so that few kernels, each of
      * which has to be compiled, serve many sizes; INT_MAX: it is preferred to none. NULL: the least estimate counts. */
     int (*preference)(const struct nh_solver *solver, const struct nh_config *config);
 };

@@ -210,7 +210,7 @@ static const struct size {
 } sizes[] = {{0, 0},    {0, 64},   {64, 64}, {32, 64}, {16, 64}, {8, 64},
              {64, 128}, {16, 128}, {0, 32},  {32, 32}, {16, 32}, {8, 32}};
 
-/* Of three axes also these, long along the others and one or two vectors wide, `lane` being vectors. */
+/* Problems of three axes also have these tiles: long along the others and one or two vectors wide, `lane` being vectors. */
 static const struct size narrow_sizes[] = {{0, 1}, {24, 1}, {16, 1}, {8, 1}, {24, 2}, {16, 2}};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 enum { NARROW_SIZES = sizeof narrow_sizes / sizeof narrow_sizes[0] };

@@ -248,7 +248,7 @@ def remember(plan, makers, *arguments):
 
 
 def plan_of(query, key, value):
-    """Of na2d(query, key, value, 3)."""
+    """The plan of na2d(query, key, value, 3)."""
     request = _plans.Request(FORWARD, (3, 3), (1, 1), (1, 1), (False, False), None, 0, (True, False))
     layouts = [(array.shape, array.strides, _plans.c.DTYPE_F32) for array in (query, key, value)]
     return _plans.find_plan(_plans.current_context(), _plans.CPU, request, (*layouts, None, None, None))

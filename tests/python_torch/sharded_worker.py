@@ -29,7 +29,7 @@ MESHES: dict[tuple[int, ...], DeviceMesh] = {}
 
 
 def mesh_of(*shape: int) -> DeviceMesh:
-    """Of the first processes; all have to make it, in the same order."""
+    """A mesh of the first processes; all have to make it, in the same order."""
     if shape not in MESHES:
         ranks = torch.arange(torch.Size(shape).numel()).view(shape)
         MESHES[shape] = DeviceMesh("cpu", ranks, mesh_dim_names=tuple("uvw"[: len(shape)]))

@@ -121,8 +121,8 @@ static void count_rows(void *user, const nhood_candidate *row) {
     snprintf(rows->config, sizeof rows->config, "%s", row->config);
 }
 
-/* Of configs that take about as long as the least estimate the one that the solver prefers is taken, and of as good ones the
- * first. */
+/* The planner takes the config that the solver prefers among those that take about as long as the least estimate, and the
+ * first of as good ones. */
 static void preferences(struct nh_wisdom *wisdom) {
     static const struct nh_solver choosy = {.name = "choosy",
                                             .knob = fake_knobs,

@@ -1,5 +1,6 @@
 #include "candidates.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,4 +78,15 @@ bool candidates_is_best_of_solver(const struct candidates *candidates, size_t in
             return false;
     }
     return true;
+}
+
+double candidates_least_ns(const struct target *target, const nhood_problem *problem,
+                           nhood_status *status) {
+    struct candidates candidates;
+    nhood_status result = candidates_explain(target, problem, NULL, &candidates);
+    const struct candidate *best = result ? NULL : candidates_estimated(&candidates);
+    double ns = best ? best->estimate_ns : NAN;
+    candidates_free(&candidates);
+    if (status) *status = result;
+    return ns;
 }

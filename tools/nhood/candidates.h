@@ -31,6 +31,10 @@ nhood_status candidates_explain(const struct target *target, const nhood_problem
                                 const nhood_plan_options *options, struct candidates *candidates);
 void candidates_free(struct candidates *candidates);
 
+/* The least estimate of a problem; NAN if no solver takes it. *status (may be NULL) is that of candidates_explain. */
+double candidates_least_ns(const struct target *target, const nhood_problem *problem,
+                           nhood_status *status);
+
 /* NULL if there is none. */
 const struct candidate *candidates_chosen(const struct candidates *candidates);
 /* The first of those with the least estimate, with the least measured time. */

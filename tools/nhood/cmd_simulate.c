@@ -112,17 +112,14 @@ static void clamp_windows(nhood_problem *problem) {
 
 static nhood_status compare_with_dense(const struct target *target, struct simulation *simulation) {
     nhood_problem dense = simulation->problem;
-    struct candidates candidates;
+    nhood_status status;
     for (int32_t a = 0; a < dense.rank; a++) {
         dense.axis[a].window = dense.axis[a].length;
         dense.axis[a].stride = dense.axis[a].dilation = 1;
         dense.axis[a].periodic = 0;
     }
     simulation->dense_bound = pairs_of(&dense) / pairs_of(&simulation->problem);
-    nhood_status status = candidates_explain(target, &dense, NULL, &candidates);
-    const struct candidate *best = status ? NULL : candidates_estimated(&candidates);
-    simulation->dense_ns = best ? best->estimate_ns : NAN;
-    candidates_free(&candidates);
+    simulation->dense_ns = candidates_least_ns(target, &dense, &status);
     return status == NHOOD_ERR_UNSUPPORTED ? NHOOD_OK : status;
 }
 
@@ -317,7 +314,7 @@ int cmd_simulate(int argc, char **argv) {
         {.name = "gpus",
          .integer = &request.gpus.count,
          .low = 1,
-         .high = 4096,
+         .high = MOST_GPUS,
          .argument = "N",
          .help = "also with the grid, or the heads, shared by N GPUs"},
         {.name = "link",

@@ -2,34 +2,23 @@
 
 #include "candidates.h"
 #include "output.h"
+#include "storage.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- what is computed ---- */
-
-/* NAN if no solver takes the problem. */
-static double estimate(const struct target *target, const nhood_problem *problem) {
-    struct candidates candidates;
-    nhood_status status = candidates_explain(target, problem, NULL, &candidates);
-    const struct candidate *best = status ? NULL : candidates_estimated(&candidates);
-    double ns = best ? best->estimate_ns : NAN;
-    candidates_free(&candidates);
-    return ns;
-}
-
 /* ---- what travels ---- */
 
-static double element_bytes(const nhood_problem *problem) {
-    return problem->dtype == NHOOD_DTYPE_F64 ? 8 : problem->dtype == NHOOD_DTYPE_F32 ? 4 : 2;
+static int64_t kv_heads_of(const nhood_problem *problem) {
+    return problem->kv_heads ? problem->kv_heads : problem->heads;
 }
 
-/* Keys and values, or their gradients, of one token. */
+/* The bytes of keys and values, or of their gradients, of one token. */
 static double key_bytes(const nhood_problem *problem) {
-    const int64_t heads = problem->kv_heads ? problem->kv_heads : problem->heads;
     const int64_t dim_v = problem->dim_v ? problem->dim_v : problem->dim;
-    return (double)(problem->batch * heads * (problem->dim + dim_v)) * element_bytes(problem);
+    return (double)(problem->batch * kv_heads_of(problem) * (problem->dim + dim_v)) *
+           (double)storage_bytes(problem->dtype);
 }
 
 /* Tokens on the other GPUs that the queries of a shard between others attend, on one axis. */
@@ -52,7 +41,7 @@ static double compute_of(const struct target *target, const nhood_problem *probl
         axis->length = seen;
         axis->periodic = 0; /* a part of a circle */
     }
-    return estimate(target, &part) * share;
+    return candidates_least_ns(target, &part, NULL) * share;
 }
 
 static void finish(const struct gpus *gpus, double alone_ns, struct sharding *s) {
@@ -91,11 +80,11 @@ static struct sharding by_heads(const struct gpus *gpus, const nhood_problem *pr
                                 double compute_ns) {
     struct sharding s = {"heads", {1, 1, 1}, compute_ns, 0, 0, 0, 0, 0};
     const double count = (double)gpus->count;
-    const int64_t kv_heads = problem->kv_heads ? problem->kv_heads : problem->heads;
     double tokens = 1;
     for (int32_t a = 0; a < problem->rank; a++)
         tokens *= (double)problem->axis[a].length;
-    const double per_token = key_bytes(problem) * (1 + (double)problem->heads / (double)kv_heads);
+    const double per_token =
+        key_bytes(problem) * (1 + (double)problem->heads / (double)kv_heads_of(problem));
     s.sent_bytes = tokens / count * per_token * (1 - 1 / count);
     s.travel_ns = s.sent_bytes / gpus->link_gb_per_s + 2 * gpus->latency_us * 1e3;
     return s;
@@ -109,7 +98,7 @@ static int compare(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* Every GPU has tokens, and no axis is cut that is needed in one piece. */
+/* Whether every GPU has tokens, and no axis is cut that the problem does not have. */
 static bool fits(const nhood_problem *problem, const int64_t shards[3]) {
     for (int32_t a = 0; a < 3; a++)
         if (shards[a] > (a < problem->rank ? problem->axis[a].length : 1)) return false;
@@ -120,24 +109,23 @@ int gpus_shardings(const struct target *target, const struct gpus *gpus,
                    const nhood_problem *problem, double alone_ns,
                    struct sharding sharding[MOST_SHARDINGS]) {
     int count = 0;
-    const int64_t n = gpus->count,
-                  kv_heads = problem->kv_heads ? problem->kv_heads : problem->heads;
+    const int64_t n = gpus->count, kv_heads = kv_heads_of(problem);
     for (int64_t first = 1; first <= n; first++)
         for (int64_t second = 1; n % first == 0 && second <= n / first; second++) {
             const int64_t shards[3] = {first, second, n / first / second};
             if (n / first % second || !fits(problem, shards)) continue;
             const double compute_ns = compute_of(target, problem, shards);
-            for (int everything = 0; everything < 2 && count < MOST_SHARDINGS; everything++) {
+            for (int everything = 0; everything < 2; everything++) {
                 sharding[count] = by_keys(gpus, problem, shards, everything, compute_ns);
                 finish(gpus, alone_ns, &sharding[count]);
                 if (!isnan(compute_ns)) count++;
             }
         }
-    if (problem->heads % n == 0 && kv_heads % n == 0 && count < MOST_SHARDINGS) {
+    if (problem->heads % n == 0 && kv_heads % n == 0) {
         nhood_problem part = *problem;
         part.heads /= n;
         part.kv_heads = kv_heads / n;
-        sharding[count] = by_heads(gpus, problem, estimate(target, &part));
+        sharding[count] = by_heads(gpus, problem, candidates_least_ns(target, &part, NULL));
         finish(gpus, alone_ns, &sharding[count]);
         if (!isnan(sharding[count].compute_ns)) count++;
     }

@@ -19,7 +19,8 @@ struct sharding {
     double efficiency; /* time of one GPU / (GPUs * time of all) */
 };
 
-enum { MOST_SHARDINGS = 64 };
+/* 3,360 GPUs, of at most 4,096, have the most ways to be shared among three axes, 567: as halos, as gather, and one by heads. */
+enum { MOST_GPUS = 4096, MOST_SHARDINGS = 2 * 567 + 1 };
 
 /* Fills in the ways there are, the fastest first, and returns how many. alone_ns: what one GPU takes. */
 int gpus_shardings(const struct target *target, const struct gpus *gpus,

@@ -121,7 +121,7 @@ struct entry {
     PyObject *names; /* a tuple: of the last arguments, those given by keyword */
     int arguments;
     struct argument argument[MOST_ARGUMENTS];
-    /* Of each array among the arguments, then of each result. */
+    /* The tensor slot of each array among the arguments, then of each result. */
     int slot[MOST_ARGUMENTS + MOST_RESULTS];
 };
 

@@ -4,8 +4,7 @@ enum { MOST_COUNTED = 1 << 14, REMEMBERED = 1024 };
 
 static inline struct nh_range range_of(const struct nh_axis *axis, int64_t length, int64_t stride,
                                        bool inverse, int64_t position) {
-    return inverse ? nh_inverse_range(length, axis->window, stride, axis->causal, position)
-                   : nh_window_range(length, axis->window, stride, axis->causal, position);
+    return nh_seen_range(length, axis->window, stride, axis->causal, 0, inverse, position);
 }
 
 /* Most strides are 1, where compilers leave out divisions. */

@@ -40,11 +40,15 @@ class Classifier(nn.Module):
         self.norm = nn.LayerNorm(num_features)
         self.head = nn.Linear(num_features, num_classes) if num_classes else nn.Identity()
 
-    def forward_features(self, images: Tensor) -> Tensor:
+    def forward_tokens(self, images: Tensor) -> Tensor:
+        """The tokens of the last level, [B, H, W, num_features]."""
         tokens = self.pos_drop(self.patch_embed(images))
         for level in getattr(self, self.body):
             tokens = level(tokens)
-        return self.norm(tokens).mean(dim=(1, 2))
+        return self.norm(tokens)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.forward_tokens(images).mean(dim=(1, 2))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.forward_features(images))

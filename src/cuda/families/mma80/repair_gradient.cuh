@@ -6,19 +6,14 @@
 #include "query_stats.cuh"
 #include "tile_scores.cuh"
 
+/* Where a tensor has a row of the block, or a column that the block meets. */
+template <bool COLUMN>
 NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block,
                           const nh_cuda_tensor &tensor, int head, const int at[3]) {
     long long offset = block.batch * tensor.batch + head * tensor.head;
     for (int a = 0; a < 3; a++)
-        offset += nh_position_offset(args, block, tensor, a, at[a]);
-    return offset;
-}
-
-NH_DEVICE long long nh_column_at(const nh_cuda_args &args, const struct nh_block &block,
-                                 const nh_cuda_tensor &tensor, int head, const int at[3]) {
-    long long offset = block.batch * tensor.batch + head * tensor.head;
-    for (int a = 0; a < 3; a++)
-        offset += nh_column_offset(args, block, tensor, a, at[a]);
+        offset += COLUMN ? nh_column_offset(args, block, tensor, a, at[a])
+                         : nh_position_offset(args, block, tensor, a, at[a]);
     return offset;
 }
 
@@ -35,11 +30,10 @@ NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block
         bias = nh_load(*nh_bias_row(args, block, head, cursor, tile_row));
     }
     const nh_lane_rows partner =
-        nh_lane_rows_load((const elem *)first.data + nh_column_at(args, block, first, column_head, column),
-                          (const elem *)second.data + nh_column_at(args, block, second, column_head, column));
+        nh_lane_rows_load((const elem *)first.data + nh_at<true>(args, block, first, column_head, column),
+                          (const elem *)second.data + nh_at<true>(args, block, second, column_head, column));
     const nh_cuda_tensor &of_queries = args.tensor[NH_DELTA];
-    const nh_stats stats = nh_stats_at(args, NH_INVERSE ? nh_column_at(args, block, of_queries, head, query)
-                                                        : nh_at(args, block, of_queries, head, query));
+    const nh_stats stats = nh_stats_at(args, nh_at<NH_INVERSE>(args, block, of_queries, head, query));
     nh_repair_pair(row, partner, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), bias, gradient);
 }
 
@@ -48,7 +42,7 @@ NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &
                               const int query[3], const struct nh_lane_rows &row,
                               struct nh_lane_rows &gradient) {
     const nh_stats stats =
-        nh_stats_at(args, nh_at(args, block, args.tensor[NH_DELTA], block.head, query));
+        nh_stats_at(args, nh_at<false>(args, block, args.tensor[NH_DELTA], block.head, query));
     for (long long e = 0; e < args.extra_tokens; e++) {
         const nh_lane_rows token =
             nh_lane_rows_load(nh_extra_row(args, block, NH_EXTRA_K, e), nh_extra_row(args, block, NH_EXTRA_V, e));
@@ -71,8 +65,9 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args,
         position[axis] = nh_row_position(block, tile_row, axis);
         range[axis] = nh_partners(args, block, axis, position[axis]);
     }
-    const nh_lane_rows row = nh_lane_rows_load((const elem *)a.data + nh_at(args, block, a, block.head, position),
-                                               (const elem *)a2.data + nh_at(args, block, a2, block.head, position));
+    const nh_lane_rows row =
+        nh_lane_rows_load((const elem *)a.data + nh_at<false>(args, block, a, block.head, position),
+                          (const elem *)a2.data + nh_at<false>(args, block, a2, block.head, position));
     int group = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
     for (int head = block.head * group; head < block.head * group + group; head++)
         for (int x = range[0].begin; x < range[0].end; x++)

@@ -8,9 +8,8 @@ enum { MOST_HALO_ROWS = 4096 };
 
 struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
                                     int64_t length, int64_t position) {
-    return rows == NH_SMALL_KEYS
-               ? nh_inverse_range(length, axis->window, axis->stride, axis->causal, position)
-               : nh_window_range(length, axis->window, axis->stride, axis->causal, position);
+    return nh_seen_range(length, axis->window, axis->stride, axis->causal, 0, rows == NH_SMALL_KEYS,
+                         position);
 }
 
 int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {

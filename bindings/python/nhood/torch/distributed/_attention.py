@@ -44,6 +44,11 @@ class _Place(NamedTuple):
         return _Place(replaced(self.query, query), replaced(self.key, key))
 
 
+def _whole(plan: Plan) -> _Place:
+    """Tensors that cover the grid."""
+    return _Place((0,) * len(plan.axes), (0,) * len(plan.axes))
+
+
 def _windows(plan: Plan) -> tuple[tuple[int, ...], ...]:
     """kernel_size, stride, dilation and is_causal."""
     axes = plan.axes
@@ -60,6 +65,18 @@ def _region(plan: Plan, place: _Place) -> tuple[tuple[int, ...], ...]:
     lengths = tuple(axis.length for axis in plan.axes)
     query, key = (tuple(o % n for o, n in zip(offsets, lengths)) for offsets in place)
     return tuple(axis.is_periodic for axis in plan.axes), lengths, query, key
+
+
+def _na(plan: Plan, place: _Place, inputs: Sequence[OptionalTensor]) -> Sequence[Tensor]:
+    """out and lse of the six inputs, which lie at `place`."""
+    return _ops.na(*inputs, *_windows(plan), plan.scale, False, True, *_region(plan, place))
+
+
+def _na_backward(
+    plan: Plan, place: _Place, tensors: Sequence[OptionalTensor], wanted: Sequence[bool]
+) -> Sequence[Tensor]:
+    """The wanted gradients; tensors: the six inputs, out, lse, d_out, d_lse."""
+    return _ops.na_backward(*tensors, *_windows(plan), plan.scale, False, wanted, *_region(plan, place))
 
 
 def _along(tensor: Tensor, axis: int, begin: int, end: int) -> Tensor:
@@ -98,13 +115,18 @@ class _Forward:
         """keys and values that were put together, in the order of _paths"""
 
     def run(
-        self, axes: Sequence[int], place: _Place, query: Tensor, key: Tensor, value: Tensor, out: OptionalTensor, lse: OptionalTensor
+        self,
+        axes: Sequence[int],
+        place: _Place,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: OptionalTensor,
+        lse: OptionalTensor,
     ) -> tuple[Tensor, Tensor]:
         """Into out and lse if they are given."""
         if not axes:
-            results = _ops.na(
-                query, key, value, *self.rest, *_windows(self.plan), self.plan.scale, False, True, *_region(self.plan, place)
-            )
+            results = _na(self.plan, place, (query, key, value, *self.rest))
             if out is None or lse is None:
                 return results[0], results[1]
             out.copy_(results[0])
@@ -227,9 +249,8 @@ class _Backward:
     ) -> tuple[Tensor, Tensor, Tensor]:
         query, out, lse, d_out, d_lse = of_queries
         wanted = [True, True, True, *self.wanted[3:]]
-        found = _ops.na_backward(
-            query, key, value, *self.rest, out, lse, d_out, d_lse, *_windows(self.plan), self.plan.scale, False, wanted, *_region(self.plan, place)
-        )
+        tensors = (query, key, value, *self.rest, out, lse, d_out, d_lse)
+        found = _na_backward(self.plan, place, tensors, wanted)
         shared = iter(found[3:])
         for i, want in enumerate(self.wanted[3:]):
             if want:
@@ -272,7 +293,8 @@ def _at_least_f32(tensor: Tensor) -> Tensor:
 def _halo_forward(plan: Plan, inputs: Sequence[OptionalTensor]) -> list[Tensor]:
     query, key, value, *rest = inputs
     call = _Forward(plan, rest)
-    out, lse = call.run(plan.sharded, _Place(plan.offsets, plan.offsets), query, key, value, None, None)  # type: ignore[arg-type]
+    place = _Place(plan.offsets, plan.offsets)
+    out, lse = call.run(plan.sharded, place, query, key, value, None, None)  # type: ignore[arg-type]
     return [out, lse, *call.kept]
 
 
@@ -321,8 +343,8 @@ def _rest_of_heads(plan: Plan, rest: Sequence[OptionalTensor]) -> list[OptionalT
 def _heads_forward(plan: Plan, inputs: Sequence[OptionalTensor]) -> list[Tensor]:
     query, key, value, *rest = inputs
     moved = _to_heads(plan, [query, key, value])  # type: ignore[list-item]
-    place = _Place((0,) * len(plan.axes), (0,) * len(plan.axes))
-    out, lse = _ops.na(*moved, *_rest_of_heads(plan, rest), *_windows(plan), plan.scale, False, True, *_region(plan, place))
+    place = _whole(plan)
+    out, lse = _na(plan, place, (*moved, *_rest_of_heads(plan, rest)))
     (own_out,) = _to_tokens(plan, [out])
     (own_lse,) = _to_tokens(plan, [lse.unsqueeze(-1)])
     return [own_out, own_lse.squeeze(-1), *moved, out, lse]
@@ -335,11 +357,10 @@ def _heads_backward(
     rest = inputs[3:]
     (d_out,) = _to_heads(plan, [own_d_out])  # type: ignore[list-item]
     d_lse = None if own_d_lse is None else _to_heads(plan, [own_d_lse.unsqueeze(-1)])[0].squeeze(-1)
-    place = _Place((0,) * len(plan.axes), (0,) * len(plan.axes))
+    place = _whole(plan)
     all_wanted = [True, True, True, *wanted[3:]]
-    found = _ops.na_backward(
-        query, key, value, *_rest_of_heads(plan, rest), out, lse, d_out, d_lse, *_windows(plan), plan.scale, False, all_wanted, *_region(plan, place)
-    )
+    tensors = (query, key, value, *_rest_of_heads(plan, rest), out, lse, d_out, d_lse)
+    found = _na_backward(plan, place, tensors, all_wanted)
     gradients: list[OptionalTensor] = [*_to_tokens(plan, found[:3])]
     shared = iter(found[3:])
     index, count = _shares(plan)
@@ -437,7 +458,9 @@ class ShardedAttention(Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: OptionalTensor, d_lse: OptionalTensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: Any, d_out: OptionalTensor, d_lse: OptionalTensor
+    ) -> tuple[OptionalTensor, ...]:
         inputs, results = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
         if d_out is None:
             d_out = torch.zeros_like(results[0])

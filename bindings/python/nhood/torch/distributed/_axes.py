@@ -133,7 +133,7 @@ def _last_within(window: Window, begin: int, end: int) -> int:
     return found
 
 
-def _segments(bounds: Sequence[int], first: int, last: int, periodic: bool) -> list[Segment]:
+def segments(bounds: Sequence[int], first: int, last: int, periodic: bool) -> list[Segment]:
     """The tokens [first, last) by their owners, in order."""
     found, length, token = [], bounds[-1], first
     while token < last:
@@ -171,7 +171,7 @@ def shard(window: Window, sizes: tuple[int, ...], index: int, everything: bool =
             pieces.append(Piece(begin, low, *window.keys_of(begin, low), False))
         if high < end:
             pieces.append(Piece(high, end, *window.keys_of(high, end), False))
-    needs = _segments(bounds, first, begin, window.is_periodic) if first < begin else []
+    needs = segments(bounds, first, begin, window.is_periodic) if first < begin else []
     if end < last:
-        needs += _segments(bounds, end, last, window.is_periodic)
+        needs += segments(bounds, end, last, window.is_periodic)
     return Shard(begin, end, tuple(pieces), tuple(needs))

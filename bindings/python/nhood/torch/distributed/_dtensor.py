@@ -7,6 +7,8 @@ from typing import Any, Callable, Optional
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from ..._layouts import packed_strides
+
 
 def _axes_of(query: DTensor) -> list[Optional[int]]:
     """The dimension of the mesh along which each axis of the grid is sharded."""
@@ -27,7 +29,7 @@ def _axes_of(query: DTensor) -> list[Optional[int]]:
 
 
 def _local(name: str, tensor: Optional[Tensor], query: DTensor) -> Optional[Tensor]:
-    """Of key and value, which lie as query does."""
+    """The shard of key or value, which must lie as query does."""
     if not isinstance(tensor, DTensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, query a DTensor")
     if tensor.device_mesh != query.device_mesh or tuple(tensor.placements) != tuple(query.placements):
@@ -71,13 +73,9 @@ def of_dtensors(
 
     def whole(local: Tensor, *last: int) -> DTensor:
         shape = (*query.shape[:-1], *last)
-        strides, step = [], 1
-        for size in reversed(shape):
-            strides.append(step)
-            step *= size
         placements: tuple[Placement, ...] = tuple(query.placements)
         return DTensor.from_local(
-            local, query.device_mesh, placements, run_check=False, shape=shape, stride=tuple(reversed(strides))
+            local, query.device_mesh, placements, run_check=False, shape=shape, stride=packed_strides(shape, 1)
         )
 
     if isinstance(found, tuple):

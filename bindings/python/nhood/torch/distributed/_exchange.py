@@ -7,6 +7,7 @@ knows from the sizes of the shards (_axes.py). Axes are exchanged one after the 
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
@@ -129,7 +130,7 @@ def heads_for_tokens(tensors: Sequence[Tensor], axis: int, sizes: Sequence[int],
     parts = [[_share(t, process, count) for t in tensors] for process in link.processes]
     whole = [_whole_shape(t, axis, sum(sizes), count) for t in tensors]
     expected = [
-        sum(_product(shape) // sum(sizes) * sizes[process] for shape in whole) for process in link.processes
+        sum(math.prod(shape) // sum(sizes) * sizes[process] for shape in whole) for process in link.processes
     ]
     flat = _all_to_all(parts, expected, tensors[0], link).wait()
     results = [tensor.new_empty(shape) for tensor, shape in zip(tensors, whole)]
@@ -152,7 +153,7 @@ def tokens_for_heads(tensors: Sequence[Tensor], axis: int, sizes: Sequence[int],
     ]
     mine = sizes[link.index]
     shapes = [(*t.shape[:axis], mine, *t.shape[axis + 1 :]) for t in tensors]
-    expected = [sum(map(_product, shapes))] * count
+    expected = [sum(map(math.prod, shapes))] * count
     flat = _all_to_all(parts, expected, tensors[0], link).wait()
     results = []
     for tensor, shape in zip(tensors, shapes):
@@ -168,7 +169,7 @@ def tokens_for_heads(tensors: Sequence[Tensor], axis: int, sizes: Sequence[int],
 
 
 def _heads_axis(tensor: Tensor) -> int:
-    """Of [B, X.., H, D]: tensors here have their last axis always; an LSE is handed over with one of 1."""
+    """The axis of heads in [B, X.., H, D]; an LSE is handed over with a last axis of 1."""
     return tensor.dim() - 2
 
 
@@ -183,13 +184,6 @@ def _whole_shape(tensor: Tensor, axis: int, length: int, count: int) -> tuple[in
     shape = list(tensor.shape)
     shape[axis], shape[heads] = length, shape[heads] // count
     return tuple(shape)
-
-
-def _product(shape: Iterable[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def reduce_over(tensors: Iterable[Tensor], links: Iterable[Link]) -> None:

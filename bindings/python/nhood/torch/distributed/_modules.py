@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from . import Sharding, _dimensions, _sizes_of, neighborhood_attention
-from ._axes import Segment, Shard, _segments, boundaries
+from ._axes import Segment, Shard, boundaries, segments
 from ._exchange import Link, add_gradients, reduce_over, send_gradients, send_keys, take_keys
+from ._functions import neighborhood_attention
+from ._sharding import Sharding, dimensions, sizes_of
 
 
 class _Around(Function):
@@ -48,22 +49,22 @@ class _Around(Function):
         return own, None, None
 
 
-def _relative(segments: list[Segment], origin: int) -> tuple[Segment, ...]:
-    return tuple(segment._replace(token=segment.token - origin) for segment in segments)
+def _relative(found: list[Segment], origin: int) -> tuple[Segment, ...]:
+    return tuple(segment._replace(token=segment.token - origin) for segment in found)
 
 
 def _convolve(conv: nn.Conv2d, images: Tensor, sharding: Sharding) -> Tensor:
-    """Of shards [B, C, H, W], the outputs whose first inputs, without padding, begin in the shard."""
+    """Convolves shards [B, C, H, W]: the outputs whose first inputs, without padding, begin in the shard."""
     if isinstance(conv.padding, str) or conv.padding_mode != "zeros":
         raise ValueError(f"{conv}: sharded convolutions are padded with a number of zeros")
     pads: list[int] = []
-    for i, dimension in enumerate(_dimensions(sharding, 2)):
+    for i, dimension in enumerate(dimensions(sharding, 2)):
         reach, stride, padding = conv.dilation[i] * (conv.kernel_size[i] - 1) + 1, conv.stride[i], conv.padding[i]
         if dimension is None:
             pads = [padding, padding, *pads]
             continue
         group = sharding.mesh.get_group(dimension)
-        sizes = _sizes_of(sharding._replace(grid=None, sizes=None), i, images.shape[2 + i], group, images.device)
+        sizes = sizes_of(sharding._replace(grid=None, sizes=None), i, images.shape[2 + i], group, images.device)
         bounds, index = boundaries(sizes), dist.get_rank(group)
         if any(size % stride for size in sizes[:-1]):
             raise ValueError(f"{conv}: its stride {stride} does not divide the lengths {sizes} of the shards")
@@ -76,8 +77,8 @@ def _convolve(conv: nn.Conv2d, images: Tensor, sharding: Sharding) -> Tensor:
         def shard(process: int) -> Shard:
             first, last = inputs(process)
             begin, end = bounds[process], bounds[process + 1]
-            before = _segments(bounds, max(first, 0), begin, False) if first < begin else []
-            behind = _segments(bounds, end, min(last, bounds[-1]), False) if last > end else []
+            before = segments(bounds, max(first, 0), begin, False) if first < begin else []
+            behind = segments(bounds, end, min(last, bounds[-1]), False) if last > end else []
             return Shard(begin, end, (), (*_relative(before, begin), *_relative(behind, begin)))
 
         link = Link(group, [shard(process) for process in range(len(sizes))], index, sharding.timeout)
@@ -106,18 +107,15 @@ class _Sum(Function):
 
 
 def _links(sharding: Sharding) -> list[Link]:
-    """Of the dimensions along which the grid is sharded, for sums."""
+    """A link for each dimension along which the grid is sharded, for sums."""
     rank = len(sharding.sharded_axes)
-    groups = [sharding.mesh.get_group(d) for d in _dimensions(sharding, rank) if d is not None]
+    groups = [sharding.mesh.get_group(d) for d in dimensions(sharding, rank) if d is not None]
     return [Link(group, (), dist.get_rank(group), sharding.timeout) for group in groups]
 
 
 def _pooled(classifier: Any, sharding: Sharding, images: Tensor) -> Tensor:
     """Classifier.forward_features: the mean over the tokens of all processes."""
-    tokens = classifier.pos_drop(classifier.patch_embed(images))
-    for level in getattr(classifier, classifier.body):
-        tokens = level(tokens)
-    tokens = classifier.norm(tokens)
+    tokens = classifier.forward_tokens(images)
     count = tokens.new_tensor([tokens.shape[1] * tokens.shape[2]])
     links = _links(sharding)
     return _Sum.apply(tokens.sum(dim=(1, 2)), links) / _Sum.apply(count, links)
@@ -161,7 +159,7 @@ def shard(module: nn.Module, sharding: Sharding) -> nn.Module:
             if layer.rank != rank:
                 raise ValueError(f"sharded_axes = {sharding.sharded_axes!r} has {rank} entries, {layer} has {layer.rank} axes")
             layer._attend = _attend(layer, sharding)
-        elif isinstance(layer, nn.Conv2d) and rank == 2 and layer.kernel_size != layer.stride:
+        elif isinstance(layer, nn.Conv2d) and rank == 2 and (layer.kernel_size != layer.stride or any(layer.padding)):
             layer.forward = types.MethodType(lambda conv, images: _convolve(conv, images, sharding), layer)
         elif hasattr(layer, "forward_features") and hasattr(layer, "patch_embed"):
             layer.forward_features = types.MethodType(lambda model, images: _pooled(model, sharding, images), layer)

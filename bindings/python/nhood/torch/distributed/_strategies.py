@@ -43,7 +43,7 @@ class Choice(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of the tensors, without the axes of the grid."""
+    """The extents of the tensors, without the axes of the grid."""
 
     batch: int
     heads: int

@@ -1,0 +1,217 @@
+"""Attention of a sharded grid, and what its strategies are chosen by."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis
+from .._functions import autocast
+from ._attention import sharded_attention
+from ._axes import Window
+from ._plan import Plan
+from ._sharding import MeshAxis, Sharding, dimensions, sizes_of
+from ._strategies import LINKS, Choice, Link, Sizes, choices, chosen
+
+
+def _plan(
+    sharding: Sharding,
+    windows: Sequence[Sequence[Any]],
+    scale: Optional[float],
+    extents: Sequence[int],
+    device: torch.device,
+) -> tuple[Plan, Link]:
+    """For shards of these extents. Its strategy is that of the sharding, which may be auto."""
+    lengths, sizes, names = [], [], []
+    link = sharding.link
+    for axis, dimension in enumerate(dimensions(sharding, len(extents))):
+        length = extents[axis]
+        if dimension is None:
+            lengths.append(length)
+            sizes.append(None)
+            names.append(None)
+            continue
+        group = sharding.mesh.get_group(dimension)
+        found = sizes_of(sharding, axis, length, group, device)
+        link = link or LINKS["cuda" if device.type == "cuda" else "cpu"]
+        lengths.append(sum(found))
+        sizes.append(found)
+        names.append(group.group_name)
+    axes = tuple(Window(length, *window) for length, window in zip(lengths, zip(*windows)))
+    _check_axes(axes)
+    plan = Plan(axes, tuple(sizes), tuple(names), sharding.strategy, scale, sharding.timeout)
+    return plan, link or LINKS["cpu"]
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_axes(axes: tuple[Window, ...]) -> None:
+    """Checks the axes of the whole grid: a shard alone would be judged by its own length."""
+    for i, axis in enumerate(axes):
+        if axis.kernel_size < 1 or axis.dilation < 1 or axis.kernel_size * axis.dilation > axis.length:
+            raise ValueError(
+                f"kernel_size[{i}] = {axis.kernel_size} times dilation {axis.dilation} is not in [1, {axis.length}], the "
+                "length of the grid"
+            )
+        if not 1 <= axis.stride <= axis.kernel_size:
+            raise ValueError(f"stride[{i}] = {axis.stride} is not in [1, kernel_size {axis.kernel_size}]")
+        if not axis.is_periodic:
+            continue
+        if axis.is_causal:
+            raise ValueError(f"is_periodic[{i}] = True: a causal axis cannot wrap")
+        if axis.length % axis.dilation or axis.length // axis.dilation % axis.stride:
+            raise ValueError(
+                f"is_periodic[{i}] = True: dilation {axis.dilation} and then stride {axis.stride} do not divide {axis.length}"
+            )
+
+
+@functools.lru_cache(maxsize=1024)
+def _with_strategy(plan: Plan, sizes: Sizes, link: Link) -> Plan:
+    return plan._replace(strategy=chosen(plan, sizes, plan.strategy, link)) if plan.sharded else plan
+
+
+@torch.compiler.assume_constant_result
+def _plan_text(
+    mesh: DeviceMesh,
+    sharded: Sequence[Any],
+    link: Optional[Sequence[float]],
+    windows: Sequence[Sequence[Any]],
+    scale: Optional[float],
+    extents: Sequence[int],
+    device: torch.device,
+    sizes: Sequence[int],
+) -> str:
+    """The text of the plan with its strategy, for a Sharding's fields. To torch.compile all arguments are constants, which tuples
+    with names are not."""
+    sharding = Sharding(mesh, *sharded, link=None if link is None else Link(*link))
+    plan, found_link = _plan(sharding, windows, scale, extents, device)
+    return _with_strategy(plan, Sizes(*sizes), found_link).text()
+
+
+def _tensor_sizes(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """The fields of Sizes."""
+    heads, dim = query.shape[-2:]
+    return query.shape[0], heads, key.shape[-2], dim, value.shape[-1], query.element_size()
+
+
+def _windows(
+    rank: int,
+    kernel_size: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    is_causal: FlagPerAxis,
+    is_periodic: FlagPerAxis,
+) -> tuple[tuple[int, ...], ...]:
+    """One value per axis of each; the fields of Window behind its length."""
+    return (
+        per_axis(kernel_size, rank, "kernel_size"),
+        per_axis(stride, rank, "stride"),
+        per_axis(dilation, rank, "dilation"),
+        flag_per_axis(is_causal, rank, "is_causal"),
+        flag_per_axis(is_periodic, rank, "is_periodic"),
+    )
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+    if query.dim() not in (4, 5, 6):
+        raise ValueError(f"query.shape = {tuple(query.shape)} has {query.dim()} axes: [B, X.., H, D] has 4, 5 or 6")
+    for name, tensor in (("key", key), ("value", value)):
+        if tensor.shape[:-2] != query.shape[:-2]:
+            raise ValueError(
+                f"{name}.shape = {tuple(tensor.shape)}: batch and shard of the grid are not those of query, "
+                f"{tuple(query.shape[:-2])}"
+            )
+
+
+def neighborhood_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: PerAxis,
+    *,
+    mesh: Optional[DeviceMesh] = None,
+    sharded_axes: Sequence[MeshAxis] = (),
+    strategy: str = "auto",
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    is_periodic: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    bias: Optional[Tensor] = None,
+    additional_keys: Optional[Tensor] = None,
+    additional_values: Optional[Tensor] = None,
+    return_lse: bool = False,
+    grid: Optional[PerAxis] = None,
+    sizes: Optional[Sequence[Optional[Sequence[int]]]] = None,
+    timeout: Optional[float] = None,
+    link: Optional[Link] = None,
+) -> Any:
+    """Neighborhood attention of this process' shard of a grid: nhood.torch.na1d, na2d or na3d of the whole grid, of which each
+    process hands in its shards of query, key and value and gets its shard of the result. All processes of the mesh call it
+    with equal arguments but for the tensors.
+
+    query: [B, X.., H, D], the shard.  key: [B, X.., Hkv, D].  value: [B, X.., Hkv, Dv].
+    kernel_size, stride, dilation, is_causal, is_periodic, scale: as nhood.torch.na2d, of the whole grid. Any window that the
+        grid allows, also one wider than a shard.
+    mesh, sharded_axes, strategy, grid, sizes, timeout, link: see Sharding.
+    bias, additional_keys, additional_values: the same in all processes; so are their gradients, summed over the processes.
+
+    Tensors may be DTensors that are sharded along batch, axes of the grid or heads, all alike; mesh and sharded_axes are theirs
+    then, and the result is a DTensor, too.
+
+    Returns out [B, X.., H, Dv]; with return_lse, out and the log-sum-exp of the logits [B, X.., H]. Differentiable once, in
+    reverse mode.
+
+    Raises ValueError and TypeError as nhood.torch.na2d; RuntimeError if another process failed or did not come in time.
+    """
+    if type(query).__name__ == "DTensor":
+        from ._dtensor import of_dtensors
+
+        named = dict(strategy=strategy, stride=stride, dilation=dilation, is_causal=is_causal, is_periodic=is_periodic)
+        named.update(scale=scale, return_lse=return_lse, timeout=timeout, link=link)
+        extras = (bias, additional_keys, additional_values)
+        return of_dtensors(neighborhood_attention, query, key, value, kernel_size, extras, named)
+    if mesh is None:
+        raise TypeError("mesh is None: give the DeviceMesh of the processes, or DTensors")
+    check_additional(additional_keys, additional_values)
+    _check_tensors(query, key, value)
+    inputs = autocast(query, key, value, bias, additional_keys, additional_values)
+    windows = _windows(query.dim() - 3, kernel_size, stride, dilation, is_causal, is_periodic)
+    scale = None if scale is None else number(scale, "scale")
+    if torch.compiler.is_compiling() and grid is None and sizes is None:
+        raise ValueError("grid and sizes are None: compiled code cannot ask the other processes for theirs")
+    sharded = (sharded_axes if isinstance(sharded_axes, str) else tuple(sharded_axes), grid, sizes, strategy, timeout)
+    extents, sizes_of_tensors = tuple(query.shape[1:-2]), _tensor_sizes(*inputs[:3])
+    text = _plan_text(
+        mesh, sharded, link and tuple(link), windows, scale, extents, query.device, sizes_of_tensors
+    )
+    out, lse = sharded_attention(inputs, text)
+    return (out, lse) if flag(return_lse, "return_lse") else out
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: PerAxis,
+    sharding: Sharding,
+    *,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    is_periodic: FlagPerAxis = False,
+) -> list[Choice]:
+    """What strategy auto would weigh for such a call, the best first: time, bytes and reason of each. Every process of the mesh
+    calls it, unless the sharding has grid or sizes."""
+    _check_tensors(query, key, value)
+    windows = _windows(query.dim() - 3, kernel_size, stride, dilation, is_causal, is_periodic)
+    plan, link = _plan(sharding, windows, None, query.shape[1:-2], query.device)
+    return choices(plan, Sizes(*_tensor_sizes(query, key, value)), link)
