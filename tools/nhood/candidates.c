@@ -68,6 +68,16 @@ const struct candidate *candidates_fastest(const struct candidates *candidates) 
     return best;
 }
 
+const struct candidate *candidates_find(const struct candidates *candidates, const char *solver,
+                                        const char *config) {
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *row = &candidates->row[i];
+        if (!row->refusal && strcmp(row->solver, solver) == 0 && strcmp(row->config, config) == 0)
+            return row;
+    }
+    return NULL;
+}
+
 bool candidates_is_best_of_solver(const struct candidates *candidates, size_t index) {
     const struct candidate *row = &candidates->row[index];
     for (size_t i = 0; i < candidates->count; i++) {

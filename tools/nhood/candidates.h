@@ -40,6 +40,9 @@ const struct candidate *candidates_chosen(const struct candidates *candidates);
 /* The first of those with the least estimate, with the least measured time. */
 const struct candidate *candidates_estimated(const struct candidates *candidates);
 const struct candidate *candidates_fastest(const struct candidates *candidates);
+/* The row of this solver and config; NULL if there is none. */
+const struct candidate *candidates_find(const struct candidates *candidates, const char *solver,
+                                        const char *config);
 /* Whether it is the first of its solver's with the least estimate. */
 bool candidates_is_best_of_solver(const struct candidates *candidates, size_t index);
 

@@ -279,10 +279,28 @@ struct request {
     struct gpus gpus;
 };
 
+/* Several GPUs are given shards of a grid, not of a part of it. */
+static int refuse_part(const nhood_problem *problem, const char *text) {
+    for (int32_t a = 0; a < problem->rank; a++) {
+        const int64_t length = problem->axis[a].length;
+        const int64_t queries = covered_length(problem, a, false);
+        const int64_t keys = covered_length(problem, a, true);
+        if (queries < length || keys < length)
+            return complain(EXIT_USAGE,
+                            "%s: --gpus shards whole grids, but axis %d has %lld queries and %lld "
+                            "keys of %lld tokens",
+                            text, a, (long long)queries, (long long)keys, (long long)length);
+    }
+    return 0;
+}
+
 static int simulate_problem(const struct target *target, const char *text, const void *arg) {
     const struct request *request = arg;
     struct simulation simulation = {.best = NULL, .gpus = request->gpus};
     nhood_status status = nhood_problem_parse(text, &simulation.problem);
+    const int refused =
+        !status && request->gpus.count > 1 ? refuse_part(&simulation.problem, text) : 0;
+    if (refused) return refused;
     if (!status)
         status = nhood_problem_format(&simulation.problem, simulation.text, PROBLEM_BYTES, NULL);
     if (!status) status = simulate(target, &simulation);

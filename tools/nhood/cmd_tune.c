@@ -19,6 +19,7 @@
 
 struct tune {
     struct target target;
+    struct target untaught; /* the same device without wisdom: what estimates choose there */
     const char *suite, *file;
     double budget_s, each_s;
     bool again, json;
@@ -26,7 +27,7 @@ struct tune {
     double start_ns, next_save_ns;
     /* problems: in wisdom before, measured now, not measured though asked for */
     size_t known, measured, failed;
-    /* how many times slower than the fastest the estimate's choice was, per problem */
+    /* how many times slower than the fastest the choice by estimate was, per problem */
     double *behind;
     size_t behind_count;
 };
@@ -48,9 +49,9 @@ static int save(struct tune *tune) {
 }
 
 static void print_result(const struct tune *tune, const struct suite_problem *problem,
-                         const struct candidates *candidates, bool known) {
+                         const struct candidates *candidates, const struct candidate *expected,
+                         bool known) {
     const struct candidate *best = candidates_fastest(candidates);
-    const struct candidate *expected = candidates_estimated(candidates);
     size_t timed = 0;
     for (size_t i = 0; i < candidates->count; i++)
         timed += candidates->row[i].samples > 0;
@@ -88,10 +89,25 @@ static double seconds_left(const struct tune *tune) {
     return left < tune->each_s ? left : tune->each_s;
 }
 
-static int explain(const struct tune *tune, const struct suite_problem *problem,
+static int explain(const struct target *target, const struct suite_problem *problem,
                    struct candidates *candidates) {
-    nhood_status status = candidates_explain(&tune->target, &problem->problem, NULL, candidates);
+    nhood_status status = candidates_explain(target, &problem->problem, NULL, candidates);
     return status ? complain_library(status, problem->text) : 0;
+}
+
+/* Among the candidates, the one that a plan would take without wisdom. It need not have the least estimate: of those that
+ * take about as long, a plan takes the one that suits most problems. */
+static int find_expected(const struct tune *tune, const struct suite_problem *problem,
+                         const struct candidates *candidates, const struct candidate **expected) {
+    struct candidates untaught;
+    int failed = explain(&tune->untaught, problem, &untaught);
+    const struct candidate *chosen = failed ? NULL : candidates_chosen(&untaught);
+    *expected = chosen ? candidates_find(candidates, chosen->solver, chosen->config) : NULL;
+    if (!failed && !*expected)
+        failed = complain(EXIT_FAILURE, "%s: the choice by estimate is not among the candidates",
+                          problem->text);
+    candidates_free(&untaught);
+    return failed;
 }
 
 static int measure(const struct tune *tune, const struct suite_problem *problem) {
@@ -107,21 +123,22 @@ static int measure(const struct tune *tune, const struct suite_problem *problem)
 
 static int tune_problem(struct tune *tune, const struct suite_problem *problem) {
     struct candidates candidates;
-    int failed = explain(tune, problem, &candidates);
+    const struct candidate *expected;
+    int failed = explain(&tune->target, problem, &candidates);
     const struct candidate *chosen = candidates_chosen(&candidates);
     bool known = !failed && chosen->samples > 0;
     if (!failed && !known) {
         candidates_free(&candidates);
         failed = measure(tune, problem);
-        if (!failed) failed = explain(tune, problem, &candidates);
+        if (!failed) failed = explain(&tune->target, problem, &candidates);
     }
+    if (!failed) failed = find_expected(tune, problem, &candidates, &expected);
     if (!failed && candidates_fastest(&candidates)) {
-        const struct candidate *expected = candidates_estimated(&candidates);
         *(known ? &tune->known : &tune->measured) += 1;
         if (expected->samples)
             tune->behind[tune->behind_count++] =
                 expected->measured_ns / candidates_fastest(&candidates)->measured_ns;
-        print_result(tune, problem, &candidates, known);
+        print_result(tune, problem, &candidates, expected, known);
     } else {
         tune->failed++;
         if (!failed) failed = complain(EXIT_FAILURE, "%s: was not measured", problem->text);
@@ -212,7 +229,10 @@ static int open_wisdom(struct tune *tune) {
 static int run(struct tune *tune, int count, char **texts) {
     struct suite suite = {.count = 0};
     int failed = suite_load(&suite, "tune", count, texts, tune->suite);
+    tune->untaught = tune->target;
+    tune->untaught.cache = "";
     if (!failed) failed = target_open(&tune->target);
+    if (!failed) failed = target_open(&tune->untaught);
     if (!failed) failed = open_wisdom(tune);
     if (!failed && tune->again) failed = forget(tune, &suite);
     if (!failed) {
@@ -223,6 +243,7 @@ static int run(struct tune *tune, int count, char **texts) {
                               : complain(EXIT_FAILURE, "no memory for %zu problems", suite.count);
     }
     free(tune->behind);
+    target_close(&tune->untaught);
     target_close(&tune->target);
     suite_free(&suite);
     if (interrupted) end_by_signal();
