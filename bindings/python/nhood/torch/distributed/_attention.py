@@ -67,16 +67,23 @@ def _region(plan: Plan, place: _Place) -> tuple[tuple[int, ...], ...]:
     return tuple(axis.is_periodic for axis in plan.axes), lengths, query, key
 
 
-def _na(plan: Plan, place: _Place, inputs: Sequence[OptionalTensor]) -> Sequence[Tensor]:
+def _na(
+    plan: Plan, place: _Place, inputs: Sequence[OptionalTensor], into: Sequence[OptionalTensor] = ()
+) -> Sequence[Tensor]:
     """out and lse of the six inputs, which lie at `place`."""
-    return _ops.na(*inputs, *_windows(plan), plan.scale, False, True, *_region(plan, place))
+    return _ops.na_into(into, *inputs, *_windows(plan), plan.scale, False, True, *_region(plan, place))
 
 
 def _na_backward(
-    plan: Plan, place: _Place, tensors: Sequence[OptionalTensor], wanted: Sequence[bool]
+    plan: Plan,
+    place: _Place,
+    tensors: Sequence[OptionalTensor],
+    wanted: Sequence[bool],
+    d_query: OptionalTensor = None,
 ) -> Sequence[Tensor]:
-    """The wanted gradients; tensors: the six inputs, out, lse, d_out, d_lse."""
-    return _ops.na_backward(*tensors, *_windows(plan), plan.scale, False, wanted, *_region(plan, place))
+    """The wanted gradients, the first into d_query if it is given; tensors: the six inputs, out, lse, d_out, d_lse."""
+    region = _region(plan, place)
+    return _ops.na_backward_into((d_query,), *tensors, *_windows(plan), plan.scale, False, wanted, *region)
 
 
 def _along(tensor: Tensor, axis: int, begin: int, end: int) -> Tensor:
@@ -126,12 +133,8 @@ class _Forward:
     ) -> tuple[Tensor, Tensor]:
         """Into out and lse if they are given."""
         if not axes:
-            results = _na(self.plan, place, (query, key, value, *self.rest))
-            if out is None or lse is None:
-                return results[0], results[1]
-            out.copy_(results[0])
-            lse.copy_(results[1])
-            return out, lse
+            found = _na(self.plan, place, (query, key, value, *self.rest), (out, lse))
+            return found[0], found[1]
         axis, *others = axes
         own, link = self.plan.own(axis), self.plan.link(axis)
         if out is None and len(own.pieces) > 1:
@@ -197,17 +200,24 @@ class _Backward:
         self.shared: list[OptionalTensor] = [None, None, None]
 
     def run(
-        self, path: Path, place: _Place, key: Tensor, value: Tensor, of_queries: Sequence[OptionalTensor]
+        self,
+        path: Path,
+        place: _Place,
+        key: Tensor,
+        value: Tensor,
+        of_queries: Sequence[OptionalTensor],
+        d_query: OptionalTensor = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of query, key and value; of_queries: query, out, lse, d_out, d_lse."""
+        """Gradients of query (into d_query if it is given), key and value; of_queries: query, out, lse, d_out, d_lse."""
         axes = self.plan.sharded[len(path) :]
         if not axes:
-            return self._leaf(place, key, value, of_queries)
+            return self._leaf(place, key, value, of_queries, d_query)
         axis = axes[0]
         own, link = self.plan.own(axis), self.plan.link(axis)
         query = of_queries[0]
         assert query is not None
-        d_query = torch.empty_like(query) if len(own.pieces) > 1 else None
+        if d_query is None and len(own.pieces) > 1:
+            d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
         d_own: list[Tensor] = []
         """of key and value as they lie here"""
         aside: list[tuple[_Tokens, list[Tensor]]] = []
@@ -223,11 +233,10 @@ class _Backward:
                 place.at(axis, piece.begin, own.begin if piece.own else piece.first),
                 *keys,
                 [None if t is None else _along(t, axis, begin, end) for t in of_queries],
+                None if d_query is None else _along(d_query, axis, begin, end),
             )
             if d_query is None:
                 d_query = found[0]
-            else:
-                _along(d_query, axis, begin, end).copy_(found[0])
             if piece.own:
                 d_own = list(found[1:])
             else:
@@ -245,12 +254,17 @@ class _Backward:
         return d_query, d_own[0], d_own[1]
 
     def _leaf(
-        self, place: _Place, key: Tensor, value: Tensor, of_queries: Sequence[OptionalTensor]
+        self,
+        place: _Place,
+        key: Tensor,
+        value: Tensor,
+        of_queries: Sequence[OptionalTensor],
+        d_query: OptionalTensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         query, out, lse, d_out, d_lse = of_queries
         wanted = [True, True, True, *self.wanted[3:]]
         tensors = (query, key, value, *self.rest, out, lse, d_out, d_lse)
-        found = _na_backward(self.plan, place, tensors, wanted)
+        found = _na_backward(self.plan, place, tensors, wanted, d_query)
         shared = iter(found[3:])
         for i, want in enumerate(self.wanted[3:]):
             if want:
