@@ -28,7 +28,7 @@ test:
 	$(CTEST) -LE 'gpu|full$(if $(wildcard build/venv-torch/bin/python),,|torch)'
 
 test-all:
-	scripts/setup test torch packages
+	scripts/setup test torch video packages
 	$(MAKE) all
 	$(CTEST) -LE gpu
 
