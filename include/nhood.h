@@ -112,7 +112,8 @@ typedef struct nhood_context_options {
     /* Highest CPU instruction set: generic, avx2, avx512; aarch64: neon, sve256, sve512. NULL: $NHOOD_ISA, else the best. */
     const char *isa;
     /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE, else $XDG_CACHE_HOME/nhood or
-     * ~/.cache/nhood (Windows: %LOCALAPPDATA%/nhood/cache). The wisdom in it is read at once; only nhood_wisdom_save writes it. */
+     * ~/.cache/nhood (Windows: %LOCALAPPDATA%/nhood/cache). The wisdom and calibrations in it are read at once; only
+     * nhood_wisdom_save and nhood_device_calibrate write them. */
     const char *cache;
     /* Path of libnvrtc. NULL: $NHOOD_NVRTC, else searched for. */
     const char *nvrtc;
@@ -195,6 +196,32 @@ typedef struct nhood_ceilings {
  * a share of it. dtype is NHOOD_DTYPE_F32 or NHOOD_DTYPE_F64 on the CPU. ARGUMENT, MEMORY, UNSUPPORTED. */
 NHOOD_API nhood_status nhood_device_measure(nhood_context *context, int32_t device, int32_t dtype,
                                             nhood_ceilings *ceilings);
+
+/* Where the coefficients of the device's estimates come from, in words: "built in, ..", or "calibrated, <file>". Valid as long as
+ * the context; "" if there is no such device. */
+NHOOD_API const char *nhood_device_estimates(const nhood_context *context, int32_t device);
+
+/* How good choices by estimate are, before a calibration and after. The problems are those that wisdom has timings of; after it,
+ * each is judged by a fit to the others. */
+typedef struct nhood_calibration {
+    size_t struct_size;
+    int64_t problems, timings;
+    double within_before,
+        within_after; /* share whose choice takes at most 1.1 of the fastest's time */
+    double worst_before, worst_after; /* of all choices, time over the fastest's */
+    double lost_before, lost_after;   /* geometric mean of the same, less 1 */
+    int32_t better;                   /* 1: less time is lost */
+    int32_t written;                  /* 1: the file was */
+} nhood_calibration;
+
+enum { NHOOD_LEAST_CALIBRATION = 24 /* problems */ };
+
+/* Fits the estimates of a CUDA device, also of one that is only described, to the context's wisdom, in seconds. What is better goes to a
+ * file in the cache folder, one for each model of GPU, but not if `dry_run` is not 0. Contexts that are created later follow it.
+ * UNSUPPORTED (the CPU), CACHE_MISS (fewer than NHOOD_LEAST_CALIBRATION problems with timings of two candidates; better, but there is no cache
+ * folder), ARGUMENT (cannot be written), MEMORY. */
+NHOOD_API nhood_status nhood_device_calibrate(nhood_context *context, int32_t device,
+                                              int32_t dry_run, nhood_calibration *calibration);
 
 /* ---- problem --------------------------------------------------------------------------------- */
 

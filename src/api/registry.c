@@ -1,6 +1,7 @@
 /* Names every backend and solver of the library, and nothing else does. */
 #include "registry.h"
 
+#include "calibration.h"
 #include "cpu.h"
 #include "cpu_solvers.h"
 #include "cuda_open.h"
@@ -37,12 +38,16 @@ nhood_status nh_registry_open(const nhood_context_options *options, const struct
             nh_cuda_describe(options->describe, host, &devices->device[devices->count], &described);
         devices->count += described;
     }
+    for (int32_t i = 1; !status && i < devices->count; i++)
+        status = nh_calibration_attach(&devices->device[i], options->cache);
     if (status) nh_registry_close(devices);
     return status;
 }
 
 void nh_registry_close(struct nh_devices *devices) {
     if (devices->count == 0) return;
+    for (int32_t i = 1; i < devices->count; i++)
+        nh_calibration_detach(&devices->device[i]);
     nh_cuda_close(devices->cuda, &devices->device[1], devices->cuda_count);
     nh_cpu_close(&devices->device[0]);
     devices->count = 0;
@@ -77,6 +82,10 @@ void nh_registry_collect_close(struct nh_cuda *cuda) {
 
 void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts) {
     nh_cuda_count_kernels(devices->cuda, counts);
+}
+
+const char *nh_registry_estimates(const struct nh_device *device) {
+    return device->info.kind == NHOOD_DEVICE_CPU ? "built in" : nh_calibration_origin(device);
 }
 
 nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,

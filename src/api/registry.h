@@ -36,6 +36,8 @@ void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *
 void nh_registry_collect_close(struct nh_cuda *cuda);
 /* Fills in all but struct_size. */
 void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts);
+/* Where the coefficients of the device's estimates come from, in words. */
+const char *nh_registry_estimates(const struct nh_device *device);
 nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,
                                  nhood_ceilings *ceilings);
 

@@ -1,9 +1,14 @@
-/* Writing whole files, and folders. */
+/* Reading and writing whole files, and folders. */
 #ifndef NH_FILE_IO_H
 #define NH_FILE_IO_H
 
-#include <stdbool.h>
+#include "base.h"
+
 #include <stddef.h>
+
+/* Reads a text, with a zero behind it, which the caller releases with nh_release. CACHE_MISS if there is no such file; ARGUMENT if it is
+ * larger than 256 MiB, no regular file or cannot be read; MEMORY. */
+nhood_status nh_file_read(const struct nh_host *host, const char *path, char **text);
 
 /* All of these leave the reason of a failure in errno. */
 bool nh_file_write(int file, const void *data, size_t bytes);

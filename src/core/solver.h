@@ -107,6 +107,9 @@ struct nh_solver {
     int (*preference)(const struct nh_solver *solver, const struct nh_config *config);
 };
 
+/* Configs of a solver whose estimates differ by less take about as long: estimates err by as much (docs/model.md). */
+#define NH_ABOUT_AS_LONG 1.05
+
 /* What a solver's functions are to be handed for a problem; *view is room for it. */
 const struct nh_problem *nh_solver_view(const struct nh_solver *solver,
                                         const struct nh_problem *problem, struct nh_problem *view);

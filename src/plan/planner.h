@@ -27,10 +27,6 @@ struct nh_choice {
 
 enum { NH_MOST_SOLVERS = 32 };
 
-/* Configs of a solver whose estimates differ by less take about as long (solver.h, preference): estimates err by as much
- * (docs/model.md). */
-#define NH_ABOUT_AS_LONG 1.05
-
 /* Chooses by wisdom, if there is any, or by estimate and preference, and asks only as many solvers as that takes. Ties go to the
  * earlier row. The text of UNSUPPORTED joins the refusals; ARGUMENT if no solver of that name runs on the device. */
 nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choice *choice);

@@ -6,11 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
-
-enum { MOST_FILE_BYTES = 1 << 28 };
 
 /* Saving takes milliseconds, on a busy disk a second: a process that holds the lock for longer than this has been stopped. */
 static const double patience_s = 30;
@@ -19,40 +15,11 @@ static nhood_status refuse(const char *path, const char *what) {
     return nh_error(NHOOD_ERR_ARGUMENT, "%s: %s", path, what);
 }
 
-static nhood_status read_open(const struct nh_host *host, int file, const char *path, char **text) {
-    struct stat facts;
-    if (fstat(file, &facts)) return refuse(path, strerror(errno));
-    if (!S_ISREG(facts.st_mode)) return refuse(path, "not a regular file");
-    if (facts.st_size > MOST_FILE_BYTES) return refuse(path, "larger than 256 MiB");
-    size_t bytes = (size_t)facts.st_size, used = 0;
-    char *content = nh_allocate(host, bytes + 1);
-    if (!content) return NHOOD_ERR_MEMORY;
-    while (used < bytes) {
-        ssize_t count = read(file, content + used, (unsigned)(bytes - used));
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0) {
-            nhood_status status = refuse(path, strerror(errno));
-            nh_release(host, content);
-            return status;
-        }
-        if (count == 0) break;
-        used += (size_t)count;
-    }
-    content[used] = '\0';
-    *text = content;
-    return NHOOD_OK;
-}
-
 nhood_status nh_wisdom_load(struct nh_wisdom *wisdom, const char *path, int64_t *accepted) {
     const struct nh_host *host = wisdom->host;
     char *text = NULL;
     *accepted = 0;
-    int file = nh_os_open(NH_NO_FOLDER, path, NH_OPEN_READ);
-    if (file < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return nh_error(NHOOD_ERR_CACHE_MISS, "%s: there is no such file", path);
-    if (file < 0) return refuse(path, strerror(errno));
-    nhood_status status = read_open(host, file, path, &text);
-    close(file);
+    nhood_status status = nh_file_read(host, path, &text);
     if (!status) status = nh_wisdom_read(wisdom, text, path, accepted);
     nh_release(host, text);
     return status;

@@ -55,7 +55,7 @@ static void check_bound(const struct nh_cuda_device *device, enum nh_kernel_kind
     launch->blocks = 5000;
     launch->unit[NH_WORK_TENSOR] = 2000;
     double least =
-        launch->blocks * nh_predict_block_clocks(launch) / nh_predict_clocks_per_ns(device);
+        launch->blocks * nh_predict_block_clocks(device, launch) / nh_predict_clocks_per_ns(device);
     double ns = nh_predict(device, &work, NULL);
     CHECK(ns >= least, "kernel %d: %g ns, less than the %g of its blocks", kernel, ns, least);
 }

@@ -2,13 +2,13 @@
 #include "candidates.h"
 #include "clock.h"
 #include "commands.h"
+#include "interrupt.h"
 #include "message.h"
 #include "output.h"
 #include "progress.h"
 #include "suite.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,14 +31,6 @@ struct tune {
     double *behind;
     size_t behind_count;
 };
-
-static volatile sig_atomic_t interrupted; /* the signal's number */
-
-/* The first interrupt ends the work after the problem at hand; the second one ends the program. */
-static void interrupt(int number) {
-    interrupted = number;
-    signal(number, SIG_DFL);
-}
 
 static int save(struct tune *tune) {
     double start = clock_ns();
@@ -188,7 +180,7 @@ static int tune_suite(struct tune *tune, const struct suite *suite) {
     progress_start();
     tune->start_ns = clock_ns();
     tune->next_save_ns = tune->start_ns + SAVE_EVERY_NS;
-    for (size_t i = 0; i < suite->count && !interrupted && seconds_left(tune) > 0; i++) {
+    for (size_t i = 0; i < suite->count && !interrupt_came() && seconds_left(tune) > 0; i++) {
         progress_show((double)i / (double)suite->count, suite->problem[i].text);
         int status = tune_problem(tune, &suite->problem[i]);
         if (status) failed = status;
@@ -211,14 +203,6 @@ static int forget(struct tune *tune, const struct suite *suite) {
     return status ? complain_library(status, "wisdom was not saved") : 0;
 }
 
-/* What was measured is saved, and the output written: the program ends by the signal after all, so that a shell or a script
- * sees what happened (130 for an interrupt). */
-static void end_by_signal(void) {
-    if (fflush(stdout) || ferror(stdout)) return; /* which main complains of */
-    signal(interrupted, SIG_DFL);
-    raise(interrupted);
-}
-
 /* Wisdom is of the file named, or of the cache folder, which the context has read. */
 static int open_wisdom(struct tune *tune) {
     if (!tune->file) return 0;
@@ -237,8 +221,7 @@ static int run(struct tune *tune, int count, char **texts) {
     if (!failed && tune->again) failed = forget(tune, &suite);
     if (!failed) {
         tune->behind = calloc(suite.count, sizeof *tune->behind);
-        signal(SIGINT, interrupt);
-        signal(SIGTERM, interrupt);
+        interrupt_catch();
         failed = tune->behind ? tune_suite(tune, &suite)
                               : complain(EXIT_FAILURE, "no memory for %zu problems", suite.count);
     }
@@ -246,7 +229,7 @@ static int run(struct tune *tune, int count, char **texts) {
     target_close(&tune->untaught);
     target_close(&tune->target);
     suite_free(&suite);
-    if (interrupted) end_by_signal();
+    interrupt_end();
     return failed;
 }
 

@@ -17,6 +17,7 @@ static const struct {
     {"verify", "check every solver against the reference", cmd_verify},
     {"bench", "measure speed, also as a share of what the machine can reach", cmd_bench},
     {"tune", "time every candidate of problems and remember", cmd_tune},
+    {"calibrate", "fit the estimates of a GPU to timings on it", cmd_calibrate},
     {"wisdom", "show, carry, merge and forget what was measured", cmd_wisdom},
     {"bundle", "compile the CUDA kernels of problems ahead of time", cmd_bundle},
     {"suite", "print sets of problems", cmd_suite},
@@ -45,7 +46,7 @@ static void print_help(void) {
            "       nhood <command> --help | nhood --version\n\n"
            "Neighborhood attention on 1-D, 2-D and 3-D grids.\n\ncommands:\n");
     for (int i = 0; i < COMMANDS; i++)
-        printf("  %-10s%s\n", commands[i].name, commands[i].summary);
+        printf("  %-11s%s\n", commands[i].name, commands[i].summary);
     printf("\n%s\n"
            "Exit status: 0 done, 1 failed, 2 wrong command line or problem.\n",
            problem_help);

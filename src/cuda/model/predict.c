@@ -4,54 +4,23 @@
 
 #include <math.h>
 
-/* Coefficients: of a pipeline, which kernels of a kind share; of a kernel; of an operation. Clocks where nothing else is said. */
-struct pipeline {
-    /* warps that leave half of the issue slots empty; what uneven schedulers wait; what of its own work a block alone
-     * does not hide, and of its busiest warp's; how much of a block's way the end of a launch shows; how far a last wave
-     * counts as a whole one; per instruction of code; per work tile and box of the copy engine */
-    double half, uneven, alone, serial, ending, whole_waves, code, fetch, box;
-};
-struct kernel {
-    const struct pipeline *pipeline;
-    /* of a block before its first step, and of each step */
-    double start, step, unit[NH_WORK_UNITS];
-};
-struct operation {
-    /* launches, helpers; times that compulsory and helpers' bytes take of the memory's bandwidth; what the shorter of work
-     * and memory adds to the longer */
-    double launch, helper, helper_bytes, memory, beside;
-};
-
-#define NH_KERNEL(...)
-#define NH_OPERATION(...)
-#define NH_PIPELINE(name, ...) static const struct pipeline pipeline_##name = {__VA_ARGS__};
-#include "h200.def"
-
-static const struct kernel kernels[] = {
-#define NH_KERNEL(name, pipeline, start, step, ...)                                                \
-    [NH_KERNEL_##name] = {&pipeline_##pipeline, start, step, {__VA_ARGS__}},
-#define NH_OPERATION(...)
-#define NH_PIPELINE(...)
-#include "h200.def"
-};
-static const struct operation operations[] = {
-#define NH_KERNEL(...)
-#define NH_OPERATION(name, ...) [NH_OPERATION_##name] = {__VA_ARGS__},
-#define NH_PIPELINE(...)
-#include "h200.def"
-};
-
 /* Clocks of a launch: of a full device, of the latencies that nothing hides, of its end, and to begin. */
 struct span {
     double busy, latency, end, begin;
 };
 
-double nh_predict_block_clocks(const struct nh_launch_work *launch) {
-    const struct kernel *kernel = &kernels[launch->kernel];
+static double block_clocks(const struct nh_coefficients *coefficients,
+                           const struct nh_launch_work *launch) {
+    const struct nh_kernel_coefficients *kernel = &coefficients->kernel[launch->kernel];
     double clocks = 0;
     for (int unit = 0; unit < NH_WORK_UNITS; unit++)
         clocks += kernel->unit[unit] * launch->unit[unit];
     return clocks;
+}
+
+double nh_predict_block_clocks(const struct nh_cuda_device *device,
+                               const struct nh_launch_work *launch) {
+    return block_clocks(nh_coefficients_of(device), launch);
 }
 
 double nh_predict_clocks_per_ns(const struct nh_cuda_device *device) {
@@ -64,14 +33,15 @@ static double larger(double a, double b) {
     return sqrt(sqrt(squares));
 }
 
-static struct span span_of(const struct nh_cuda_device *device,
+static struct span span_of(const struct nh_coefficients *coefficients,
+                           const struct nh_cuda_device *device,
                            const struct nh_launch_work *launch) {
     enum { SCHEDULERS = 4 };
-    const struct kernel *kernel = &kernels[launch->kernel];
-    const struct pipeline *of = kernel->pipeline;
+    const struct nh_kernel_coefficients *kernel = &coefficients->kernel[launch->kernel];
+    const struct nh_pipeline *of = kernel->pipeline;
     double waves = launch->blocks / device->multiprocessors;
     double warps = launch->warps * fmin(launch->residents, fmax(1, waves));
-    double block = nh_predict_block_clocks(launch);
+    double block = block_clocks(coefficients, launch);
     double filled = block * (1 + of->half / warps) *
                     (1 + of->uneven * (ceil(warps / SCHEDULERS) * SCHEDULERS / warps - 1));
     double walk = kernel->step * launch->steps + block * (of->alone + of->serial * launch->serial);
@@ -91,16 +61,21 @@ static double clocks_of(const struct span *span) {
     return larger(span->busy + span->end, span->latency) + span->begin;
 }
 
-double nh_predict_clocks(const struct nh_cuda_device *device, const struct nh_work *work) {
+static double clocks_by(const struct nh_coefficients *coefficients,
+                        const struct nh_cuda_device *device, const struct nh_work *work) {
     struct span all = {0, 0, 0, 0};
     double clocks = 0;
     for (int i = 0; i < work->launches; i++) {
-        const struct span span = span_of(device, &work->launch[i]);
+        const struct span span = span_of(coefficients, device, &work->launch[i]);
         clocks += clocks_of(&span);
         all = (struct span){all.busy + span.busy, fmax(all.latency, span.latency),
                             fmax(all.end, span.end), all.begin + span.begin};
     }
     return work->overlaps && device->overlaps ? clocks_of(&all) : clocks;
+}
+
+double nh_predict_clocks(const struct nh_cuda_device *device, const struct nh_work *work) {
+    return clocks_by(nh_coefficients_of(device), device, work);
 }
 
 /* What each part of the device alone would take at its highest rate. */
@@ -124,16 +99,22 @@ static void add_limits(const struct nh_cuda_device *device, const struct nh_work
         1e9 * (work->bytes + work->helper_bytes) / device->memory_bytes_per_s;
 }
 
-double nh_predict(const struct nh_cuda_device *device, const struct nh_work *work,
-                  struct nh_count *count) {
-    const struct operation *of = &operations[work->operation];
+double nh_predict_by(const struct nh_coefficients *coefficients,
+                     const struct nh_cuda_device *device, const struct nh_work *work) {
+    const struct nh_operation_coefficients *of = &coefficients->operation[work->operation];
     double byte_clocks = device->clock_hz / device->memory_bytes_per_s;
-    double busy = nh_predict_clocks(device, work), memory = of->memory * byte_clocks * work->bytes;
+    double busy = clocks_by(coefficients, device, work),
+           memory = of->memory * byte_clocks * work->bytes;
     int launches = work->overlaps && device->overlaps ? 1 : work->launches;
-    if (count) add_limits(device, work, count);
     return nh_cuda_clocks_ns(device, of->launch * launches + of->helper * work->helpers +
                                          of->helper_bytes * byte_clocks * work->helper_bytes +
                                          fmax(busy, memory) + of->beside * fmin(busy, memory));
+}
+
+double nh_predict(const struct nh_cuda_device *device, const struct nh_work *work,
+                  struct nh_count *count) {
+    if (count) add_limits(device, work, count);
+    return nh_predict_by(nh_coefficients_of(device), device, work);
 }
 
 double nh_estimate(nh_work_fn *work, const struct nh_problem *problem,

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 struct nh_kernel_cache;
+struct nh_coefficients;
 
 struct nh_cuda {
     const struct nh_host *host;
@@ -31,6 +32,8 @@ struct nh_cuda_device {
     int32_t noted_tiles;
     /* highest clock of the multiprocessors and nominal bandwidth of the memory, for estimates */
     double clock_hz, memory_bytes_per_s;
+    /* of its estimates; NULL: the built-in ones (model/coefficients.h) */
+    const struct nh_coefficients *coefficients;
 };
 
 /* The device's description, by which wisdom knows it. */

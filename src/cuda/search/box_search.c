@@ -91,7 +91,8 @@ static double full_clocks(const struct nh_box_search *search, struct nh_box_choi
     struct nh_work work;
     choice->count = (struct nh_tiling_count){1, visited, partial, visited};
     if (!search->work(search, choice, &work)) return INFINITY;
-    return work.launch[0].blocks * nh_predict_block_clocks(&work.launch[0]);
+    return work.launch[0].blocks *
+           nh_predict_block_clocks(search->device->backend, &work.launch[0]);
 }
 
 static struct prices prices_of(const struct nh_box_search *search,

@@ -64,7 +64,8 @@ static double least_busy_ns(const struct nh_box_search *search, const struct nh_
     for (int i = 0; i < count; i++) {
         struct nh_work work;
         if (!side_work(search, &choice[i], &work)) continue;
-        least = fmin(least, work.launch[0].blocks * nh_predict_block_clocks(&work.launch[0]) /
+        least = fmin(least, work.launch[0].blocks *
+                                nh_predict_block_clocks(search->device->backend, &work.launch[0]) /
                                 nh_predict_clocks_per_ns(search->device->backend));
     }
     return least;

@@ -134,7 +134,8 @@ static double work_clocks(const struct state *state, const int32_t own[3], const
     double clocks = 0;
     if (!start_pair(state, own, walk, &walks, &work)) return INFINITY;
     for (int i = 0; i < work.launches; i++)
-        clocks += work.launch[i].blocks * nh_predict_block_clocks(&work.launch[i]);
+        clocks += work.launch[i].blocks *
+                  nh_predict_block_clocks(state->search->device->backend, &work.launch[i]);
     return clocks / many;
 }
 

@@ -114,7 +114,7 @@ static double block_clocks(const struct search *search, const int32_t *value, do
                                            .seen = {1e6, 1e6 * seen, 1e6 * masked, fetched}};
     struct nh_work work;
     nh_fused90_work_of(search->problem, search->device->backend, value, &walks, &work);
-    return nh_predict_block_clocks(&work.launch[0]);
+    return nh_predict_block_clocks(search->device->backend, &work.launch[0]);
 }
 
 static struct prices prices_of(const struct search *search, int32_t *value) {

@@ -1,0 +1,207 @@
+/* Parameters are the logarithms of the factors. Least squares with Huber's loss, by Gauss and Newton's method with Levenberg and
+ * Marquardt's damping. A timing depends on what the whole GPU shares and on its few kernels. */
+#include "calibrate.h"
+
+#include "predict.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TOUCHED = NH_FACTOR_KERNEL + NH_MOST_LAUNCHES, MOST_STEPS = 30, MOST_DAMPINGS = 10 };
+
+/* How far the model is off for a problem, logarithms: its candidates are off together, so that many timings of one problem say little
+ * more than one. The distance from the fastest at which a candidate has half the weight, and the error from which the loss
+ * grows linearly, are those of bench/model/fit.py. */
+static const double deviation = 0.3, near = 0.3, outlier = 0.5;
+
+/* By what the logarithm of a factor is expected to differ from 0 where nothing is known: what the whole GPU shares by a factor of e,
+ * kernels beside that by e^0.5. */
+static const double spread_of_gpu = 1, spread_of_kernel = 0.5;
+
+static const double step_of_derivative = 1e-4, least_gain = 1e-4, longest_step = 1;
+
+struct fit {
+    const struct nh_cuda_device *device;
+    const struct nh_timed *timing;
+    int64_t count;
+    struct nh_fold fold;
+    double *weight; /* square roots; 0: not of the fold */
+    struct nh_coefficients
+        *moved; /* for each factor, with that one moved by the derivative's step */
+};
+
+/* The sum of squares, and its second order terms around some parameters. */
+struct equations {
+    double cost, gradient[NH_FACTORS], matrix[NH_FACTORS][NH_FACTORS];
+};
+
+bool nh_timed_work(const struct nh_problem *problem, const struct nh_device *device,
+                   const struct nh_config *config, struct nh_timed *timing) {
+    const struct nh_solver *solver = timing->solver;
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, problem, &room);
+    if (!solver->work || nh_solver_refusal(solver, view, device)) return false;
+    timing->preference = solver->preference ? solver->preference(solver, config) : 0;
+    return solver->work(view, device, config, &timing->work);
+}
+
+/* ---- least squares ---- */
+
+static double spread_of(int factor) {
+    return factor < NH_FACTOR_KERNEL ? spread_of_gpu : spread_of_kernel;
+}
+
+static void scale(const double parameter[NH_FACTORS], struct nh_coefficients *coefficients) {
+    double factor[NH_FACTORS];
+    for (int i = 0; i < NH_FACTORS; i++)
+        factor[i] = exp(parameter[i]);
+    nh_coefficients_scale(factor, coefficients);
+}
+
+/* The factors that a prediction may depend on, each once. */
+static int touched_by(const struct nh_work *work, int touched[MOST_TOUCHED]) {
+    int count = NH_FACTOR_KERNEL;
+    for (int i = 0; i < count; i++)
+        touched[i] = i;
+    for (int i = 0; i < work->launches; i++) {
+        int factor = NH_FACTOR_KERNEL + (int)work->launch[i].kernel, at = NH_FACTOR_KERNEL;
+        while (at < count && touched[at] != factor)
+            at++;
+        if (at == count) touched[count++] = factor;
+    }
+    return count;
+}
+
+/* Huber's loss is the square of this. */
+static double residual(const struct fit *fit, int64_t i,
+                       const struct nh_coefficients *coefficients) {
+    const struct nh_timed *timing = &fit->timing[i];
+    double error =
+        log(nh_predict_by(coefficients, fit->device, &timing->work) / timing->measured_ns);
+    if (fabs(error) > outlier) error = copysign(sqrt(outlier * (2 * fabs(error) - outlier)), error);
+    return fit->weight[i] * error;
+}
+
+static void add_derivatives(const struct fit *fit, int64_t row, double value,
+                            struct equations *equations) {
+    int touched[MOST_TOUCHED], count = touched_by(&fit->timing[row].work, touched);
+    double derivative[MOST_TOUCHED];
+    for (int i = 0; i < count; i++) {
+        derivative[i] = (residual(fit, row, &fit->moved[touched[i]]) - value) / step_of_derivative;
+        equations->gradient[touched[i]] += derivative[i] * value;
+        for (int j = 0; j <= i; j++) {
+            double product = derivative[i] * derivative[j];
+            equations->matrix[touched[i]][touched[j]] += product;
+            if (i != j) equations->matrix[touched[j]][touched[i]] += product;
+        }
+    }
+}
+
+/* With all terms, or the cost alone. */
+static void set_up(struct fit *fit, const double parameter[NH_FACTORS], bool whole,
+                   struct equations *equations) {
+    struct nh_coefficients coefficients;
+    scale(parameter, &coefficients);
+    memset(equations, 0, sizeof *equations);
+    for (int i = 0; whole && i < NH_FACTORS; i++) {
+        double moved[NH_FACTORS];
+        memcpy(moved, parameter, sizeof moved);
+        moved[i] += step_of_derivative;
+        scale(moved, &fit->moved[i]);
+    }
+    for (int64_t i = 0; i < fit->count; i++) {
+        if (fit->weight[i] <= 0) continue;
+        double value = residual(fit, i, &coefficients);
+        equations->cost += value * value;
+        if (whole) add_derivatives(fit, i, value, equations);
+    }
+    for (int i = 0; i < NH_FACTORS; i++) {
+        double pull = deviation / spread_of(i);
+        equations->cost += pull * pull * parameter[i] * parameter[i];
+        equations->gradient[i] += pull * pull * parameter[i];
+        equations->matrix[i][i] += pull * pull;
+    }
+}
+
+/* Solves the equations with a damped diagonal by Cholesky's decomposition: the matrix is positive definite by its pulls. */
+static void solve(const struct equations *equations, double damping, double step[NH_FACTORS]) {
+    double root[NH_FACTORS][NH_FACTORS];
+    for (int i = 0; i < NH_FACTORS; i++) {
+        double rest = -equations->gradient[i];
+        for (int j = 0; j <= i; j++) {
+            double sum = equations->matrix[i][j] * (i == j ? 1 + damping : 1);
+            for (int k = 0; k < j; k++)
+                sum -= root[i][k] * root[j][k];
+            root[i][j] = i == j ? sqrt(sum) : sum / root[j][j];
+            if (j < i) rest -= root[i][j] * step[j];
+        }
+        step[i] = rest / root[i][i];
+    }
+    for (int i = NH_FACTORS - 1; i >= 0; i--) {
+        for (int j = i + 1; j < NH_FACTORS; j++)
+            step[i] -= root[j][i] * step[j];
+        step[i] /= root[i][i];
+    }
+}
+
+/* Moves to parameters of less cost. Returns how much less, as a share; 0 if there are none nearby. */
+static double improve(struct fit *fit, double parameter[NH_FACTORS], double *damping) {
+    struct equations equations, next;
+    set_up(fit, parameter, true, &equations);
+    for (int i = 0; i < MOST_DAMPINGS; i++, *damping *= 4) {
+        double step[NH_FACTORS], moved[NH_FACTORS];
+        solve(&equations, *damping, step);
+        for (int p = 0; p < NH_FACTORS; p++)
+            moved[p] = parameter[p] + fmax(-longest_step, fmin(longest_step, step[p]));
+        set_up(fit, moved, false, &next);
+        if (!(next.cost < equations.cost)) continue;
+        memcpy(parameter, moved, sizeof moved);
+        *damping = fmax(*damping / 5, 1e-6);
+        return 1 - next.cost / equations.cost;
+    }
+    return 0;
+}
+
+/* ---- timings ---- */
+
+int64_t nh_timed_end(const struct nh_timed *timing, int64_t count, int64_t first,
+                     double *fastest_ns) {
+    int64_t end = first;
+    *fastest_ns = INFINITY;
+    for (; end < count && timing[end].problem == timing[first].problem; end++)
+        *fastest_ns = fmin(*fastest_ns, timing[end].measured_ns);
+    return end;
+}
+
+/* Candidates that are far behind are never chosen, so that what they say counts less. */
+static void weigh(struct fit *fit) {
+    for (int64_t i = 0, end; i < fit->count; i = end) {
+        double fastest_ns;
+        end = nh_timed_end(fit->timing, fit->count, i, &fastest_ns);
+        if (!nh_in_fold(fit->fold, fit->timing[i].problem)) continue;
+        for (int64_t j = i; j < end; j++)
+            fit->weight[j] = 1 / sqrt(1 + (fit->timing[j].measured_ns / fastest_ns - 1) / near);
+    }
+}
+
+nhood_status nh_calibrate(const struct nh_device *device, const struct nh_timed *timing,
+                          int64_t count, struct nh_fold fold, double factor[NH_FACTORS]) {
+    const struct nh_host *host = device->host;
+    struct fit fit = {device->backend, timing, count, fold, NULL, NULL};
+    double parameter[NH_FACTORS] = {0}, damping = 1, gain = 1;
+    fit.weight = nh_allocate(host, (size_t)count * sizeof *fit.weight);
+    fit.moved = nh_allocate(host, NH_FACTORS * sizeof *fit.moved);
+    if (fit.weight && fit.moved) {
+        weigh(&fit);
+        for (int i = 0; i < MOST_STEPS && gain > least_gain; i++)
+            gain = improve(&fit, parameter, &damping);
+        for (int i = 0; i < NH_FACTORS; i++)
+            factor[i] = exp(parameter[i]);
+        nh_calibration_limit(factor);
+    }
+    bool room = fit.weight && fit.moved;
+    nh_release(host, fit.moved);
+    nh_release(host, fit.weight);
+    return room ? NHOOD_OK : NHOOD_ERR_MEMORY;
+}
