@@ -16,11 +16,28 @@ static void note_log(void *user, int32_t level, const char *line) {
     snprintf(logged, sizeof logged, "%s", line);
 }
 
+/* Memory that runs out after so many pieces; never if that is negative. */
+static int pieces_left = -1;
+
+static void *allocate(void *user, size_t bytes, size_t alignment) {
+    (void)user, (void)alignment;
+    if (pieces_left == 0) return NULL;
+    if (pieces_left > 0) pieces_left--;
+    return test_allocate(bytes);
+}
+
+static void release(void *user, void *memory) {
+    (void)user;
+    test_free(memory);
+}
+
 static nhood_context *open_context(const char *cache, const char *describe) {
     const nhood_context_options options = {.struct_size = sizeof options,
                                            .threads = 1,
                                            .cache = cache,
                                            .describe = describe,
+                                           .allocate = allocate,
+                                           .release = release,
                                            .log = note_log};
     nhood_context *context = NULL;
     CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
@@ -101,6 +118,38 @@ static void check_errors(void) {
     nhood_context_destroy(bare);
 }
 
+/* Without memory there is an error, and whatever was allocated is released. */
+static void check_memory(void) {
+    nhood_context *context = open_context(folder, "h200");
+    const int32_t device = nhood_device_count(context) - 1;
+    nhood_calibration fit = {.struct_size = sizeof fit};
+    nhood_status status = NHOOD_ERR_MEMORY;
+    learn(context, device, 40);
+    int pieces = -1;
+    while (status == NHOOD_ERR_MEMORY && pieces++ < 1000) {
+        pieces_left = pieces;
+        status = nhood_device_calibrate(context, device, 0, &fit);
+    }
+    CHECK(!status && pieces > 5 && fit.written, "after %d pieces: %s", pieces, nhood_last_error());
+    nhood_context_destroy(context);
+    const nhood_context_options options = {.struct_size = sizeof options,
+                                           .threads = 1,
+                                           .cache = folder,
+                                           .describe = "h200",
+                                           .allocate = allocate,
+                                           .release = release};
+    status = NHOOD_ERR_MEMORY;
+    for (pieces = 0; status == NHOOD_ERR_MEMORY && pieces < 1000; pieces++) {
+        pieces_left = pieces;
+        status = nhood_context_create(&options, &context);
+    }
+    pieces_left = -1;
+    const char *origin = nhood_device_estimates(context, device);
+    CHECK(!status && pieces > 5 && !strncmp(origin, "calibrated, ", 12) && !unlink(origin + 12),
+          "after %d pieces: %s, %s", pieces, nhood_last_error(), origin);
+    nhood_context_destroy(context);
+}
+
 static void check_calibrated(void) {
     nhood_context *context = open_context(folder, "h200");
     const int32_t device = nhood_device_count(context) - 1;
@@ -146,6 +195,7 @@ static void check_calibrated(void) {
 int main(void) {
     CHECK(mkdtemp(folder), "no folder");
     check_errors();
+    check_memory();
     check_calibrated();
     CHECK(!rmdir(folder), "%s is not empty", folder);
     return test_result();

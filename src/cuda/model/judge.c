@@ -29,7 +29,7 @@ static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, co
     return best;
 }
 
-/* Of the problem's first MOST_CANDIDATES timings: no contest has more. */
+/* Of the problem's first MOST_CANDIDATES timings: a contest has at most 128. */
 static const struct nh_timed *choose(const struct nh_cuda_device *device,
                                      const struct nh_timed *timing, int64_t count,
                                      const struct nh_coefficients *coefficients) {
