@@ -214,9 +214,9 @@ static int run(struct tune *tune, int count, char **texts) {
     struct suite suite = {.count = 0};
     int failed = suite_load(&suite, "tune", count, texts, tune->suite);
     tune->untaught = tune->target;
-    tune->untaught.cache = "";
-    if (!failed) failed = target_open(&tune->target);
-    if (!failed) failed = target_open(&tune->untaught);
+    /* With a file, what others say must not count as known. */
+    if (!failed) failed = (tune->file ? target_open_untaught : target_open)(&tune->target);
+    if (!failed) failed = target_open_untaught(&tune->untaught);
     if (!failed) failed = open_wisdom(tune);
     if (!failed && tune->again) failed = forget(tune, &suite);
     if (!failed) {
@@ -272,7 +272,5 @@ int cmd_tune(int argc, char **argv) {
         options, tune.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
-    /* What other files say must not count as known. */
-    if (tune.file) tune.target.cache = "";
     return run(&tune, count, argv);
 }

@@ -76,6 +76,13 @@ int target_open(struct target *target) {
     return failed;
 }
 
+int target_open_untaught(struct target *target) {
+    int failed = target_open(target);
+    nhood_status status =
+        failed ? NHOOD_OK : nhood_wisdom_forget(target->context, NHOOD_ANY_DEVICE, NULL, NULL);
+    return status ? complain_library(status, "wisdom") : failed;
+}
+
 void target_close(struct target *target) {
     nhood_context_destroy(target->context);
     target->context = NULL;

@@ -25,6 +25,8 @@ void target_init(struct target *target);
 
 /* Returns 0, or the exit status after a message. The target must be closed in either case. */
 int target_open(struct target *target);
+/* The same without wisdom, but with the calibration that estimates follow, which lives in the cache folder, too. */
+int target_open_untaught(struct target *target);
 void target_close(struct target *target);
 
 /* What a command does with one problem; returns the exit status. */
