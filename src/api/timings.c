@@ -1,7 +1,9 @@
 #include "timings.h"
 
+#include "planner.h"
 #include "registry.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,10 +26,55 @@ static char *split(char *line, char *field[FIELDS]) {
     return next;
 }
 
-static const struct nh_solver *find_solver(const char *name) {
-    for (const struct nh_solver *const *row = nh_registry_solvers; *row; row++)
-        if (!strcmp((*row)->name, name)) return *row;
-    return NULL;
+/* What solvers propose for a problem, by their rows: wisdom may name any config, and only those that are proposed are sound. What was
+ * proposed before a calibration counts, too, as it was timed then. */
+enum { MOST_PROPOSED = 64 };
+struct proposals {
+    bool asked;
+    int count;
+    struct nh_config config[2 * MOST_PROPOSED];
+};
+
+struct reader {
+    const struct nh_device *device;
+    struct nh_device plain; /* the device by the built-in table */
+    struct nh_cuda_device plain_backend;
+    struct nh_problem problem; /* of the lines at hand */
+    bool legal;
+    struct proposals proposals[NH_MOST_SOLVERS];
+};
+
+/* Returns the solver's row, or -1 if the device has none of this name. */
+static int find_row(const struct nh_device *device, const char *name) {
+    for (int row = 0; row < NH_MOST_SOLVERS && nh_registry_solvers[row]; row++)
+        if (!strcmp(nh_registry_solvers[row]->name, name))
+            return nh_registry_solvers[row]->device_kind == device->info.kind ? row : -1;
+    return -1;
+}
+
+static void propose(const struct reader *reader, int row, const struct nh_device *device,
+                    struct proposals *proposals) {
+    const struct nh_solver *solver = nh_registry_solvers[row];
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, &reader->problem, &room);
+    if (nh_solver_refusal(solver, view, device)) return;
+    struct nh_config *first = &proposals->config[proposals->count];
+    memset(first, 0, MOST_PROPOSED * sizeof *first);
+    proposals->count += solver->candidates(view, device, INFINITY, first, MOST_PROPOSED);
+}
+
+static bool is_proposed(struct reader *reader, int row, const struct nh_config *config) {
+    struct proposals *proposals = &reader->proposals[row];
+    if (!proposals->asked) {
+        proposals->asked = true;
+        proposals->count = 0;
+        propose(reader, row, reader->device, proposals);
+        if (((const struct nh_cuda_device *)reader->device->backend)->coefficients)
+            propose(reader, row, &reader->plain, proposals);
+    }
+    for (int i = 0; i < proposals->count; i++)
+        if (!memcmp(&proposals->config[i], config, sizeof *config)) return true;
+    return false;
 }
 
 static struct nh_timed *make_room(struct nh_timings *timings) {
@@ -43,21 +90,32 @@ static struct nh_timed *make_room(struct nh_timings *timings) {
     return &timings->timing[timings->count];
 }
 
-/* Adds a line about the problem, if it can be used. MEMORY. */
-static nhood_status add_line(const struct nh_device *device, char *const field[FIELDS],
-                             const struct nh_problem *problem, struct nh_timings *timings) {
-    struct nh_config config;
-    const struct nh_solver *solver = find_solver(field[SOLVER]);
-    if (!solver || solver->device_kind != device->info.kind ||
-        !nh_config_parse(solver, strcmp(field[CONFIG], "-") != 0 ? field[CONFIG] : "", &config))
+/* Adds a line about the problem at hand, if it can be used. MEMORY. */
+static nhood_status add_line(struct reader *reader, char *const field[FIELDS],
+                             struct nh_timings *timings) {
+    struct nh_config config = {{0}};
+    const int row = find_row(reader->device, field[SOLVER]);
+    if (row < 0) return NHOOD_OK;
+    const struct nh_solver *solver = nh_registry_solvers[row];
+    if (!nh_config_parse(solver, strcmp(field[CONFIG], "-") != 0 ? field[CONFIG] : "", &config) ||
+        !is_proposed(reader, row, &config))
         return NHOOD_OK;
     struct nh_timed *timing = make_room(timings);
     if (!timing) return NHOOD_ERR_MEMORY;
     timing->problem = timings->problems;
     timing->solver = solver;
     timing->measured_ns = (double)strtoll(field[MEDIAN], NULL, 10);
-    if (nh_timed_work(problem, device, &config, timing)) timings->count++;
+    if (nh_timed_work(&reader->problem, reader->device, &config, timing)) timings->count++;
     return NHOOD_OK;
+}
+
+/* The problem of the lines that follow. */
+static void begin_problem(struct reader *reader, const char *text, bool wanted) {
+    nhood_problem parsed;
+    reader->legal = wanted && !nhood_problem_parse(text, &parsed) &&
+                    !nh_problem_canonical(&parsed, &reader->problem);
+    for (int row = 0; row < NH_MOST_SOLVERS; row++)
+        reader->proposals[row].asked = false;
 }
 
 /* How many lines are about the device. */
@@ -78,18 +136,13 @@ static void end_problem(struct nh_timings *timings, int64_t first) {
     }
 }
 
-nhood_status nh_timings_read(const struct nh_device *device, char *wisdom,
-                             struct nh_timings *timings) {
+static nhood_status read_lines(struct reader *reader, char *wisdom, struct nh_timings *timings) {
     struct nh_wisdom_key key;
-    struct nh_problem problem;
-    nhood_problem parsed;
     char *field[FIELDS];
     const char *last = "";
-    bool legal = false;
     int64_t first = 0, seen = 0;
     nhood_status status = NHOOD_OK;
-    *timings = (struct nh_timings){.host = device->host};
-    nh_wisdom_key(device, NULL, &key);
+    nh_wisdom_key(reader->device, NULL, &key);
     const int64_t every = 1 + count_lines(wisdom, key.device) / MOST_TIMINGS;
     for (char *at = split(wisdom, field); *at && !status;) {
         at = split(at, field);
@@ -98,12 +151,26 @@ nhood_status nh_timings_read(const struct nh_device *device, char *wisdom,
             end_problem(timings, first);
             first = timings->count;
             last = field[PROBLEM];
-            legal = seen++ % every == 0 && !nhood_problem_parse(last, &parsed) &&
-                    !nh_problem_canonical(&parsed, &problem);
+            begin_problem(reader, last, seen++ % every == 0);
         }
-        if (legal) status = add_line(device, field, &problem, timings);
+        if (reader->legal) status = add_line(reader, field, timings);
     }
     end_problem(timings, first);
+    return status;
+}
+
+nhood_status nh_timings_read(const struct nh_device *device, char *wisdom,
+                             struct nh_timings *timings) {
+    struct reader *reader = nh_allocate(device->host, sizeof *reader);
+    *timings = (struct nh_timings){.host = device->host};
+    if (!reader) return NHOOD_ERR_MEMORY;
+    reader->device = device;
+    reader->plain = *device;
+    reader->plain_backend = *(const struct nh_cuda_device *)device->backend;
+    reader->plain_backend.coefficients = NULL;
+    reader->plain.backend = &reader->plain_backend;
+    nhood_status status = read_lines(reader, wisdom, timings);
+    nh_release(device->host, reader);
     return status;
 }
 

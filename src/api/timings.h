@@ -12,7 +12,7 @@ struct nh_timings {
 };
 
 /* Reads the timings of a device from wisdom's text, whose lines are sorted by problem, and so that the same wisdom gives the same timings
- * however it came about. Left out are configs whose solver does not take the problem, and problems with one candidate, which
+ * however it came about. Left out are configs that their solver does not propose, as wisdom may name any, and problems with one candidate, which
  * leave no choice. MEMORY. To be freed in any case. */
 nhood_status nh_timings_read(const struct nh_device *device, char *wisdom,
                              struct nh_timings *timings);

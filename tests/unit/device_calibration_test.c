@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WISDOM_BYTES = 1 << 20 };
+enum { WISDOM_BYTES = 4 << 20 };
 
 static char folder[] = "/tmp/nhood_calibrate_XXXXXX", logged[1024];
 
@@ -51,15 +51,24 @@ struct lines {
     char first[64]; /* the solver that is chosen */
 };
 
+static void print_line(struct lines *lines, const char *solver, const char *config, double ns) {
+    lines->used += (size_t)snprintf(
+        lines->text + lines->used, WISDOM_BYTES - lines->used,
+        "NVIDIA_H200,_compute_capability_9.0,_132_multiprocessors %s %s %s %.0f 7\n",
+        lines->problem, solver, *config ? config : "-", ns);
+}
+
 static void add_line(void *user, const nhood_candidate *row) {
     struct lines *lines = user;
     if (row->chosen) snprintf(lines->first, sizeof lines->first, "%s", row->solver);
     if (row->refusal || !lines->text) return;
     double ns = row->estimate_ns * (strcmp(row->solver, "cuda.small") == 0 ? 2.5 : 1);
-    lines->used += (size_t)snprintf(
-        lines->text + lines->used, WISDOM_BYTES - lines->used,
-        "NVIDIA_H200,_compute_capability_9.0,_132_multiprocessors %s %s %s %.0f 7\n",
-        lines->problem, row->solver, *row->config ? row->config : "-", ns);
+    print_line(lines, row->solver, row->config, ns);
+    /* No solver proposes tiles without rows: what they ask of a device cannot be counted. */
+    if (strcmp(row->solver, "cuda.fused90") != 0) return;
+    char config[512];
+    snprintf(config, sizeof config, "qx=0%s", strchr(row->config, ','));
+    print_line(lines, row->solver, config, 1);
 }
 
 static void explain(nhood_context *context, int32_t device, const char *text, struct lines *lines) {

@@ -41,9 +41,10 @@ bool nh_timed_work(const struct nh_problem *problem, const struct nh_device *dev
     const struct nh_solver *solver = timing->solver;
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(solver, problem, &room);
-    if (!solver->work || nh_solver_refusal(solver, view, device)) return false;
+    if (!solver->work) return false;
     timing->preference = solver->preference ? solver->preference(solver, config) : 0;
-    return solver->work(view, device, config, &timing->work);
+    return solver->work(view, device, config, &timing->work) &&
+           isfinite(nh_predict_by(&nh_built_in, device->backend, &timing->work));
 }
 
 /* ---- least squares ---- */

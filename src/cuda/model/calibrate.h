@@ -13,7 +13,8 @@ struct nh_timed {
     struct nh_work work;
 };
 
-/* Completes a timing of a problem whose solver, config and time are known. False if the solver tells no work of the config. */
+/* Completes a timing of a problem whose solver, config, one that it proposes, and time are known. False if the solver tells no work
+ * of the config. */
 bool nh_timed_work(const struct nh_problem *problem, const struct nh_device *device,
                    const struct nh_config *config, struct nh_timed *timing);
 

@@ -10,7 +10,7 @@ enum { MOST_CANDIDATES = 512 };
 enum { FOLDS = 4 };
 
 /* Of a solver's timings, by the planner's rule: among those that take about as long as its least estimate the one that is preferred
- * most, of these the least estimate, which is *estimate_ns. */
+ * most, of these the least estimate, which is *choice_ns. */
 static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, const double *ns,
                                                int64_t count, const struct nh_solver *solver,
                                                double *choice_ns) {
