@@ -55,8 +55,7 @@ NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_
     return nh_covered_part(seen, block.columns[axis], block.grid[axis], nh_wraps(axis));
 #else
     if (NH_EXTRA_ROWS) return {0, (NH_POSITION)a.length};
-    return NH_INVERSE ? nh_inverse_range(block.length[axis], a.window, a.stride, a.causal, position)
-                      : nh_window_range(block.length[axis], a.window, a.stride, a.causal, position);
+    return nh_seen_range(block.length[axis], a.window, a.stride, a.causal, false, NH_INVERSE, position);
 #endif
 }
 

@@ -32,8 +32,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_backward_key(const __grid_constant__ nh_cuda_args args) {
-    long long rows = args.batch * args.kv_heads * nh_token_count(args, true);
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        nh_differentiate_key(args, nh_query_of(args, row, args.kv_heads, true));
+    nh_for_rows<true>(args, [&](const nh_query &key) { nh_differentiate_key(args, key); });
 }
 #endif

@@ -20,8 +20,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_forward(const __grid_constant__ nh_cuda_args args) {
-    long long rows = args.batch * args.heads * nh_token_count(args);
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        nh_attend(args, nh_query_of(args, row, args.heads));
+    nh_for_rows(args, [&](const nh_query &query) { nh_attend(args, query); });
 }
 #endif

@@ -55,7 +55,5 @@ __device__ __forceinline__ void scatter(const nh_cuda_args &args, const nh_query
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_in(const __grid_constant__ nh_cuda_args args) {
-    long long rows = args.batch * args.kv_heads * nh_token_count(args, true);
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
-        scatter(args, nh_query_of(args, row, args.kv_heads, true));
+    nh_for_rows<true>(args, [&](const nh_query &key) { scatter(args, key); });
 }

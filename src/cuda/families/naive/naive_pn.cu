@@ -66,13 +66,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_pn(const __grid_constant__ nh_cuda_args args) {
-    long long rows = args.batch * args.heads * nh_token_count(args);
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
-        nh_query query = nh_query_of(args, row, args.heads);
+    nh_for_rows(args, [&](const nh_query &query) {
         nh_box box = nh_window_box(args, query.at);
         weigh(args, query, box,
               nh_walk_of(args.tensor[NH_K], box, query.batch, query.head / (args.heads / args.kv_heads)),
               nh_row(args.tensor[NH_A], query.batch, query.at, query.head));
-    }
+    });
 }
 #endif

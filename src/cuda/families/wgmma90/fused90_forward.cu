@@ -62,19 +62,12 @@ __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.bias = s.v + NH_STAGES * V_BYTES;
     s.q_full = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
     s.q_free = s.q_full + 8;
-    s.k_full = s.q_free + 8;
-    s.k_free = s.k_full + 8 * NH_STAGES;
-    s.v_full = s.k_free + 8 * NH_STAGES;
-    s.v_free = s.v_full + 8 * NH_STAGES;
-    s.bias_full = s.v_free + 8 * NH_STAGES;
-    s.bias_free = s.bias_full + 8 * NH_STAGES;
+    lay_out_rings(s, s.q_free + 8);
 }
 
 __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     init_ring(s.q_full, s.q_free, 1);
-    init_ring(s.k_full, s.k_free, NH_STAGES);
-    init_ring(s.v_full, s.v_free, NH_STAGES);
-    if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
+    init_rings(s);
 }
 
 __device__ __forceinline__ void clear_own(const shared_layout &s) {

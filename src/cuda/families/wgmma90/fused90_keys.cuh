@@ -1,11 +1,29 @@
 /* Keys and values as the kernels walk them whose blocks own queries: rings of K and of V, tiles of the window first and
- * then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full and v_free; MAP_K and MAP_V
- * are the maps of K and V, and those of the extra tokens come in the same order from MAP_EXTRA_K on. */
+ * then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full, v_free, bias_full and
+ * bias_free; MAP_K and MAP_V are the maps of K and V, and those of the extra tokens come in the same order from
+ * MAP_EXTRA_K on. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
 #define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
 #define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
+
+/* Where the barriers of the rings are, and of that of bias tables; returns where they end. */
+template <class Layout> __device__ __forceinline__ unsigned lay_out_rings(Layout &s, unsigned base) {
+    s.k_full = base;
+    s.k_free = s.k_full + 8 * NH_STAGES;
+    s.v_full = s.k_free + 8 * NH_STAGES;
+    s.v_free = s.v_full + 8 * NH_STAGES;
+    s.bias_full = s.v_free + 8 * NH_STAGES;
+    s.bias_free = s.bias_full + 8 * NH_STAGES;
+    return s.bias_free + 8 * NH_STAGES;
+}
+
+template <class Layout> __device__ __forceinline__ void init_rings(const Layout &s) {
+    init_ring(s.k_full, s.k_free, NH_STAGES);
+    init_ring(s.v_full, s.v_free, NH_STAGES);
+    if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
+}
 
 /* Fetches a tile of as many boxes as there are tokens at which they start. */
 template <int LAYOUT, int BOXES>

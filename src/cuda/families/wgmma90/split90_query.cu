@@ -49,22 +49,13 @@ __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     unsigned gradient = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
     s.own_full = gradient + (NH_BIASED ? BIAS_GRADIENT_BYTES : 0);
     s.own_free = s.own_full + 8;
-    s.k_full = s.own_free + 8;
-    s.k_free = s.k_full + 8 * NH_STAGES;
-    s.v_full = s.k_free + 8 * NH_STAGES;
-    s.v_free = s.v_full + 8 * NH_STAGES;
-    s.bias_full = s.v_free + 8 * NH_STAGES;
-    s.bias_free = s.bias_full + 8 * NH_STAGES;
-    lay_out(s.gradient, gradient, s.bias_free + 8 * NH_STAGES);
+    lay_out(s.gradient, gradient, lay_out_rings(s, s.own_free + 8));
 }
 
 __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     init_ring(s.own_full, s.own_free, 1);
-    init_ring(s.k_full, s.k_free, NH_STAGES);
-    init_ring(s.v_full, s.v_free, NH_STAGES);
-    if (!NH_BIASED) return;
-    init_bias_ring(s.bias_full, s.bias_free);
-    init_barriers(s.gradient);
+    init_rings(s);
+    if (NH_BIASED) init_barriers(s.gradient);
 }
 
 __device__ __forceinline__ void clear_own(const shared_layout &s) {

@@ -6,25 +6,20 @@
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     backward_stats(const __grid_constant__ nh_cuda_args args) {
-    long long rows = args.batch * args.heads * nh_token_count(args);
-    const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE], &to = args.tensor[NH_DELTA];
     nh_let_next_begin();
     unsigned *queue = (unsigned *)args.tensor[NH_QUEUE].data;
     if (queue && blockIdx.x == 0 && threadIdx.x < 2) queue[threadIdx.x] = 0;
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
-        nh_query query = nh_query_of(args, row, args.heads);
+    nh_for_rows(args, [&](const nh_query &query) {
         nh_operand d_o;
         nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
         for (int column = 4 * nh_lane(); column < NH_SUM_COLUMNS; column += 4 * NH_GROUP)
             *(float4 *)(nh_sums_row(args, query) + column) = make_float4(0, 0, 0, 0);
-        real delta = nh_group_sum(
-            nh_product_part(d_o, nh_row(args.tensor[NH_O], query.batch, query.at, query.head)));
-        if (d_lse.data) delta -= *nh_scalar(d_lse, query.batch, query.at, query.head);
-        if (nh_lane() != 0) continue;
+        const real delta = nh_delta_of(args, query, d_o);
+        if (nh_lane() != 0) return;
         float lse = *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head);
         /* of a query without a key; any number makes weights of zero of its masked scores */
         if (NH_REGIONS && lse == NH_MINUS_INFINITY) lse = 0;
-        *(float4 *)nh_scalar(to, query.batch, query.at, query.head) =
+        *(float4 *)nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head) =
             make_float4(lse * (float)NH_LOG2E, delta, 0, 0);
-    }
+    });
 }

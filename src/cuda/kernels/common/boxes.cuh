@@ -93,8 +93,7 @@ __device__ __forceinline__ int nh_digit(unsigned *index, int base) {
 }
 
 __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int length, int position) {
-    return (NH_INVERSE ? nh_inverse_range : nh_window_range)(length, (int)axis.window, (int)axis.stride, axis.causal,
-                                                             position);
+    return nh_seen_range(length, (int)axis.window, (int)axis.stride, axis.causal, false, NH_INVERSE, position);
 }
 
 /* The item that this block takes in its n-th round; past the last one it is done. Blocks change places from round to

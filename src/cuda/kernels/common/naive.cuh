@@ -94,6 +94,14 @@ __device__ __forceinline__ long long nh_token_count(const nh_cuda_args &args, bo
 #endif
 }
 
+/* visit(row) for the queries, or KEYS: the keys, that this group works on. */
+template <bool KEYS = false, class Visit>
+__device__ __forceinline__ void nh_for_rows(const nh_cuda_args &args, Visit visit) {
+    const long long rows = args.batch * (KEYS ? args.kv_heads : args.heads) * nh_token_count(args, KEYS);
+    for (long long row = nh_first_row(); row < rows; row += nh_row_step())
+        visit(nh_query_of(args, row, KEYS ? args.kv_heads : args.heads, KEYS));
+}
+
 /* The columns of one chunk that this lane holds. */
 __device__ __forceinline__ void nh_load_row(const elem *row, int first, int dim, real to[NH_LANE_ELEMENTS]) {
 #pragma unroll
@@ -227,6 +235,14 @@ __device__ __forceinline__ real nh_product_part(const nh_operand &operand, const
 #endif
 }
 
+/* rowsum(dO * O) - dLSE of a query: what the softmax's gradient needs of it. d_o: its row of dO. */
+__device__ __forceinline__ real nh_delta_of(const nh_cuda_args &args, const nh_query &query, const nh_operand &d_o) {
+    const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE];
+    real delta = nh_group_sum(nh_product_part(d_o, nh_row(args.tensor[NH_O], query.batch, query.at, query.head)));
+    if (d_lse.data) delta -= *nh_scalar(d_lse, query.batch, query.at, query.head);
+    return delta;
+}
+
 /* The chunk's columns of a row that is (or is to be) an operand. */
 __device__ __forceinline__ int nh_chunk_first(void) {
     return NH_RESIDENT ? 0 : (int)blockIdx.y * NH_CHUNK;
@@ -245,16 +261,18 @@ struct nh_box {
 /* What a row has to do with is one box or, where axes wrap, up to two on each of these. */
 #define NH_PIECES (NH_PERIODIC ? 8 : 1)
 
-#if NH_REGIONS
-/* A piece of what the row sees, of the columns that tensors have; on axes with bit `piece` >> a the second one. */
+/* What a row sees: the keys of a query or, INVERSE, the queries of a key. */
 template <bool INVERSE>
-__device__ __forceinline__ nh_box nh_region_box(const nh_cuda_args &args, const long long at[3], int piece) {
+__device__ __forceinline__ nh_box nh_seen_box(const nh_cuda_args &args, const long long at[3], int piece) {
     nh_box box;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         const nh_cuda_axis &axis = args.axis[a];
+        long long group = at[a], position = at[a];
+#if NH_REGIONS
+        /* A piece of the columns that tensors have; on axes with bit `piece` >> a the second one. */
         const bool second = piece >> a & 1;
-        long long group = at[a], position = nh_split(&group, axis.dilation);
+        position = nh_split(&group, axis.dilation);
         long long length = nh_axis_group_length(axis.length, axis.dilation, group);
         const nh_range covered = nh_covered(nh_rows_box(args, a, !INVERSE), axis.dilation, group);
         const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), INVERSE, length, position);
@@ -262,63 +280,33 @@ __device__ __forceinline__ nh_box nh_region_box(const nh_cuda_args &args, const 
         if (nh_wraps(a)) shift = (nh_laps(seen.begin, covered.begin, length) + second) * length;
         const nh_range part = nh_part_of_range(seen, covered.begin + shift, covered.end + shift);
         box.count[a] = second && !nh_wraps(a) ? 0 : (int)(part.end - part.begin);
-        box.position[a] = part.begin;
         box.slot[a] = (int)(part.begin - seen.begin);
         box.first[a] = (part.begin - shift) * axis.dilation + group;
+#else
+        if (!INVERSE && axis.dilation == 1) {
+            group = 0;
+        } else {
+            position = nh_split(&group, axis.dilation);
+        }
+        const nh_range part = nh_seen_range(nh_axis_group_length(axis.length, axis.dilation, group), axis.window,
+                                            axis.stride, axis.causal, false, INVERSE, position);
+        box.count[a] = (int)(part.end - part.begin);
+        box.first[a] = part.begin * axis.dilation + group;
+#endif
+        box.position[a] = part.begin;
         box.step[a] = axis.dilation;
     }
     return box;
 }
-#endif
 
 /* The keys of a query. */
 __device__ __forceinline__ nh_box nh_window_box(const nh_cuda_args &args, const long long at[3], int piece = 0) {
-#if NH_REGIONS
-    return nh_region_box<false>(args, at, piece);
-#else
-    nh_box box;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        const nh_cuda_axis &axis = args.axis[a];
-        long long position = at[a], group;
-        if (axis.dilation == 1) {
-            group = 0;
-        } else {
-            long long rest = at[a];
-            position = nh_split(&rest, axis.dilation);
-            group = rest;
-        }
-        nh_range range = nh_window_range(nh_axis_group_length(axis.length, axis.dilation, group),
-                                         axis.window, axis.stride, axis.causal, position);
-        box.count[a] = (int)(range.end - range.begin);
-        box.position[a] = range.begin;
-        box.first[a] = range.begin * axis.dilation + group;
-        box.step[a] = axis.dilation;
-    }
-    return box;
-#endif
+    return nh_seen_box<false>(args, at, piece);
 }
 
 /* The queries of a key. */
 __device__ __forceinline__ nh_box nh_inverse_box(const nh_cuda_args &args, const long long at[3], int piece = 0) {
-#if NH_REGIONS
-    return nh_region_box<true>(args, at, piece);
-#else
-    nh_box box;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        const nh_cuda_axis &axis = args.axis[a];
-        long long rest = at[a];
-        long long position = nh_split(&rest, axis.dilation);
-        nh_range range = nh_inverse_range(nh_axis_group_length(axis.length, axis.dilation, rest),
-                                          axis.window, axis.stride, axis.causal, position);
-        box.count[a] = (int)(range.end - range.begin);
-        box.position[a] = range.begin;
-        box.first[a] = range.begin * axis.dilation + rest;
-        box.step[a] = axis.dilation;
-    }
-    return box;
-#endif
+    return nh_seen_box<true>(args, at, piece);
 }
 
 /* A tensor's rows under a box: row(x, y, z) = base + x * step[0] + y * step[1] + z * step[2]. */
