@@ -1,7 +1,5 @@
 #include "backward_steps.h"
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
-
 void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
                            struct nh_kernel_spec *spec, struct nh_cuda_step *step) {
     enum { THREADS = 128, LANES = 32 };
@@ -21,7 +19,7 @@ void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
 nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                                const struct nh_problem *problem, int64_t sum_columns) {
     struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
-    nh_cuda_lanes_per_row(problem, nh_cuda_vector(problem, BIT(O) | BIT(D_O)), &spec, step);
+    nh_cuda_lanes_per_row(problem, nh_cuda_vector(problem, NH_BIT(O) | NH_BIT(D_O)), &spec, step);
     nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
     return nh_cuda_step_add(operation, step, &spec);
 }
@@ -31,7 +29,7 @@ nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
     struct nh_kernel_spec spec = {.source = "bias_sum.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
-    step.outputs = BIT(D_BIAS);
+    step.outputs = NH_BIT(D_BIAS);
     step.overlaps = true;
     step.regions = false;
     step.periodic = 0;

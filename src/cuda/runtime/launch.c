@@ -11,15 +11,16 @@
 enum { WORKSPACE_ALIGNMENT = 256 };
 NH_OWN_ARGS_FIT(nh_tiled_args, nh_cuda_tiling);
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
-static const uint32_t EXTRA_TENSORS = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
-static const uint32_t KEY_TENSORS = BIT(K) | BIT(V) | BIT(D_K) | BIT(D_V);
-static const uint32_t GRID_TENSORS = BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(LSE) | BIT(A) |
-                                     BIT(D_O) | BIT(D_LSE) | BIT(D_Q) | BIT(D_K) | BIT(D_V);
+static const uint32_t EXTRA_TENSORS =
+    NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V) | NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
+static const uint32_t KEY_TENSORS = NH_BIT(K) | NH_BIT(V) | NH_BIT(D_K) | NH_BIT(D_V);
+static const uint32_t GRID_TENSORS = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(LSE) |
+                                     NH_BIT(A) | NH_BIT(D_O) | NH_BIT(D_LSE) | NH_BIT(D_Q) |
+                                     NH_BIT(D_K) | NH_BIT(D_V);
 static const uint32_t DIM_TENSORS =
-    BIT(Q) | BIT(K) | BIT(EXTRA_K) | BIT(D_Q) | BIT(D_K) | BIT(D_EXTRA_K);
+    NH_BIT(Q) | NH_BIT(K) | NH_BIT(EXTRA_K) | NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_EXTRA_K);
 static const uint32_t DIM_V_TENSORS =
-    BIT(V) | BIT(O) | BIT(EXTRA_V) | BIT(D_O) | BIT(D_V) | BIT(D_EXTRA_V);
+    NH_BIT(V) | NH_BIT(O) | NH_BIT(EXTRA_V) | NH_BIT(D_O) | NH_BIT(D_V) | NH_BIT(D_EXTRA_V);
 #undef BIT
 
 static nhood_status check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io) {

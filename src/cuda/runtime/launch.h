@@ -15,6 +15,9 @@ enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARG
                       sizeof(struct type) <= NH_OWN_ARGS_WORDS * sizeof(long long),                \
                   "arguments of a family")
 
+/* A tensor in a set of them, such as `outputs` below. */
+#define NH_BIT(tensor) (1u << NHOOD_##tensor)
+
 /* Where a tensor slot of a step gets its memory from. */
 struct nh_cuda_binding {
     /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace; NH_BIND_NONE */

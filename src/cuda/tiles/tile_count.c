@@ -283,43 +283,6 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
     if (beyond) add_beyond(&more, &line, counts->visits, counts->dense);
 }
 
-/* Columns that the rows on both sides of a border between tiles see; less than 0: so many between theirs that none sees. */
-static double shared_at(const struct cut *cut, int64_t border) {
-    return (double)(seen_by(cut, border * cut->rows - 1).end -
-                    seen_by(cut, border * cut->rows).begin);
-}
-
-/* All tiles see each of a group's columns once, and once more at each border those that both sides see: as many at all
- * borders that are away from both ends, where the stride is 1. */
-static double needed_of_group(const struct cut *cut) {
-    int64_t tiles = nh_ceil_div(cut->length, cut->rows), margin = margin_of(cut);
-    int64_t from = nh_min(nh_ceil_div(margin, cut->rows) + 1, tiles);
-    int64_t to = nh_max((cut->length - margin) / cut->rows, from);
-    double needed = (double)(seen_by(cut, cut->length - 1).end - seen_by(cut, 0).begin);
-    for (int64_t border = 1; border < from; border++)
-        needed += shared_at(cut, border);
-    if (to > from) needed += (double)(to - from) * shared_at(cut, from);
-    for (int64_t border = to; border < tiles; border++)
-        needed += shared_at(cut, border);
-    return needed;
-}
-
-double nh_tile_needed(const struct nh_axis *axis, int32_t rows, bool inverse) {
-    enum { MOST_BORDERS = 16 }; /* more of them are better counted in other ways */
-    const int32_t column = 1;
-    int64_t longest = nh_longest_group(axis);
-    int64_t shorter = longest * axis->dilation - axis->length;
-    struct cut cut = {axis, longest, rows, rows, inverse, NULL};
-    if (!is_whole(axis) || axis->stride > 1 || margin_of(&cut) > MOST_BORDERS * rows) {
-        struct nh_tile_counts counts;
-        nh_tile_counts(axis, rows, rows, inverse, false, &column, 1, &counts);
-        return counts.needed;
-    }
-    double needed = (double)(axis->dilation - shorter) * needed_of_group(&cut);
-    cut.length--;
-    return shorter && cut.length ? needed + (double)shorter * needed_of_group(&cut) : needed;
-}
-
 static struct nh_tile_count count_one(const struct nh_axis *axis, int32_t rows, int32_t part,
                                       int32_t columns, bool inverse) {
     struct nh_tile_counts counts;

@@ -54,9 +54,6 @@ struct nh_tile_counts {
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts);
 
-/* `needed` of such counts alone, which takes a fraction of the time. */
-double nh_tile_needed(const struct nh_axis *axis, int32_t rows, bool inverse);
-
 /* The least power of two that covers what tensors have of an axis' longest dilation group, `most` if that is less. */
 int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most);
 

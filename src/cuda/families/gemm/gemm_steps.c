@@ -12,8 +12,6 @@
 
 NH_OWN_ARGS_FIT(nh_gemm_part_args, nh_gemm_part_own);
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
-
 enum { THREADS = 128, LANES = 32, MOST_HELD = 16 };
 /* Weights in memory at a time. Slabs this large keep every launch long against what launching costs. */
 #define SLAB_BYTES ((int64_t)512 << 20)
@@ -219,7 +217,7 @@ static nhood_status add_delta(const struct builder *builder, size_t delta) {
     struct nh_cuda_step step;
     step_init(builder, &step);
     nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, delta, 1);
-    nh_cuda_lanes_per_row(builder->problem, nh_cuda_vector(builder->whole, BIT(O) | BIT(D_O)),
+    nh_cuda_lanes_per_row(builder->problem, nh_cuda_vector(builder->whole, NH_BIT(O) | NH_BIT(D_O)),
                           &spec, &step);
     return add(builder, &step, &spec);
 }
@@ -250,7 +248,7 @@ static nhood_status add_bias_gradient(const struct builder *builder) {
     step.binding[NH_D_BIAS] = sums;
     step.args.tensor[NH_D_BIAS].batch = slab_bytes / (int64_t)sizeof(float);
     step.args.tensor[NH_D_BIAS].head = head_bytes / (int64_t)sizeof(float);
-    step.outputs = BIT(D_BIAS);
+    step.outputs = NH_BIT(D_BIAS);
     step.threads = THREADS;
     step.grid[0] = blocks * shares;
     nhood_status status = add(builder, &step, &spec);
@@ -273,7 +271,7 @@ static nhood_status add_score_gradient(const struct builder *builder, size_t del
     rebind(&step, builder->problem, NH_K, NHOOD_V);
     step.args.scale = 1;
     step.args.has_bias = 0;
-    step.outputs = BIT(D_Q) | BIT(D_K) | BIT(D_BIAS);
+    step.outputs = NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_BIAS);
     return add_pn(builder, &step, builder->problem->dim_v, SCORE_GRADIENT, false);
 }
 

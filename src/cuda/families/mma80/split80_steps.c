@@ -4,8 +4,6 @@
 #include "split80.h"
 #include "tile_count.h"
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
-
 /* Bits of what a launch sums up. */
 enum { FIRST = 1, SECOND = 2 };
 
@@ -75,7 +73,7 @@ static nhood_status add_queries(const struct builder *builder, const int32_t *si
     step_init(builder, side, false, &step);
     struct nh_kernel_spec spec = spec_of(builder, side, false, FIRST);
     int64_t head_tiles = nh_split80_head_tiles(problem, side, false);
-    step.outputs = BIT(D_Q);
+    step.outputs = NH_BIT(D_Q);
     step.grid[0] = problem->heads * head_tiles;
     if (problem->has_bias) {
         if (head_tiles > INT32_MAX)
@@ -88,7 +86,7 @@ static nhood_status add_queries(const struct builder *builder, const int32_t *si
             NH_BIND_WORKSPACE,
             nh_cuda_reserve(builder->operation, (size_t)(problem->heads * tables) * sizeof(float)),
             {0, 0}};
-        step.outputs |= BIT(D_BIAS);
+        step.outputs |= NH_BIT(D_BIAS);
         step.grid[0] = problem->heads * shares;
     }
     nhood_status status =
@@ -105,7 +103,7 @@ static nhood_status add_keys(const struct builder *builder, const int32_t *side,
     struct nh_cuda_step step;
     step_init(builder, side, true, &step);
     struct nh_kernel_spec spec = spec_of(builder, side, true, sums);
-    step.outputs = (sums & FIRST ? BIT(D_K) : 0) | (sums & SECOND ? BIT(D_V) : 0);
+    step.outputs = (sums & FIRST ? NH_BIT(D_K) : 0) | (sums & SECOND ? NH_BIT(D_V) : 0);
     step.grid[0] = problem->kv_heads * nh_split80_head_tiles(problem, side, true);
     return add_kernel(builder, &step, &spec, NH_SUMS_OF_KEY, false);
 }
@@ -134,7 +132,7 @@ static nhood_status add_extra(const struct builder *builder, const int32_t *keys
     for (int a = 0; a < NH_AXES; a++)
         step.args.axis[a].dilation = 1;
     step.periodic = 0;
-    step.outputs = (sums & FIRST ? BIT(D_EXTRA_K) : 0) | (sums & SECOND ? BIT(D_EXTRA_V) : 0);
+    step.outputs = (sums & FIRST ? NH_BIT(D_EXTRA_K) : 0) | (sums & SECOND ? NH_BIT(D_EXTRA_V) : 0);
     step.grid[0] = problem->batch * problem->kv_heads *
                    nh_ceil_div(problem->extra_tokens, nh_box_volume(side));
     return add_kernel(builder, &step, &spec, NH_SUMS_OVER_ALL, false);

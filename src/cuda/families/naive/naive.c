@@ -12,7 +12,6 @@
 #include <string.h>
 
 enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
-#define BIT(tensor) (1u << NHOOD_##tensor)
 
 enum {
 #define KNOB NH_KNOB_AS_INDEX
@@ -167,14 +166,14 @@ static nhood_status add_backward(struct nh_cuda_operation *operation,
         operation, (size_t)(problem->batch * problem->query_tokens * problem->heads) * real_bytes);
     nh_cuda_bind_workspace(step, problem, NH_DELTA, delta, 1);
     nhood_status status = add_pass(operation, problem, config, step, &queries);
-    step->outputs = BIT(D_K) | BIT(D_V);
+    step->outputs = NH_BIT(D_K) | NH_BIT(D_V);
     if (!status) status = add_pass(operation, problem, config, step, &keys);
-    step->outputs = BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
+    step->outputs = NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
     step->grid[1] = layout.chunks;
     if (!status && problem->extra_tokens)
         status = add_blocks(operation, problem, &layout, step, "naive_backward_extra.cu",
                             problem->batch * problem->extra_tokens * problem->kv_heads);
-    step->outputs = BIT(D_BIAS);
+    step->outputs = NH_BIT(D_BIAS);
     step->grid[1] = 1;
     if (!status && problem->has_bias)
         status = add_blocks(operation, problem, &layout, step, "naive_backward_bias.cu",

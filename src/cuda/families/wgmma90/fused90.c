@@ -7,11 +7,11 @@
 #include "fused90_work.h"
 #include "permuted_axes.h"
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
-    return nh_sm90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(EXTRA_K) | BIT(EXTRA_V),
-                          BIT(O), NH_FUSED90_MOST_DIM);
+    return nh_sm90_refuse(problem, device,
+                          NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
+                          NH_BIT(O), NH_FUSED90_MOST_DIM);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,

@@ -10,7 +10,6 @@
 #include "permuted_axes.h"
 #include "repair.h"
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
 enum {
 #define KNOB NH_KNOB_AS_INDEX
 #include "joint90_knobs.def"
@@ -31,8 +30,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->has_bias) return "no relative bias";
     if (problem->flags & NHOOD_FLAG_DETERMINISTIC)
         return "dQ is summed in whatever order blocks come, which differs from run to run";
-    return nh_sm90_refuse(problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O),
-                          BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+    return nh_sm90_refuse(problem, device, NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O),
+                          NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
 }
 
 /* ---- tiles ---- */
@@ -206,7 +205,7 @@ static nhood_status add_convert(struct nh_cuda_operation *operation,
     bind_sums(&step, problem, sums);
     step.threads = THREADS;
     step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
-    step.outputs = BIT(D_Q);
+    step.outputs = NH_BIT(D_Q);
     step.overlaps = true;
     return nh_cuda_step_add(operation, &step, &spec);
 }

@@ -15,7 +15,6 @@
 #include <math.h>
 #include <string.h>
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
 /* A config is two pairs of tiles: of the kernel that owns queries (walking keys), and of the one that owns keys. */
 enum {
 #define KNOB NH_KNOB_AS_INDEX
@@ -38,9 +37,10 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * W
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    const char *reason = nh_sm90_refuse(
-        problem, device, BIT(Q) | BIT(K) | BIT(V) | BIT(D_O) | BIT(EXTRA_K) | BIT(EXTRA_V),
-        BIT(D_Q) | BIT(D_K) | BIT(D_V), MOST_DIM);
+    const char *reason = nh_sm90_refuse(problem, device,
+                                        NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O) |
+                                            NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
+                                        NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
     if (reason || !problem->extra_tokens) return reason;
     return nh_split90_refuse_extra(problem, device);
 }

@@ -1,8 +1,6 @@
 /* What a relative bias asks of cuda.split90's launches (fused90_bias.cuh, fused90_bias_gradient.cuh). */
 #include "split90.h"
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
-
 /* PARTS_BYTES and, twice, LINES_BYTES of the kernel. */
 static int64_t gradient_bytes(const int32_t own[3], const int32_t walk[3]) {
     const int64_t warps = 4 * NH_BACKWARD90_WARPGROUPS, part_bytes = 256;
@@ -41,5 +39,5 @@ void nh_split90_add_tables(struct nh_cuda_operation *operation, const struct nh_
     size_t bytes = (size_t)(problem->heads * shares * problem->bias_count) * sizeof(float);
     step->binding[NH_D_S] = (struct nh_cuda_binding){
         .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, bytes)};
-    step->outputs |= BIT(D_BIAS);
+    step->outputs |= NH_BIT(D_BIAS);
 }

@@ -3,10 +3,9 @@
 #include "split90.h"
 #include "split90_pass.h"
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
 enum { ROWS = 64 * NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 static const int32_t own[] = {1, 1, ROWS};
-static const uint32_t outputs = BIT(D_EXTRA_K) | BIT(D_EXTRA_V);
+static const uint32_t outputs = NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
 
 /* Every query attends every extra token, whatever the windows, without a bias. */
 static struct nh_problem without_windows(const struct nh_problem *problem) {
@@ -20,7 +19,7 @@ static struct nh_problem without_windows(const struct nh_problem *problem) {
 const char *nh_split90_refuse_extra(const struct nh_problem *problem,
                                     const struct nh_device *device) {
     const struct nh_problem dense = without_windows(problem);
-    return nh_sm90_refuse_boxes(&dense, device, BIT(Q) | BIT(D_O));
+    return nh_sm90_refuse_boxes(&dense, device, NH_BIT(Q) | NH_BIT(D_O));
 }
 
 static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3]) {

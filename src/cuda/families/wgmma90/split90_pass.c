@@ -2,14 +2,13 @@
 
 #include "split90.h"
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS };
 
 const struct nh_split90_facts nh_split90_facts[NH_SPLIT90_PASSES] = {
-    [NH_SPLIT90_D_Q] = {false, BIT(D_Q), 2, 1, 1, 0, 4},
-    [NH_SPLIT90_D_K_AND_V] = {true, BIT(D_K) | BIT(D_V), 2, 2, 1, 1, 5},
-    [NH_SPLIT90_D_K] = {true, BIT(D_K), 2, 1, 1, 0, 4},
-    [NH_SPLIT90_D_V] = {true, BIT(D_V), 1, 1, 0, 1, 3},
+    [NH_SPLIT90_D_Q] = {false, NH_BIT(D_Q), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_K_AND_V] = {true, NH_BIT(D_K) | NH_BIT(D_V), 2, 2, 1, 1, 5},
+    [NH_SPLIT90_D_K] = {true, NH_BIT(D_K), 2, 1, 1, 0, 4},
+    [NH_SPLIT90_D_V] = {true, NH_BIT(D_V), 1, 1, 0, 1, 3},
 };
 
 bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass) {
