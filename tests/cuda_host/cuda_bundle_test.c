@@ -129,12 +129,7 @@ static void check_damage(void) {
           nhood_last_error());
     expect("other sources", FAKE_NVRTC, other_path, PROBLEM, 0, 1, 1);
     CHECK(strstr(last_line, "of another version of the library"), "%s", last_line);
-    FILE *file = fopen(path, "r+");
-    fseek(file, -1, SEEK_END);
-    int byte = fgetc(file);
-    fseek(file, -1, SEEK_END);
-    fputc(byte ^ 1, file);
-    fclose(file);
+    flip_last_byte(path);
     expect("flipped bit", FAKE_NVRTC, path, PROBLEM, 0, 1, 1);
     CHECK(strstr(last_line, "is damaged: kernel"), "%s", last_line);
     CHECK(!truncate(path, 200), "%s", path);

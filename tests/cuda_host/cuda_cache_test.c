@@ -98,15 +98,6 @@ static void entry_path(const char *cache, char path[512]) {
     if (entries) closedir(entries);
 }
 
-static void flip_last_byte(const char *path) {
-    FILE *file = fopen(path, "r+");
-    fseek(file, -1, SEEK_END);
-    int byte = fgetc(file);
-    fseek(file, -1, SEEK_END);
-    fputc(byte ^ 1, file);
-    fclose(file);
-}
-
 /* A damaged entry is made anew and written over; so is a whole one that the driver does not take. */
 static void check_damage(void) {
     char path[512];

@@ -55,6 +55,16 @@ static inline struct fake_nvrtc *fake_compiler(void) {
     return state;
 }
 
+/* Damages a file. */
+static inline void flip_last_byte(const char *path) {
+    FILE *file = fopen(path, "r+");
+    fseek(file, -1, SEEK_END);
+    int byte = fgetc(file);
+    fseek(file, -1, SEEK_END);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
 /* Opens the devices that `fake` describes. cache: folder, "" for none. */
 static inline nhood_status fixture_open(struct fixture *f, const char *cache) {
     nhood_context_options options = {
