@@ -186,9 +186,11 @@ bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t slab[3]) {
 }
 
 bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
-    for (int a = 0; a < NH_AXES; a++)
-        if (tile[a] * (by_position(problem, a) ? 1 : problem->axis[a].dilation) > MOST_BOX)
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t most = a < NH_AXES - problem->rank ? 1 : MOST_BOX;
+        if (tile[a] * (by_position(problem, a) ? 1 : problem->axis[a].dilation) > most)
             return false;
+    }
     return true;
 }
 

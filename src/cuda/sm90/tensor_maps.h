@@ -53,7 +53,7 @@ bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack,
 /* The same along the tile's first axis longer than 1, as kernels cut it that name none. */
 bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t slab[3]);
 
-/* With its dilation, the tile must be a box that the copy engine can fetch. */
+/* Whether the tile, with its dilation, is a box that the copy engine can fetch, and 1 along axes that the problem lacks. */
 bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
 /* Whether no axis is covered by half of the tile already: one of half the extent there has fewer places beyond the grid. */

@@ -28,12 +28,6 @@ static const int32_t walk_shapes[][3] = {
     {5, 2, 8},  {2, 6, 8},  {3, 4, 8},  {2, 8, 8},  {4, 4, 8},  {1, 2, 24},  {1, 4, 24},
     {2, 2, 24}, {1, 7, 16}, {7, 1, 16}, {7, 2, 8}};
 
-static bool fits(const struct nh_problem *problem, const int32_t tile[3]) {
-    for (int a = 0; a < NH_AXES - problem->rank; a++)
-        if (tile[a] > 1) return false;
-    return nh_sm90_boxes_fit(problem, tile);
-}
-
 static struct nh_backward90_walks walks_of(const struct nh_problem *problem,
                                            const struct nh_tiling_count *count, double columns,
                                            bool keys) {
@@ -100,7 +94,7 @@ static void find_walked(struct state *state, bool all, struct nh_walk_extents *e
     for (int i = 0; i < WALKED; i++) {
         const int32_t *shape = walk_shapes[i];
         struct walked *walk = &state->walked[state->shapes];
-        if (!fits(problem, shape) || !(all || nh_sm90_suits(problem, shape)) ||
+        if (!nh_sm90_boxes_fit(problem, shape) || !(all || nh_sm90_suits(problem, shape)) ||
             !nh_walk_add(extents, shape, &walk->place))
             continue;
         walk->shape = shape;
@@ -121,7 +115,7 @@ static bool start_pair(const struct state *state, const int32_t own[3], const in
     const struct nh_backward90_search *search = state->search;
     nh_work_start(work, search->operation, search->problem);
     work->overlaps = true;
-    return search->work(search->problem, search->device, own, walk, walks, work);
+    return search->work(search->problem, search->device, own, walk, walks, search->keys, work);
 }
 
 /* Clocks of all blocks together, of a million that walk so many tiles each. */
@@ -189,7 +183,8 @@ static int predict_ranked(struct state *state, struct nh_backward90_pair *best) 
 static void try_shape(struct state *state, const int32_t shape[3]) {
     struct nh_walk_rows rows;
     int32_t slab[3];
-    if (nh_box_volume(shape) < state->search->least_rows || !fits(state->search->problem, shape) ||
+    if (nh_box_volume(shape) < state->search->least_rows ||
+        !nh_sm90_boxes_fit(state->search->problem, shape) ||
         !nh_sm90_first_warpgroup_tile(shape, slab) ||
         !nh_walk_rows_of(state->counts, shape, shape, &rows))
         return;

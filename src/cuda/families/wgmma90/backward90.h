@@ -44,17 +44,18 @@ void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cu
                             const struct nh_backward90_walks *walks,
                             const struct nh_backward90_launch *launch, struct nh_work *work);
 
-/* Adds the launches of a kernel with these tiles; false if it cannot run with them. */
+/* Adds the launches of a kernel with these tiles; false if it cannot run with them. keys: blocks own keys, or queries. */
 typedef bool nh_backward90_work(const struct nh_problem *problem, const struct nh_device *device,
                                 const int32_t own[3], const int32_t walk[3],
-                                const struct nh_backward90_walks *walks, struct nh_work *work);
+                                const struct nh_backward90_walks *walks, bool keys,
+                                struct nh_work *work);
 
 struct nh_backward90_search {
     const struct nh_problem *problem;
     const struct nh_device *device;
     nh_backward90_work *work;
     enum nh_operation_kind operation;
-    bool keys;          /* blocks own keys, or queries */
+    bool keys;
     int64_t least_rows; /* of the tiles that they own */
 };
 

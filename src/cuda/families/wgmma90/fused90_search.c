@@ -35,10 +35,6 @@ static const int32_t k_shapes[][3] = {
     {2, 10, 8},  {1, 7, 16}, {7, 1, 16}, {7, 2, 8},   {1, 4, 24},  {2, 4, 4},
 };
 
-static bool of_rank(const int32_t shape[3], int rank) {
-    return (rank >= 3 || shape[0] == 1) && (rank >= 2 || shape[1] == 1);
-}
-
 enum {
     MOST_STAGES = 4,
     MOST_HEADS = 16,
@@ -152,7 +148,7 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     struct key_tile *key = &search->key[search->keys];
     struct nh_config config = {{1, 1, 128, 1}};
     int32_t *value = config.value;
-    if (!of_rank(shape, problem->rank) || !nh_sm90_boxes_fit(problem, shape) ||
+    if (!nh_sm90_boxes_fit(problem, shape) ||
         (abreast_of(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
         !nh_walk_add(&search->extents, shape, &key->columns))
         return;
@@ -280,8 +276,7 @@ static void find_tiles(struct search *search, bool all) {
     if (!search->keys) return;
     nh_walk_start(&search->counts, problem, false, true, &search->extents);
     for (size_t i = 0; i < Q_SHAPES; i++) {
-        if (!of_rank(q_shapes[i], problem->rank) || !(all || nh_sm90_suits(problem, q_shapes[i])))
-            continue;
+        if (!(all || nh_sm90_suits(problem, q_shapes[i]))) continue;
         for (int32_t heads = 1; heads <= MOST_HEADS && sharing % heads == 0; heads *= 2)
             if (rows_fit(problem, q_shapes[i], heads) &&
                 (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH))

@@ -91,8 +91,8 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 
 static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
                       const int32_t own[3], const int32_t walk[3],
-                      const struct nh_backward90_walks *walks, struct nh_work *work) {
-    (void)own;
+                      const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
+    (void)own, (void)keys;
     if (!fits(problem, device->backend, walk)) return false;
     add_launches(problem, device->backend, walks, work);
     return true;

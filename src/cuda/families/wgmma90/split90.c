@@ -155,18 +155,6 @@ static bool pair_work(const struct nh_problem *problem, const struct nh_device *
     return true;
 }
 
-static bool query_work(const struct nh_problem *problem, const struct nh_device *device,
-                       const int32_t own[3], const int32_t walk[3],
-                       const struct nh_backward90_walks *walks, struct nh_work *work) {
-    return pair_work(problem, device, own, walk, walks, false, work);
-}
-
-static bool key_work(const struct nh_problem *problem, const struct nh_device *device,
-                     const int32_t own[3], const int32_t walk[3],
-                     const struct nh_backward90_walks *walks, struct nh_work *work) {
-    return pair_work(problem, device, own, walk, walks, true, work);
-}
-
 /* Launches for queries and keys overlap, so what is best for each need not be the best together. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
@@ -176,12 +164,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     const size_t tile_bytes = 3 * sizeof(int32_t);
     struct nh_backward90_search search = {.problem = problem,
                                           .device = device,
-                                          .work = key_work,
+                                          .work = pair_work,
                                           .operation = NH_OPERATION_SPLIT90,
                                           .keys = true,
                                           .least_rows = FULL_ROWS};
     int keys = nh_backward90_best(&search, key);
-    search.work = query_work;
     search.keys = false;
     search.least_rows = 0;
     int queries = keys ? nh_backward90_best(&search, query) : 0;

@@ -31,8 +31,7 @@ static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3
 
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                  const int32_t walk[3]) {
-    for (int a = 0; a < NH_AXES - problem->rank; a++)
-        if (walk[a] > 1) return false;
+    if (!nh_sm90_boxes_fit(problem, walk)) return false;
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (pass != NH_SPLIT90_D_Q && nh_split90_used(problem, pass) &&
             !nh_split90_fits(problem, cuda, own, walk, pass))
