@@ -74,6 +74,28 @@ static const struct fake_launch *naive(const char *text, struct nh_problem *prob
     return &fake.launch[0];
 }
 
+/* cuda.small's tensor maps are those of the tensors, which begin with their boxes, as are the workspace's statistics. */
+static void check_small_regions(void) {
+    struct nh_problem problem;
+    nhood_io io;
+    const char *text = "bwd:bf16:b1h4d32:56x56:w7x7:p01:q8+20x50+56:k0+48x30+56";
+    read_problem(text, &problem);
+    if (!execute(&nh_solver_cuda_small, &problem, text, &io)) return;
+    CHECK(fake.launch_count == 2 && fake.maps_encoded >= 13, "%d launches, %d maps",
+          fake.launch_count, fake.maps_encoded);
+    for (int m = 0; m < fake.maps_encoded && m < FAKE_MAPS; m++) {
+        bool known = fake.map_address[m] == io.workspace;
+        for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+            known = known || fake.map_address[m] == address_of(t);
+        CHECK(known, "map %d at %p", m, fake.map_address[m]);
+    }
+    const struct nh_cuda_args *args = &fake.launch[0].args;
+    CHECK((uintptr_t)args->tensor[NH_DELTA].data ==
+                  (uintptr_t)workspace_address() - (uint64_t)(8 * 56 + 50) * 4 * 4 &&
+              args->tensor[NH_DELTA].head == 20 * 56 * 4,
+          "statistics at %p", args->tensor[NH_DELTA].data);
+}
+
 /* Tensors that cover boxes of a grid are handed over as if they covered it all, and only rows that they have are launched. */
 static void check_regions(void) {
     struct nh_problem problem;
@@ -97,6 +119,7 @@ static void check_regions(void) {
           launch->region[1].query.length);
     CHECK(launch->grid[0] == 20 * 30 * 2 * 8 / 128, "%u blocks", launch->grid[0]);
     nhood_io io;
+    check_small_regions();
     read_problem("bwd:f16:b1h2d64:4096:w300:q1024+512:k700+1024", &problem);
     if (!execute(&nh_solver_cuda_split80, &problem, "split80", &io)) return;
     const struct fake_launch *stats = &fake.launch[0];
@@ -125,7 +148,12 @@ static void check_region_refusals(void) {
                 "keys whose queries are at both ends of a query box on a periodic axis"},
                {&nh_solver_cuda_naive, "bwd:f16:b1h1d32:60:w9:p1:q3+53:k46+53", NULL},
                {&nh_solver_cuda_fused90, "fwd:f16:b1h1d32:60:w9:q3+50", "part of a grid"},
-               {&nh_solver_cuda_small, "fwd:f16:b1h1d32:60:w9:p1", "periodic axis"}};
+               {&nh_solver_cuda_small, "fwd:f16:b1h1d32:60:w9:p1:q3+50:k46+52", NULL},
+               {&nh_solver_cuda_small, "fwd:f16:b1h1d32:60:w9:p1:q3+50:k46+53",
+                "windows that meet both ends of a key box on a periodic axis"},
+               {&nh_solver_cuda_small, "bwd:f16:b1h1d32:60:w9:p1:q3+53:k46+60",
+                "keys whose queries are at both ends of a query box on a periodic axis"},
+               {&nh_solver_cuda_short, "fwd:f16:b1h1d32:60:w9:p1", "periodic axis"}};
     struct nh_problem problem;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         read_problem(row[i].text, &problem);

@@ -201,6 +201,20 @@ static void prefer(nhood_context *context, const char *solver, const char *text,
     nhood_plan_release(plan);
 }
 
+/* The same where threads copy tensors of columns side by side, and in turns. */
+static void check_small_regions(nhood_context *context) {
+    static const char *const texts[] = {"fwd:f32:b1h1d64:90:w9:q30+60:k4+40",
+                                        "bwd:f32:b1h1d64:80:w9:p1:q70+80:k3+80"};
+    for (int i = 0; i < 4; i++) {
+        const char *text = texts[i / 2];
+        const bool is_backward = text[0] == 'b';
+        prefer(context, "cuda.small", text, ",stages=", i % 2 ? -1 : 0);
+        if (is_backward) prefer(context, "cuda.small", text, ",key_stages=", i % 2 ? -1 : 0);
+        for (int of_key = !is_backward; of_key < 2; of_key++)
+            nan_stays_outside(context, "cuda.small", text, of_key, 9);
+    }
+}
+
 /* Parts of a grid, with queries that see no key, and circles. */
 static void check_regions(nhood_context *context) {
     static const char *const part = ":bf16:b1h1d32:90:w20:d2:q30+60:k4+40";
@@ -211,8 +225,10 @@ static void check_regions(nhood_context *context) {
         snprintf(backward, sizeof backward, "bwd%s", i ? circle : part);
         nan_stays_outside(context, "cuda.fused80", forward, true, 29);
         nan_stays_outside(context, "cuda.naive", forward, true, 29);
+        nan_stays_outside(context, "cuda.small", forward, true, 29);
         for (int of_key = 0; of_key < 2; of_key++) {
             nan_stays_outside(context, "cuda.split80", backward, of_key, 9);
+            nan_stays_outside(context, "cuda.small", backward, of_key, 9);
             nan_stays_outside(context, "cuda.naive", backward, of_key, 9);
         }
     }
@@ -282,6 +298,7 @@ int main(void) {
             nan_stays_outside(context, "cuda.small", text, of_key, 29);
     }
     check_regions(context);
+    check_small_regions(context);
     nhood_context_destroy(context);
     return test_result();
 }

@@ -227,8 +227,7 @@ static bool is_whole(const struct nh_axis *axis) {
     return !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
 }
 
-/* The first group behind `group` of which tensors cover other positions than of it. */
-static int64_t next_kind(const struct nh_axis *axis, int64_t group) {
+int64_t nh_next_group_kind(const struct nh_axis *axis, int64_t group) {
     const int64_t end[] = {axis->length, axis->query.offset,
                            axis->query.offset + axis->query.length, axis->key.offset,
                            axis->key.offset + axis->key.length};
@@ -242,12 +241,12 @@ static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part
                           const struct line *line) {
     const struct nh_box *own = inverse ? &axis->key : &axis->query;
     const struct nh_box *other = inverse ? &axis->query : &axis->key;
-    for (int64_t group = 0; group < axis->dilation; group = next_kind(axis, group)) {
+    for (int64_t group = 0; group < axis->dilation; group = nh_next_group_kind(axis, group)) {
         const struct nh_range row = nh_axis_covered(axis, own, group);
         const struct covered covered = {nh_axis_group_length(axis->length, axis->dilation, group),
                                         row.begin, nh_axis_covered(axis, other, group)};
         const struct cut cut = {axis, row.end - row.begin, rows, part, inverse, &covered};
-        if (cut.length > 0) add_group(&cut, next_kind(axis, group) - group, line);
+        if (cut.length > 0) add_group(&cut, nh_next_group_kind(axis, group) - group, line);
     }
     /* where no row sees a column, blocks still take the time of a step */
     line->counts->halo = nh_max(line->counts->halo, 1);
@@ -356,4 +355,22 @@ int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH
             box[count++][2] = z;
         }
     return count;
+}
+
+/* Whether what a row sees of an axis, so many columns at most, may be in two pieces: it then goes from one end of the box that
+ * tensors cover to the other, around the circle. */
+static bool in_two_pieces(const struct nh_axis *axis, const struct nh_box *columns, int64_t seen) {
+    int64_t covered = nh_ceil_div(columns->length, axis->dilation);
+    int64_t missing = axis->length / axis->dilation - covered;
+    return axis->periodic && columns->length < axis->length && seen > missing + 1;
+}
+
+const char *nh_refuse_pieces(const struct nh_axis *axis, bool backward) {
+    int64_t queries =
+        nh_ceil_div(axis->window, axis->stride) * axis->stride; /* of a key, at most */
+    if (in_two_pieces(axis, &axis->key, axis->window))
+        return "windows that meet both ends of a key box on a periodic axis";
+    if (backward && in_two_pieces(axis, &axis->query, queries))
+        return "keys whose queries are at both ends of a query box on a periodic axis";
+    return NULL;
 }

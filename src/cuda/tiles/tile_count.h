@@ -27,6 +27,13 @@ static inline int64_t nh_row_tiles(const struct nh_axis *axis, int32_t rows, boo
     return axis->dilation * nh_ceil_div(nh_longest_rows(axis, inverse), rows);
 }
 
+/* The first dilation group behind `group` of which tensors cover other positions than of it. */
+int64_t nh_next_group_kind(const struct nh_axis *axis, int64_t group);
+
+/* NULL, or why what a row sees may be in two pieces: it then goes from one end of the box that tensors cover to the
+ * other, around a periodic axis. backward: also of what keys see. */
+const char *nh_refuse_pieces(const struct nh_axis *axis, bool backward);
+
 /* Whether counts of one are those of the other. */
 bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);
 

@@ -2,27 +2,14 @@
 
 #include "dtype.h"
 #include "rates.h"
+#include "tile_count.h"
 
 enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29 };
 
-/* Whether what a row sees of an axis, so many columns at most, may be in two pieces: it then goes from one end of the box that
- * tensors cover to the other, around the circle. */
-static bool in_two_pieces(const struct nh_axis *axis, const struct nh_box *columns, int64_t seen) {
-    int64_t covered = nh_ceil_div(columns->length, axis->dilation);
-    int64_t missing = axis->length / axis->dilation - covered;
-    return axis->periodic && columns->length < axis->length && seen > missing + 1;
-}
-
 static const char *refuse_axis(const struct nh_problem *problem, const struct nh_axis *axis) {
-    int64_t queries =
-        nh_ceil_div(axis->window, axis->stride) * axis->stride; /* of a key, at most */
     if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
         return "an axis is longer than 2^29 tokens, or 2^28 where it is periodic";
-    if (in_two_pieces(axis, &axis->key, axis->window))
-        return "windows that meet both ends of a key box on a periodic axis";
-    if (problem->op == NHOOD_OP_BWD && in_two_pieces(axis, &axis->query, queries))
-        return "keys whose queries are at both ends of a query box on a periodic axis";
-    return NULL;
+    return nh_refuse_pieces(axis, problem->op == NHOOD_OP_BWD);
 }
 
 const char *nh_tiled80_refuse(const struct nh_problem *problem) {

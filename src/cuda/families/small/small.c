@@ -11,6 +11,7 @@
 #include "cuda_solvers.h"
 #include "dtype.h"
 #include "tensor_maps.h"
+#include "tile_count.h"
 #include "launch.h"
 #include "small_choice.h"
 #include "small_roll.h"
@@ -56,6 +57,12 @@ static bool dim_fits(const struct nh_problem *problem, int64_t dim) {
                                              : dim % 8 == 0 && dim <= MOST_DIM;
 }
 
+static const char *refuse_axis(const struct nh_problem *problem, const struct nh_axis *axis) {
+    if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
+        return "an axis is longer than 2^30 tokens, or 2^29 where it is periodic";
+    return nh_refuse_pieces(axis, problem->op == NHOOD_OP_BWD);
+}
+
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     struct nh_config config;
     if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD)
@@ -74,8 +81,10 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "a head's bias table has more than 4096 entries";
     if (nh_cuda_vector(problem, UINT32_MAX) * (int64_t)nh_dtype_bytes(problem->dtype) < 16)
         return "a stride is no multiple of 16 bytes";
-    for (int a = 0; a < NH_AXES; a++)
-        if (problem->axis[a].length > MOST_LENGTH) return "an axis is longer than 2^30 tokens";
+    for (int a = 0; a < NH_AXES; a++) {
+        const char *reason = refuse_axis(problem, &problem->axis[a]);
+        if (reason) return reason;
+    }
     if (!nh_small_candidates(problem, device, INFINITY, &config, 1))
         return "16 queries have more than 1024 keys, or a halo exceeds shared memory";
     return NULL;
@@ -95,11 +104,15 @@ static void define_boxes(const struct nh_problem *problem, struct nh_kernel_spec
     nh_kernel_define(spec, "NH_D_V_MAP", nh_map_layout_of(problem, NHOOD_D_V));
 }
 
-/* Whether boxes of rows divide every dilation group. */
-static bool whole(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+/* Whether boxes of rows divide those of every dilation group. */
+static bool whole(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     bool all = true;
-    for (int a = 0; a < NH_AXES; a++)
-        all = all && problem->axis[a].length % (problem->axis[a].dilation * shape->rows[a]) == 0;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+        int64_t length = by_keys ? axis->key.length : axis->query.length;
+        all = all && length % (axis->dilation * launch->shape.rows[a]) == 0;
+    }
     return all;
 }
 
@@ -129,7 +142,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
     nh_kernel_define(&spec, "NH_ADDITIVE_MASK", additive_mask);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
-    nh_kernel_define(&spec, "NH_WHOLE", whole(problem, shape));
+    nh_kernel_define(&spec, "NH_WHOLE", whole(problem, launch));
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
     nh_kernel_define(&spec, "NH_STAGES", launch->stages);
     nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));
@@ -148,14 +161,15 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     return spec;
 }
 
-static nhood_status set_items(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                              int64_t heads, struct nh_cuda_tiling *tiling) {
-    int64_t items = problem->batch;
+static nhood_status set_items(const struct nh_problem *problem,
+                              const struct nh_small_launch *launch, struct nh_cuda_tiling *tiling) {
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    int64_t items = problem->batch, heads = by_keys ? problem->kv_heads : problem->heads;
     bool fits = nh_multiply(items, heads, &items);
     *tiling = (struct nh_cuda_tiling){.items = 0};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_group(axis), shape->rows[a]);
+        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_rows(axis, by_keys), launch->shape.rows[a]);
         fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
                nh_multiply(items, axis->dilation, &items);
     }
@@ -185,6 +199,25 @@ static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tenso
     }
 }
 
+/* The map of a tensor, or of statistics: of the box that it covers of the grid, from that box's first token on. */
+static struct nh_cuda_map map_of(const struct nh_problem *problem, int32_t tensor,
+                                 const int32_t *box, const struct nh_cuda_step *step) {
+    const uint32_t keys = 1u << NHOOD_K | 1u << NHOOD_V | 1u << NHOOD_D_K | 1u << NHOOD_D_V;
+    bool statistics = tensor == NH_DELTA;
+    int64_t offset = 0, bytes = statistics ? 4 : (int64_t)nh_dtype_bytes(problem->dtype);
+    struct nh_problem part = *problem;
+    for (int a = 0; a < NH_AXES; a++) {
+        bool of_keys = !statistics && (keys >> tensor & 1);
+        const struct nh_box *own = of_keys ? &problem->axis[a].key : &problem->axis[a].query;
+        part.axis[a].length = own->length;
+        offset += own->offset * step->args.tensor[tensor].axis[a];
+    }
+    struct nh_cuda_map map =
+        statistics ? nh_sm90_stats_map(&part, box) : nh_sm90_map(&part, tensor, box, 1);
+    map.offset_bytes += offset * bytes;
+    return map;
+}
+
 static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
                      struct nh_cuda_step *step) {
     int32_t statistics[NH_AXES];
@@ -193,8 +226,8 @@ static void set_maps(const struct nh_problem *problem, const struct nh_small_lau
     if (!launch->stages) return;
     for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++) {
         struct nh_cuda_map *map = &step->map[step->maps++];
-        *map = *tensor == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
-                                   : nh_sm90_map(problem, *tensor, box_of(launch, *tensor), 1);
+        *map = map_of(problem, *tensor, *tensor == NH_DELTA ? statistics : box_of(launch, *tensor),
+                      step);
         /* more would be fetched for nothing where heads lie apart */
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
     }
@@ -209,9 +242,7 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     if (!nh_small_launch_of(problem, kernel, value, &launch) ||
         !nh_small_residents(problem, device, &launch))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
-    nhood_status status = set_items(
-        problem, &launch.shape,
-        kernel == NH_SMALL_BACKWARD_KEY ? problem->kv_heads : problem->heads, &step->own.tiling);
+    nhood_status status = set_items(problem, &launch, &step->own.tiling);
     if (status) return status;
     step->items = step->own.tiling.items;
     *spec = spec_of(problem, device, &launch);
@@ -230,16 +261,17 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
 static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                             struct nh_cuda_step *step) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
-    int64_t stride = 4;
+    int64_t stride = 4, to_grid = 0;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         tensor->axis[a] = stride;
-        stride *= problem->axis[a].length;
+        to_grid -= problem->axis[a].query.offset * stride;
+        stride *= problem->axis[a].query.length;
     }
     tensor->head = stride;
     tensor->batch = stride * problem->heads;
     size_t bytes = (size_t)(problem->batch * tensor->batch) * sizeof(float);
-    step->binding[NH_DELTA] =
-        (struct nh_cuda_binding){NH_BIND_WORKSPACE, nh_cuda_reserve(operation, bytes), {0, 0}};
+    size_t offset_bytes = nh_cuda_reserve(operation, bytes) + (size_t)to_grid * sizeof(float);
+    step->binding[NH_DELTA] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
 static nhood_status add_backward(struct nh_cuda_operation *operation,
@@ -283,6 +315,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_small = {
     .name = "cuda.small",
     .device_kind = NHOOD_DEVICE_CUDA,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = nh_small_knobs,
     .refuse = refuse,
     .candidates = nh_small_candidates,

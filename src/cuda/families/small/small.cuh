@@ -49,14 +49,43 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
     }
 }
 
-/* The item's halo in a column tensor; `ahead` elements from its first head. */
+/* The item's halo in a column tensor, `ahead` elements from its first head, where it has a seam: place by place, by
+ * `threads` threads. */
+template <int WIDTH>
+NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_item &item, int slot, long long ahead, char *to,
+                            int thread, int threads) {
+    const unsigned units = nh_units(WIDTH);
+    const elem *from = (const elem *)args.tensor[slot].data + item.origin[slot] + ahead;
+#pragma unroll 1
+    for (unsigned i = (unsigned)thread; i < NH_H0 * NH_H1 * NH_H2 * units; i += (unsigned)threads) {
+        const int unit = (int)(i % units), number = (int)(i / units);
+        int at[3] = {number / (NH_H1 * NH_H2), number / NH_H2 % NH_H1, number % NH_H2}, row = 0;
+        bool there = NH_PER_UNIT * unit < WIDTH;
+        long long offset = NH_PER_UNIT * unit;
+#pragma unroll
+        for (int a = NH_FIRST_AXIS; a < 3; a++) {
+            row += at[a] * nh_axis_pitch(a);
+            there = nh_halo_position(item, a, at[a]) && there;
+            offset += at[a] * item.step[slot][a];
+        }
+        nh_copy16(to + nh_unit_offset(WIDTH, row, unit), from + offset, there);
+    }
+}
+
+/* The same of any halo, by all threads. */
 template <int WIDTH>
 NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_item &item, int slot, long long ahead,
                             char *to) {
     int count[3];
+#if NH_PERIODIC
+    if (item.seam) {
+        nh_copy_seam<WIDTH>(args, item, slot, ahead, to, (int)nh_thread_again(), NH_THREADS);
+        return;
+    }
+#endif
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        count[a] = item.length[a] - item.column[a];
+        count[a] = nh_halo_count(item, a);
     nh_copy_box<WIDTH, WIDTH, NH_H0, NH_H1, NH_H2, NH_LINE, NH_PLANE>(
         (const elem *)args.tensor[slot].data + item.origin[slot] + ahead, item.step[slot], count, to);
 }

@@ -7,10 +7,9 @@
 #define NH_BIAS_STARTS 1
 #include "overlap.cuh"
 #include "small_repair_gradient.cuh"
+#include "small_copy_statistics.cuh"
 #if NH_STAGES
 #include "small_boxes.cuh"
-#else
-#include "small_copy_statistics.cuh"
 #endif
 
 static_assert(NH_STAGES || NH_WARP_TILES == NH_WARPS, "one warp tile of an item per warp");
@@ -186,7 +185,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         };
         nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
                        2 * NH_ROWS * nh_row_bytes(NH_DIM)>(
-            args, shared.tables, shared.ring, (unsigned)share, fetch);
+            args, shared.tables, shared.ring, (unsigned)share, fetch,
+            [&](const nh_item &item, int turn, int member, int lane) {
+                nh_halo &halo = shared.halo[turn % NH_HALOS];
+                nh_copy_seam<NH_DIM>(args, item, NH_Q, member * args.tensor[NH_Q].head, halo.queries, lane, 32);
+                nh_copy_seam<NH_DIM_V>(args, item, NH_D_O, member * args.tensor[NH_D_O].head, halo.d_outputs, lane, 32);
+                const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
+                const float *from = (const float *)delta.data + item.origin[NH_DELTA] + member * delta.head;
+                for (int i = lane; i < NH_H0 * NH_H1 * NH_H2; i += 32)
+                    nh_copy_statistic(item, from, i, halo.statistics);
+            });
     } else {
         nh_key_sums sums;
         char *keys = shared.results[threadIdx.x / 32].keys, *values = shared.results[threadIdx.x / 32].values;

@@ -174,7 +174,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, item.column_head, kv_heads);
         };
         nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), 3 * NH_ROWS * nh_row_bytes(NH_DIM)>(
-            args, shared.tables, shared.ring, 1, fetch);
+            args, shared.tables, shared.ring, 1, fetch,
+            [&](const nh_item &item, int turn, int, int lane) {
+                nh_copy_key_seam(args, item, shared.halo[turn % NH_HALOS], lane);
+            });
     } else {
         int bias_turn = 0;
         nh_bias_products products;

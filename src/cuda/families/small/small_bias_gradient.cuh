@@ -56,10 +56,19 @@ NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_item &item,
         if (a < NH_FIRST_AXIS) continue;
         const int window = nh_axis_window(a), first = item.row[a] + nh_row_at(warp_tile, 0, a);
         const int last = nh_least(first + nh_axis_warp_tile(a), item.length[a]) - 1;
-        nh_range of_first = nh_columns_of(args.axis[a], item.length[a], first);
-        nh_range of_last = nh_columns_of(args.axis[a], item.length[a], last);
+        nh_range of_first = nh_columns_of(args.axis[a], nh_group_of(item, a), first, nh_axis_wraps(a));
+        nh_range of_last = nh_columns_of(args.axis[a], nh_group_of(item, a), last, nh_axis_wraps(a));
+#if NH_REGIONS
+        /* tensors may lack some of what rows see, or all */
+        const int left = window / 2;
+        const bool whole = !NH_STRIDED && of_first.begin == first - left && of_first.end == of_first.begin + window &&
+                           of_last.begin == last - left && of_last.end == of_last.begin + window;
+        low[a] = whole ? -left : 1 - window;
+        count[a] = whole ? window : 2 * window - 1;
+#else
         low[a] = NH_STRIDED ? 1 - window : of_last.begin - last;
         count[a] = NH_STRIDED ? 2 * window - 1 : of_first.end - first - low[a];
+#endif
     }
 }
 

@@ -70,14 +70,19 @@ NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
     if (NH_EARLY) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
 }
 
-/* The five coordinates of the box at a position of the item's dilation group. */
+/* The five coordinates of the box at a position of the item's dilation group, in a tensor of rows or of columns. */
 template <int LAYOUT>
 NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_item &item,
-                         const int (&position)[3], int head, int heads) {
+                         const int (&position)[3], int head, int heads, bool columns) {
     int token[3];
 #pragma unroll
-    for (int a = 0; a < 3; a++)
+    for (int a = 0; a < 3; a++) {
         token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + item.group[a];
+#if NH_REGIONS
+        const nh_cuda_region &region = args.region[a];
+        if (a >= NH_FIRST_AXIS) token[a] -= (int)(columns == (NH_INVERSE != 0) ? region.query : region.key).offset;
+#endif
+    }
     place<LAYOUT>(at, 0, head, heads, NH_DIM, token, item.batch);
 }
 
@@ -86,6 +91,12 @@ template <int LAYOUT, int BYTES = NH_FETCHED_ROWS * nh_row_bytes(NH_DIM)>
 NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
     int at[5], position[3] = {item.column[0], item.column[1], item.column[2]};
+#if NH_PERIODIC
+    if (item.seam) return;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        position[a] = item.covered[a].columns.begin + item.ahead[a];
+#endif
     const int slots = NH_SLOTS ? item.roll.fresh.end : 1;
 #pragma unroll 1
     for (int slot = NH_SLOTS ? item.roll.fresh.begin : 0; slot < slots; slot++) {
@@ -94,13 +105,22 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_item &item, con
             position[NH_FIRST_AXIS] = slot * NH_SLOT_LINES;
             place = (unsigned)(item.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
         }
-        nh_box_at<LAYOUT>(at, args, item, position, head, heads);
+        nh_box_at<LAYOUT>(at, args, item, position, head, heads, true);
         nh_copy_box(nh_shared_address(to) + place * BYTES, &map, barrier, at);
     }
 }
 
+/* A halo of keys and values that has a seam, by the lanes of a fetching warp. */
+NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_item &item, nh_key_halo &halo, int lane) {
+    nh_copy_seam<NH_DIM>(args, item, NH_K, 0, halo.keys, lane, 32);
+    nh_copy_seam<NH_DIM_V>(args, item, NH_V, 0, halo.values, lane, 32);
+}
+
 /* Boxes of each tensor's halo, for an item. */
 NH_DEVICE int nh_fetches(const nh_item &item) {
+#if NH_PERIODIC
+    if (item.seam) return 0;
+#endif
     return NH_SLOTS ? item.roll.fresh.end - item.roll.fresh.begin : 1;
 }
 
@@ -109,7 +129,7 @@ template <int LAYOUT>
 NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
     int at[5];
-    nh_box_at<LAYOUT>(at, args, item, item.row, head, heads);
+    nh_box_at<LAYOUT>(at, args, item, item.row, head, heads, false);
     nh_copy_box(nh_shared_address(to), &map, barrier, at);
 }
 
@@ -139,16 +159,16 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_item &item, 
 #pragma unroll
     for (int a = 0; a < 3; a++)
         position[a] = item.row[a] + nh_row_at(warp_tile, 0, a);
-    nh_box_at<LAYOUT>(at, args, item, position, head, heads);
+    nh_box_at<LAYOUT>(at, args, item, position, head, heads, false);
     nh_store_box(&map, at, nh_shared_address(results));
 }
 
 /* A fetching warp's part. An item is fetched for each of `members` heads that share its rows: fetch(item, stage,
  * member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and of the
- * item's rows. */
-template <int HALO_BYTES, int ROWS_BYTES, typename Fetch>
+ * item's rows. A halo with a seam the warp copies itself: copy_seam(item, stage, member, lane). */
+template <int HALO_BYTES, int ROWS_BYTES, typename Fetch, typename CopySeam>
 NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
-                              const Fetch &fetch) {
+                              const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
     const unsigned turns = nh_own_items(args) * members;
 #pragma unroll 1
@@ -177,6 +197,13 @@ NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables
             if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
         }
         __syncwarp();
+#if NH_PERIODIC
+        if (info.item.seam) {
+            copy_seam(info.item, (int)stage, member, lane);
+            nh_copy_wait();
+            nh_show_shared();
+        }
+#endif
         if (turn)
             nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
         if (NH_LSE_ROWS) nh_copy_wait();

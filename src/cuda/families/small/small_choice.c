@@ -4,6 +4,7 @@
 #include "dtype.h"
 #include "tensor_maps.h"
 #include "small_roll.h"
+#include "tile_count.h"
 #include "top_n.h"
 
 #include <math.h>
@@ -217,16 +218,17 @@ static int rank_of(const struct box *box) {
 }
 
 /* Whether some of the box's warp tiles exist in no dilation group: their room would be fetched to for nothing. */
-static bool sticks_out(const struct nh_problem *problem, const struct box *box) {
+static bool sticks_out(const struct nh_problem *problem, enum nh_small_kernel kernel,
+                       const struct box *box) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t longest = nh_longest_group(axis);
+        int64_t longest = nh_longest_rows(axis, kernel == NH_SMALL_BACKWARD_KEY);
         if (box->item[a] >= longest + box->warp_tile[a]) return true;
     }
     return false;
 }
 
-/* Boxes of one kernel, and in 3-D those that hold a whole dilation group and no warp tile beyond it: halos of short
+/* Boxes of one kernel, and in 3-D those that hold all rows of a dilation group and no warp tile beyond it: halos of short
  * groups are mostly their own. (In 1-D they lose to longer boxes, whose warps without a warp tile help with copies.) */
 struct boxes {
     struct box
@@ -234,7 +236,7 @@ struct boxes {
     size_t count;
 };
 
-/* The least box that holds a dilation group, of 2 to 16 warp tiles. */
+/* The least box that holds all rows of a dilation group, of 2 to 16 warp tiles. */
 static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel kernel,
                       const int32_t *warp_tile, struct box *box) {
     enum { MOST_WARP_TILES = 16, MOST_WARPS = 8 };
@@ -242,7 +244,8 @@ static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel ker
     memcpy(box->warp_tile, warp_tile, sizeof box->warp_tile);
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t along = nh_ceil_div(nh_longest_group(axis), warp_tile[a]);
+        int64_t longest = nh_longest_rows(axis, kernel == NH_SMALL_BACKWARD_KEY);
+        int64_t along = nh_ceil_div(longest, warp_tile[a]);
         if (along > MOST_WARP_TILES) return false;
         box->item[a] = (int32_t)along * warp_tile[a];
         count *= along;
@@ -287,7 +290,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     for (int out = 0; out < 2 && !choice->top.count; out++)
         for (size_t i = 0; i < boxes.count; i++) {
             const struct box *box = &boxes.box[i];
-            if (rank_of(box) == problem->rank && sticks_out(problem, box) == out &&
+            if (rank_of(box) == problem->rank && sticks_out(problem, kernel, box) == out &&
                 (!warp_tile || memcmp(warp_tile, box->warp_tile, sizeof box->warp_tile) == 0))
                 consider_box(problem, device, kernel, box, boxes_too, choice);
         }

@@ -1,24 +1,29 @@
-/* Statistics of an item's columns to shared memory where threads copy: see small_statistics.cuh. */
+/* Statistics of an item's columns to shared memory by threads: see small_statistics.cuh. */
 #pragma once
 
 #include "small.cuh"
+
+/* Those of the i-th column of a halo; from: of the first. */
+NH_DEVICE void nh_copy_statistic(const nh_item &item, const float *from, int i, uint4 *statistics) {
+    int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
+    long long offset = 0;
+    bool inside = true;
+    int row = 0;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const int place = at[a];
+        inside = inside && nh_halo_position(item, a, at[a]);
+        offset += at[a] * item.step[NH_DELTA][a];
+        row += place * nh_statistics_pitch(a);
+    }
+    nh_copy16(&statistics[row], from + offset, inside);
+}
 
 /* For the head `member` of those that share the keys. */
 NH_DEVICE void nh_copy_statistics(const nh_tiled_args &args, const nh_item &item, int member,
                                   uint4 *statistics) {
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
     const float *from = (const float *)tensor.data + item.origin[NH_DELTA] + member * tensor.head;
-    for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS) {
-        const int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
-        long long offset = 0;
-        bool inside = true;
-        int row = 0;
-#pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++) {
-            inside = inside && item.column[a] + at[a] < item.length[a];
-            offset += at[a] * item.step[NH_DELTA][a];
-            row += at[a] * nh_statistics_pitch(a);
-        }
-        nh_copy16(&statistics[row], from + offset, inside);
-    }
+    for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS)
+        nh_copy_statistic(item, from, i, statistics);
 }

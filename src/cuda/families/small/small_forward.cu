@@ -95,8 +95,9 @@ NH_DEVICE void nh_refer_to_largest(const nh_warp_tile &warp_tile, nh_state &stat
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
     });
     const float scale = nh_score_scale(warp_tile);
-    state.reference[0] = nh_quad_max(top[0]) * scale;
-    state.reference[1] = nh_quad_max(top[1]) * scale;
+    const nh_visibility &visibility = warp_tile.info.visibility;
+    state.reference[0] = nh_reference(visibility, warp_tile.number, 0, nh_quad_max(top[0]) * scale);
+    state.reference[1] = nh_reference(visibility, warp_tile.number, 1, nh_quad_max(top[1]) * scale);
 }
 
 /* Weights of the warp tile, times the values; and the weights' sums. */
@@ -128,7 +129,7 @@ NH_DEVICE float2 nh_finish(int warp_tile, char *results, const nh_state &state,
 #else
     __syncwarp();
 #endif
-    nh_stage_rows<NH_WIDEST>(results, output, nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1]), warp_tile);
+    nh_stage_rows<NH_WIDEST>(results, output, nh_factor(state, 0), nh_factor(state, 1), warp_tile);
     return nh_lse_of(state);
 }
 
@@ -193,8 +194,12 @@ NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_tile_info &info, co
     const nh_warp_tile warp_tile = {args, info, tables, additive_masks, halo, number, queries};
     state.reference[0] = state.reference[1] = 0.f;
     nh_weigh_values(warp_tile, state, output);
+#if NH_REGIONS
+    const bool held = nh_sum_held(info.visibility, state, number, 0) && nh_sum_held(info.visibility, state, number, 1);
+#else
     const bool held = state.sum[0] > NH_LEAST_SUM && state.sum[0] < NH_MOST_SUM && state.sum[1] > NH_LEAST_SUM &&
                       state.sum[1] < NH_MOST_SUM;
+#endif
     return __all_sync(~0u, held && !nh_needs_repair(output, 0) && !nh_needs_repair(output, 1));
 }
 
@@ -222,7 +227,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, item.column_head, kv_heads);
         };
         nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), NH_ROWS * nh_row_bytes(NH_DIM)>(
-            args, shared.tables, shared.ring, 1, fetch);
+            args, shared.tables, shared.ring, 1, fetch,
+            [&](const nh_item &item, int turn, int, int lane) {
+                nh_copy_key_seam(args, item, shared.halo[turn % NH_HALOS], lane);
+            });
     } else {
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
             nh_state state;

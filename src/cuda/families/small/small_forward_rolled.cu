@@ -36,7 +36,9 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args 
     const float scale = NH_BIAS_COUNT ? 1.f : tables.scale;
     float top[2];
     nh_finish_scores(scores, top, args, info, tables, warp_tile);
-    state = {{top[0] * scale, top[1] * scale}, {0.f, 0.f}};
+    const float reference[2] = {nh_reference(info.visibility, warp_tile, 0, top[0] * scale),
+                                nh_reference(info.visibility, warp_tile, 1, top[1] * scale)};
+    state = {{reference[0], reference[1]}, {0.f, 0.f}};
 #pragma unroll
     for (int b = 0; b < NH_BLOCKS; b++)
 #pragma unroll
@@ -54,7 +56,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
     float2 lse = nh_lse_of(state);
     bool repair[2] = {false, false};
     nh_sum_and_store<NH_DIM_V>(args, info, tables, NH_O, warp_tile, weights, values,
-                               make_float2(nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])), repair);
+                               make_float2(nh_factor(state, 0), nh_factor(state, 1)), repair);
     if (__any_sync(~0u, repair[0] | repair[1])) {
         __syncwarp();
         const nh_item *item = &info.item;

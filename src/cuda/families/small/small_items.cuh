@@ -1,7 +1,7 @@
 /* Items of the small windows: where the boxes of rows and their halos lie. See small.cuh. */
 #pragma once
 
-#include "small_roll.cuh"
+#include "small_region.cuh"
 
 /* A divisor known to the launch; dividends below 2^31 are multiplied instead. */
 struct nh_divisor {
@@ -53,10 +53,70 @@ struct nh_item {
     /* dilation group and its tokens, first positions of rows and halo */
     int group[3], length[3], row[3], column[3];
     nh_roll roll;
+#if NH_REGIONS
+    nh_covered_group covered[3];
+    /* from the first column of the lap that the halo begins in; whether it goes on in the next on some axis */
+    int ahead[3];
+    bool seam;
+#endif
     /* For each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
      * (In shared memory because the compiler would keep products of strides in registers across items.) */
     long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
 };
+
+/* The first row that tensors have of the group. */
+NH_DEVICE int nh_first_row(const nh_item &item, int a) {
+#if NH_REGIONS
+    return item.covered[a].first;
+#else
+    return 0;
+#endif
+}
+
+/* What columns of a row follow from. */
+#if NH_REGIONS
+NH_DEVICE const nh_covered_group &nh_group_of(const nh_item &item, int a) {
+    return item.covered[a];
+}
+#else
+NH_DEVICE int nh_group_of(const nh_item &item, int a) {
+    return item.length[a];
+}
+#endif
+
+/* Whether tensors have the position that is `at` behind the halo's first; moves it to where they have it. */
+NH_DEVICE bool nh_halo_position(const nh_item &item, int a, int &at) {
+#if NH_REGIONS
+    const nh_covered_group &covered = item.covered[a];
+    int place = item.ahead[a] + at;
+#if NH_PERIODIC
+    while (nh_wraps(a) && place >= covered.grid)
+        place -= covered.grid;
+    at = place - item.ahead[a];
+#endif
+    return place < covered.columns.end - covered.columns.begin;
+#else
+    return item.column[a] + at < item.length[a];
+#endif
+}
+
+/* Where tensors have a position of the halo, from where they have its first. */
+NH_DEVICE int nh_halo_place(const nh_item &item, int a, int position) {
+    int place = position - item.column[a];
+#if NH_REGIONS
+    nh_halo_position(item, a, place);
+#endif
+    return place;
+}
+
+/* Positions of the halo that tensors have, where it has no seam. */
+NH_DEVICE int nh_halo_count(const nh_item &item, int a) {
+#if NH_REGIONS
+    return item.covered[a].columns.end - item.covered[a].columns.begin - item.ahead[a];
+#else
+    return item.length[a] - item.column[a];
+#endif
+}
 
 /* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that item
  * has no rows that exist. first: of those that a block takes. */
@@ -65,6 +125,11 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
     int length[3] = {1, 1, 1};
+#if NH_REGIONS
+    nh_covered_group covered[3] = {{1, 0, {0, 1}}, {1, 0, {0, 1}}, {1, 0, {0, 1}}};
+    int ahead[3] = {0, 0, 0};
+    bool seam = false;
+#endif
     unsigned rest = (unsigned)index;
     const int near_head = (int)(rest % NH_NEAR_HEADS), line = (int)(rest /= NH_NEAR_HEADS);
     if (NH_SLOTS) row[NH_FIRST_AXIS] = nh_digit(&rest, digits.tiles[NH_FIRST_AXIS]) * nh_axis_rows(NH_FIRST_AXIS);
@@ -79,7 +144,21 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
             group[a] = nh_digit(&rest, digits.groups[a]);
             length[a] = (int)nh_quotient((unsigned)(axis.length - group[a] + axis.dilation - 1), digits.groups[a]);
         }
-        column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1)).begin;
+#if NH_REGIONS
+        covered[a] = nh_covered_group_of(args, a, group[a], length[a]);
+        row[a] += covered[a].first;
+        column[a] = nh_columns_of(axis, covered[a], nh_least(row[a], length[a] - 1), nh_wraps(a)).begin;
+        ahead[a] = column[a] - covered[a].columns.begin;
+#if NH_PERIODIC
+        if (nh_wraps(a)) {
+            const int last = nh_least(row[a] + nh_axis_rows(a), length[a]) - 1, begin = column[a];
+            ahead[a] -= nh_laps(begin, covered[a].columns.begin, covered[a].grid) * covered[a].grid;
+            seam |= ahead[a] + nh_columns_of(axis, covered[a], last, true).end - begin > covered[a].grid;
+        }
+#endif
+#else
+        column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1), false).begin;
+#endif
     }
     nh_roll roll = {0, {0, 0}, true};
     if (NH_SLOTS)
@@ -101,7 +180,11 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
         long long origin = rest * t.batch + head * t.head;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
+#if NH_REGIONS
+            int at = of_keys == (NH_INVERSE != 0) ? row[a] : covered[a].columns.begin + ahead[a];
+#else
             int at = of_keys == (NH_INVERSE != 0) ? row[a] : column[a];
+#endif
             origin += (long long)(at * nh_dilation(args, a) + group[a]) * t.axis[a];
             item.step[lane][a] = nh_dilation(args, a) * t.axis[a];
         }
@@ -113,8 +196,15 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
         item.head = row_head;
         item.column_head = column_head;
         item.roll = roll;
+#if NH_REGIONS
+        item.seam = seam;
+#endif
 #pragma unroll
         for (int a = 0; a < 3; a++) {
+#if NH_REGIONS
+            item.covered[a] = covered[a];
+            item.ahead[a] = ahead[a];
+#endif
             item.group[a] = group[a];
             item.row[a] = row[a];
             item.column[a] = column[a];

@@ -48,8 +48,9 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int position) {
     if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, length, position).begin;
     const int item = position / nh_axis_rows(axis) * nh_axis_rows(axis);
-    return nh_least(nh_columns_of(args.axis[axis], length, position).begin,
-                    nh_columns_of(args.axis[axis], length, item).begin + nh_axis_halo(axis) - nh_axis_columns(axis));
+    return nh_least(nh_columns_of(args.axis[axis], length, position, nh_axis_wraps(axis)).begin,
+                    nh_columns_of(args.axis[axis], length, item, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -
+                        nh_axis_columns(axis));
 }
 
 /* What the rows of a kind see, from a warp tile that is of it; a kind without any is left out. */
@@ -61,7 +62,8 @@ NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kin
         const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
         if (number < 0 || number >= count) continue;
         const int begin = nh_kind_box(args, axis, length, number * rows);
-        const nh_range own = nh_columns_of(args.axis[axis], length, nh_least(number * rows + i % rows, length - 1));
+        const nh_range own = nh_columns_of(args.axis[axis], length, nh_least(number * rows + i % rows, length - 1),
+                                           nh_axis_wraps(axis));
         kinds.seen[nh_kinds_before(axis) + kind][i % rows] = {own.begin - begin, own.end - begin};
     }
 }

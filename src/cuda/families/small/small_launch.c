@@ -18,7 +18,7 @@ static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_sma
     return kinds * (BYTES_PER_PAIR * nh_small_columns(&launch->shape) / 16 + SEEN_BYTES);
 }
 
-/* Whether the tables of small_kinds.cuh mask: dilation groups of one length, no strides, and between the
+/* Whether the tables of small_kinds.cuh mask: tensors that cover the grid, dilation groups of one length, no strides, and between the
  * borders all warp tiles' boxes begin where the first of their columns does. */
 static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
     enum { PLACES = 8, MOST_BYTES = 16384 };
@@ -27,9 +27,10 @@ static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_l
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         bool rolls = shape->slots && a == NH_AXES - problem->rank;
+        bool whole = axis->query.length == axis->length && axis->key.length == axis->length;
         places += shape->warp_tile[a];
-        if (axis->stride > 1 || axis->length % axis->dilation || shape->warp_tile[a] % 2 ||
-            shape->columns[a] > shape->warp_tile[a] + axis->window ||
+        if (!whole || axis->stride > 1 || axis->length % axis->dilation ||
+            shape->warp_tile[a] % 2 || shape->columns[a] > shape->warp_tile[a] + axis->window ||
             (!rolls && shape->rows[a] - shape->warp_tile[a] + shape->columns[a] > shape->halo[a]))
             return false;
     }
@@ -45,12 +46,16 @@ int nh_small_additive_mask(const struct nh_problem *problem, const struct nh_sma
         int64_t spread = launch->shape.columns[a] - problem->axis[a].window;
         starts += spread > 0 ? spread + 1 : 0;
         coordinates += launch->shape.columns[a];
-        runs = runs && !problem->axis[a].causal;
+        runs = runs && nh_small_sees_windows(&problem->axis[a]);
     }
     if (launch->shape.dense || !(problem->scale >= NH_SMALL_LEAST_SCALE))
         return NH_SMALL_NO_ADDITIVE_MASK;
     if (runs && starts <= PLACES_OF_STARTS) return NH_SMALL_BY_STARTS;
     if (kinds_mask(problem, launch)) return NH_SMALL_BY_KINDS;
+    /* gradients of a bias are gathered from scores that rows do not see, too: bits make them 0 whatever they are */
+    if (nh_small_has_region(problem) && problem->has_bias &&
+        launch->kernel == NH_SMALL_BACKWARD_QUERY)
+        return NH_SMALL_NO_ADDITIVE_MASK;
     return coordinates <= PLACES_OF_COORDINATES ? NH_SMALL_BY_COORDINATES
                                                 : NH_SMALL_NO_ADDITIVE_MASK;
 }

@@ -21,7 +21,7 @@ static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, co
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         position[a] = item.row[a] + nh_row_at(warp_tile, row, a);
-        window[a] = nh_columns_of(args.axis[a], item.length[a], position[a]);
+        window[a] = nh_columns_of(args.axis[a], nh_group_of(item, a), position[a], nh_axis_wraps(a));
     }
     for (int x = window[0].begin; x < window[0].end; x++)
         for (int y = window[1].begin; y < window[1].end; y++)
@@ -30,8 +30,8 @@ static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, co
                 long long to_key = 0, to_value = 0;
                 int entry = 0;
                 for (int a = NH_FIRST_AXIS; a < 3; a++) {
-                    to_key += (at[a] - item.column[a]) * item.step[NH_K][a];
-                    to_value += (at[a] - item.column[a]) * item.step[NH_V][a];
+                    to_key += nh_halo_place(item, a, at[a]) * item.step[NH_K][a];
+                    to_value += nh_halo_place(item, a, at[a]) * item.step[NH_V][a];
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
                 nh_repair_key(state, tensor[1] + to_key, tensor[2] + to_value, (float)(args.scale * NH_LOG2E),

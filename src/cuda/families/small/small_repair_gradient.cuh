@@ -19,7 +19,7 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_item &item, 
                            item.origin[NH_DELTA] + member * args.tensor[NH_DELTA].head};
     int entry = (NH_INVERSE ? item.head * share + member : item.head) * NH_BIAS_COUNT;
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        int ahead = at[a] - item.column[a], difference = at[a] - position[a];
+        int ahead = nh_halo_place(item, a, at[a]), difference = at[a] - position[a];
         offset[0] += ahead * item.step[first][a];
         offset[1] += ahead * item.step[second][a];
         offset[2] += ahead * item.step[NH_DELTA][a];
@@ -53,7 +53,7 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         position[a] = item.row[a] + nh_row_at(warp_tile, row, a);
-        range[a] = nh_columns_of(args.axis[a], item.length[a], position[a]);
+        range[a] = nh_columns_of(args.axis[a], nh_group_of(item, a), position[a], nh_axis_wraps(a));
     }
     const int members = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
     for (int member = 0; member < members; member++)

@@ -14,13 +14,23 @@
 
 #include "small_layout.cuh"
 
+#include "region.cuh"
+
 NH_DEVICE int nh_least(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Columns of the row at a position. */
-NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position) {
+/* Whether the axis is periodic. */
+NH_DEVICE bool nh_axis_wraps(int axis) {
+    return NH_PERIODIC >> axis & 1;
+}
+
+/* Columns of the row at a position of a dilation group, in the whole grid. */
+NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position, bool wraps) {
     const int stride = NH_STRIDED ? (int)axis.stride : 1;
+#if NH_PERIODIC
+    if (wraps) return nh_seen_range(length, (int)axis.window, stride, 0, 1, NH_INVERSE, position);
+#endif
     if (NH_INVERSE)
         return nh_inverse_range(length, (int)axis.window, stride, axis.causal, position);
     return nh_window_range(length, (int)axis.window, stride, axis.causal, position);
@@ -51,8 +61,10 @@ NH_DEVICE int nh_roll_touched(int seen) {
 NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int position) {
     const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
     const int slots_end = args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES;
-    int begin = nh_columns_of(axis, length, nh_least(position, length - 1)).begin;
-    int end = nh_columns_of(axis, length, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1).end;
+    const bool wraps = nh_axis_wraps(NH_FIRST_AXIS);
+    int begin = nh_columns_of(axis, length, nh_least(position, length - 1), wraps).begin;
+    int end =
+        nh_columns_of(axis, length, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1, wraps).end;
     if (NH_STOPS) {
         while (begin + nh_roll_touched(end - begin) > slots_end)
             begin--;

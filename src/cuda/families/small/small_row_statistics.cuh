@@ -12,9 +12,11 @@ NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int number = nh_row_number(warp_tile, lane / 4 + 8 * half);
-        lse[half] = info.lse[number] * -(float)NH_LOG2E;
+        /* of a row that sees no column: its masked scores then have weights of 0 */
+        const float own = NH_REGIONS && info.lse[number] == NH_MINUS_INFINITY ? 0.f : info.lse[number];
+        lse[half] = own * -(float)NH_LOG2E;
         if (args.tensor[NH_D_LSE].data) delta[half] -= info.d_lse[number];
-        statistics[half] = nh_statistics_split({info.lse[number] * shift, -delta[half]});
+        statistics[half] = nh_statistics_split({own * shift, -delta[half]});
     }
     if (lane % 4 > 1 || !nh_row_exists(info.item, warp_tile, row)) return;
     float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(info.item, NH_DELTA, warp_tile, row);

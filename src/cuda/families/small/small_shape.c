@@ -23,18 +23,52 @@ static int64_t extent_of(const struct nh_axis *axis, enum nh_small_rows rows, in
     return nh_tile_count(axis, tile, 1, rows == NH_SMALL_KEYS).halo;
 }
 
+/* Whether the windows of a group's queries, which never go back from one to the next, lie in its keys. */
+static bool group_sees_windows(const struct nh_axis *axis, int64_t group) {
+    const struct nh_range row = nh_axis_covered(axis, &axis->query, group);
+    const struct nh_range keys = nh_axis_covered(axis, &axis->key, group);
+    const int64_t length = nh_axis_group_length(axis->length, axis->dilation, group);
+    if (row.begin == row.end) return true;
+    const struct nh_range first = nh_seen_range(length, axis->window, axis->stride, axis->causal,
+                                                axis->periodic, false, row.begin);
+    const struct nh_range last = nh_seen_range(length, axis->window, axis->stride, axis->causal,
+                                               axis->periodic, false, row.end - 1);
+    int64_t lap = axis->periodic ? nh_laps(first.begin, keys.begin, length) * length : 0;
+    return first.begin >= keys.begin + lap && last.end <= keys.end + lap;
+}
+
+bool nh_small_sees_windows(const struct nh_axis *axis) {
+    if (axis->causal) return false;
+    if (axis->key.length == axis->length) return true;
+    int64_t group = 0;
+    while (group < axis->dilation && group_sees_windows(axis, group))
+        group = nh_next_group_kind(axis, group);
+    return group >= axis->dilation;
+}
+
+/* The same where tensors do not cover the grid, or the axis is periodic: of the cases that are easily told. */
+static bool all_see_covered(const struct nh_axis *axis, enum nh_small_rows rows, int64_t columns) {
+    bool covered = axis->query.length == axis->length && axis->key.length == axis->length;
+    if (columns != axis->window) return false;
+    return rows == NH_SMALL_KEYS ? axis->periodic && covered && axis->stride == 1
+                                 : nh_small_sees_windows(axis);
+}
+
 /* Whether every row sees so many columns, more than which none sees. The first ones, at a border, mostly do not. */
 static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t columns) {
     int64_t length = nh_longest_group(axis);
+    if (axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key))
+        return all_see_covered(axis, rows, columns);
     struct nh_range first = nh_small_columns_of(axis, rows, length, 0);
     return first.end - first.begin == columns &&
            nh_tile_count(axis, 1, 1, rows == NH_SMALL_KEYS).visits ==
                (double)axis->length * (double)columns;
 }
 
-static double tiles_of(const struct nh_axis *axis, int64_t tile) {
-    int64_t longest = nh_longest_group(axis);
-    int64_t shorter = longest * axis->dilation - axis->length;
+static double tiles_of(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile) {
+    const struct nh_box *own = rows == NH_SMALL_KEYS ? &axis->key : &axis->query;
+    int64_t longest = nh_longest_rows(axis, rows == NH_SMALL_KEYS);
+    int64_t shorter = longest * axis->dilation - own->length;
     return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest, tile) +
            (double)shorter * (double)nh_ceil_div(longest - 1, tile);
 }
@@ -79,8 +113,8 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
         shape->halo[a] = (int32_t)halo;
         shape->dense = shape->dense && all_see(axis, rows, columns);
         shape->item_rows *= item[a];
-        shape->items *= tiles_of(axis, item[a]);
-        shape->warp_tiles *= tiles_of(axis, warp_tile[a]);
+        shape->items *= tiles_of(axis, rows, item[a]);
+        shape->warp_tiles *= tiles_of(axis, rows, warp_tile[a]);
         box *= columns;
     }
     if (boxes) fill_gaps(shape);
@@ -115,7 +149,7 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
                              enum nh_small_rows rows, bool bits, int64_t infos) {
-    enum { ITEM_BYTES = 88 + 32 * NH_CUDA_TENSORS, OTHER_BYTES = 1664 };
+    enum { ITEM_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 64, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
@@ -123,6 +157,7 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
         ITEM_BYTES +
         (q[0] + q[1] + q[2]) * ((rows == NH_SMALL_KEYS ? 12 : 24) + (bits ? 16 * chunks : 0)) +
         16 * chunks + 8 * q[first];
+    if (nh_small_has_region(problem)) info += REGION_BYTES + 4 * (q[0] + q[1] + q[2]);
     int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
     int64_t wraps = shape->slots ? k[first] : 1;
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);

@@ -32,7 +32,15 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
                        const int32_t *item, const int32_t *warp_tile, bool boxes,
                        struct nh_small_shape *shape);
 
-/* Columns of the row at a position of a dilation group. */
+/* Whether tensors do not cover the grid, or an axis is periodic: NH_REGIONS of the kernels. */
+static inline bool nh_small_has_region(const struct nh_problem *problem) {
+    return nh_problem_partial(problem) || nh_problem_periodic(problem);
+}
+
+/* Whether every query sees as many keys as its window has, all of them in the tensors. */
+bool nh_small_sees_windows(const struct nh_axis *axis);
+
+/* Columns of the row at a position of a dilation group in the grid. */
 struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
                                     int64_t length, int64_t position);
 

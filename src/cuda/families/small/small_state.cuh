@@ -1,9 +1,29 @@
-/* The softmax of a warp tile's rows (row_state.cuh), whose LSE goes to memory. */
+/* The softmax of a warp tile's rows (row_state.cuh), whose LSE goes to memory. A row that sees no column of tensors
+ * (NH_REGIONS) has weights of 0, which sum up to 0: its output is 0 and its LSE minus infinity. */
 #pragma once
 
-#include "small_products.cuh"
+#include "small_visibility.cuh"
 
 #include "row_state.cuh"
+
+/* What weights of row g, or g + 8, are relative to: its largest score, if it sees any column. */
+NH_DEVICE float nh_reference(const nh_visibility &visibility, int warp_tile, int half, float largest) {
+#if NH_REGIONS
+    if (!nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half)) return 0.f;
+#endif
+    return largest;
+}
+
+/* Whether the sum of weights relative to 1 is one that can be held. */
+NH_DEVICE bool nh_sum_held(const nh_visibility &visibility, const nh_state &state, int warp_tile, int half) {
+    return (state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM) ||
+           !nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half);
+}
+
+/* What sums of weighted values are multiplied by. */
+NH_DEVICE float nh_factor(const nh_state &state, int half) {
+    return NH_REGIONS && state.sum[half] == 0.f ? 0.f : nh_reciprocal(state.sum[half]);
+}
 
 /* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
 NH_DEVICE void nh_store_lse(float *to, const nh_item &item, int warp_tile, float2 lse) {

@@ -23,6 +23,10 @@ struct nh_visibility {
     nh_places places[NH_AXIS_ROWS];
     /* per coordinate on the slowest axis: columns of the warp tile's box before its last that is seen, and that */
     int reach[NH_AXIS_ROWS];
+#if NH_REGIONS
+    /* columns that the row sees on the axis */
+    int seen[NH_AXIS_ROWS];
+#endif
     /* per coordinate on the rolling axis: line of the circle where the warp tile's box begins, and its tables */
     int line[NH_SLOTS ? NH_SLOT_LINES : 1], wrap[NH_SLOTS ? NH_SLOT_LINES : 1];
     unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
@@ -167,16 +171,18 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_item &item
         const int t = i % copies, place = before + i / copies;
         const int a = place < nh_rows_before(1) ? 0 : place < nh_rows_before(2) ? 1 : 2, at = place - nh_rows_before(a);
         const nh_cuda_axis &axis = args.axis[a];
+        const bool wraps = nh_axis_wraps(a);
+        const auto &group = nh_group_of(item, a);
         const int length = item.length[a], last = length - 1, position = item.row[a] + at;
         const int first = position - at % nh_axis_warp_tile(a);
         const bool rolls = NH_SLOTS && a == NH_FIRST_AXIS;
-        int begin = nh_columns_of(axis, length, nh_least(first, last)).begin - item.column[a];
+        int begin = nh_columns_of(axis, group, nh_least(first, last), wraps).begin - item.column[a];
         begin = rolls ? nh_roll_box(args, length, first).begin - item.column[a]
                       : nh_least(begin, nh_axis_halo(a) - nh_axis_columns(a));
-        const nh_range own = nh_columns_of(axis, length, nh_least(position, last));
+        const nh_range own = nh_columns_of(axis, group, nh_least(position, last), wraps);
         const int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
         if (NH_STOPS && t == 0 && a == NH_FIRST_AXIS) {
-            const int end = nh_columns_of(axis, length, nh_least(first + nh_axis_warp_tile(a) - 1, last)).end;
+            const int end = nh_columns_of(axis, group, nh_least(first + nh_axis_warp_tile(a) - 1, last), wraps).end;
             visibility.reach[place] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
         }
         if (rolls && t == 0) {
@@ -185,15 +191,31 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_item &item
         }
         if (t == 0) {
             visibility.begin[place] = begin;
+#if NH_REGIONS
+            visibility.seen[place] = to - from;
+#endif
             visibility.places[place] = nh_additive_mask_places(a, from, to);
+            const int before_rows = nh_first_row(item, a);
             if (NH_ADDITIVE_MASK == 3)
                 visibility.places[place].word[0] =
-                    (unsigned)nh_kind_of(a, first / nh_axis_warp_tile(a), nh_warp_tile_count(a, length));
+                    (unsigned)nh_kind_of(a, (first - before_rows) / nh_axis_warp_tile(a),
+                                         nh_warp_tile_count(a, length - before_rows));
         }
         for (int c = 0; c < (NH_BITS ? NH_CHUNKS : 0); c++)
             visibility.bits[place][c][t] = prefixes.bits[nh_prefixes_before(a) + to][c][t] &
                                       ~prefixes.bits[nh_prefixes_before(a) + from][c][t];
     }
+}
+
+/* Whether the row sees any column: always, where tensors have all that windows reach. */
+NH_DEVICE bool nh_row_sees(const nh_visibility &visibility, int warp_tile, int row) {
+    bool sees = true;
+#if NH_REGIONS
+#pragma unroll
+    for (int a = NH_DENSE || NH_ADDITIVE_MASK == 1 ? 3 : NH_FIRST_AXIS; a < 3; a++)
+        sees = sees && visibility.seen[nh_rows_before(a) + nh_row_at(warp_tile, row, a)];
+#endif
+    return sees;
 }
 
 /* Coordinate in the halo of a warp tile's first column. */
