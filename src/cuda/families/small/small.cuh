@@ -50,21 +50,22 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
 }
 
 /* The item's halo in a column tensor, `ahead` elements from its first head, where it has a seam: place by place, by
- * `threads` threads. */
+ * `threads` threads. Of one that rolls, so many rows from a slot on, which begins `lines` behind the halo. */
 template <int WIDTH>
 NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_item &item, int slot, long long ahead, char *to,
-                            int thread, int threads) {
+                            int thread, int threads, int rows, int lines) {
     const unsigned units = nh_units(WIDTH);
     const elem *from = (const elem *)args.tensor[slot].data + item.origin[slot] + ahead;
 #pragma unroll 1
     for (unsigned i = (unsigned)thread; i < NH_H0 * NH_H1 * NH_H2 * units; i += (unsigned)threads) {
         const int unit = (int)(i % units), number = (int)(i / units);
-        int at[3] = {number / (NH_H1 * NH_H2), number / NH_H2 % NH_H1, number % NH_H2}, row = 0;
+        int at[3] = {number / (NH_H1 * NH_H2), number / NH_H2 % NH_H1, number % NH_H2}, row = rows;
         bool there = NH_PER_UNIT * unit < WIDTH;
         long long offset = NH_PER_UNIT * unit;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += at[a] * nh_axis_pitch(a);
+            if (a == NH_FIRST_AXIS) at[a] += lines;
             there = nh_halo_position(item, a, at[a]) && there;
             offset += at[a] * item.step[slot][a];
         }
@@ -79,7 +80,7 @@ NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_item &item, int 
     int count[3];
 #if NH_PERIODIC
     if (item.seam) {
-        nh_copy_seam<WIDTH>(args, item, slot, ahead, to, (int)nh_thread_again(), NH_THREADS);
+        nh_copy_seam<WIDTH>(args, item, slot, ahead, to, (int)nh_thread_again(), NH_THREADS, 0, 0);
         return;
     }
 #endif

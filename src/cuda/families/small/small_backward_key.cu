@@ -188,12 +188,14 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             args, shared.tables, shared.ring, (unsigned)share, fetch,
             [&](const nh_item &item, int turn, int member, int lane) {
                 nh_halo &halo = shared.halo[turn % NH_HALOS];
-                nh_copy_seam<NH_DIM>(args, item, NH_Q, member * args.tensor[NH_Q].head, halo.queries, lane, 32);
-                nh_copy_seam<NH_DIM_V>(args, item, NH_D_O, member * args.tensor[NH_D_O].head, halo.d_outputs, lane, 32);
+                nh_copy_seam_boxes<NH_DIM>(args, item, NH_Q, member, halo.queries, lane);
+                nh_copy_seam_boxes<NH_DIM_V>(args, item, NH_D_O, member, halo.d_outputs, lane);
                 const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
                 const float *from = (const float *)delta.data + item.origin[NH_DELTA] + member * delta.head;
-                for (int i = lane; i < NH_H0 * NH_H1 * NH_H2; i += 32)
-                    nh_copy_statistic(item, from, i, halo.statistics);
+                nh_for_seam_boxes(item, [&](int place, int lines) {
+                    for (int i = lane; i < NH_H0 * NH_H1 * NH_H2; i += 32)
+                        nh_copy_statistic(item, from, i, halo.statistics + place * NH_FETCHED_STATISTICS, lines);
+                });
             });
     } else {
         nh_key_sums sums;

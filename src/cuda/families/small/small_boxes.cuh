@@ -110,10 +110,27 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_item &item, con
     }
 }
 
-/* A halo of keys and values that has a seam, by the lanes of a fetching warp. */
+/* A halo with a seam in a column tensor, or what of it is not there yet, by the lanes of a fetching warp: calls
+ * copy(place, lines) for each box, which begins so many lines behind the halo. */
+template <typename Copy> NH_DEVICE void nh_for_seam_boxes(const nh_item &item, const Copy &copy) {
+#if NH_SLOTS
+    for (int slot = item.roll.fresh.begin; slot < item.roll.fresh.end; slot++)
+        copy((item.roll.place + slot) % NH_SLOTS, slot * NH_SLOT_LINES - item.column[NH_FIRST_AXIS]);
+#else
+    copy(0, 0);
+#endif
+}
+template <int WIDTH>
+NH_DEVICE void nh_copy_seam_boxes(const nh_tiled_args &args, const nh_item &item, int slot, int member, char *to,
+                                  int lane) {
+    nh_for_seam_boxes(item, [&](int place, int lines) {
+        nh_copy_seam<WIDTH>(args, item, slot, member * args.tensor[slot].head, to, lane, 32, place * NH_FETCHED_ROWS,
+                            lines);
+    });
+}
 NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_item &item, nh_key_halo &halo, int lane) {
-    nh_copy_seam<NH_DIM>(args, item, NH_K, 0, halo.keys, lane, 32);
-    nh_copy_seam<NH_DIM_V>(args, item, NH_V, 0, halo.values, lane, 32);
+    nh_copy_seam_boxes<NH_DIM>(args, item, NH_K, 0, halo.keys, lane);
+    nh_copy_seam_boxes<NH_DIM_V>(args, item, NH_V, 0, halo.values, lane);
 }
 
 /* Boxes of each tensor's halo, for an item. */

@@ -3,8 +3,8 @@
 
 #include "small.cuh"
 
-/* Those of the i-th column of a halo; from: of the first. */
-NH_DEVICE void nh_copy_statistic(const nh_item &item, const float *from, int i, uint4 *statistics) {
+/* Those of the i-th column of a box that begins so many lines behind the halo; from: of the halo's first. */
+NH_DEVICE void nh_copy_statistic(const nh_item &item, const float *from, int i, uint4 *statistics, int lines) {
     int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
     long long offset = 0;
     bool inside = true;
@@ -12,6 +12,7 @@ NH_DEVICE void nh_copy_statistic(const nh_item &item, const float *from, int i, 
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int place = at[a];
+        if (a == NH_FIRST_AXIS) at[a] += lines;
         inside = inside && nh_halo_position(item, a, at[a]);
         offset += at[a] * item.step[NH_DELTA][a];
         row += place * nh_statistics_pitch(a);
@@ -25,5 +26,5 @@ NH_DEVICE void nh_copy_statistics(const nh_tiled_args &args, const nh_item &item
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
     const float *from = (const float *)tensor.data + item.origin[NH_DELTA] + member * tensor.head;
     for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS)
-        nh_copy_statistic(item, from, i, statistics);
+        nh_copy_statistic(item, from, i, statistics, 0);
 }

@@ -148,14 +148,8 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
         covered[a] = nh_covered_group_of(args, a, group[a], length[a]);
         row[a] += covered[a].first;
         column[a] = nh_columns_of(axis, covered[a], nh_least(row[a], length[a] - 1), nh_wraps(a)).begin;
-        ahead[a] = column[a] - covered[a].columns.begin;
-#if NH_PERIODIC
-        if (nh_wraps(a)) {
-            const int last = nh_least(row[a] + nh_axis_rows(a), length[a]) - 1, begin = column[a];
-            ahead[a] -= nh_laps(begin, covered[a].columns.begin, covered[a].grid) * covered[a].grid;
-            seam |= ahead[a] + nh_columns_of(axis, covered[a], last, true).end - begin > covered[a].grid;
-        }
-#endif
+        const int last = nh_least(row[a] + nh_axis_rows(a), length[a]) - 1;
+        ahead[a] = nh_halo_ahead(axis, covered[a], column[a], last, nh_wraps(a), seam);
 #else
         column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1), false).begin;
 #endif
@@ -163,6 +157,9 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
     nh_roll roll = {0, {0, 0}, true};
     if (NH_SLOTS)
         roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first, column[NH_FIRST_AXIS]);
+#if NH_REGIONS
+    if (NH_SLOTS) ahead[NH_FIRST_AXIS] = column[NH_FIRST_AXIS];
+#endif
     int row_head;
     if (NH_HEAD_SLOWEST || NH_SLOTS) {
         int batch = nh_digit(&rest, digits.batch);

@@ -30,7 +30,19 @@ NH_DEVICE nh_covered_group nh_covered_group_of(const nh_tiled_args &args, int a,
 }
 
 /* Columns of tensors that the row at a position sees. */
-NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, const nh_covered_group &covered, int position, bool wraps) {
+NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, const nh_covered_group &covered, int position,
+                                 bool wraps) {
     return nh_covered_part(nh_columns_of(axis, covered.grid, position, wraps), covered.columns, covered.grid, wraps);
+}
+
+/* Columns from the first of its lap to a halo's first, `begin`; sets `seam` if what the item's last row sees ends in
+ * the next lap. */
+NH_DEVICE int nh_halo_ahead(const nh_cuda_axis &axis, const nh_covered_group &covered, int begin, int last_row,
+                            bool wraps, bool &seam) {
+    int ahead = begin - covered.columns.begin;
+    if (!wraps) return ahead;
+    ahead -= nh_laps(begin, covered.columns.begin, covered.grid) * covered.grid;
+    seam |= ahead + nh_columns_of(axis, covered, last_row, true).end - begin > covered.grid;
+    return ahead;
 }
 #endif

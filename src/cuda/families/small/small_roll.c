@@ -76,9 +76,10 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
     const struct nh_axis *axis = &problem->axis[first];
     int64_t item = shape->rows[first];
     /* an axis shorter than an item has nothing to roll, nor gaps between its planes */
-    if (nh_small_has_region(problem) || problem->rank == 1 || item == 1 ||
-        item != shape->warp_tile[first] || item > shape->halo[first] ||
-        (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
+    if (axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key))
+        return;
+    if (problem->rank == 1 || item == 1 || item != shape->warp_tile[first] ||
+        item > shape->halo[first] || (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
     int64_t slot_rows = item * lines * shape->halo[2];

@@ -8,6 +8,8 @@
  * tile's box may begin before the end of that circle and go on at its start: the tables of its columns' rows are there
  * for every line at which this may happen.
  *
+ * The axis is one that tensors cover whole and that is not periodic: others may be anything.
+ *
  * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
  * other, as their rows share lines of the L2. */
 #pragma once
