@@ -1,13 +1,11 @@
 """The folders of bindings/hub as the `kernels` package loads them, and diffusers' processor on one of them."""
 
-import itertools
 import subprocess
 import sys
 from pathlib import Path
 
-import dense
+import eager_mask
 import kernels
-import numpy as np
 import pytest
 import torch
 
@@ -15,24 +13,6 @@ import torch
 def random_tensors(shape: tuple, count: int = 3) -> list:
     generator = torch.Generator().manual_seed(7)
     return [torch.randn(shape, generator=generator) for _ in range(count)]
-
-
-def visible(shape: tuple, window: tuple) -> torch.Tensor:
-    """[queries, keys], by the definition, a token at a time."""
-    tokens = list(itertools.product(*map(range, shape)))
-    mask = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
-    for row, token in enumerate(tokens):
-        axes = [dense.axis_window(length, k, 1, 1, False, at) for length, k, at in zip(shape, window, token)]
-        for key in itertools.product(*axes):
-            mask[row, np.ravel_multi_index(key, shape)] = True
-    return mask
-
-
-def eager(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: tuple, scale: float) -> torch.Tensor:
-    flat = [t.flatten(1, 3).transpose(1, 2).double() for t in (query, key, value)]
-    mask = visible(tuple(query.shape[1:4]), window)
-    out = torch.nn.functional.scaled_dot_product_attention(*flat, attn_mask=mask, scale=scale)
-    return out.transpose(1, 2).reshape(query.shape).float()
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +32,8 @@ def test_na3d(natten, dtype: torch.dtype, tolerance: float) -> None:
     window = (3, 4, 5)
     query, key, value = (t.to(dtype) for t in random_tensors((2, 4, 6, 7, 2, 16)))
     out = natten.na3d(query, key, value, kernel_size=window, scale=0.5, backend=None)
-    torch.testing.assert_close(out.float(), eager(query, key, value, window, 0.5), rtol=tolerance, atol=tolerance)
+    expected = eager_mask.attention(query, key, value, window, 0.5)
+    torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_names_that_programs_take(natten) -> None:
@@ -69,7 +50,8 @@ def test_gradients(natten) -> None:
     query, key, value = (t.requires_grad_() for t in random_tensors((1, 3, 4, 5, 2, 8)))
     weights = random_tensors((1, 3, 4, 5, 2, 8), 1)[0]
     got = torch.autograd.grad((natten.na3d(query, key, value, kernel_size=3) * weights).sum(), (query, key, value))
-    expected = torch.autograd.grad((eager(query, key, value, (3, 3, 3), 8**-0.5) * weights).sum(), (query, key, value))
+    by_mask = eager_mask.attention(query, key, value, (3, 3, 3), 8**-0.5)
+    expected = torch.autograd.grad((by_mask * weights).sum(), (query, key, value))
     for one, other in zip(got, expected):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
@@ -101,6 +83,6 @@ def test_diffusers_processor() -> None:
     with torch.no_grad():
         got = attention(x)
         query, key, value = attention.project_qkv(x)
-        expected = attention.to_out[0](eager(query, key, value, (3, 5, 5), 1.0).reshape(x.shape))
+        expected = attention.to_out[0](eager_mask.attention(query, key, value, (3, 5, 5), 1.0).reshape(x.shape))
     assert attention.build_block_mask(x) is None
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,1 @@
+"""nhood inside of other packages' models."""
