@@ -288,17 +288,19 @@ def find_commit() -> str:
         return "unknown"
 
 
+def find_driver() -> str:
+    query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    try:
+        return subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (no nvidia-smi)"
+
+
 def find_where(tool: Tool) -> Where:
     device = next((d for d in tool.info()["devices"] if d["name"] == tool.device), None)
     if not device:
         raise SystemExit(f"--device {tool.device}: there is none of that name; see 'nhood info'")
-    driver = "none"
-    if device["kind"] == "cuda":
-        query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        try:
-            driver = subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()[0]
-        except (OSError, subprocess.CalledProcessError):
-            driver = "unknown (no nvidia-smi)"
+    driver = find_driver() if device["kind"] == "cuda" else "none"
     return Where(device["description"], driver, find_commit())
 
 
