@@ -1,6 +1,8 @@
 """A small random decoder of diffusers, decoded on the CPU by every way to nhood, against a mask over all tokens."""
 
 import functools
+import re
+from pathlib import Path
 
 import diffusers
 import eager_mask
@@ -205,6 +207,19 @@ def test_compiled_layer(model) -> None:
 def test_compiled_tiles(model) -> None:
     use_nhood(model).decoder.diff_blocks[0].compile(fullgraph=True, backend="eager")
     check_close(decode_in_tiles(model, LATENTS, (FRAMES, 24, 64), torch.Generator().manual_seed(7)))
+
+
+def test_document(model) -> None:
+    """The code of docs/models.md runs, and its tiles have the whole video's result."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+    blocks = re.findall(r"^```py\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+    known = {"decoder": model, "latents": LATENTS, "torch": torch}
+    assert len(blocks) == 3
+    exec(blocks[0] + blocks[2], known)
+    generator = torch.Generator().manual_seed(1)
+    torch.testing.assert_close(known["same"], decode_in_tiles(model, LATENTS, (FRAMES, 24, 64), generator))
+    exec(blocks[1], known)  # last, as the compiler's code of a layer, which a call would make, has a test
+    assert all(layer.attn._compiled_call_impl for layer in model.decoder.diff_blocks)
 
 
 def test_what_it_does_not_know(model) -> None:
