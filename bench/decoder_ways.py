@@ -53,43 +53,55 @@ def natten_attention() -> Attention:
 FLEX_BLOCK = 128  # tokens of a side of a block of FlexAttention's mask
 
 
-def flex_attention() -> Attention:
-    """As diffusers' own processor has it, whose mask of all pairs of tokens is not kept here, only its blocks."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+@functools.lru_cache(maxsize=None)
+def window_mask(grid: tuple, kernel_size: tuple) -> Callable:
+    """FlexAttention's mask_mod; the same object for the same windows, as graphs are kept by it."""
 
-    if not torch.cuda.is_available():
-        raise Absent("FlexAttention with a mask of blocks is for CUDA here")
-    make_mask = torch.compile(create_block_mask)
-    compiled = torch.compile(flex_attention, dynamic=False)
+    def attends(batch, head, query, key):
+        inside, after = True, 1
+        for length, window in zip(reversed(grid), reversed(kernel_size)):
+            q, k = query // after % length, key // after % length
+            start = torch.clamp(q - window // 2, 0, length - window)
+            inside = inside & (k >= start) & (k < start + window)
+            after *= length
+        return inside
 
-    @functools.lru_cache(maxsize=None)
-    def block_mask(grid: tuple, kernel_size: tuple, device: torch.device):
+    return attends
+
+
+class FlexAttention:
+    """As diffusers' own processor has it, with a mask for each stage of each decoding; but the mask of all pairs of tokens, from
+    which its blocks are made, is not kept in memory."""
+
+    def __init__(self) -> None:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        if not torch.cuda.is_available():
+            raise Absent("FlexAttention with a mask of blocks is for CUDA here")
+        self.make_mask = torch.compile(create_block_mask)
+        self.compiled = torch.compile(flex_attention, dynamic=False)
+        self.forget()
+
+    def forget(self) -> None:
+        self.of, self.mask = None, None
+
+    @torch.compiler.disable(recursive=False)
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, kernel_size: tuple) -> Tensor:
+        of = grid, window = tuple(query.shape[1:4]), tuple(kernel_size)
+        if of != self.of:
+            self.forget()
+            self.of, self.mask = of, self.block_mask(grid, window, query.device)
+        sequences = (tensor.flatten(1, 3).transpose(1, 2) for tensor in (query, key, value))
+        return self.compiled(*sequences, block_mask=self.mask, scale=1.0).transpose(1, 2).unflatten(1, grid)
+
+    def block_mask(self, grid: tuple, window: tuple, device: torch.device):
         tokens = math.prod(grid)
         # Blocks that are seen, in the order of queries and in that of keys, as indices and as flags before: 4 bytes each.
         needed = 4 * 4 * math.ceil(tokens / FLEX_BLOCK) ** 2
-        free = torch.cuda.mem_get_info(device)[0]
-        if needed > free:
+        torch.cuda.empty_cache()
+        if needed > torch.cuda.mem_get_info(device)[0]:
             raise Absent(f"the mask of blocks of {'x'.join(map(str, grid))} takes {needed / 2**30:.0f} GiB")
-
-        def attends(batch, head, query, key):
-            inside, after = True, 1
-            for length, window in zip(reversed(grid), reversed(kernel_size)):
-                q, k = query // after % length, key // after % length
-                start = torch.clamp(q - window // 2, 0, length - window)
-                inside = inside & (k >= start) & (k < start + window)
-                after *= length
-            return inside
-
-        return make_mask(attends, None, None, tokens, tokens, device=device)
-
-    @torch.compiler.disable(recursive=False)
-    def attend(query: Tensor, key: Tensor, value: Tensor, kernel_size: tuple) -> Tensor:
-        grid = tuple(query.shape[1:4])
-        sequences = (tensor.flatten(1, 3).transpose(1, 2) for tensor in (query, key, value))
-        mask = block_mask(grid, tuple(kernel_size), query.device)
-        return compiled(*sequences, block_mask=mask, scale=1.0).transpose(1, 2).unflatten(1, grid)
-
-    return attend
+        return self.make_mask(window_mask(grid, window), None, None, tokens, tokens, device=device)
 
 
 def no_attention() -> Attention:
@@ -102,7 +114,7 @@ WAYS = {
         Way("nhood", nhood_attention),
         Way("comfy-kitchen", comfy_attention),
         Way("natten", natten_attention),
-        Way("flex", flex_attention),
+        Way("flex", FlexAttention),
         Way("none", no_attention, computes=False),
     )
 }
@@ -114,6 +126,11 @@ class WayProcessor(NhoodProcessor):
 
     def attend(self, query, key, value, kernel_size, region):
         return self.attention(query, key, value, kernel_size)
+
+    def forget(self) -> None:
+        """What was kept during a decoding, and would count as memory of the next one."""
+        if hasattr(self.attention, "forget"):
+            self.attention.forget()
 
 
 def by_mask(query: Tensor, key: Tensor, value: Tensor, kernel_size: tuple) -> Tensor:

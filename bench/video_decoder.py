@@ -169,8 +169,11 @@ def time_size(
 
     def once(run: Run) -> Tensor:
         use_nhood(model, processor=run.processor)
-        with compiled if run.mode == "compiled" else contextlib.nullcontext():
-            return decode(model, latents)
+        try:
+            with compiled if run.mode == "compiled" else contextlib.nullcontext():
+                return decode(model, latents)
+        finally:
+            run.processor.forget()
 
     def begin(way: Way) -> Iterator[Run]:
         """Its runs, decoded for a first time and compared."""
@@ -192,7 +195,8 @@ def time_size(
     runs: list[Run] = []
     for name in arguments.ways:
         try:
-            runs += list(begin(WAYS[name]))
+            for run in begin(WAYS[name]):
+                runs.append(run)  # one at a time: the first mode stays if the second is refused
         except Absent as why:
             absent[name] = str(why)
         except (RuntimeError, NotImplementedError) as error:  # out of memory, no kernel for it
