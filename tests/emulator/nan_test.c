@@ -226,6 +226,10 @@ static void check_regions(nhood_context *context) {
         nan_stays_outside(context, "cuda.fused80", forward, true, 29);
         nan_stays_outside(context, "cuda.naive", forward, true, 29);
         nan_stays_outside(context, "cuda.small", forward, true, 29);
+        for (int again = 0; again < 2; again++) {
+            prefer(context, "cuda.fused90", forward, ",again=", again);
+            nan_stays_outside(context, "cuda.fused90", forward, true, 29);
+        }
         for (int of_key = 0; of_key < 2; of_key++) {
             nan_stays_outside(context, "cuda.split80", backward, of_key, 9);
             nan_stays_outside(context, "cuda.small", backward, of_key, 9);

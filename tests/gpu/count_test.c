@@ -41,6 +41,11 @@ static const char *const problems[] = {
     "fwd:bf16:b1h1d32:50x50:w19x21:q5+30x20+30:k0+40x25+20",
     "fwd:bf16:b1h2d32:385:w17:d3:q100+200:k150+101:x70",
     "fwd:bf16:b1h1d32:20x28:w7x5:s1x2:p01:q3+9x20+28:k0+20x11+28",
+    "fwd:bf16:b1h1d32:300:w60:s3:d2:p1:q250+280:k31+300",
+    "fwd:bf16:b1h1d32:7x9x40:w3x5x13:p001:q2+3x0+9x35+40:k1+6x0+9x0+40",
+    "fwd:bf16:b1h1d32:300:w60:p1:q290+60:k280+200",
+    "fwd:bf16:b1h1d32:25x31:w5x5:d3x2:q4+15x0+31",
+    "fwd:bf16:b1h1d32:14x16x16:w5x7x7:p011:q1+12x3+16x0+16:k0+13x5+16x0+16", /* boxes abreast */
     "bwd:bf16:b1h4k2d32:193:w16:s4:d3:q20+150:k31+140:x70",
     "bwd:bf16:b1h1d32:20x28:w7x5:p11:q3+20x20+28:k7+20x11+28",
 };

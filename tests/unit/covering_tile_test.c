@@ -72,6 +72,7 @@ static struct nh_problem problem_of(uint64_t *state, int32_t rank, int64_t longe
         axis->length =
             a < NH_AXES - rank ? axis->dilation : test_between(state, 4, longest) * axis->dilation;
         axis->window = test_between(state, 1, axis->length / axis->dilation);
+        axis->query = axis->key = (struct nh_box){0, axis->length};
     }
     return problem;
 }
@@ -86,7 +87,7 @@ int main(void) {
         }
     CHECK(found > 300, "only %d tiles found", found);
     struct nh_problem wide = problem_of(&state, 2, 40);
-    wide.axis[1].length = 41 * wide.axis[1].dilation;
+    wide.axis[1].length = wide.axis[1].query.length = 41 * wide.axis[1].dilation;
     int32_t tile[3];
     CHECK(!nh_covering_tile(&wide, 2, tile), "a long axis");
     return test_result();

@@ -169,6 +169,99 @@ static void check_covered_tiles(const struct nh_axis *axis, int32_t rows, int32_
           rows, columns, counted, visits);
 }
 
+/* Of a row of a dilation group, the columns that tensors have, counted on around a circle; empty if there are none. */
+static struct nh_range find_seen(const struct nh_axis *axis, int64_t group, int64_t row) {
+    const int64_t query = row * axis->dilation + group;
+    const struct nh_range window = nh_axis_window(axis, query);
+    struct nh_range seen = {INT64_MAX, INT64_MIN};
+    int64_t key;
+    for (int64_t slot = 0; slot < axis->window; slot++)
+        if (find_key(axis, query, slot, &key)) {
+            seen.begin = nh_min(seen.begin, window.begin + slot);
+            seen.end = nh_max(seen.end, window.begin + slot + 1);
+        }
+    return seen;
+}
+
+/* What rows of [row, row + rows) see that are before `end`. */
+static struct nh_range find_covered_halo(const struct nh_axis *axis, int64_t group, int64_t row,
+                                         int64_t rows, int64_t end) {
+    struct nh_range halo = {INT64_MAX, INT64_MIN};
+    for (int64_t r = row; r < nh_min(row + rows, end); r++) {
+        const struct nh_range seen = find_seen(axis, group, r);
+        halo.begin = nh_min(halo.begin, seen.begin);
+        halo.end = nh_max(halo.end, seen.end);
+    }
+    return halo;
+}
+
+/* Where the boxes of a walk begin: around a circle one ends where a lap of the columns does. */
+static int64_t find_walk(const struct nh_axis *axis, int64_t group, struct nh_range halo,
+                         int64_t columns) {
+    int64_t seam = nh_axis_covered(axis, &axis->key, group).begin - 2 * axis->length;
+    while (seam <= halo.begin)
+        seam += axis->length / axis->dilation;
+    if (!axis->periodic || seam >= halo.end) return halo.begin;
+    while (seam > halo.begin)
+        seam -= columns;
+    return seam;
+}
+
+struct boxes {
+    double visits, dense;
+};
+
+/* A part of a row tile meets a box at least, whether it sees one or not; where it has no row, that of the last one. */
+static void count_part_boxes(const struct nh_axis *axis, int64_t group, int64_t row, int64_t rows,
+                             int64_t end, int64_t walk, int64_t columns, struct boxes *boxes) {
+    bool outside = row >= end;
+    if (outside) row = end - 1;
+    const struct nh_range halo = find_covered_halo(axis, group, row, rows, end);
+    int64_t first = (halo.begin - walk) / columns, last = nh_ceil_div(halo.end - walk, columns);
+    if (halo.begin >= halo.end) last = first = 0;
+    if (halo.begin >= halo.end || outside) last = first + 1;
+    boxes->visits += (double)(last - first);
+    for (int64_t box = first; box < last && halo.begin < halo.end; box++) {
+        bool whole = true;
+        for (int64_t r = row; r < nh_min(row + rows, end); r++) {
+            const struct nh_range seen = find_seen(axis, group, r);
+            whole = whole && seen.begin <= walk + box * columns &&
+                    seen.end >= walk + (box + 1) * columns;
+        }
+        boxes->dense += whole;
+    }
+}
+
+/* Boxes of columns that the copy engine fetches (boxes.cuh). */
+static void check_boxes(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t columns) {
+    struct boxes boxes = {0, 0};
+    for (int64_t group = 0; group < axis->dilation; group++) {
+        const struct nh_range row = nh_axis_covered(axis, &axis->query, group);
+        for (int64_t t = 0; t < nh_row_tiles(axis, rows, false) / axis->dilation; t++) {
+            const int64_t first = row.begin + t * rows, seen = nh_min(first, row.end - 1);
+            const struct nh_range halo = find_covered_halo(axis, group, seen, rows, row.end);
+            if (row.begin >= row.end || halo.begin >= halo.end) {
+                boxes.visits += rows / part;
+                continue;
+            }
+            const int64_t walk = find_walk(axis, group, halo, columns);
+            for (int64_t r = first; r < first + rows; r += part)
+                count_part_boxes(axis, group, part < rows ? r : seen, part, row.end, walk, columns,
+                                 &boxes);
+        }
+    }
+    const struct nh_tile_count count = nh_tile_part_count(axis, rows, part, columns, false);
+    CHECK(count.visits + count.visits_beyond == boxes.visits &&
+              count.dense + count.dense_beyond == boxes.dense,
+          "L %lld w %lld s %lld d %lld causal %d periodic %d, queries %lld + %lld, keys %lld + "
+          "%lld, %d rows, parts of %d, %d columns: %g boxes, %g whole; enumerated %g, %g",
+          (long long)axis->length, (long long)axis->window, (long long)axis->stride,
+          (long long)axis->dilation, axis->causal, axis->periodic, (long long)axis->query.offset,
+          (long long)axis->query.length, (long long)axis->key.offset, (long long)axis->key.length,
+          rows, part, columns, count.visits + count.visits_beyond, count.dense + count.dense_beyond,
+          boxes.visits, boxes.dense);
+}
+
 static struct nh_box random_box(uint64_t *state, const struct nh_axis *axis) {
     int64_t offset = test_between(state, 0, axis->length - 1);
     int64_t most = axis->periodic ? axis->length : axis->length - offset;
@@ -199,6 +292,11 @@ static void check_covered(uint64_t *state) {
             axis.key.length = axis.length;
     }
     check_pairs(&axis);
+    int32_t part = (int32_t)test_between(state, 1, 5), parts = (int32_t)test_between(state, 1, 3),
+            boxed = (int32_t)test_between(state, 1, 9);
+    bool parted = !nh_is_whole(&axis, &axis.query) || !nh_is_whole(&axis, &axis.key);
+    if (axis.periodic ? axis.key.length == axis.length : parted)
+        check_boxes(&axis, part * parts, part, boxed);
     if (!axis.periodic)
         check_covered_tiles(&axis, (int32_t)test_between(state, 1, 9),
                             (int32_t)test_between(state, 1, 9));

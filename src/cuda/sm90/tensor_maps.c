@@ -3,6 +3,7 @@
 
 #include "box.h"
 #include "dtype.h"
+#include "tile_count.h"
 
 #include <string.h>
 
@@ -10,6 +11,7 @@ enum {
     LEAST_DIM = 32,
     MOST_ELEMENT_STRIDE = 8,
     MOST_BOX = 256,
+    MOST_LENGTH = 1 << 29,
     STATS = 4,
     UNIT_BYTES = 16,
     NARROW_BYTES = 128
@@ -30,6 +32,12 @@ static bool of_queries(int32_t tensor) {
 
 static bool extra_token(int32_t tensor) {
     return tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V;
+}
+
+/* What a tensor covers of an axis. */
+static const struct nh_box *box_of(const struct nh_problem *problem, int32_t tensor, int axis) {
+    const struct nh_axis *a = &problem->axis[axis];
+    return of_queries(tensor) || tensor == NH_DELTA ? &a->query : &a->key;
 }
 
 static int64_t heads_of(const struct nh_problem *problem, int32_t tensor) {
@@ -72,10 +80,11 @@ static bool by_position(const struct nh_problem *problem, int axis) {
     return (nh_sm90_folds(problem) && axis == 2) || is_far(problem, axis);
 }
 
-/* Whether the last dilation groups of such an axis need maps of their own. */
+/* Whether the last dilation groups of such an axis need maps of their own, in some tensor. */
 static bool is_uneven(const struct nh_problem *problem, int axis) {
+    const struct nh_axis *a = &problem->axis[axis];
     return by_position(problem, axis) &&
-           (nh_sm90_folds(problem) || problem->axis[axis].length % problem->axis[axis].dilation);
+           (nh_sm90_folds(problem) || a->query.length % a->dilation || a->key.length % a->dilation);
 }
 
 static int32_t axes_that(const struct nh_problem *problem,
@@ -106,7 +115,7 @@ static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     int64_t extent[] = {problem->batch, heads_of(problem, tensor), 1, 1, 1};
     int64_t stride[] = {s->batch, s->head, s->axis[0], s->axis[1], s->axis[2]};
     for (int a = 0; a < NH_AXES; a++)
-        extent[2 + a] = extra ? 1 : problem->axis[a].length;
+        extent[2 + a] = extra ? 1 : box_of(problem, tensor, a)->length;
     if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
     for (int i = 0; i < 5; i++)
         if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % unit_of(problem) || stride[i] >> 38))
@@ -120,6 +129,23 @@ static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
 
 static bool dim_fits(int64_t dim, int64_t most) {
     return dim >= LEAST_DIM && dim <= most && dim % 16 == 0;
+}
+
+/* NULL, or why not a part of a grid, or around a circle. */
+static const char *refuse_parts(const struct nh_problem *problem) {
+    if (!nh_problem_partial(problem) && !nh_problem_periodic(problem)) return NULL;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
+            return "part of a grid with an axis longer than 2^29 tokens, or 2^28 where it is "
+                   "periodic";
+        const char *pieces = nh_refuse_pieces(axis, problem->op == NHOOD_OP_BWD);
+        if (pieces) return pieces;
+        if (by_position(problem, a) &&
+            nh_min(axis->query.length, axis->key.length) < axis->dilation)
+            return "a box that lacks whole dilation groups of an axis with a large dilation";
+    }
+    return NULL;
 }
 
 const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct nh_device *device,
@@ -141,6 +167,7 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
 const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_device *device,
                            uint32_t fetched, uint32_t stored, int64_t most_dim) {
     const char *reason = nh_sm90_refuse_boxes(problem, device, fetched);
+    if (!reason) reason = refuse_parts(problem);
     if (reason) return reason;
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
@@ -194,18 +221,16 @@ bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) 
     return true;
 }
 
-bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3]) {
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        if (tile[a] > 1 && tile[a] / 2 >= nh_longest_group(axis)) return false;
-    }
+bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3], bool keys) {
+    for (int a = 0; a < NH_AXES; a++)
+        if (tile[a] > 1 && tile[a] / 2 >= nh_longest_rows(&problem->axis[a], keys)) return false;
     return true;
 }
 
 bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t length = nh_longest_group(axis);
+        int64_t length = nh_longest_rows(axis, false);
         if (tile[a] % 7 == 0 && nh_ceil_div(length, tile[a]) > nh_ceil_div(length, tile[a] / 7 * 8))
             return false;
     }
@@ -223,7 +248,9 @@ static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t
 /* Tokens with steps of the dilation or, of a far axis, positions. */
 static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_problem *problem,
                           int axis, int64_t stride_bytes, int64_t tile) {
-    int64_t length = problem->axis[axis].length, dilation = problem->axis[axis].dilation;
+    int64_t length = box_of(problem, map->slot, axis)->length,
+            dilation = problem->axis[axis].dilation;
+    map->offset_bytes += box_of(problem, map->slot, axis)->offset * stride_bytes;
     if (is_far(problem, axis)) {
         set_axis(map, index, nh_ceil_div(length, dilation), dilation * stride_bytes, tile, 1);
     } else {
@@ -256,14 +283,14 @@ static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool
     int at = stats ? 1 : 2;
     int64_t stride_bytes = stats ? STATS * (int64_t)sizeof(float)
                                  : element_bytes(problem) * problem->strides[map->slot].axis[2];
-    int64_t positions = axis->length / axis->dilation,
-            longer_groups = axis->length % axis->dilation;
+    int64_t length = box_of(problem, map->slot, 2)->length;
+    int64_t positions = length / axis->dilation, longer_groups = length % axis->dilation;
     int64_t tile = map->box[at] / map->element_stride[at];
     int64_t groups = longer ? nh_max(1, longer_groups) : axis->dilation - longer_groups;
     set_axis(map, at, positions + (longer && longer_groups), axis->dilation * stride_bytes, tile,
              1);
     set_axis(map, at + 1, groups, stride_bytes, 1, 1);
-    map->offset_bytes = longer ? 0 : longer_groups * stride_bytes;
+    map->offset_bytes += longer ? 0 : longer_groups * stride_bytes;
 }
 
 /* A map of the longest dilation groups as one of groups that are a token shorter on the uneven axes of which `variant` has
@@ -271,7 +298,8 @@ static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool
 static void shorten(struct nh_cuda_map *map, const struct nh_problem *problem, int32_t variant) {
     for (int a = 0; a < NH_AXES; a++) {
         if (!is_uneven(problem, a)) continue;
-        map->extent[NH_AXES - a] -= variant & 1;
+        bool uneven = box_of(problem, map->slot, a)->length % problem->axis[a].dilation;
+        map->extent[NH_AXES - a] -= uneven ? variant & 1 : 0;
         variant >>= 1;
     }
 }
@@ -337,7 +365,7 @@ struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int
     for (int a = NH_AXES - 1; a >= 0; a--) {
         rows.axis[a] = stride;
         set_grid_axis(&map, NH_AXES - a, problem, a, stride * UNIT_BYTES, tile[a]);
-        stride *= problem->axis[a].length;
+        stride *= problem->axis[a].query.length;
     }
     if (nh_sm90_any_far(problem)) {
         set_axis(&map, 4, origins(problem, problem->heads, &rows, 1), UNIT_BYTES, 1, 1);

@@ -56,8 +56,9 @@ bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t slab[3]);
 /* Whether the tile, with its dilation, is a box that the copy engine can fetch, and 1 along axes that the problem lacks. */
 bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
-/* Whether no axis is covered by half of the tile already: one of half the extent there has fewer places beyond the grid. */
-bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3]);
+/* Whether the rows that tensors have of no axis are covered by half of the tile already: one of half the extent there has fewer places
+ * beyond them. keys: they are keys, else queries. */
+bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3], bool keys);
 
 /* Whether extents of own tiles that are multiples of 7 take no more tiles than as many 8 would. */
 bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]);

@@ -14,9 +14,38 @@ struct ways {
     int count;
 };
 
-static struct nh_range seen_by(const struct nh_axis *axis, int64_t length, int64_t row) {
-    return nh_window_range(length, axis->window, axis->stride, axis->causal,
-                           nh_min(row, length - 1));
+/* Dilation groups of an axis of which tensors have as many rows and columns: how many, and the first. */
+struct group {
+    const struct nh_axis *axis;
+    int64_t count, length;
+    struct nh_range rows, columns;
+};
+
+static struct group group_of(const struct nh_axis *axis, int64_t group) {
+    return (struct group){axis, nh_next_group_kind(axis, group) - group,
+                          nh_axis_group_length(axis->length, axis->dilation, group),
+                          nh_axis_covered(axis, &axis->query, group),
+                          nh_axis_covered(axis, &axis->key, group)};
+}
+
+static struct nh_range seen_by(const struct group *group, int64_t row) {
+    const struct nh_axis *axis = group->axis;
+    if (group->rows.begin >= group->rows.end)
+        return (struct nh_range){group->columns.begin, group->columns.begin};
+    struct nh_range seen = nh_seen_range(group->length, axis->window, axis->stride, axis->causal,
+                                         axis->periodic, false, nh_min(row, group->rows.end - 1));
+    return nh_covered_part(seen, group->columns, group->length, axis->periodic);
+}
+
+/* The walk of the row tile at `row`: where it begins, and its boxes. */
+struct walk {
+    int64_t begin, boxes;
+};
+
+static struct walk walk_of(const struct group *group, int64_t row, int32_t rows, int32_t box) {
+    const struct nh_range halo = {seen_by(group, row).begin, seen_by(group, row + rows - 1).end};
+    int64_t begin = nh_first_box(group->axis, group->columns, group->length, halo, box);
+    return (struct walk){begin, nh_max(nh_ceil_div(halo.end - begin, box), 1)};
 }
 
 static void add_way(struct ways *ways, struct way way) {
@@ -33,23 +62,19 @@ static void add_way(struct ways *ways, struct way way) {
 }
 
 /* Of row tiles of an axis across the stack's. */
-static void add_group(const struct nh_axis *axis, int64_t length, int64_t tiles, int32_t rows,
-                      int32_t box, int64_t groups, struct ways *ways) {
-    for (int64_t row = 0; row < tiles * rows; row += rows) {
-        struct nh_range first = seen_by(axis, length, row),
-                        last = seen_by(axis, length, row + rows - 1);
-        int64_t walk = nh_ceil_div(last.end - first.begin, box);
-        add_way(ways, (struct way){walk, nh_ceil_div(last.begin - first.begin, box),
-                                   (first.end - first.begin) / box, groups});
-    }
-}
-
 static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, struct ways *ways) {
-    int64_t longest = nh_longest_group(axis), tiles = nh_ceil_div(longest, rows);
-    int64_t shorter = longest * axis->dilation - axis->length;
+    int64_t tiles = nh_ceil_div(nh_longest_rows(axis, false), rows);
     ways->count = 0;
-    add_group(axis, longest, tiles, rows, box, axis->dilation - shorter, ways);
-    if (shorter) add_group(axis, longest - 1, tiles, rows, box, shorter, ways);
+    for (int64_t g = 0; g < axis->dilation; g = nh_next_group_kind(axis, g)) {
+        const struct group group = group_of(axis, g);
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            int64_t row = group.rows.begin + tile * rows;
+            struct nh_range first = seen_by(&group, row), last = seen_by(&group, row + rows - 1);
+            struct walk walk = walk_of(&group, row, rows, box);
+            add_way(ways, (struct way){walk.boxes, nh_ceil_div(last.begin - walk.begin, box),
+                                       (first.end - walk.begin) / box, group.count});
+        }
+    }
 }
 
 /* Along a line: boxes of walks, those of parts, and of these those that are seen whole. */
@@ -57,35 +82,31 @@ struct line {
     int64_t fetched, multiplied, whole;
 };
 
-static void add_part(const struct nh_axis *axis, int64_t length, int64_t walk, int64_t row,
-                     int32_t part, int32_t box, int64_t groups, struct line *line) {
-    struct nh_range first = seen_by(axis, length, row),
-                    last = seen_by(axis, length, row + part - 1);
-    int64_t begin = (first.begin - walk) / box, end = nh_ceil_div(last.end - walk, box);
-    if (row >= length) end = begin + 1;
-    int64_t from = nh_max(begin, nh_ceil_div(last.begin - walk, box));
-    int64_t to = nh_min(end, (first.end - walk) / box);
-    line->multiplied += groups * (end - begin);
-    line->whole += groups * nh_max(to - from, 0);
-}
-
-static void add_line(const struct nh_axis *axis, int64_t length, int64_t tiles, int32_t rows,
-                     int32_t part, int32_t box, int64_t groups, struct line *line) {
-    for (int64_t row = 0; row < tiles * rows; row += rows) {
-        int64_t walk = seen_by(axis, length, row).begin;
-        int64_t end = seen_by(axis, length, row + rows - 1).end;
-        line->fetched += groups * nh_ceil_div(end - walk, box);
-        for (int64_t first = row; first < row + rows; first += part)
-            add_part(axis, length, walk, first, part, box, groups, line);
-    }
+static void add_part(const struct group *group, const struct walk *walk, int64_t row, int32_t part,
+                     int32_t box, struct line *line) {
+    struct nh_range first = seen_by(group, row), last = seen_by(group, row + part - 1);
+    int64_t begin = nh_min((first.begin - walk->begin) / box, walk->boxes - 1);
+    int64_t end = nh_max(nh_ceil_div(last.end - walk->begin, box), begin + 1);
+    if (row >= group->rows.end) end = begin + 1;
+    int64_t from = nh_max(begin, nh_ceil_div(last.begin - walk->begin, box));
+    int64_t to = nh_min(end, (first.end - walk->begin) / box);
+    line->multiplied += group->count * (end - begin);
+    line->whole += group->count * nh_max(to - from, 0);
 }
 
 static struct line line_of(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t box) {
-    int64_t longest = nh_longest_group(axis), tiles = nh_ceil_div(longest, rows);
-    int64_t shorter = longest * axis->dilation - axis->length;
+    int64_t tiles = nh_ceil_div(nh_longest_rows(axis, false), rows);
     struct line line = {0, 0, 0};
-    add_line(axis, longest, tiles, rows, part, box, axis->dilation - shorter, &line);
-    if (shorter) add_line(axis, longest - 1, tiles, rows, part, box, shorter, &line);
+    for (int64_t g = 0; g < axis->dilation; g = nh_next_group_kind(axis, g)) {
+        const struct group group = group_of(axis, g);
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            int64_t row = group.rows.begin + tile * rows;
+            struct walk walk = walk_of(&group, row, rows, box);
+            line.fetched += group.count * walk.boxes;
+            for (int64_t first = row; first < row + rows; first += part)
+                add_part(&group, &walk, first, part, box, &line);
+        }
+    }
     return line;
 }
 

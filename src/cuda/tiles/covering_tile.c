@@ -1,6 +1,7 @@
 #include "covering_tile.h"
 
 #include "box.h"
+#include "tile_count.h"
 
 #include <math.h>
 #include <string.h>
@@ -64,7 +65,7 @@ bool nh_covering_tile(const struct nh_problem *problem, int32_t slabs, int32_t t
     struct cuts x[MOST_CUTS], y[MOST_CUTS];
     int64_t length[NH_AXES];
     for (int a = 0; a < NH_AXES; a++) {
-        length[a] = nh_longest_group(&problem->axis[a]);
+        length[a] = nh_longest_rows(&problem->axis[a], false);
         if (length[a] > LONG) return false;
     }
     int xs = cuts_of(length[0], x), ys = cuts_of(length[1], y);

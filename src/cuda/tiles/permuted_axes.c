@@ -1,6 +1,7 @@
 #include "permuted_axes.h"
 
 #include "merged_axes.h"
+#include "tile_count.h"
 
 enum { LINE = 8 };
 
@@ -11,9 +12,9 @@ static int64_t in_lines(int64_t tokens) {
 /* Tokens that lines along an axis have for one that is needed: of the keys that 8 queries in a row see, over a window, and
  * of the queries. */
 static double line_tokens(const struct nh_axis *axis) {
-    int64_t group = nh_longest_group(axis), window = nh_min(axis->window, group);
-    int64_t seen = nh_min(group, window + LINE - 1);
-    return (double)in_lines(seen) / (double)window * (double)in_lines(group) / (double)group;
+    int64_t rows = nh_longest_rows(axis, false), columns = nh_longest_rows(axis, true);
+    int64_t window = nh_min(axis->window, columns), seen = nh_min(columns, window + LINE - 1);
+    return (double)in_lines(seen) / (double)window * (double)in_lines(rows) / (double)rows;
 }
 
 /* The last, unless another is clearly better and as long as a line. Tiles in two dimensions find their extents in either
@@ -23,7 +24,7 @@ static int best_axis(const struct nh_problem *problem) {
     int best = NH_AXES - 1;
     for (int a = best - 1; a >= 0 && problem->rank == 3; a--) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (nh_longest_group(axis) >= LINE &&
+        if (nh_longest_rows(axis, true) >= LINE &&
             line_tokens(axis) < worth * line_tokens(&problem->axis[best]))
             best = a;
     }

@@ -18,6 +18,7 @@ static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool
 struct covered {
     int64_t group_length, first; /* position of the first row */
     struct nh_range columns;
+    bool boxes; /* see count_covered */
 };
 
 /* A dilation group of an axis, cut into tiles of rows, and these into parts. */
@@ -32,6 +33,7 @@ struct cut {
 /* Some extents of columns, of which what rows see is found once for all, and their counts. All of these are whole. */
 struct line {
     int extents;
+    const int32_t *columns;
     /* of one over an extent; of a half less than that of a half */
     double reciprocal[NH_MOST_EXTENTS], margin[NH_MOST_EXTENTS];
     struct nh_tile_counts *counts;
@@ -108,8 +110,34 @@ static void add_whole(const struct line *line, struct nh_range first, struct nh_
     }
 }
 
+/* What each part of the row tile at `row` meets of boxes with so many columns: of each tile's walk one at least. */
+static void add_boxes(const struct cut *cut, int64_t row, int i, double weight,
+                      const struct line *line) {
+    int64_t columns = line->columns[i], end = row + cut->rows;
+    const struct nh_range halo = {seen_by(cut, row).begin, seen_by(cut, end - 1).end};
+    int64_t walk =
+        nh_first_box(cut->axis, cut->covered->columns, cut->covered->group_length, halo, columns);
+    int64_t boxes = nh_max(nh_ceil_div(halo.end - walk, columns), 1);
+    for (; row < end; row += cut->part) {
+        struct nh_range first = seen_by(cut, row), last = seen_by(cut, row + cut->part - 1);
+        int64_t from = nh_min((first.begin - walk) / columns, boxes - 1);
+        int64_t to = nh_max(nh_ceil_div(last.end - walk, columns), from + 1);
+        if (row >= cut->length && cut->part < cut->rows) to = from + 1;
+        int64_t whole = nh_min(to, (first.end - walk) / columns) -
+                        nh_max(from, nh_ceil_div(last.begin - walk, columns));
+        line->counts->visits[i] += weight * (double)(to - from);
+        line->counts->dense[i] += weight * (double)nh_max(whole, 0);
+    }
+    line->counts->halo = nh_max(line->counts->halo, halo.end - halo.begin);
+}
+
 static void add_tile(const struct cut *cut, int64_t tile, double weight, const struct line *line) {
     int64_t row = tile * cut->rows, end = row + cut->rows;
+    if (cut->covered && cut->covered->boxes) {
+        for (int i = 0; i < line->extents; i++)
+            add_boxes(cut, row, i, weight, line);
+        return;
+    }
     struct nh_range first = seen_by(cut, row);
     int64_t walk = first.begin;
     if (cut->part == cut->rows) {
@@ -165,9 +193,15 @@ static struct nh_range inner_rows(const struct cut *cut) {
     if (!cut->covered) return inner;
     const struct covered *covered = cut->covered;
     bool around = covered->columns.end - covered->columns.begin == covered->group_length;
-    if (cut->axis->periodic) return (struct nh_range){0, around ? cut->length : 0};
-    inner.begin = nh_max(covered->columns.begin + margin - covered->first, 0);
-    inner.end = nh_min(covered->columns.end - margin - covered->first, cut->length);
+    int64_t lap = 0; /* of boxes that which the middle row is in */
+    if (cut->axis->periodic && !covered->boxes)
+        return (struct nh_range){0, around ? cut->length : 0};
+    if (cut->axis->periodic)
+        lap = nh_laps(covered->first + cut->length / 2, covered->columns.begin,
+                      covered->group_length) *
+              covered->group_length;
+    inner.begin = nh_max(covered->columns.begin + lap + margin - covered->first, 0);
+    inner.end = nh_min(covered->columns.end + lap - margin - covered->first, cut->length);
     return inner;
 }
 
@@ -214,6 +248,7 @@ static void add_beyond(const struct beyond *beyond, const struct line *line, dou
 static void start(struct line *line, const int32_t *columns, int count,
                   struct nh_tile_counts *counts) {
     line->extents = count;
+    line->columns = columns;
     line->counts = counts;
     counts->halo = 0;
     for (int i = 0; i < count; i++) {
@@ -227,6 +262,15 @@ static bool is_whole(const struct nh_axis *axis) {
     return !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
 }
 
+int64_t nh_first_box(const struct nh_axis *axis, struct nh_range columns, int64_t group_length,
+                     struct nh_range halo, int64_t extent) {
+    if (!axis->periodic) return halo.begin;
+    int64_t laps = nh_laps(halo.begin, columns.begin, group_length);
+    int64_t seam = columns.begin + (laps + 1) * group_length;
+    if (seam >= halo.end) return halo.begin;
+    return seam - nh_ceil_div(seam - halo.begin, extent) * extent;
+}
+
 int64_t nh_next_group_kind(const struct nh_axis *axis, int64_t group) {
     const int64_t end[] = {axis->length, axis->query.offset,
                            axis->query.offset + axis->query.length, axis->key.offset,
@@ -237,16 +281,26 @@ int64_t nh_next_group_kind(const struct nh_axis *axis, int64_t group) {
     return next;
 }
 
+/* boxes: column tiles are fetched by the copy engine, which goes around no circle, and kernels pass over none for want of rows or
+ * columns: each part meets one at least, also of the row tiles that only the groups with most rows have. */
 static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
-                          const struct line *line) {
+                          bool boxes, const struct line *line) {
     const struct nh_box *own = inverse ? &axis->key : &axis->query;
     const struct nh_box *other = inverse ? &axis->query : &axis->key;
+    const int64_t tiles = nh_ceil_div(nh_longest_rows(axis, inverse), rows);
     for (int64_t group = 0; group < axis->dilation; group = nh_next_group_kind(axis, group)) {
         const struct nh_range row = nh_axis_covered(axis, own, group);
         const struct covered covered = {nh_axis_group_length(axis->length, axis->dilation, group),
-                                        row.begin, nh_axis_covered(axis, other, group)};
+                                        row.begin, nh_axis_covered(axis, other, group), boxes};
         const struct cut cut = {axis, row.end - row.begin, rows, part, inverse, &covered};
-        if (cut.length > 0) add_group(&cut, nh_next_group_kind(axis, group) - group, line);
+        const int64_t groups = nh_next_group_kind(axis, group) - group;
+        if (cut.length > 0) add_group(&cut, groups, line);
+        if (!boxes) continue;
+        /* tiles that only the groups with most rows have walk what the last row sees, if there is one */
+        if (cut.length > 0 && nh_ceil_div(cut.length, rows) < tiles)
+            add_tile(&cut, tiles - 1, (double)groups, line);
+        for (int i = 0; i < line->extents && cut.length <= 0; i++)
+            line->counts->visits[i] += (double)(groups * tiles * (rows / part));
     }
     /* where no row sees a column, blocks still take the time of a step */
     line->counts->halo = nh_max(line->counts->halo, 1);
@@ -254,15 +308,15 @@ static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part
         line->counts->visits[i] = larger(line->counts->visits[i], 1);
 }
 
-/* What is not beyond. */
+/* What is not beyond, but for boxes of an axis that is not whole. */
 static struct beyond count_line(const struct nh_axis *axis, int32_t rows, int32_t part,
-                                bool inverse, const struct line *line) {
+                                bool inverse, bool boxes, const struct line *line) {
     int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
     struct cut cut = {axis, longest, rows, part, inverse, NULL};
     line->counts->tiles = nh_row_tiles(axis, rows, inverse);
     if (!is_whole(axis)) {
-        count_covered(axis, rows, part, inverse, line);
+        count_covered(axis, rows, part, inverse, boxes, line);
         return (struct beyond){0, 0, 1};
     }
     add_group(&cut, axis->dilation - shorter, line);
@@ -275,11 +329,23 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts) {
     struct line line;
     start(&line, columns, count, counts);
-    const struct beyond more = count_line(axis, rows, part, inverse, &line);
+    const struct beyond more = count_line(axis, rows, part, inverse, beyond, &line);
     counts->needed = counts->visits[0] * columns[0];
     for (int i = 0; i < count; i++)
         counts->longest[i] = rounded_up((double)counts->halo, line.reciprocal[i], line.margin[i]);
     if (beyond) add_beyond(&more, &line, counts->visits, counts->dense);
+}
+
+/* Adds what boxes of an axis that is not whole have more of. */
+static void add_boxed(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t columns,
+                      bool inverse, struct nh_tile_count *count) {
+    struct nh_tile_counts counts;
+    struct line line;
+    if (is_whole(axis)) return;
+    start(&line, &columns, 1, &counts);
+    count_line(axis, rows, part, inverse, true, &line);
+    count->visits_beyond = counts.visits[0] - count->visits;
+    count->dense_beyond = counts.dense[0] - count->dense;
 }
 
 static struct nh_tile_count count_one(const struct nh_axis *axis, int32_t rows, int32_t part,
@@ -287,12 +353,13 @@ static struct nh_tile_count count_one(const struct nh_axis *axis, int32_t rows, 
     struct nh_tile_counts counts;
     struct line line;
     start(&line, &columns, 1, &counts);
-    const struct beyond more = count_line(axis, rows, part, inverse, &line);
+    const struct beyond more = count_line(axis, rows, part, inverse, false, &line);
     struct nh_tile_count count = {.tiles = counts.tiles,
                                   .halo = counts.halo,
                                   .visits = counts.visits[0],
                                   .dense = counts.dense[0]};
     add_beyond(&more, &line, &count.visits_beyond, &count.dense_beyond);
+    add_boxed(axis, rows, part, columns, inverse, &count);
     return count;
 }
 

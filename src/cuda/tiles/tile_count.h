@@ -12,8 +12,9 @@ struct nh_tile_count {
     int64_t halo;
     /* pairs of a row tile with a column tile of its halo; of these, pairs that need no mask */
     double visits, dense;
-    /* the same of the row tiles that the longest dilation groups have and shorter ones lack, for kernels that do not
-     * pass over them: each walks the columns that its group's last row sees */
+    /* what kernels add that do not pass over row tiles which the longest dilation groups have and shorter ones lack: each walks
+     * the columns that its group's last row sees. Where tensors do not cover the grid, or the axis is periodic, what the
+     * kernels add that fetch boxes (boxes.cuh): one for each part that sees none, and those that end at a seam */
     double visits_beyond, dense_beyond;
 };
 
@@ -33,6 +34,11 @@ int64_t nh_next_group_kind(const struct nh_axis *axis, int64_t group);
 /* NULL, or why what a row sees may be in two pieces: it then goes from one end of the box that tensors cover to the
  * other, around a periodic axis. backward: also of what keys see. */
 const char *nh_refuse_pieces(const struct nh_axis *axis, bool backward);
+
+/* Where a walk begins over boxes of `extent` columns that the copy engine fetches (boxes.cuh), with all of a halo: around a circle a box
+ * ends where a lap of the columns does that tensors have. */
+int64_t nh_first_box(const struct nh_axis *axis, struct nh_range columns, int64_t group_length,
+                     struct nh_range halo, int64_t extent);
 
 /* Whether counts of one are those of the other. */
 bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);

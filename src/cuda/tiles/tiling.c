@@ -54,10 +54,10 @@ int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], in
         double keys = 1;
         for (int i = 0; i < NH_AXES; i++) {
             const struct nh_axis *axis = &problem->axis[orders[o][i]];
-            int64_t length = nh_longest_group(axis), tile = q[orders[o][i]];
-            int64_t tiles = nh_min(nh_ceil_div(length, tile), left);
+            int64_t rows = nh_longest_rows(axis, false), tile = q[orders[o][i]];
+            int64_t tiles = nh_min(nh_ceil_div(rows, tile), left);
             left = nh_max(1, left / tiles);
-            keys *= (double)nh_min(length, axis->window + tiles * tile - 1);
+            keys *= (double)nh_min(nh_longest_rows(axis, true), axis->window + tiles * tile - 1);
         }
         if (o > 0 && keys >= least * 0.999) continue;
         best = o;
@@ -93,7 +93,7 @@ nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3],
     *tiling = (struct nh_cuda_tiling){.items = 0};
     for (int a = 0, next = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_group(axis), q[a]);
+        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_rows(axis, false), q[a]);
         fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
                nh_multiply(items, axis->dilation, &items);
         /* The kernel knows only the problem's own axes. */

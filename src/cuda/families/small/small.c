@@ -199,25 +199,6 @@ static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tenso
     }
 }
 
-/* The map of a tensor, or of statistics: of the box that it covers of the grid, from that box's first token on. */
-static struct nh_cuda_map map_of(const struct nh_problem *problem, int32_t tensor,
-                                 const int32_t *box, const struct nh_cuda_step *step) {
-    const uint32_t keys = 1u << NHOOD_K | 1u << NHOOD_V | 1u << NHOOD_D_K | 1u << NHOOD_D_V;
-    bool statistics = tensor == NH_DELTA;
-    int64_t offset = 0, bytes = statistics ? 4 : (int64_t)nh_dtype_bytes(problem->dtype);
-    struct nh_problem part = *problem;
-    for (int a = 0; a < NH_AXES; a++) {
-        bool of_keys = !statistics && (keys >> tensor & 1);
-        const struct nh_box *own = of_keys ? &problem->axis[a].key : &problem->axis[a].query;
-        part.axis[a].length = own->length;
-        offset += own->offset * step->args.tensor[tensor].axis[a];
-    }
-    struct nh_cuda_map map =
-        statistics ? nh_sm90_stats_map(&part, box) : nh_sm90_map(&part, tensor, box, 1);
-    map.offset_bytes += offset * bytes;
-    return map;
-}
-
 static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
                      struct nh_cuda_step *step) {
     int32_t statistics[NH_AXES];
@@ -226,8 +207,8 @@ static void set_maps(const struct nh_problem *problem, const struct nh_small_lau
     if (!launch->stages) return;
     for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++) {
         struct nh_cuda_map *map = &step->map[step->maps++];
-        *map = map_of(problem, *tensor, *tensor == NH_DELTA ? statistics : box_of(launch, *tensor),
-                      step);
+        *map = *tensor == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
+                                   : nh_sm90_map(problem, *tensor, box_of(launch, *tensor), 1);
         /* more would be fetched for nothing where heads lie apart */
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
     }

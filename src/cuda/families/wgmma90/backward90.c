@@ -94,7 +94,8 @@ static void find_walked(struct state *state, bool all, struct nh_walk_extents *e
     for (int i = 0; i < WALKED; i++) {
         const int32_t *shape = walk_shapes[i];
         struct walked *walk = &state->walked[state->shapes];
-        if (!nh_sm90_boxes_fit(problem, shape) || !(all || nh_sm90_suits(problem, shape)) ||
+        if (!nh_sm90_boxes_fit(problem, shape) ||
+            !(all || nh_sm90_suits(problem, shape, !state->search->keys)) ||
             !nh_walk_add(extents, shape, &walk->place))
             continue;
         walk->shape = shape;
@@ -213,7 +214,7 @@ static void try_all(struct state *state, bool all) {
     /* first: of as good ones that with fewer blocks */
     try_covering(state);
     for (size_t i = 0; i < OWNED; i++)
-        if ((all || nh_sm90_suits(problem, own_shapes[i])) &&
+        if ((all || nh_sm90_suits(problem, own_shapes[i], search->keys)) &&
             nh_sm90_sevens_fit(problem, own_shapes[i]))
             try_shape(state, own_shapes[i]);
 }

@@ -51,37 +51,71 @@ __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map
 #define MAP_VARIANTS (1 << (NH_UNEVEN & 1) + (NH_UNEVEN >> 1 & 1) + (NH_UNEVEN >> 2 & 1))
 #define IS_FAR(a) (NH_FAR >> (a) & 1)
 
-__device__ __forceinline__ int longer_groups(const nh_tiled_args &args, int a) {
-    return (int)(args.axis[a].length % args.axis[a].dilation);
+/* Of a part of a grid, maps begin with the first token that tensors have: in them an item has another dilation group,
+ * whose first position is that of the first row which tensors have of it. OWN: of the owned rows, else of the walked
+ * ones. */
+template <bool OWN> __device__ __forceinline__ long long tokens_of_map(const nh_tiled_args &args, int a) {
+#if NH_REGIONS
+    return (OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query).length;
+#else
+    return args.axis[a].length;
+#endif
+}
+
+template <bool OWN, class Item>
+__device__ __forceinline__ int first_in_map(const nh_tiled_args &args, const Item &item, int a) {
+#if NH_REGIONS
+    return OWN ? item.rows[a] : (int)item.columns[a].begin;
+#else
+    return 0;
+#endif
+}
+
+template <bool OWN, class Item>
+__device__ __forceinline__ int group_in_map(const nh_tiled_args &args, const Item &item, int a) {
+#if NH_REGIONS
+    const nh_cuda_box &box = OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query;
+    return first_in_map<OWN>(args, item, a) * (int)args.axis[a].dilation + item.group[a] - (int)box.offset;
+#else
+    return item.group[a];
+#endif
+}
+
+template <bool OWN> __device__ __forceinline__ int longer_groups(const nh_tiled_args &args, int a) {
+    return (int)(tokens_of_map<OWN>(args, a) % args.axis[a].dilation);
 }
 
 /* The item's maps, of `count`. */
+template <bool OWN = true>
 __device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &args, const nh_item &item,
                                                         const nh_tensor_map *map, int count) {
     int variant = 0, variants = 1;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         if (!(NH_UNEVEN >> a & 1)) continue;
-        if (item.group[a] >= longer_groups(args, a)) variant += variants;
+        if (group_in_map<OWN>(args, item, a) >= longer_groups<OWN>(args, a)) variant += variants;
         variants *= 2;
     }
     return map + variant * count;
 }
 
 /* Where a position of the item's dilation groups is in the maps: its token. */
+template <bool OWN>
 __device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_item &item, const int position[3],
                                          int token[3]) {
 #if NH_FOLDED
-    int longer = longer_groups(args, 2);
+    int longer = longer_groups<OWN>(args, 2), group = group_in_map<OWN>(args, item, 2);
     token[0] = 0;
-    token[1] = item.group[2] - (item.group[2] >= longer ? longer : 0);
-    token[2] = position[2];
+    token[1] = group - (group >= longer ? longer : 0);
+    token[2] = position[2] - first_in_map<OWN>(args, item, 2);
 #else
 #pragma unroll
-    for (int a = 0; a < 3; a++)
-        token[a] = a < NH_FIRST_AXIS ? 0
-                   : IS_FAR(a)       ? position[a]
-                                     : position[a] * (int)args.axis[a].dilation + item.group[a];
+    for (int a = 0; a < 3; a++) {
+        token[a] = 0;
+        if (a < NH_FIRST_AXIS) continue;
+        token[a] = position[a] - first_in_map<OWN>(args, item, a);
+        if (!IS_FAR(a)) token[a] = token[a] * (int)args.axis[a].dilation + group_in_map<OWN>(args, item, a);
+    }
 #endif
 }
 
@@ -92,8 +126,11 @@ __device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slo
         const nh_cuda_tensor &t = args.tensor[slot];
         long long origin = item.batch * t.batch + head * t.head;
 #pragma unroll
-        for (int a = 0; a < 3; a++)
-            if (IS_FAR(a)) origin += item.group[a] * t.axis[a];
+        for (int a = 0; a < 3; a++) {
+            if (!IS_FAR(a)) continue;
+            const bool own = (slot == NH_K || slot == NH_V) == (bool)NH_INVERSE;
+            origin += (own ? group_in_map<true>(args, item, a) : group_in_map<false>(args, item, a)) * t.axis[a];
+        }
         return (int)(origin / UNIT);
     }
     return head;
@@ -112,7 +149,7 @@ __device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to
         nh_row_position(64 * slab, position);
         for (int a = 0; a < 3; a++)
             position[a] += item.own[a];
-        token_of(args, item, position, token);
+        token_of<true>(args, item, position, token);
         fetch_more<LAYOUT>(to + 64 * slab * ROW_BYTES(dim), map, barrier, OWN_ROWS, dim, head, heads, token,
                            item.batch);
     }

@@ -87,7 +87,7 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
         int head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
         nh_barrier_expect(s.q_full, OWN_BYTES(NH_DIM));
         fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.q_full, NH_DIM, item, head, (int)args.heads);
-        fetch_walk(args, s, map, item, n);
+        fetch_walk(args, s, NH_REGIONS ? maps_of<false>(args, item, maps.map, MAPS) : map, item, n);
     }
 }
 
@@ -147,6 +147,11 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     NH_WGMMA_COMMIT();
 }
 
+/* What brings a row's sums to its outputs; of a part of a grid, 0 for a row without a key. */
+__device__ __forceinline__ float factor_of_sum(float sum) {
+    return NH_REGIONS && sum == 0 ? 0 : 1.0f / sum;
+}
+
 __device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_item &item, const long long token[3],
                                           int head, float shift, float sum) {
     if (args.tensor[NH_LSE].data)
@@ -159,7 +164,7 @@ __device__ __forceinline__ void finish_row(const nh_tiled_args &args, const nh_i
     bool inside = row_token(args, item, row, token);
     int head = item.head + row % NH_OWN_HEADS;
     sum = nh_quad_sum(sum);
-    store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, 1.0f / sum);
+    store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, factor_of_sum(sum));
     if (inside && (threadIdx.x & 3) == 0) store_lse(args, item, token, head, shift, sum);
 }
 
@@ -190,7 +195,7 @@ __device__ __forceinline__ float store_shared(const nh_tiled_args &args, const n
     int head = item.head + row % NH_OWN_HEADS;
     if (!row_token(args, item, row, token)) return 0;
     if (column == 0) store_lse(args, item, token, head, all.x, all.y);
-    store_four(nh_row(args.tensor[NH_O], item.batch, token, head) + column, out, 1.0f / all.y);
+    store_four(nh_row(args.tensor[NH_O], item.batch, token, head) + column, out, factor_of_sum(all.y));
     return doubt<4>(&out.x);
 }
 

@@ -22,7 +22,12 @@ __device__ __forceinline__ void walk_token(const nh_tiled_args &args, const nh_i
                                            int token[3]) {
     int position[3];
     walk_position(item, tile, position);
-    token_of(args, item, position, token);
+#if NH_PERIODIC
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++)
+        position[a] = nh_wrapped(item, a, tile[a], position[a]);
+#endif
+    token_of<false>(args, item, position, token);
 }
 
 /* The axis along which the tiles of a walk follow each other first. */

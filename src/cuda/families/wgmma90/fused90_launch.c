@@ -3,6 +3,7 @@
 #include "box.h"
 #include "cluster.h"
 #include "repair.h"
+#include "tile_count.h"
 
 const struct nh_knob nh_fused90_knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
@@ -40,7 +41,7 @@ double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *v
  * it would multiply every key tile for nothing. */
 static bool pads_a_warpgroup(const struct nh_problem *problem, const int32_t *value) {
     const struct nh_axis *axis = &problem->axis[value[STACK]];
-    const int64_t length[] = {nh_longest_group(axis), axis->length / axis->dilation};
+    const int64_t length[] = {nh_longest_rows(axis, false), axis->query.length / axis->dilation};
     int32_t tile[3], rows = value[QX + value[STACK]];
     if (!nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], tile)) return false;
     for (int i = 0; i < 2; i++) {

@@ -81,7 +81,8 @@ struct search {
     struct key_tile key[KEY_TILES];
     struct query_tile query[QUERY_TILES];
     int32_t covering[2][3];
-    bool any; /* of the pairs runs */
+    bool any;   /* of the pairs runs */
+    bool parts; /* of a grid, or some axis is periodic */
     int keys, queries;
     double below;                      /* clocks of all blocks together that are too many */
     struct ranked ranked[MOST_RANKED]; /* least clocks first */
@@ -181,6 +182,27 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
 
 /* ---- pairs ---- */
 
+/* Whether walks that meet the ends of two laps of a periodic axis have a tile that ends with each. */
+static bool laps_fit(const struct nh_problem *problem, const int32_t q[3], const int32_t k[3]) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t rows = nh_min(q[a], nh_longest_rows(axis, false)), lap = nh_longest_group(axis);
+        int64_t halo = axis->window + nh_ceil_div(rows - 1, axis->stride) * axis->stride;
+        if (axis->periodic && halo > lap + 1 && lap % k[a]) return false;
+    }
+    return true;
+}
+
+bool nh_fused90_goes_around(const struct nh_problem *problem) {
+    for (size_t q = 0; q < Q_SHAPES; q++)
+        for (size_t k = 0; k < KEY_TILES; k++)
+            if (nh_sm90_boxes_fit(problem, q_shapes[q]) &&
+                nh_sm90_boxes_fit(problem, k_shapes[k]) &&
+                laps_fit(problem, q_shapes[q], k_shapes[k]))
+                return true;
+    return false;
+}
+
 /* With every key tile. Work on a full device says which are worth a prediction; the last wave of blocks counts as a whole
  * one. */
 static void try_parts(struct search *search, const struct query_tile *query,
@@ -196,7 +218,8 @@ static void try_parts(struct search *search, const struct query_tile *query,
         struct ranked ranked = {.key = key, .config = *queries};
         double limit = nh_top_n_limit(&search->top);
         int32_t abreast = abreast_of(key->shape);
-        if ((abreast > 1 && queries->value[STACK] != 0) || !(biased || stages[0] || stages[1]))
+        if ((abreast > 1 && queries->value[STACK] != 0) || !(biased || stages[0] || stages[1]) ||
+            (search->parts && !laps_fit(search->problem, query->shape, key->shape)))
             continue;
         double fetched = nh_walk_visits(&query->whole, key->columns),
                seen = nh_walk_visits(parts, key->columns), block = items * prices->block;
@@ -272,11 +295,11 @@ static void find_tiles(struct search *search, bool all) {
     search->keys = search->queries = 0;
     memset(&search->extents, 0, sizeof search->extents);
     for (size_t i = 0; i < KEY_TILES; i++)
-        if (all || nh_sm90_suits(problem, k_shapes[i])) add_keys(search, k_shapes[i]);
+        if (all || nh_sm90_suits(problem, k_shapes[i], true)) add_keys(search, k_shapes[i]);
     if (!search->keys) return;
     nh_walk_start(&search->counts, problem, false, true, &search->extents);
     for (size_t i = 0; i < Q_SHAPES; i++) {
-        if (!(all || nh_sm90_suits(problem, q_shapes[i]))) continue;
+        if (!(all || nh_sm90_suits(problem, q_shapes[i], false))) continue;
         for (int32_t heads = 1; heads <= MOST_HEADS && sharing % heads == 0; heads *= 2)
             if (rows_fit(problem, q_shapes[i], heads) &&
                 (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH))
@@ -303,6 +326,7 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_device 
     struct search search;
     search.problem = problem;
     search.device = device;
+    search.parts = nh_problem_partial(problem) || nh_problem_periodic(problem);
     search.below = best->below_ns * nh_predict_clocks_per_ns(cuda);
     if (!try_tiles(&search, false, best)) try_tiles(&search, true, best);
     struct nh_config *config = best->item;

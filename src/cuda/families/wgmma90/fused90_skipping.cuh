@@ -19,10 +19,15 @@ __device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_i
     const int slab[3] = {SLAB_X, SLAB_Y, SLAB_Z}, tile[3] = NH_WALK_TILE;
     const int a = NH_STACK, extent = tile[a];
     int first = item.own[a] + warpgroup * slab[a], last_row = item.length[a] - 1;
-    nh_range low = nh_seen_from(args.axis[a], item.length[a], nh_min(first, last_row));
-    nh_range high = nh_seen_from(args.axis[a], item.length[a], nh_min(first + slab[a] - 1, last_row));
+    nh_range low = NH_SEEN_BY(args.axis[a], item, a, nh_min(first, last_row));
+    nh_range high = NH_SEEN_BY(args.axis[a], item, a, nh_min(first + slab[a] - 1, last_row));
     p.begin = (low.begin - item.walk[a]) / extent;
     p.end = (high.end - item.walk[a] + extent - 1) / extent;
+#if NH_REGIONS
+    /* One tile where it sees none. */
+    p.begin = nh_min(p.begin, item.tiles[a] - 1);
+    p.end = nh_max(p.end, p.begin + 1);
+#endif
     /* Nothing of this warpgroup is stored. */
     if (first > last_row) p.end = p.begin + 1;
     /* The last tile of the last line. */

@@ -10,9 +10,13 @@
  * place of its last row, with zeros for elements, and nothing of them is stored.
  *
  * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
- * axis of its rows, the tile has so many fewer positions, and its halo is smaller. */
+ * axis of its rows, the tile has so many fewer positions, and its halo is smaller.
+ *
+ * Of a part of a grid (region.cuh) owned rows are those that tensors have, and what they see is cut to the walked rows
+ * that tensors have. On a periodic axis positions are counted on beyond both ends of the group. */
 #pragma once
 #include "prelude.cuh"
+#include "region.cuh"
 #include "tile_note.cuh"
 
 #ifndef NH_OWN_HEADS
@@ -78,10 +82,19 @@ struct nh_item {
     int head;    /* of the owned rows: a key head with NH_INVERSE, else the first of NH_OWN_HEADS query heads */
     int kv_head; /* that the owned rows belong to */
     int group[3];  /* of dilation */
-    int length[3]; /* of the group */
+    int length[3]; /* of the group; of a part of a grid, where its rows end */
     int own[3];    /* first position of the owned tile */
     int walk[3];   /* first position of the walk */
     int tiles[3];  /* of the walk */
+#if NH_REGIONS
+    int grid[3];         /* length of the group */
+    int rows[3];         /* position of its first row */
+    nh_range columns[3]; /* positions of the walked rows that tensors have of it */
+#endif
+#if NH_PERIODIC
+    int lap[3];       /* position of the first walked row of the lap in which the walk begins */
+    int lap_tiles[3]; /* tiles of the walk before the next lap */
+#endif
 };
 
 /* Number of a division by a run-time constant; items fit 32 bits. */
@@ -105,8 +118,67 @@ __device__ __forceinline__ int nh_item_index(int round) {
     return round * blocks + ((int)blockIdx.x + round) % blocks;
 }
 
+#if NH_REGIONS
+/* Moves an item to the rows that tensors have of its dilation group. */
+__device__ __forceinline__ void nh_item_place(const nh_cuda_args &args, int a, nh_item &item) {
+    const nh_cuda_region &region = args.region[a];
+    const int dilation = (int)args.axis[a].dilation;
+    const nh_range rows = nh_covered(NH_INVERSE ? region.key : region.query, dilation, item.group[a]);
+    item.columns[a] = nh_covered(NH_INVERSE ? region.query : region.key, dilation, item.group[a]);
+    item.grid[a] = item.length[a];
+    item.rows[a] = rows.begin;
+    item.own[a] += rows.begin;
+    item.length[a] = rows.end;
+}
+
+__device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, const nh_item &item, int a,
+                                                    int position) {
+    const nh_range columns = item.columns[a];
+    if (item.rows[a] >= item.length[a]) return {columns.begin, columns.begin}; /* the group has no row */
+    const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), NH_INVERSE, item.grid[a], position);
+    return nh_covered_part(seen, columns, item.grid[a], nh_wraps(a));
+}
+#endif
+
+/* What the row at a position sees of an axis, of the walked rows that tensors have. A macro: with a function in its
+ * place the compiler orders the instructions of kernels for whole grids in another way, and these have been measured as
+ * they are. */
+#if NH_REGIONS
+#define NH_SEEN_BY(axis, item, a, position) nh_covered_seen(axis, item, a, position)
+#else
+#define NH_SEEN_BY(axis, item, a, position) nh_seen_from(axis, (item).length[a], position)
+#endif
+
+#if NH_PERIODIC
+/* The copy engine cannot go around. So a walk up to `end` begins earlier if a lap ends within it: then a tile ends
+ * there, too, and the next begins with the first row that tensors have. The host sees to it that one ends with the
+ * second lap as well, where a walk meets the ends of two. */
+__device__ __forceinline__ void nh_item_align(int a, int end, nh_item &item) {
+    const int extent[3] = NH_WALK_TILE;
+    const int first = item.columns[a].begin, length = item.grid[a];
+    item.lap[a] = first;
+    item.lap_tiles[a] = 1 << 30;
+    if (!nh_wraps(a)) return;
+    item.lap[a] += nh_laps(item.walk[a], first, length) * length;
+    const int seam = item.lap[a] + length;
+    if (seam >= end) return;
+    item.lap_tiles[a] = (seam - item.walk[a] + extent[a] - 1) / extent[a];
+    item.walk[a] = seam - item.lap_tiles[a] * extent[a];
+}
+
+/* The position, in the lap that tensors have, at which the tile begins that is the n-th of a walk along an axis. */
+__device__ __forceinline__ int nh_wrapped(const nh_item &item, int a, int n, int position) {
+    if (!nh_wraps(a)) return position;
+    position -= item.lap[a];
+    if (n >= item.lap_tiles[a]) position -= item.grid[a];
+    if (position >= item.grid[a]) position -= item.grid[a];
+    return position + item.columns[a].begin;
+}
+#endif
+
 /* A group may be too short for its last tile: that tile walks what the group's last row sees and stores nothing.
- * (Passing over it would put the products under a condition, see fused90_forward.cu.) */
+ * (Passing over it would put the products under a condition, see fused90_forward.cu.) Of a part of a grid one that
+ * sees nothing walks one tile. */
 __device__ __forceinline__ void nh_item_at(const nh_tiled_args &args, int index, nh_item &item) {
     const int q_tile[3] = NH_OWN_TILE, k_tile[3] = NH_WALK_TILE;
     /* Of the items of a round, every NH_HEAD_PARTS-th is one of this block's part. */
@@ -130,10 +202,19 @@ __device__ __forceinline__ void nh_item_at(const nh_tiled_args &args, int index,
         if (axis.dilation > 1) item.group[a] = nh_digit(&rest, (int)axis.dilation);
         item.length[a] = nh_axis_group_length((int)axis.length, (int)axis.dilation, item.group[a]);
         item.own[a] = tile[a] * q_tile[a];
+#if NH_REGIONS
+        nh_item_place(args, a, item);
+#endif
         int last = nh_min(item.own[a] + q_tile[a], item.length[a]) - 1;
-        item.walk[a] = nh_seen_from(axis, item.length[a], nh_min(item.own[a], last)).begin;
-        int end = nh_seen_from(axis, item.length[a], last).end;
+        item.walk[a] = NH_SEEN_BY(axis, item, a, nh_min(item.own[a], last)).begin;
+        int end = NH_SEEN_BY(axis, item, a, last).end;
+#if NH_PERIODIC
+        nh_item_align(a, end, item);
+#endif
         item.tiles[a] = (end - item.walk[a] + k_tile[a] - 1) / k_tile[a];
+#if NH_REGIONS
+        item.tiles[a] = nh_max(item.tiles[a], 1);
+#endif
     }
     item.index = index;
     int heads = (int)(NH_INVERSE ? args.kv_heads : args.heads) / NH_OWN_HEADS / NH_HEAD_PARTS;
@@ -161,8 +242,8 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
         int low = nh_min(item.own[a] + first[a], item.length[a] - 1);
         int high = nh_min(item.own[a] + first[a] + extent[a], item.length[a]) - 1;
         high = nh_max(high, low);
-        int begin = nh_seen_from(args.axis[a], item.length[a], high).begin - item.walk[a];
-        int end = nh_seen_from(args.axis[a], item.length[a], low).end - item.walk[a];
+        int begin = NH_SEEN_BY(args.axis[a], item, a, high).begin - item.walk[a];
+        int end = NH_SEEN_BY(args.axis[a], item, a, low).end - item.walk[a];
         full.begin[a] = (begin + k_tile[a] - 1) / k_tile[a];
         full.end[a] = end / k_tile[a];
         if (!NH_OUTSIDE_SEES && item.own[a] + first[a] + extent[a] > item.length[a]) full.end[a] = 0;
@@ -199,8 +280,7 @@ __device__ __forceinline__ nh_sight nh_sight_of(const nh_cuda_args &args, const 
         sight.begin[a] = 0;
         sight.end[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        nh_range keys = nh_seen_from(args.axis[a], item.length[a],
-                                   nh_min(item.own[a] + at[a], item.length[a] - 1));
+        nh_range keys = NH_SEEN_BY(args.axis[a], item, a, nh_min(item.own[a] + at[a], item.length[a] - 1));
         sight.begin[a] = keys.begin - item.walk[a];
         sight.end[a] = keys.end - item.walk[a];
         if (!NH_OUTSIDE_SEES && item.own[a] + at[a] >= item.length[a]) sight.end[a] = sight.begin[a];
