@@ -139,7 +139,7 @@ SIMPLER = {
     "short90: warps 10": ("cuda.short90", lambda k: k["warps"] == 10),
     "short90: no parts": ("cuda.short90", lambda k: k["parts"] == 1),
     "short90: warps 8, 12, parts 1, 2": ("cuda.short90", lambda k: k["warps"] != 10 and k["parts"] <= 2),
-    "fused90: nothing abreast": ("cuda.fused90", lambda k: k["abreast"] == 1),
+    "fused90: one box per key tile": ("cuda.fused90", lambda k: k["abreast"] == 1),
     "fused90: queries never held": ("cuda.fused90", lambda k: not k["hold"]),
     "fused90: queries always held": ("cuda.fused90", lambda k: k["hold"]),
     "fused90: one head per tile": ("cuda.fused90", lambda k: k["qh"] == 1),

@@ -229,12 +229,12 @@ class Fit:
         warps = warps * np.minimum(residents, np.maximum(1, waves))
         block = (values[self.of_unit[kernel]] * self.unit[rows]).sum(-1)
         filled = block * (1 + half / warps) * (1 + uneven * (np.ceil(warps / 4) * 4 / warps - 1))
-        walk = step * steps + block * (alone + serial_alone * serial)
-        of_block = start + walk
+        loop = step * steps + block * (alone + serial_alone * serial)
+        of_block = start + loop
         engine = np.where(fetchers > 0, (fetch + box * boxes) / np.maximum(fetchers, 1e-9), 0)
         filled = (filled**4 + engine**4) ** 0.25
         busy = (waves + whole * (np.ceil(waves) - waves)) * filled * there
-        latency = np.maximum(np.maximum(1, np.ceil(waves / in_flight)) * of_block, start + walk * longest) * there
+        latency = np.maximum(np.maximum(1, np.ceil(waves / in_flight)) * of_block, start + loop * longest) * there
         end, begin = ending * of_block * there, code_clocks * code * there
         apart = (((busy + end) ** 4 + latency**4) ** 0.25 + begin).sum(-1)
         together = ((busy.sum(-1) + end.max(-1)) ** 4 + latency.max(-1) ** 4) ** 0.25 + begin.sum(-1)

@@ -1,5 +1,5 @@
-/* The solver interface: one way to do the work, able to refuse with a reason, to propose configs, to predict
- * its time and to build an operation. Planner, tool, tests and benchmarks all walk the one table of these. */
+/* The solver interface: one way to do the work, able to refuse with a reason, to propose configs, to predict its time
+ * and to build an operation. Planner, tool, tests and benchmarks all go through the one table of these. */
 #ifndef NH_SOLVER_H
 #define NH_SOLVER_H
 
@@ -50,8 +50,8 @@ struct nh_timing {
 
 /* What an estimate rests on, over all launches of an operation. */
 struct nh_count {
-    /* pairs of a tile that a block owns with a tile that it walks; of these, extra tokens aside,
-     * pairs in which masks hide something */
+    /* pairs of a tile that a block owns with a tile of its loop; of these, extra tokens aside, pairs in which masks
+     * hide something */
     double tiles, masked_tiles;
     /* of the products, what masks hide included */
     double flops;

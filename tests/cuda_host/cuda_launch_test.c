@@ -223,13 +223,13 @@ static void check_grid_limits(void) {
     CHECK(operation.count == 0, "%d steps", (int)operation.count);
 }
 
-/* More items than a launch can count: the solver is left for one that folds its grid. */
+/* More work tiles than a launch can count: the solver is left for one that folds its grid. */
 static void check_uncountable(void) {
     static const struct {
         const struct nh_solver *solver;
         const char *text;
-    } row[] = {{&nh_solver_cuda_short, "more than 2^30 items"},
-               {&nh_solver_cuda_short90, "more than 2^30 items"},
+    } row[] = {{&nh_solver_cuda_short, "more than 2^30 work tiles"},
+               {&nh_solver_cuda_short90, "more than 2^30 work tiles"},
                {&nh_solver_cuda_small, "more than 2^30 boxes of rows"},
                {&nh_solver_cuda_fused80,
                 "fused80_forward.cu: grid axis 0 has 1099511627776 blocks, of "

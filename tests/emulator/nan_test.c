@@ -285,7 +285,7 @@ int main(void) {
     nan_stays_outside(context, "cuda.split80", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
     nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:60:w6:s4:d3:x20", false, 29);
     nan_stays_outside(context, "cuda.joint90", "bwd:bf16:b1h1d32:60:w6:s4:d3", true, 29);
-    /* by blocks that share an item */
+    /* by blocks that share a work tile */
     nan_stays_outside(context, "cuda.fused90", "fwd:bf16:b1h1d32:96:w60", true, 29);
     for (int of_key = 0; of_key < 2; of_key++)
         nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:96:w60", of_key, 29);

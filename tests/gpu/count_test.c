@@ -59,17 +59,17 @@ static struct noted read_tables(const struct nh_cuda_operation *operation, const
     struct noted noted = {0, 0};
     for (int32_t i = 0; i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
-        int64_t items = nh_cuda_step_items(step);
-        size_t bytes = (size_t)items * NOTED_TILES * sizeof(uint32_t);
+        int64_t work_tiles = nh_cuda_step_work_tiles(step);
+        size_t bytes = (size_t)work_tiles * NOTED_TILES * sizeof(uint32_t);
         uint32_t *table = malloc(bytes);
         if (!table) exit(EXIT_FAILURE);
         const char *from = (const char *)io->workspace + step->binding[NH_NOTES].offset_bytes;
         CHECK(!copy_out(table, (nh_cu_pointer)(uintptr_t)from, bytes), "copying out");
-        for (int64_t n = 0; n < items * NOTED_TILES; n++) {
+        for (int64_t n = 0; n < work_tiles * NOTED_TILES; n++) {
             uint32_t met = table[n] & INT32_MAX;
             noted.tiles += met;
             noted.masked += table[n] >> 31 ? met : 0;
-            CHECK(!met || n % NOTED_TILES < NOTED_TILES - 1, "an item meets too many tiles");
+            CHECK(!met || n % NOTED_TILES < NOTED_TILES - 1, "a work tile meets too many tiles");
         }
         free(table);
     }
@@ -118,10 +118,10 @@ static void check_config(const char *text, const struct nh_problem *problem,
 
 /* What new solvers do not get out of by counting nothing. */
 static bool by_tiles(const struct nh_solver *solver) {
-    static const char *const walk_none[] = {"cuda.gemm", "cuda.naive", "cuda.short",
-                                            "cuda.short90"};
-    for (size_t i = 0; i < sizeof walk_none / sizeof *walk_none; i++)
-        if (strcmp(solver->name, walk_none[i]) == 0) return false;
+    static const char *const without_tiles[] = {"cuda.gemm", "cuda.naive", "cuda.short",
+                                                "cuda.short90"};
+    for (size_t i = 0; i < sizeof without_tiles / sizeof *without_tiles; i++)
+        if (strcmp(solver->name, without_tiles[i]) == 0) return false;
     return true;
 }
 

@@ -6,20 +6,20 @@ static int64_t rows_of(const int32_t tile[3]) {
     return (int64_t)tile[0] * tile[1] * tile[2];
 }
 
-/* The tile that cuts groups into so many parts, its first extent above 1 a multiple of `slabs`. */
-static void cut_evenly(const struct nh_problem *problem, const int64_t cuts[3], int32_t slabs,
+/* The tile that cuts groups into so many parts, its first extent above 1 a multiple of `warpgroups`. */
+static void cut_evenly(const struct nh_problem *problem, const int64_t cuts[3], int32_t warpgroups,
                        int32_t tile[3]) {
     bool stacked = false;
     for (int a = 0; a < NH_AXES; a++) {
         tile[a] = (int32_t)nh_ceil_div(nh_longest_group(&problem->axis[a]), cuts[a]);
         if (stacked || (tile[a] == 1 && a < 2)) continue;
-        tile[a] = (int32_t)nh_ceil_div(tile[a], slabs) * slabs;
+        tile[a] = (int32_t)nh_ceil_div(tile[a], warpgroups) * warpgroups;
         stacked = true;
     }
 }
 
-/* The fewest blocks of all such tiles whose rows are `slabs` slabs; 0: there is none. */
-static int64_t fewest_blocks(const struct nh_problem *problem, int32_t slabs) {
+/* The fewest blocks of all such tiles whose rows are `warpgroups` warpgroup tiles; 0: there is none. */
+static int64_t fewest_blocks(const struct nh_problem *problem, int32_t warpgroups) {
     const int64_t most_cuts = 8;
     int64_t fewest = 0, cuts[3];
     for (cuts[0] = 1; cuts[0] <= most_cuts; cuts[0]++)
@@ -30,9 +30,9 @@ static int64_t fewest_blocks(const struct nh_problem *problem, int32_t slabs) {
                 for (int a = 0; a < 2; a++)
                     even = even && cuts[a] <= nh_longest_group(&problem->axis[a]);
                 if (!even) continue;
-                cut_evenly(problem, cuts, slabs, tile);
+                cut_evenly(problem, cuts, warpgroups, tile);
                 int64_t blocks = cuts[0] * cuts[1] * cuts[2];
-                if (rows_of(tile) <= slabs * 64 && rows_of(tile) > (slabs - 1) * 64 &&
+                if (rows_of(tile) <= warpgroups * 64 && rows_of(tile) > (warpgroups - 1) * 64 &&
                     (!fewest || blocks < fewest))
                     fewest = blocks;
             }
@@ -48,20 +48,20 @@ static int64_t blocks_of(const struct nh_problem *problem, const int32_t tile[3]
 
 static int found;
 
-static void check(const struct nh_problem *problem, int32_t slabs) {
+static void check(const struct nh_problem *problem, int32_t warpgroups) {
     int32_t tile[3];
-    if (!nh_covering_tile(problem, slabs, tile)) return;
+    if (!nh_covering_tile(problem, warpgroups, tile)) return;
     int stack = tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2;
     found++;
-    CHECK(rows_of(tile) < slabs * 64 && rows_of(tile) > (slabs - 1) * 64 &&
-              tile[stack] % slabs == 0,
-          "%d x %d x %d are no %d slabs", tile[0], tile[1], tile[2], slabs);
-    CHECK(blocks_of(problem, tile) <= fewest_blocks(problem, slabs),
+    CHECK(rows_of(tile) < warpgroups * 64 && rows_of(tile) > (warpgroups - 1) * 64 &&
+              tile[stack] % warpgroups == 0,
+          "%d x %d x %d are no %d warpgroup tiles", tile[0], tile[1], tile[2], warpgroups);
+    CHECK(blocks_of(problem, tile) <= fewest_blocks(problem, warpgroups),
           "groups of %lld x %lld x %lld: %d x %d x %d make more than %lld blocks of %d slabs",
           (long long)nh_longest_group(&problem->axis[0]),
           (long long)nh_longest_group(&problem->axis[1]),
           (long long)nh_longest_group(&problem->axis[2]), tile[0], tile[1], tile[2],
-          (long long)fewest_blocks(problem, slabs), slabs);
+          (long long)fewest_blocks(problem, warpgroups), warpgroups);
 }
 
 static struct nh_problem problem_of(uint64_t *state, int32_t rank, int64_t longest) {
@@ -80,10 +80,10 @@ static struct nh_problem problem_of(uint64_t *state, int32_t rank, int64_t longe
 int main(void) {
     uint64_t state = 1;
     for (int i = 0; i < 300; i++)
-        for (int32_t slabs = 2; slabs <= 3; slabs++) {
+        for (int32_t warpgroups = 2; warpgroups <= 3; warpgroups++) {
             struct nh_problem plane = problem_of(&state, 2, 40), space = problem_of(&state, 3, 20);
-            check(&plane, slabs);
-            check(&space, slabs);
+            check(&plane, warpgroups);
+            check(&space, warpgroups);
         }
     CHECK(found > 300, "only %d tiles found", found);
     struct nh_problem wide = problem_of(&state, 2, 40);

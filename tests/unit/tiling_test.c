@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* The tiles that a part meets of a walk that starts at column `walk`. */
-static void count_part(const struct grid *grid, const int64_t first[3], const int64_t walk[3],
+/* The tiles that a part sees of a halo that starts at column `halo_begin`. */
+static void count_part(const struct grid *grid, const int64_t first[3], const int64_t halo_begin[3],
                        struct nh_tiling_count *count) {
     int64_t row[3], start[3], tiles[3], t[3];
     for (int a = 0; a < NH_AXES; a++) {
@@ -15,7 +15,7 @@ static void count_part(const struct grid *grid, const int64_t first[3], const in
         bool whole = grid->part[a] == grid->rows[a], outside = first[a] >= grid->length[a];
         row[a] = nh_min(first[a], grid->length[a] - 1);
         find_halo(grid, a, row[a], grid->part[a], &begin, &end);
-        start[a] = walk[a] + (begin - walk[a]) / columns * columns;
+        start[a] = halo_begin[a] + (begin - halo_begin[a]) / columns * columns;
         tiles[a] = outside && !whole ? 1 : (end - start[a] + columns - 1) / columns;
     }
     FOR_BOX(t, tiles) {
@@ -29,23 +29,24 @@ static void count_part(const struct grid *grid, const int64_t first[3], const in
 
 static void count_row_tile(struct grid *grid, const int64_t row[3], void *to) {
     struct nh_tiling_count *count = to;
-    int64_t walk[3], end[3], parts[3], part[3];
-    count->items++;
+    int64_t halo_begin[3], end[3], parts[3], part[3];
+    count->work_tiles++;
     for (int a = 0; a < NH_AXES; a++) {
         parts[a] = grid->rows[a] / grid->part[a];
-        find_halo(grid, a, nh_min(row[a], grid->length[a] - 1), grid->rows[a], &walk[a], &end[a]);
-        grid->halo[a] = nh_max(grid->halo[a], end[a] - walk[a]);
+        find_halo(grid, a, nh_min(row[a], grid->length[a] - 1), grid->rows[a], &halo_begin[a],
+                  &end[a]);
+        grid->halo[a] = nh_max(grid->halo[a], end[a] - halo_begin[a]);
     }
     FOR_BOX(part, parts) {
         int64_t first[3];
         for (int a = 0; a < NH_AXES; a++)
             first[a] = row[a] + part[a] * grid->part[a];
-        count_part(grid, first, walk, count);
+        count_part(grid, first, halo_begin, count);
     }
 }
 
 static struct nh_tiling_count enumerate(struct grid *grid) {
-    struct nh_tiling_count count = {.items = 0};
+    struct nh_tiling_count count = {.work_tiles = 0};
     for_row_tiles(grid, count_row_tile, &count);
     return count;
 }
@@ -80,12 +81,12 @@ static void check_problem(const struct nh_problem *problem, const int32_t rows[3
     struct nh_tiling_count expected = enumerate(&grid);
     struct nh_tiling_count count = inverse ? nh_tiling_inverse_count(problem, rows, columns)
                                            : nh_tiling_part_count(problem, rows, part, columns);
-    CHECK(count.items == expected.items && count.visited == expected.visited &&
+    CHECK(count.work_tiles == expected.work_tiles && count.visited == expected.visited &&
               count.partial == expected.partial,
-          "L %lld,%lld,%lld inverse %d: %g items %g tiles %g masked, enumerated %g %g %g",
+          "L %lld,%lld,%lld inverse %d: %g work tiles %g tiles %g masked, enumerated %g %g %g",
           (long long)problem->axis[0].length, (long long)problem->axis[1].length,
-          (long long)problem->axis[2].length, inverse, count.items, count.visited, count.partial,
-          expected.items, expected.visited, expected.partial);
+          (long long)problem->axis[2].length, inverse, count.work_tiles, count.visited,
+          count.partial, expected.work_tiles, expected.visited, expected.partial);
     for (int a = 0; a < NH_AXES; a++) {
         int64_t halo = nh_tile_count(&problem->axis[a], rows[a], columns[a], inverse).halo;
         check_line(&problem->axis[a], rows[a], part[a], columns[a], inverse);
@@ -196,7 +197,7 @@ static struct nh_range find_covered_halo(const struct nh_axis *axis, int64_t gro
 }
 
 /* Where the boxes of a walk begin: around a circle one ends where a lap of the columns does. */
-static int64_t find_walk(const struct nh_axis *axis, int64_t group, struct nh_range halo,
+static int64_t find_loop(const struct nh_axis *axis, int64_t group, struct nh_range halo,
                          int64_t columns) {
     int64_t seam = nh_axis_covered(axis, &axis->key, group).begin - 2 * axis->length;
     while (seam <= halo.begin)
@@ -213,11 +214,13 @@ struct boxes {
 
 /* A part of a row tile meets a box at least, whether it sees one or not; where it has no row, that of the last one. */
 static void count_part_boxes(const struct nh_axis *axis, int64_t group, int64_t row, int64_t rows,
-                             int64_t end, int64_t walk, int64_t columns, struct boxes *boxes) {
+                             int64_t end, int64_t halo_begin, int64_t columns,
+                             struct boxes *boxes) {
     bool outside = row >= end;
     if (outside) row = end - 1;
     const struct nh_range halo = find_covered_halo(axis, group, row, rows, end);
-    int64_t first = (halo.begin - walk) / columns, last = nh_ceil_div(halo.end - walk, columns);
+    int64_t first = (halo.begin - halo_begin) / columns,
+            last = nh_ceil_div(halo.end - halo_begin, columns);
     if (halo.begin >= halo.end) last = first = 0;
     if (halo.begin >= halo.end || outside) last = first + 1;
     boxes->visits += (double)(last - first);
@@ -225,8 +228,8 @@ static void count_part_boxes(const struct nh_axis *axis, int64_t group, int64_t 
         bool whole = true;
         for (int64_t r = row; r < nh_min(row + rows, end); r++) {
             const struct nh_range seen = find_seen(axis, group, r);
-            whole = whole && seen.begin <= walk + box * columns &&
-                    seen.end >= walk + (box + 1) * columns;
+            whole = whole && seen.begin <= halo_begin + box * columns &&
+                    seen.end >= halo_begin + (box + 1) * columns;
         }
         boxes->dense += whole;
     }
@@ -244,10 +247,10 @@ static void check_boxes(const struct nh_axis *axis, int32_t rows, int32_t part, 
                 boxes.visits += rows / part;
                 continue;
             }
-            const int64_t walk = find_walk(axis, group, halo, columns);
+            const int64_t halo_begin = find_loop(axis, group, halo, columns);
             for (int64_t r = first; r < first + rows; r += part)
-                count_part_boxes(axis, group, part < rows ? r : seen, part, row.end, walk, columns,
-                                 &boxes);
+                count_part_boxes(axis, group, part < rows ? r : seen, part, row.end, halo_begin,
+                                 columns, &boxes);
         }
     }
     const struct nh_tile_count count = nh_tile_part_count(axis, rows, part, columns, false);
@@ -302,7 +305,7 @@ static void check_covered(uint64_t *state) {
                             (int32_t)test_between(state, 1, 9));
 }
 
-/* The fastest axis is the one of which a row's walk covers most: the first here, or the last of equal ones. */
+/* The fastest axis is the one of which a row's halo covers most: the first here, or the last of equal ones. */
 static void check_queue_order(int64_t stride, int64_t first, int expected) {
     struct nh_problem problem = {.rank = 3};
     const int32_t own[3] = {2, 8, 8};

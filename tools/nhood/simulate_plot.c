@@ -54,7 +54,7 @@ static int64_t knob(const char *config, const char *name) {
     return 0;
 }
 
-/* False where the config does not name the tiles of a walk: the sm_90 solvers' y and z, the sm_80 ones' 1 and 2. */
+/* False where the config does not name the tiles of a KV loop: the sm_90 solvers' y and z, the sm_80 ones' 1 and 2. */
 static bool grid_of(const nhood_problem *problem, const char *config, struct grid *grid) {
     static const char *const names[][2][2] = {{{"qy", "qz"}, {"ky", "kz"}},
                                               {{"q1", "q2"}, {"k1", "k2"}}};
@@ -99,20 +99,20 @@ static const struct candidate *find_grid(const struct plot *plot, struct grid *g
 }
 
 /* Keys [begin, end) of the first and of the last query of a tile on one axis. */
-struct sight {
+struct visible {
     int64_t begin[2], end[2];
 };
 
-static struct sight sight_of(const struct grid *grid, int a, int64_t query) {
+static struct visible visible_of(const struct grid *grid, int a, int64_t query) {
     int64_t last = query + grid->query[a] - 1, count;
     if (last >= grid->axis[a].length) last = grid->axis[a].length - 1;
     const int64_t row[2] = {query, last};
-    struct sight sight;
+    struct visible visible;
     for (int i = 0; i < 2; i++) {
-        nhood_window(&grid->axis[a], row[i], &sight.begin[i], &count);
-        sight.end[i] = sight.begin[i] + count;
+        nhood_window(&grid->axis[a], row[i], &visible.begin[i], &count);
+        visible.end[i] = visible.begin[i] + count;
     }
-    return sight;
+    return visible;
 }
 
 /* Of positions on the two axes. */
@@ -129,8 +129,8 @@ static void draw_box(FILE *file, const struct grid *grid, const int64_t from[2],
     filled(file, at, extent, color);
 }
 
-static void draw_walk(FILE *file, const struct grid *grid, const int64_t query[2]) {
-    struct sight y = sight_of(grid, 0, query[0]), x = sight_of(grid, 1, query[1]);
+static void draw_loop(FILE *file, const struct grid *grid, const int64_t query[2]) {
+    struct visible y = visible_of(grid, 0, query[0]), x = visible_of(grid, 1, query[1]);
     int64_t tile[2];
     for (tile[0] = y.begin[0]; tile[0] < y.end[1]; tile[0] += grid->key[0])
         for (tile[1] = x.begin[0]; tile[1] < x.end[1]; tile[1] += grid->key[1]) {
@@ -153,8 +153,8 @@ static void draw_map(FILE *file, const struct plot *plot) {
     const char *const color[] = {whole_color, masked_color, query_color};
     char title[128];
     struct grid grid;
-    const struct candidate *walker = find_grid(plot, &grid);
-    if (!walker) return;
+    const struct candidate *tiled = find_grid(plot, &grid);
+    if (!tiled) return;
     const double at[2] = {LEFT, TOP};
     const double size[2] = {(double)grid.axis[1].length * grid.scale,
                             (double)grid.axis[0].length * grid.scale};
@@ -162,10 +162,10 @@ static void draw_map(FILE *file, const struct plot *plot) {
     int64_t corner[2] = {0, 0}, middle[2];
     for (int a = 0; a < 2; a++)
         middle[a] = grid.axis[a].length / 2 / grid.query[a] * grid.query[a];
-    draw_walk(file, &grid, middle);
-    draw_walk(file, &grid, corner);
+    draw_loop(file, &grid, middle);
+    draw_loop(file, &grid, corner);
     snprintf(title, sizeof title, "%s: key tiles of %lldx%lld for two query tiles of %lldx%lld",
-             walker->solver, (long long)grid.key[0], (long long)grid.key[1],
+             tiled->solver, (long long)grid.key[0], (long long)grid.key[1],
              (long long)grid.query[0], (long long)grid.query[1]);
     label(file, LEFT, TOP - 12, "start", title);
     for (int i = 0; i < 3; i++) {

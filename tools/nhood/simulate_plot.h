@@ -13,8 +13,9 @@ struct plot {
     double dense_ns;
 };
 
-/* Writes an SVG file: the predicted time over the stride, the same on all axes; and, of problems with two axes, the key tiles
- * that the fastest config that walks tiles meets for a query tile at the border and for one in the middle. Returns 0, or the exit status after a message. */
+/* Writes an SVG file: the predicted time over the stride, the same on all axes; and, of problems with two axes, the key
+ * tiles that the KV loop of the fastest config visits for a query tile at the border and for one in the middle. Returns
+ * 0, or the exit status after a message. */
 int plot_write(const struct plot *plot, const char *path);
 
 #endif

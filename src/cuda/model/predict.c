@@ -44,14 +44,14 @@ static struct span span_of(const struct nh_coefficients *coefficients,
     double block = block_clocks(coefficients, launch);
     double filled = block * (1 + of->half / warps) *
                     (1 + of->uneven * (ceil(warps / SCHEDULERS) * SCHEDULERS / warps - 1));
-    double walk = kernel->step * launch->steps + block * (of->alone + of->serial * launch->serial);
-    double alone = kernel->start + walk;
+    double loop = kernel->step * launch->steps + block * (of->alone + of->serial * launch->serial);
+    double alone = kernel->start + loop;
     double rounds = fmax(1, ceil(waves / launch->in_flight));
     if (launch->fetchers > 0)
         filled = larger(filled, (of->fetch + of->box * launch->boxes) / launch->fetchers);
     return (struct span){
         .busy = (waves + of->whole_waves * (ceil(waves) - waves)) * filled,
-        .latency = fmax(rounds * alone, kernel->start + walk * launch->longest),
+        .latency = fmax(rounds * alone, kernel->start + loop * launch->longest),
         .end = of->ending * alone,
         .begin = of->code * launch->code,
     };

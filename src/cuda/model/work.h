@@ -57,8 +57,8 @@ struct nh_launch_work {
     double boxes;     /* that such a warp asks for, per work tile */
     double code;      /* instructions of the first tile, each of which is fetched before it runs */
     double unit[NH_WORK_UNITS];
-    /* pairs of a tile that a block owns with one that it walks, over all blocks; of these, masked ones;
-     * logits of a pair, and operations of all products; 0 where no tiles are walked */
+    /* pairs of a tile that a block owns with one of its loop, over all blocks; of these, masked ones; logits of a pair,
+     * and operations of all products; 0 where there is no loop over tiles */
     double tiles, masked_tiles, scores, flops;
 };
 

@@ -28,7 +28,8 @@ struct nh_cuda_device {
     /* a launch may begin before the one before it has ended, in graphs, too: sm_90, CUDA 12.3 */
     bool overlaps;
     int64_t shared_bytes_per_block, shared_bytes_per_multiprocessor, l2_bytes;
-    /* 0; or, for tests, kernels note the tiles they multiply, up to so many per item: kernels/common/tile_note.cuh */
+    /* 0; or, for tests, kernels note the tiles they multiply, up to so many per work tile:
+     * kernels/common/tile_note.cuh */
     int32_t noted_tiles;
     /* highest clock of the multiprocessors and nominal bandwidth of the memory, for estimates */
     double clock_hz, memory_bytes_per_s;

@@ -32,7 +32,7 @@ enum nh_slot {
     NH_D_Q_SUMS,
     /* two 32-bit words that start as zero: the counter of work_queue.cuh; whether a sum was not finite */
     NH_QUEUE,
-    /* 32-bit words per item, of the counting build alone: kernels/common/tile_note.cuh */
+    /* 32-bit words per work tile, of the counting build alone: kernels/common/tile_note.cuh */
     NH_NOTES,
     NH_CUDA_TENSORS
 };
@@ -99,7 +99,7 @@ struct nh_cuda_args {
     }
 #endif
 
-/* How a fused kernel cuts a problem into work items, one per query tile: worked out on the host, once. */
+/* How a fused kernel cuts a problem into work tiles, one per query tile: worked out on the host, once. */
 struct nh_cuda_tiling {
     /* query tiles per axis of one dilation group, of the longest group */
     int tiles[3];
@@ -107,10 +107,10 @@ struct nh_cuda_tiling {
     int order[3];
     /* tiles of extra tokens after those of the window */
     int extra_tiles;
-    int items;
+    int work_tiles;
 };
 
-/* The arguments of the families that walk tiles. */
+/* The arguments of the families with a loop over tiles. */
 NH_FAMILY_ARGS(nh_tiled_args, struct nh_cuda_tiling tiling;);
 
 #endif

@@ -273,14 +273,14 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
     step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
-int64_t nh_cuda_step_items(const struct nh_cuda_step *step) {
-    return step->items ? step->items : step->grid[0];
+int64_t nh_cuda_step_work_tiles(const struct nh_cuda_step *step) {
+    return step->work_tiles ? step->work_tiles : step->grid[0];
 }
 
 /* Gives the step a table for kernels/common/tile_note.cuh. */
 static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                        struct nh_kernel_spec *spec) {
-    int64_t words = nh_cuda_step_items(step) * operation->device->noted_tiles;
+    int64_t words = nh_cuda_step_work_tiles(step) * operation->device->noted_tiles;
     nh_kernel_define(spec, "NH_NOTED", operation->device->noted_tiles);
     step->binding[NH_NOTES] = (struct nh_cuda_binding){
         .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};

@@ -2,7 +2,7 @@
 
 #include "predict.h"
 #include "top_n.h"
-#include "walk_counts.h"
+#include "loop_counts.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,32 +15,32 @@ enum { MOST_OF_VARIANT = 6, SIZES = 8 };
 struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];
-    struct nh_walk_columns columns[NH_MOST_BOXES];
+    struct nh_loop_columns columns[NH_MOST_BOXES];
 };
 
 struct state {
     const struct nh_box_search *search;
-    struct nh_walk_counts counts;
+    struct nh_loop_counts counts;
     struct boxes boxes[SIZES]; /* by powers of two; count 0: not asked for yet */
 };
 
-/* Clocks that a full device takes for a walk's tile, for masks of one, and for a block. */
+/* Clocks that a full device takes for a loop's tile, for masks of one, and for a block. */
 struct prices {
     double tile, mask, block;
 };
 
 static void start(struct state *state, const struct nh_box_search *search) {
     const struct nh_problem *problem = search->problem;
-    struct nh_walk_extents extents = {.count = {0}};
+    struct nh_loop_extents extents = {.count = {0}};
     for (int power = 0; power < SIZES; power++) {
         const int32_t extent = 1 << power;
         const int32_t box[NH_AXES] = {nh_tile_cover(&problem->axis[0], extent),
                                       nh_tile_cover(&problem->axis[1], extent), extent};
-        struct nh_walk_columns places;
-        nh_walk_add(&extents, box, &places);
+        struct nh_loop_columns places;
+        nh_loop_extents_add(&extents, box, &places);
         state->boxes[power].count = 0;
     }
-    nh_walk_start(&state->counts, problem, search->inverse, false, &extents);
+    nh_loop_counts_start(&state->counts, problem, search->inverse, false, &extents);
     state->search = search;
 }
 
@@ -62,8 +62,8 @@ static void begin_with_balanced(int32_t size, int32_t (*box)[NH_AXES], int count
 }
 
 /* Extents were added one power of two after the other. */
-static struct nh_walk_columns places_of(const int32_t box[NH_AXES]) {
-    struct nh_walk_columns places = {{0, 0, 0}};
+static struct nh_loop_columns places_of(const int32_t box[NH_AXES]) {
+    struct nh_loop_columns places = {{0, 0, 0}};
     for (int a = 0; a < NH_AXES; a++)
         while (1 << places.place[a] < box[a])
             places.place[a]++;
@@ -85,7 +85,7 @@ static const struct boxes *boxes_of(struct state *state, int32_t size) {
     return boxes;
 }
 
-/* Clocks of one block that walks so many tiles. INFINITY: the boxes do not fit. */
+/* Clocks of one block whose loop has so many tiles. INFINITY: the boxes do not fit. */
 static double full_clocks(const struct nh_box_search *search, struct nh_box_choice *choice,
                           double visited, double partial) {
     struct nh_work work;
@@ -109,16 +109,16 @@ static struct prices prices_of(const struct nh_box_search *search,
 static void rank_row(struct state *state, const struct nh_box_variant *variant,
                      const int32_t row[NH_AXES], const struct boxes *columns,
                      const struct prices *prices, struct nh_top_n *ranked) {
-    struct nh_walk_rows rows;
-    if (!nh_walk_rows_of(&state->counts, row, row, &rows)) return;
-    double fixed = nh_walk_items(&rows) * prices->block;
-    if (fixed + nh_walk_needed(&rows) / variant->columns * prices->tile >= nh_top_n_limit(ranked))
+    struct nh_loop_rows rows;
+    if (!nh_loop_rows_of(&state->counts, row, row, &rows)) return;
+    double fixed = nh_loop_work_tiles(&rows) * prices->block;
+    if (fixed + nh_loop_needed(&rows) / variant->columns * prices->tile >= nh_top_n_limit(ranked))
         return;
     for (int j = 0; j < columns->count; j++) {
-        double tiles = fixed + nh_walk_visits(&rows, columns->columns[j]) * prices->tile;
+        double tiles = fixed + nh_loop_visits(&rows, columns->columns[j]) * prices->tile;
         if (tiles >= nh_top_n_limit(ranked)) continue;
         struct nh_box_choice choice = {.variant = variant,
-                                       .count = nh_walk_count(&rows, columns->columns[j])};
+                                       .count = nh_loop_count(&rows, columns->columns[j])};
         memcpy(choice.row, row, sizeof choice.row);
         memcpy(choice.column, columns->extent[j], sizeof choice.column);
         nh_top_n_add(ranked, &choice, tiles + choice.count.partial * prices->mask);

@@ -5,14 +5,14 @@
 enum { MOST = 8 };
 static const double within_most = 0.875;
 
-bool nh_cluster_possible(double multiprocessors, double items) {
-    return 2 * items <= multiprocessors;
+bool nh_cluster_possible(double multiprocessors, double work_tiles) {
+    return 2 * work_tiles <= multiprocessors;
 }
 
-int32_t nh_cluster_blocks(double multiprocessors, double items, double tiles) {
+int32_t nh_cluster_blocks(double multiprocessors, double work_tiles, double tiles) {
     int32_t cluster = 1;
     for (int32_t next = 2; next <= MOST && next <= tiles; next *= 2)
-        if (next * items <= (next == MOST ? within_most : 1) * multiprocessors) cluster = next;
+        if (next * work_tiles <= (next == MOST ? within_most : 1) * multiprocessors) cluster = next;
     return cluster;
 }
 
@@ -29,5 +29,5 @@ void nh_cluster_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, in
     if (cluster == 1) return;
     nh_kernel_define(spec, "NH_CLUSTER", cluster);
     step->cluster = cluster;
-    step->grid[0] = step->items * cluster;
+    step->grid[0] = step->work_tiles * cluster;
 }

@@ -191,25 +191,26 @@ int64_t nh_sm90_row_bytes(int64_t dim) {
     return dim == 32 ? 64 : nh_ceil_div(dim, 64) * 128;
 }
 
-bool nh_sm90_pairs(const int32_t slab[3]) {
-    return slab[2] % 16 == 0 || (slab[2] == 8 && slab[1] % 2 == 0);
+bool nh_sm90_pairs(const int32_t warpgroup_tile[3]) {
+    return warpgroup_tile[2] % 16 == 0 || (warpgroup_tile[2] == 8 && warpgroup_tile[1] % 2 == 0);
 }
 
-int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]) {
-    int64_t floats = (own[0] + walk[0] - 1) * (own[1] + walk[1] - 1) * (own[2] + walk[2]);
+int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t loop[3]) {
+    int64_t floats = (own[0] + loop[0] - 1) * (own[1] + loop[1] - 1) * (own[2] + loop[2]);
     int64_t copy = (floats + 16) / 32 * 32 + 16;
     return heads * (2 * copy + (heads > 1 ? 8 : 0)) * (int64_t)sizeof(float);
 }
 
-bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]) {
-    int32_t slabs = (int32_t)nh_ceil_div(nh_box_volume(tile) * heads, 64);
-    memcpy(slab, tile, 3 * sizeof *slab);
-    slab[stack] /= slabs;
-    return slab[stack] * slabs == tile[stack];
+bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack,
+                            int32_t warpgroup_tile[3]) {
+    int32_t warpgroups = (int32_t)nh_ceil_div(nh_box_volume(tile) * heads, 64);
+    memcpy(warpgroup_tile, tile, 3 * sizeof *warpgroup_tile);
+    warpgroup_tile[stack] /= warpgroups;
+    return warpgroup_tile[stack] * warpgroups == tile[stack];
 }
 
-bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t slab[3]) {
-    return nh_sm90_warpgroup_tile(tile, 1, tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2, slab);
+bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t warpgroup_tile[3]) {
+    return nh_sm90_warpgroup_tile(tile, 1, tile[0] > 1 ? 0 : tile[1] > 1 ? 1 : 2, warpgroup_tile);
 }
 
 bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
@@ -394,15 +395,15 @@ struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int6
 }
 
 void nh_sm90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                    int64_t walk_rows) {
+                    int64_t loop_rows) {
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_RANK", problem->rank);
     nh_kernel_define(spec, "NH_DIM", problem->dim);
     nh_kernel_define(spec, "NH_DIM16", problem->dim / 16);
     nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(spec, "NH_DIM_V16", problem->dim_v / 16);
-    nh_kernel_define(spec, "NH_WALK_N", walk_rows);
-    nh_kernel_define(spec, "NH_WALK_N16", walk_rows / 16);
+    nh_kernel_define(spec, "NH_LOOP_N", loop_rows);
+    nh_kernel_define(spec, "NH_LOOP_N16", loop_rows / 16);
     nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
     nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
     nh_kernel_define(spec, "NH_FOLDED", nh_sm90_folds(problem));

@@ -41,17 +41,18 @@ void nh_sm90_add_twins(struct nh_cuda_step *step, const struct nh_problem *probl
 int64_t nh_sm90_row_bytes(int64_t dim);
 
 /* With a bias: whether 16 rows that follow each other are two runs of 8 along z, a step apart along z or y. */
-bool nh_sm90_pairs(const int32_t slab[3]);
+bool nh_sm90_pairs(const int32_t warpgroup_tile[3]);
 
 /* Bytes of the boxes of bias tables for one pair of tiles, which `heads` share: see fused90_bias.cuh. */
-int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t walk[3]);
+int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t loop[3]);
 
-/* A slab of a tile, which is as few slabs of at most 64 rows as can be, stacked along an axis; heads: that share the
- * tile. False if it cannot be cut so. */
-bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack, int32_t slab[3]);
+/* The warpgroup tile of a tile, which is as few of these, of at most 64 rows, as can be, along the axis `stack`; heads:
+ * that share the tile. False if it cannot be cut so. */
+bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack,
+                            int32_t warpgroup_tile[3]);
 
 /* The same along the tile's first axis longer than 1, as kernels cut it that name none. */
-bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t slab[3]);
+bool nh_sm90_first_warpgroup_tile(const int32_t tile[3], int32_t warpgroup_tile[3]);
 
 /* Whether the tile, with its dilation, is a box that the copy engine can fetch, and 1 along axes that the problem lacks. */
 bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
@@ -77,8 +78,8 @@ struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int
 struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int64_t extent[NH_AXES],
                                     int64_t columns, const int32_t tile[3]);
 
-/* The macros that a problem and the rows of a walked tile give every kernel of the family. */
+/* The macros that a problem and the rows of a loop tile give every kernel of the family. */
 void nh_sm90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                    int64_t walk_rows);
+                    int64_t loop_rows);
 
 #endif

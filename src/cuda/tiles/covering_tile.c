@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SLAB_ROWS = 64, LONG = 40, MOST_CUTS = 8 };
+enum { WARPGROUP_ROWS = 64, LONG = 40, MOST_CUTS = 8 };
 
 struct fit {
     int32_t tile[3], blocks;
@@ -36,31 +36,31 @@ static int cuts_of(int64_t length, struct cuts cuts[MOST_CUTS]) {
     return count;
 }
 
-/* Cut along x and y, and in as few parts along z as slabs allow: with the first extent above 1 in whole slabs, tiles of
- * more than are in a slab less. */
-static void try_cuts(const struct nh_problem *problem, int32_t slabs, struct cuts x, struct cuts y,
-                     int32_t length, struct fit *best) {
+/* Cut along x and y, and in as few parts along z as `warpgroups` warpgroup tiles allow: with a first extent above 1
+ * that is a multiple of their number, and tiles that do not fit one warpgroup tile less. */
+static void try_cuts(const struct nh_problem *problem, int32_t warpgroups, struct cuts x,
+                     struct cuts y, int32_t length, struct fit *best) {
     bool across = x.extent == 1 && y.extent == 1;
-    int32_t unit = across ? slabs : 1, rows;
-    struct fit fit = {.tile = {x.extent > 1 ? in_units(x.extent, slabs) : 1,
+    int32_t unit = across ? warpgroups : 1, rows;
+    struct fit fit = {.tile = {x.extent > 1 ? in_units(x.extent, warpgroups) : 1,
                                x.extent > 1   ? y.extent
-                               : y.extent > 1 ? in_units(y.extent, slabs)
+                               : y.extent > 1 ? in_units(y.extent, warpgroups)
                                               : 1}};
     rows = fit.tile[0] * fit.tile[1];
-    int32_t most = slabs * SLAB_ROWS / rows / unit * unit;
+    int32_t most = warpgroups * WARPGROUP_ROWS / rows / unit * unit;
     if (!most) return;
     int32_t z = cut(length, most);
     fit.blocks = x.count * y.count * z;
     if (fit.blocks > best->blocks) return;
     fit.tile[2] = in_units(cut(length, z), unit);
-    if (rows * fit.tile[2] <= (slabs - 1) * SLAB_ROWS) return;
+    if (rows * fit.tile[2] <= (warpgroups - 1) * WARPGROUP_ROWS) return;
     fit.halo = 1;
     for (int a = 0; a < NH_AXES; a++)
         fit.halo *= (double)(fit.tile[a] + problem->axis[a].window - 1);
     if (fit.blocks < best->blocks || fit.halo < best->halo) *best = fit;
 }
 
-bool nh_covering_tile(const struct nh_problem *problem, int32_t slabs, int32_t tile[3]) {
+bool nh_covering_tile(const struct nh_problem *problem, int32_t warpgroups, int32_t tile[3]) {
     struct fit best = {.blocks = INT32_MAX, .halo = INFINITY};
     struct cuts x[MOST_CUTS], y[MOST_CUTS];
     int64_t length[NH_AXES];
@@ -71,7 +71,7 @@ bool nh_covering_tile(const struct nh_problem *problem, int32_t slabs, int32_t t
     int xs = cuts_of(length[0], x), ys = cuts_of(length[1], y);
     for (int i = 0; i < xs; i++)
         for (int j = 0; j < ys && x[i].count * y[j].count <= best.blocks; j++)
-            try_cuts(problem, slabs, x[i], y[j], (int32_t)length[2], &best);
+            try_cuts(problem, warpgroups, x[i], y[j], (int32_t)length[2], &best);
     memcpy(tile, best.tile, sizeof best.tile);
-    return tile[0] > 0 && nh_box_volume(tile) < slabs * SLAB_ROWS;
+    return tile[0] > 0 && nh_box_volume(tile) < warpgroups * WARPGROUP_ROWS;
 }

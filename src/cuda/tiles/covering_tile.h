@@ -4,9 +4,10 @@
 
 #include "problem.h"
 
-/* `slabs` boxes of at most 64 rows, stacked along the first axis on which the tile is longer than 1, with extents that cut
- * dilation groups about evenly: of the tiles that need the fewest blocks, the one with the least halo. False if slabs are
- * full, so that other tiles do as well, or an axis is long, so that no extent leaves many rows empty. */
-bool nh_covering_tile(const struct nh_problem *problem, int32_t slabs, int32_t tile[3]);
+/* `warpgroups` boxes of at most 64 rows, one after the other along the first axis on which the tile is longer than 1,
+ * with extents that cut dilation groups about evenly: of the tiles that need the fewest blocks, the one with the least
+ * halo. False if these boxes are full, so that other tiles do as well, or an axis is long, so that no extent leaves
+ * many rows empty. */
+bool nh_covering_tile(const struct nh_problem *problem, int32_t warpgroups, int32_t tile[3]);
 
 #endif

@@ -77,7 +77,8 @@ static double smaller(double a, double b) {
     return a < b ? a : b;
 }
 
-/* Adds what a part meets of its tile's walk, whose columns count from 0: its first row sees `first`, its last one `last`. */
+/* Adds what a part sees of its tile's halo, whose columns count from 0: its first row sees `first`, its last one
+ * `last`. */
 static void add_part(const struct line *line, struct nh_range first, struct nh_range last,
                      bool beyond, double weight) {
     const double first_begin = (double)first.begin, first_end = (double)first.end;
@@ -94,7 +95,7 @@ static void add_part(const struct line *line, struct nh_range first, struct nh_r
     }
 }
 
-/* The same of a tile that is all of one part, where the walk begins with what the first row sees. */
+/* The same of a tile that is all of one part, where the halo begins with what the first row sees. */
 static void add_whole(const struct line *line, struct nh_range first, struct nh_range last,
                       double weight) {
     const double first_end = (double)(first.end - first.begin);
@@ -110,21 +111,21 @@ static void add_whole(const struct line *line, struct nh_range first, struct nh_
     }
 }
 
-/* What each part of the row tile at `row` meets of boxes with so many columns: of each tile's walk one at least. */
+/* What each part of the row tile at `row` meets of boxes with so many columns: of each tile's loop one at least. */
 static void add_boxes(const struct cut *cut, int64_t row, int i, double weight,
                       const struct line *line) {
     int64_t columns = line->columns[i], end = row + cut->rows;
     const struct nh_range halo = {seen_by(cut, row).begin, seen_by(cut, end - 1).end};
-    int64_t walk =
+    int64_t halo_begin =
         nh_first_box(cut->axis, cut->covered->columns, cut->covered->group_length, halo, columns);
-    int64_t boxes = nh_max(nh_ceil_div(halo.end - walk, columns), 1);
+    int64_t boxes = nh_max(nh_ceil_div(halo.end - halo_begin, columns), 1);
     for (; row < end; row += cut->part) {
         struct nh_range first = seen_by(cut, row), last = seen_by(cut, row + cut->part - 1);
-        int64_t from = nh_min((first.begin - walk) / columns, boxes - 1);
-        int64_t to = nh_max(nh_ceil_div(last.end - walk, columns), from + 1);
+        int64_t from = nh_min((first.begin - halo_begin) / columns, boxes - 1);
+        int64_t to = nh_max(nh_ceil_div(last.end - halo_begin, columns), from + 1);
         if (row >= cut->length && cut->part < cut->rows) to = from + 1;
-        int64_t whole = nh_min(to, (first.end - walk) / columns) -
-                        nh_max(from, nh_ceil_div(last.begin - walk, columns));
+        int64_t whole = nh_min(to, (first.end - halo_begin) / columns) -
+                        nh_max(from, nh_ceil_div(last.begin - halo_begin, columns));
         line->counts->visits[i] += weight * (double)(to - from);
         line->counts->dense[i] += weight * (double)nh_max(whole, 0);
     }
@@ -139,16 +140,17 @@ static void add_tile(const struct cut *cut, int64_t tile, double weight, const s
         return;
     }
     struct nh_range first = seen_by(cut, row);
-    int64_t walk = first.begin;
+    int64_t halo_begin = first.begin;
     if (cut->part == cut->rows) {
         struct nh_range last = seen_by(cut, end - 1);
         add_whole(line, first, last, weight);
-        line->counts->halo = nh_max(line->counts->halo, last.end - walk);
+        line->counts->halo = nh_max(line->counts->halo, last.end - halo_begin);
         return;
     }
     for (;;) {
         struct nh_range last = seen_by(cut, row + cut->part - 1);
-        first.begin -= walk, first.end -= walk, last.begin -= walk, last.end -= walk;
+        first.begin -= halo_begin, first.end -= halo_begin, last.begin -= halo_begin,
+            last.end -= halo_begin;
         add_part(line, first, last, row >= cut->length, weight);
         line->counts->halo = nh_max(line->counts->halo, last.end);
         row += cut->part;
@@ -296,7 +298,7 @@ static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part
         const int64_t groups = nh_next_group_kind(axis, group) - group;
         if (cut.length > 0) add_group(&cut, groups, line);
         if (!boxes) continue;
-        /* tiles that only the groups with most rows have walk what the last row sees, if there is one */
+        /* tiles that only the groups with most rows have loop over what the last row sees, if there is one */
         if (cut.length > 0 && nh_ceil_div(cut.length, rows) < tiles)
             add_tile(&cut, tiles - 1, (double)groups, line);
         for (int i = 0; i < line->extents && cut.length <= 0; i++)

@@ -1,5 +1,5 @@
-/* How many tiles a walk over row tiles (of queries) and the column tiles (of keys) of their halos visits on one axis.
- * Axes are independent: the visits of a grid are the product of its axes'. */
+/* How many pairs of row tiles (of queries) and column tiles (of keys) of their halos loops visit on one axis. Axes are
+ * independent: the visits of a grid are the product of its axes'. */
 #ifndef NH_TILE_COUNT_H
 #define NH_TILE_COUNT_H
 
@@ -12,9 +12,10 @@ struct nh_tile_count {
     int64_t halo;
     /* pairs of a row tile with a column tile of its halo; of these, pairs that need no mask */
     double visits, dense;
-    /* what kernels add that do not pass over row tiles which the longest dilation groups have and shorter ones lack: each walks
-     * the columns that its group's last row sees. Where tensors do not cover the grid, or the axis is periodic, what the
-     * kernels add that fetch boxes (boxes.cuh): one for each part that sees none, and those that end at a seam */
+    /* what kernels add that do not pass over row tiles which the longest dilation groups have and shorter ones lack:
+     * each visits the columns that its group's last row sees. Where tensors do not cover the grid, or the axis is
+     * periodic, what the kernels add that fetch boxes (boxes.cuh): one for each part that sees none, and those that end
+     * at a seam */
     double visits_beyond, dense_beyond;
 };
 
@@ -49,8 +50,8 @@ bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                    bool inverse);
 
-/* The same where row tiles are made of parts of `part` rows that walk together, each passing over what none of its
- * rows sees: pairs of a part with a column tile. A part beyond the group's last row visits one tile. */
+/* The same where row tiles are made of parts of `part` rows that share a loop, each passing over what none of its rows
+ * sees: pairs of a part with a column tile. A part beyond the group's last row visits one tile. */
 struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows, int32_t part,
                                         int32_t columns, bool inverse);
 

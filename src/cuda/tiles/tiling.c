@@ -10,20 +10,20 @@ static int32_t orders_of(int32_t rank) {
     return rank == 3 ? 6 : rank;
 }
 
-/* beyond: row tiles that only the longest dilation groups have are walked in all of them. */
+/* beyond: row tiles that only the longest dilation groups have are counted in all of them. */
 static struct nh_tiling_count count_tiles(const struct nh_problem *problem, const int32_t own[3],
-                                          const int32_t part[3], const int32_t walk[3],
+                                          const int32_t part[3], const int32_t loop[3],
                                           bool inverse, bool beyond) {
-    double items = 1, visited = 1, full = 1, longest = 1;
+    double work_tiles = 1, visited = 1, full = 1, longest = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        struct nh_tile_count count = nh_tile_part_count(axis, own[a], part[a], walk[a], inverse);
-        items *= (double)count.tiles;
-        longest *= (double)nh_ceil_div(count.halo, walk[a]);
+        struct nh_tile_count count = nh_tile_part_count(axis, own[a], part[a], loop[a], inverse);
+        work_tiles *= (double)count.tiles;
+        longest *= (double)nh_ceil_div(count.halo, loop[a]);
         visited *= count.visits + (beyond ? count.visits_beyond : 0);
         full *= count.dense + (beyond ? count.dense_beyond : 0);
     }
-    return (struct nh_tiling_count){items, visited, visited - full, longest};
+    return (struct nh_tiling_count){work_tiles, visited, visited - full, longest};
 }
 
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
@@ -66,10 +66,10 @@ int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], in
     return best;
 }
 
-/* The share of an axis that the walk of a row covers. */
+/* The share of an axis that the halo of a row and its neighbors covers. */
 static double cover(const struct nh_axis *axis) {
-    int64_t length = nh_longest_group(axis), walk = axis->window + axis->stride - 1;
-    return (double)nh_min(walk, length) / (double)length;
+    int64_t length = nh_longest_group(axis), halo = axis->window + axis->stride - 1;
+    return (double)nh_min(halo, length) / (double)length;
 }
 
 int32_t nh_tiling_queue_order(const struct nh_problem *problem) {
@@ -88,20 +88,20 @@ int32_t nh_tiling_queue_order(const struct nh_problem *problem) {
 
 nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
                            int32_t order, struct nh_cuda_tiling *tiling) {
-    int64_t items = problem->batch;
-    bool fits = nh_multiply(items, problem->heads / heads, &items);
-    *tiling = (struct nh_cuda_tiling){.items = 0};
+    int64_t work_tiles = problem->batch;
+    bool fits = nh_multiply(work_tiles, problem->heads / heads, &work_tiles);
+    *tiling = (struct nh_cuda_tiling){.work_tiles = 0};
     for (int a = 0, next = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         tiling->tiles[a] = (int)nh_ceil_div(nh_longest_rows(axis, false), q[a]);
-        fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
-               nh_multiply(items, axis->dilation, &items);
+        fits = fits && nh_multiply(work_tiles, tiling->tiles[a], &work_tiles) &&
+               nh_multiply(work_tiles, axis->dilation, &work_tiles);
         /* The kernel knows only the problem's own axes. */
         int ordered = orders[order][a];
         if (ordered >= NH_AXES - problem->rank) tiling->order[next++] = ordered;
     }
-    if (!fits || items > INT32_MAX)
+    if (!fits || work_tiles > INT32_MAX)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^31 query tiles");
-    tiling->items = (int)items;
+    tiling->work_tiles = (int)work_tiles;
     return NHOOD_OK;
 }

@@ -8,9 +8,9 @@
 
 /* Per batch entry and head. */
 struct nh_tiling_count {
-    /* query tiles; pairs of a query tile with a key tile that it walks; of these, pairs that need masks */
-    double items, visited, partial;
-    /* key tiles that a query tile walks at most */
+    /* query tiles; pairs of a query tile with a key tile of its halo; of these, pairs that need masks */
+    double work_tiles, visited, partial;
+    /* key tiles of a query tile's loop at most */
     double longest;
 };
 
@@ -23,7 +23,7 @@ struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const i
 struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, const int32_t q[3],
                                             const int32_t part[3], const int32_t k[3]);
 
-/* The same for the kernels that own keys: tiles of keys, and the tiles of queries that attend them. Walks over heads
+/* The same for the kernels that own keys: tiles of keys, and the tiles of queries that attend them. Loops over heads
  * that share a key head count as many times. */
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
                                                const int32_t q[3]);
@@ -36,11 +36,11 @@ struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, co
 /* The order of query tiles in which `blocks` of them at a time share the most keys. */
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks);
 
-/* The order for blocks that take items one after the other (work_queue.cuh), which shares most of what they
- * walk: fastest the axis that the walk of a row covers most of. */
+/* The order for blocks that take work tiles one after the other (work_queue.cuh), which shares most of what they read:
+ * fastest the axis that the halo of a row covers most of. */
 int32_t nh_tiling_queue_order(const struct nh_problem *problem);
 
-/* Everything but extra_tiles; heads: of one query tile. UNSUPPORTED if there are too many items to number. */
+/* Everything but extra_tiles; heads: of one query tile. UNSUPPORTED if there are too many work tiles to number. */
 nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
                            int32_t order, struct nh_cuda_tiling *tiling);
 

@@ -172,7 +172,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    (void)count; /* no tiles are walked */
+    (void)count; /* there is no loop over tiles */
     return nh_estimate(work, problem, device, config, NULL);
 }
 

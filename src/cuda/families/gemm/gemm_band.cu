@@ -35,18 +35,18 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
     sum_offset[row] = exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
 }
 
-/* Chunk number `turn` of all: with NH_INVERSE every head of the group in turn walks the box. */
-NH_DEVICE void set_columns(const nh_cuda_args &args, int turn, int chunks) {
-    int chunk = turn % chunks;
-    int head = NH_INVERSE ? tile.head * nh_group_heads(args) + turn / chunks : nh_key_head(args, tile.head);
+/* Chunk number `step` of all: with NH_INVERSE every head of the group in turn goes through the box. */
+NH_DEVICE void set_columns(const nh_cuda_args &args, int step, int chunks) {
+    int chunk = step % chunks;
+    int head = NH_INVERSE ? tile.head * nh_group_heads(args) + step / chunks : nh_key_head(args, tile.head);
 #pragma unroll 1
     for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
         int position[3];
         bool exists = nh_tile_opposite(tile, chunk * NH_COLUMNS + column, position);
 #if NH_INVERSE
-        nh_query_set(&queries[turn % 2][column], tile, args, position, head, exists);
+        nh_query_set(&queries[step % 2][column], tile, args, position, head, exists);
 #endif
-        row_offset[turn % 2][column] =
+        row_offset[step % 2][column] =
             exists ? nh_tile_offset(tile, args, NH_V, position, head) : NH_NONE;
     }
 }
@@ -88,19 +88,19 @@ NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args) {
 #if NH_INVERSE
 
 /* Lanes run along keys: lane % 16 names the row, and half a warp each the even and odd columns. */
-NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int chunks) {
+NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int step, int chunks) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
-    int column = turn % chunks * NH_COLUMNS, half = (int)threadIdx.x % 32 / 16;
+    int column = step % chunks * NH_COLUMNS, half = (int)threadIdx.x % 32 / 16;
     w->any = __any_sync(0xffffffffu, w->first < column + NH_COLUMNS && column < w->end);
     if (!w->any) return;
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i++) {
-        const nh_query &query = queries[turn % 2][half + 2 * i];
+        const nh_query &query = queries[step % 2][half + 2 * i];
         w->weight[i] = nh_attends(query, w->key, args) ? a[query.weights + w->key.slot] : (elem)0;
     }
 }
 
-NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn) {
+NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int step) {
     int lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i++)
@@ -125,8 +125,8 @@ NH_DEVICE void gather_some(elem *weight, const weights &w, const nh_cuda_args &a
     }
 }
 
-NH_DEVICE void deposit_some(const elem *weight, const weights &w, const nh_cuda_args &args,
-                            elem *block, nh_spans spans, int turn, int some, int share) {
+NH_DEVICE void deposit_some(const elem *weight, const weights &w, const nh_cuda_args &args, elem *block, nh_spans spans,
+                            int step, int some, int share) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < NH_TOGETHER; i++) {
@@ -134,15 +134,15 @@ NH_DEVICE void deposit_some(const elem *weight, const weights &w, const nh_cuda_
         bool exists = n < __shfl_sync(0xffffffffu, w.end, some + i);
         const nh_query &query = queries[16 * warp + some + i];
         int column = nh_column_of(query, args, spans, n, nh_key_digits(query, w.divisor, n)) -
-                     turn * NH_COLUMNS;
+                     step * NH_COLUMNS;
         if (exists) block[(some + i) * WEIGHT_STRIDE + column] = weight[i];
     }
 }
 
-NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int chunks) {
+NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int step, int chunks) {
     int row = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 16;
     w->first = w->end;
-    w->end = nh_keys_before(queries[row], tile, args, (turn + 1) * NH_COLUMNS);
+    w->end = nh_keys_before(queries[row], tile, args, (step + 1) * NH_COLUMNS);
     w->any = __any_sync(0xffffffffu, w->first < w->end);
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
@@ -150,7 +150,7 @@ NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int turn, int chunks
             gather_some(w->weight + i, *w, args, i % 16, i / 16);
 }
 
-NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int turn) {
+NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int step) {
     nh_vector<16 / sizeof(elem)> *zeros = (nh_vector<16 / sizeof(elem)> *)block;
     const nh_vector<16 / sizeof(elem)> zero = {};
     for (int i = (int)threadIdx.x % 32; i < 16 * WEIGHT_STRIDE / (int)(16 / sizeof(elem)); i += 32)
@@ -160,7 +160,7 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
         if (nh_rows_have(w->first, w->end, i / 16, i % 16))
-            deposit_some(w->weight + i, *w, args, block, spans, turn, i % 16, i / 16);
+            deposit_some(w->weight + i, *w, args, block, spans, step, i % 16, i / 16);
     __syncwarp();
 }
 
@@ -175,26 +175,25 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     elem *block = rows + 2 * NH_COLUMNS * STRIDE + warp * 16 * WEIGHT_STRIDE;
     const elem *data = (const elem *)args.tensor[NH_V].data;
     int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
-    int turns = chunks * (NH_INVERSE ? nh_group_heads(args) : 1);
+    int steps = chunks * (NH_INVERSE ? nh_group_heads(args) : 1);
     weights w;
     bool any = false;
     float sum[NH_WIDTH / 8][4] = {};
     weights_init(&w, args);
     set_rows(args);
-    /* Three stages, a turn apart: where a chunk's rows are, copying them and their weights, their products. */
-    for (int turn = -1; turn <= turns; turn++) {
-        bool here = turn >= 0 && turn < turns;
+    /* Three stages, a step apart: where a chunk's rows are, copying them and their weights, their products. */
+    for (int step = -1; step <= steps; step++) {
+        bool here = step >= 0 && step < steps;
         if (here) {
-            nh_rows_load(NH_COLUMNS, rows + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, data,
-                                     row_offset[turn % 2], dim);
-            gather(&w, args, turn, chunks);
+            nh_rows_load(NH_COLUMNS, rows + step % 2 * NH_COLUMNS * STRIDE, STRIDE, data, row_offset[step % 2], dim);
+            gather(&w, args, step, chunks);
         }
         if (any)
-            nh_sums_add(sum, block, WEIGHT_STRIDE, rows + (turn - 1) % 2 * NH_COLUMNS * STRIDE, NH_COLUMNS, lane);
+            nh_sums_add(sum, block, WEIGHT_STRIDE, rows + (step - 1) % 2 * NH_COLUMNS * STRIDE, NH_COLUMNS, lane);
         __syncwarp();
         any = here && w.any;
-        if (any) deposit(&w, args, block, turn);
-        if (turn + 1 < turns) set_columns(args, turn + 1, chunks);
+        if (any) deposit(&w, args, block, step);
+        if (step + 1 < steps) set_columns(args, step + 1, chunks);
         nh_copy_wait();
         __syncthreads();
     }

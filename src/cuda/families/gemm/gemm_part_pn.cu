@@ -173,7 +173,7 @@ NH_DEVICE void write_weights(const nh_cuda_args &args, const float *stages, int 
     }
 }
 
-/* What a turn does with the scores of a part. All of it where the box is one part. */
+/* What a step does with the scores of a part. All of it where the box is one part. */
 struct task {
     bool adds;     /* them to the sums of the rows, */
     bool adds_all; /* which are then complete; */
@@ -233,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
     slots slots;
     row_sums sums;
     slots_set(&slots);
-    int turns = NH_PLANES ? 2 * parts : 1;
+    int steps = NH_PLANES ? 2 * parts : 1;
     load(args, q, keys, bounds.rows, 0, 0);
 #pragma unroll 1
     for (int head = 0; head < heads; head++) {
@@ -243,9 +243,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
             sums.sum[round] = 0;
         }
 #pragma unroll 1
-        for (int turn = 0; turn < turns; turn++) {
-            int part = turn < parts ? turn : turn - parts;
-            elem *here = keys + (NH_PLANES ? turn % 2 * bounds.rows : 0) * STRIDE;
+        for (int step = 0; step < steps; step++) {
+            int part = step < parts ? step : step - parts;
+            elem *here = keys + (NH_PLANES ? step % 2 * bounds.rows : 0) * STRIDE;
             bool taken = part >= range.first && part < range.end;
             nh_copy_wait();
             __syncthreads();
@@ -256,12 +256,12 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
                           range.columns - column, (int)threadIdx.x % 32);
             __syncthreads();
             /* Over the first buffer, or the other one: rows that nobody reads any more. */
-            elem *there = keys + (NH_PLANES ? (turn + 1) % 2 * bounds.rows : 0) * STRIDE;
-            bool more = turn + 1 < turns;
+            elem *there = keys + (NH_PLANES ? (step + 1) % 2 * bounds.rows : 0) * STRIDE;
+            bool more = step + 1 < steps;
             int next = !more ? 0 : part + 1 < parts ? part + 1 : 0;
             if (more || head + 1 < heads) load(args, q, there, bounds.rows, head + !more, next);
-            const task task = {!NH_PLANES || turn < parts, !NH_PLANES || turn == range.end - 1,
-                               !NH_PLANES || turn >= parts};
+            const task task = {!NH_PLANES || step < parts, !NH_PLANES || step == range.end - 1,
+                               !NH_PLANES || step >= parts};
             if (taken) take(&sums, slots, args, stages, stage_stride, range, head, part, task);
         }
     }

@@ -157,25 +157,24 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     /* Lane l and l + 16 know how many keys of the warp's query l came in earlier chunks. */
     int before = 0;
     set_queries(args);
-    /* Three stages, a turn apart: where a chunk's keys are, copying them, their products. */
-    for (int turn = -1; turn <= chunks; turn++) {
-        if (turn == 0)
+    /* Three stages, a step apart: where a chunk's keys are, copying them, their products. */
+    for (int step = -1; step <= chunks; step++) {
+        if (step == 0)
             nh_rows_load(NH_ROWS, q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, dim);
-        if (turn == 0 && NH_CAUSAL && NH_RESULT == NH_SCORE) fill_unused(args, warp, lane);
-        if (turn >= 0 && turn < chunks)
-            nh_rows_load(NH_COLUMNS, keys + turn % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data,
-                                     key_offset[turn % 2], dim);
-        if (turn > 0) {
-            const elem *k = keys + (turn - 1) % 2 * NH_COLUMNS * STRIDE;
-            int after = nh_keys_before(queries[16 * warp + lane % 16], tile, args, turn * NH_COLUMNS);
+        if (step == 0 && NH_CAUSAL && NH_RESULT == NH_SCORE) fill_unused(args, warp, lane);
+        if (step >= 0 && step < chunks)
+            nh_rows_load(NH_COLUMNS, keys + step % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data, key_offset[step % 2], dim);
+        if (step > 0) {
+            const elem *k = keys + (step - 1) % 2 * NH_COLUMNS * STRIDE;
+            int after = nh_keys_before(queries[16 * warp + lane % 16], tile, args, step * NH_COLUMNS);
             if (__any_sync(0xffffffffu, before < after)) {
                 nh_scores(q + warp * 16 * STRIDE, k, stage, STAGE_STRIDE, NH_COLUMNS, lane);
                 __syncwarp();
-                scatter(args, divisor, stage, q + warp * 16 * STRIDE, k, turn - 1, before, after);
+                scatter(args, divisor, stage, q + warp * 16 * STRIDE, k, step - 1, before, after);
             }
             before = after;
         }
-        if (turn + 1 < chunks) set_keys(args, turn + 1);
+        if (step + 1 < chunks) set_keys(args, step + 1);
         nh_copy_wait();
         __syncthreads();
     }

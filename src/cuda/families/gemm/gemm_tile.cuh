@@ -1,5 +1,5 @@
 /* The geometry of a banded product: a tile of queries (or keys, if NH_INVERSE) against the box of all keys (queries)
- * that some of its tokens share a window with, walked in chunks of NH_COLUMNS.
+ * that some of its tokens share a window with, taken in chunks of NH_COLUMNS.
  *
  * A tile lies inside one dilation group per axis, so that its windows, in positions of the group, are ranges, and a
  * window is a box inside the opposite box. Columns and the keys of a window are both numbered row-major: the keys of

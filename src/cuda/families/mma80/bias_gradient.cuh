@@ -40,15 +40,15 @@ NH_DEVICE unsigned nh_bias_head(const nh_tiled_args &args) {
 }
 
 /* Query tiles of one head over the whole batch. */
-NH_DEVICE unsigned nh_bias_turns(const nh_tiled_args &args) {
-    return (unsigned)args.tiling.items;
+NH_DEVICE unsigned nh_bias_rounds(const nh_tiled_args &args) {
+    return (unsigned)args.tiling.work_tiles;
 }
 
 /* Number of a head's tile among those of all heads: see nh_block_locate. */
-NH_DEVICE unsigned nh_bias_item(const nh_tiled_args &args, unsigned turn) {
-    unsigned per_entry = nh_bias_turns(args) / (unsigned)args.batch;
-    unsigned entry_head = turn / per_entry * (unsigned)args.heads + nh_bias_head(args);
-    return entry_head * per_entry + turn % per_entry;
+NH_DEVICE unsigned nh_bias_work_tile(const nh_tiled_args &args, unsigned round) {
+    unsigned per_entry = nh_bias_rounds(args) / (unsigned)args.batch;
+    unsigned entry_head = round / per_entry * (unsigned)args.heads + nh_bias_head(args);
+    return entry_head * per_entry + round % per_entry;
 }
 
 /* ---- sums ---- */

@@ -49,11 +49,11 @@ static int64_t columns_of(const int32_t *value) {
 static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *value) {
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     int64_t key = w.dim * w.element_bytes + 16, v = w.dim_v * w.element_bytes + 16;
-    int64_t walk = columns_of(value) * 16 + 64, bias = columns_of(value) * 8;
+    int64_t loop = columns_of(value) * 16 + 64, bias = columns_of(value) * 8;
     int64_t masks = nh_tiled80_mask_bytes(value + Q0, value + K0);
     int64_t dense = (int64_t)value[WARPS] * 24;
     int64_t bytes = rows_of(value) * nh_max(key, v) +
-                    value[STAGES] * columns_of(value) * (key + v) + walk + bias + masks + dense;
+                    value[STAGES] * columns_of(value) * (key + v) + loop + bias + masks + dense;
     return nh_ceil_div(bytes, 8) * 8;
 }
 
@@ -102,7 +102,7 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
 }
 
 static bool work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                    const int32_t *value, const struct nh_tiling_count *walk,
+                    const int32_t *value, const struct nh_tiling_count *loop,
                     struct nh_work *work) {
     double copies = (double)(problem->batch * problem->heads),
            residents = (double)residents_of(problem, cuda, value);
@@ -112,26 +112,26 @@ static bool work_of(const struct nh_problem *problem, const struct nh_cuda_devic
     nh_work_start(work, NH_OPERATION_FUSED80, problem);
     struct nh_launch_work *launch =
         nh_work_add(work, f32 ? NH_KERNEL_FUSED80_F32 : NH_KERNEL_FUSED80);
-    launch->blocks = copies * walk->items;
+    launch->blocks = copies * loop->work_tiles;
     launch->residents = launch->in_flight = residents;
     launch->warps = value[WARPS];
-    launch->steps = walk->visited / walk->items + extra;
-    launch->longest = (walk->longest + extra) / launch->steps;
+    launch->steps = loop->visited / loop->work_tiles + extra;
+    launch->longest = (loop->longest + extra) / launch->steps;
     launch->serial = 1.0 / value[WARPS];
     launch->tiles = launch->blocks * launch->steps;
-    launch->masked_tiles = copies * walk->partial;
+    launch->masked_tiles = copies * loop->partial;
     launch->scores = (double)(rows_of(value) * columns_of(value));
     launch->flops = 2 * launch->tiles * (double)(rows_of(value) * columns_of(value)) *
                     (double)(nh_tiled80_widths(problem).dim + nh_tiled80_widths(problem).dim_v);
-    set_units(problem, cuda, value, walk->partial / walk->items, launch);
+    set_units(problem, cuda, value, loop->partial / loop->work_tiles, launch);
     return true;
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_tiling_count walk =
+    const struct nh_tiling_count loop =
         nh_tiling_grid_count(problem, config->value + Q0, config->value + K0, false);
-    return work_of(problem, device->backend, config->value, &walk, work);
+    return work_of(problem, device->backend, config->value, &loop, work);
 }
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,

@@ -25,7 +25,7 @@ struct nh_shared {
     elem queries[NH_ROWS * NH_PITCH_Q];
     elem keys[NH_STAGES][NH_COLUMNS * NH_PITCH_K];
     elem values[NH_STAGES][NH_COLUMNS * NH_PITCH_V];
-    struct nh_walk_tables walk;
+    struct nh_loop_tables loop;
     struct nh_score_tables tables;
 };
 static_assert(sizeof(struct nh_shared) == NH_SHARED_BYTES, "the host's count of shared memory");
@@ -45,33 +45,33 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
                     NH_DIM_V_PADDED);
     nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
     __syncthreads();
-    const struct nh_course course = nh_course_of(args, block, shared.tables.masks);
-    nh_walk_table_fill(args, course.halo, NH_K, NH_ELEMENT_BYTES, NH_WALK_FIRST, shared.walk);
-    nh_walk_table_fill(args, course.halo, NH_V, NH_ELEMENT_BYTES, NH_WALK_SECOND, shared.walk);
+    const struct nh_loop_bounds bounds = nh_loop_bounds_of(args, block, shared.tables.masks);
+    nh_loop_table_fill(args, bounds.halo, NH_K, NH_ELEMENT_BYTES, NH_LOOP_FIRST, shared.loop);
+    nh_loop_table_fill(args, bounds.halo, NH_V, NH_ELEMENT_BYTES, NH_LOOP_SECOND, shared.loop);
     nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
     __syncthreads();
 
-    struct nh_walk now = {nh_walk_origin(course.halo), nh_course_tiles(args, course), block.head, {}};
-    now.at[NH_WALK_FIRST] =
-        nh_walk_start(args, block, course.halo, NH_K, block.kv_head, NH_ELEMENT_BYTES) +
-        nh_share_offset<NH_DIM>(shared.walk.row[NH_WALK_FIRST]);
-    now.at[NH_WALK_SECOND] =
-        nh_walk_start(args, block, course.halo, NH_V, block.kv_head, NH_ELEMENT_BYTES) +
-        nh_share_offset<NH_DIM_V>(shared.walk.row[NH_WALK_SECOND]);
-    struct nh_walk next = now;
-    auto copy_keys = [&](const struct nh_walk &walk) {
-        if (walk.left > 0)
-            nh_copy_next<NH_DIM, NH_PITCH_K, NH_WALK_FIRST>(
-                shared.keys[walk.left % NH_STAGES], args, block, course, shared.walk, walk);
+    struct nh_kv_loop now = {nh_loop_origin(bounds.halo), nh_loop_tiles(args, bounds), block.head, {}};
+    now.at[NH_LOOP_FIRST] =
+        nh_loop_start(args, block, bounds.halo, NH_K, block.kv_head, NH_ELEMENT_BYTES) +
+        nh_share_offset<NH_DIM>(shared.loop.row[NH_LOOP_FIRST]);
+    now.at[NH_LOOP_SECOND] =
+        nh_loop_start(args, block, bounds.halo, NH_V, block.kv_head, NH_ELEMENT_BYTES) +
+        nh_share_offset<NH_DIM_V>(shared.loop.row[NH_LOOP_SECOND]);
+    struct nh_kv_loop next = now;
+    auto copy_keys = [&](const struct nh_kv_loop &loop) {
+        if (loop.left > 0)
+            nh_copy_next<NH_DIM, NH_PITCH_K, NH_LOOP_FIRST>(shared.keys[loop.left % NH_STAGES], args, block, bounds,
+                                                            shared.loop, loop);
     };
-    auto copy_values = [&](const struct nh_walk &walk) {
-        if (walk.left > 0)
-            nh_copy_next<NH_DIM_V, NH_PITCH_V, NH_WALK_SECOND>(
-                shared.values[walk.left % NH_STAGES], args, block, course, shared.walk, walk);
+    auto copy_values = [&](const struct nh_kv_loop &loop) {
+        if (loop.left > 0)
+            nh_copy_next<NH_DIM_V, NH_PITCH_V, NH_LOOP_SECOND>(shared.values[loop.left % NH_STAGES], args, block,
+                                                               bounds, shared.loop, loop);
     };
     copy_keys(next);
     if (NH_STAGES == 2) copy_values(next);
-    nh_next(next, course, shared.walk);
+    nh_next(next, bounds, shared.loop);
 
     const int first_row = (int)threadIdx.x / 32 * NH_WARP_ROWS;
     elem *queries = shared.queries + first_row * NH_PITCH_Q;
@@ -98,8 +98,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             __syncthreads();
             copy_keys(next);
         }
-        nh_next(next, course, shared.walk);
-        nh_finish_scores(args, block, shared.tables, course, now, first_row, scale, scores);
+        nh_next(next, bounds, shared.loop);
+        nh_finish_scores(args, block, shared.tables, bounds, now, first_row, scale, scores);
         nh_softmax_raise(state, scores, NH_PRESCALE ? 1.f : scale, shrink);
         nh_softmax_shrink(state, output, shrink);
         nh_softmax_weights(state, scores, NH_PRESCALE ? 1.f : scale);
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_softmax_totals_put(totals, state, output);
         }
 #endif
-        nh_next(now, course, shared.walk);
+        nh_next(now, bounds, shared.loop);
     }
 #if NH_REGIONS
     /* without a tile nobody has waited for the queries, whose place outputs take */

@@ -2,23 +2,24 @@
  * are rows, copied tile by tile if they are columns. */
 #pragma once
 
-#include "walk_copy.cuh"
+#include "kv_loop_copy.cuh"
 
 /* lse: in base 2 */
 struct alignas(8) nh_stats {
     float lse, delta;
 };
 
-/* One column per thread, of the tile at a walk's pointer. */
-NH_DEVICE void nh_stats_copy(const nh_cuda_args &args, const struct nh_block &block, const struct nh_course &course,
-                             const struct nh_walk &walk, const struct nh_walk_tables &tables, nh_stats to[NH_COLUMNS]) {
-    unsigned limits = nh_limits(course.halo, walk.cursor);
+/* One column per thread, of the tile at a loop's pointer. */
+NH_DEVICE void nh_stats_copy(const nh_cuda_args &args, const struct nh_block &block,
+                             const struct nh_loop_bounds &bounds, const struct nh_kv_loop &loop,
+                             const struct nh_loop_tables &tables, nh_stats to[NH_COLUMNS]) {
+    unsigned limits = nh_limits(bounds.halo, loop.cursor);
 #pragma unroll 1
     for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
-        const char *from = walk.at[NH_WALK_STATS] + tables.row[NH_WALK_STATS][c];
+        const char *from = loop.at[NH_LOOP_STATS] + tables.row[NH_LOOP_STATS][c];
         bool there = nh_within(limits, nh_place_of_column(c));
 #if NH_PERIODIC
-        from += nh_wrapped(args, block, course, walk.cursor, NH_DELTA, sizeof(float), nh_place_of_column(c), there);
+        from += nh_wrapped(args, block, bounds, loop.cursor, NH_DELTA, sizeof(float), nh_place_of_column(c), there);
 #endif
         nh_copy8(&to[c], from, there);
     }

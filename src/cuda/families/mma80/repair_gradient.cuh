@@ -50,12 +50,11 @@ NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &
     }
 }
 
-/* Of a row of the item's block: its gradients to first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
-static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args,
-                                                      unsigned item, int tile_row, elem *first,
-                                                      elem *second) {
+/* Of a row of the work tile's block: its gradients to first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
+static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args, unsigned work_tile, int tile_row,
+                                                       elem *first, elem *second) {
     struct nh_block block;
-    nh_block_locate(args, item, NH_INVERSE ? args.kv_heads : args.heads, block);
+    nh_block_locate(args, work_tile, NH_INVERSE ? args.kv_heads : args.heads, block);
     nh_lane_rows gradient = {};
     struct nh_range range[3];
     int position[3];

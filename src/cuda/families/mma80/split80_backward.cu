@@ -1,8 +1,8 @@
 /* Backward of sm_80 and later, without atomics: one kernel, launched with rows that are queries, for dQ, or with
  * NH_INVERSE keys, for dK and dV, or with NH_EXTRA_ROWS as well extra tokens, for the gradients of those.
  *
- * In each case a block owns a box of rows and walks the box of columns that they have to do with, the keys of its
- * queries or the queries of its keys, as the forward walks its halo. Per tile, with rows a, columns b and their
+ * In each case a block owns a box of rows and loops over the box of columns that they have to do with, the keys of its
+ * queries or the queries of its keys, as the forward does over its halo. Per tile, with rows a, columns b and their
  * second tensors a', b' (dO for queries, V for keys):
  *
  *     P = exp(scale a b^T + bias - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', if V, += P b'
@@ -20,7 +20,7 @@
 struct nh_shared {
     elem rows[NH_ROWS * NH_PITCH_K], rows2[NH_ROWS * NH_PITCH_V];
     elem columns[NH_STAGES][NH_COLUMNS * NH_PITCH_K], columns2[NH_STAGES][NH_COLUMNS * NH_PITCH_V];
-    struct nh_walk_tables walk;
+    struct nh_loop_tables loop;
     /* of the columns, if those are the queries */
     nh_stats stats[NH_STAGES][NH_COLUMNS];
     struct nh_score_tables tables;
@@ -38,17 +38,15 @@ enum {
     NH_COLUMN_SLOT2 = NH_INVERSE ? NH_D_O : NH_V
 };
 
-/* Starts the copies of the walk's tile, if there is one. */
-NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const struct nh_block &block,
-                             struct nh_shared &shared, const struct nh_course &course,
-                             const struct nh_walk &walk) {
-    const int stage = walk.left % NH_STAGES;
-    if (walk.left > 0) {
-        nh_copy_next<NH_DIM, NH_PITCH_K, NH_WALK_FIRST>(shared.columns[stage], args, block, course,
-                                                        shared.walk, walk);
-        nh_copy_next<NH_DIM_V, NH_PITCH_V, NH_WALK_SECOND>(shared.columns2[stage], args, block,
-                                                           course, shared.walk, walk);
-        if (NH_INVERSE) nh_stats_copy(args, block, course, walk, shared.walk, shared.stats[stage]);
+/* Starts the copies of the loop's tile, if there is one. */
+NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const struct nh_block &block, struct nh_shared &shared,
+                             const struct nh_loop_bounds &bounds, const struct nh_kv_loop &loop) {
+    const int stage = loop.left % NH_STAGES;
+    if (loop.left > 0) {
+        nh_copy_next<NH_DIM, NH_PITCH_K, NH_LOOP_FIRST>(shared.columns[stage], args, block, bounds, shared.loop, loop);
+        nh_copy_next<NH_DIM_V, NH_PITCH_V, NH_LOOP_SECOND>(shared.columns2[stage], args, block, bounds, shared.loop,
+                                                           loop);
+        if (NH_INVERSE) nh_stats_copy(args, block, bounds, loop, shared.loop, shared.stats[stage]);
     }
     nh_copy_commit();
 }
@@ -153,9 +151,9 @@ NH_DEVICE void nh_store_gradient(const nh_tiled_args &args, const struct nh_bloc
 }
 
 /* Every column is some extra token's business: those have nothing to do again. */
-NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned item, const struct nh_block &block,
-                         const nh_gradient &gradient, const nh_gradient2 &gradient2, int first_row,
-                         elem *rows, elem *rows2) {
+NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned work_tile, const struct nh_block &block,
+                         const nh_gradient &gradient, const nh_gradient2 &gradient2, int first_row, elem *rows,
+                         elem *rows2) {
     unsigned poisoned = 0;
     if (NH_SUM_FIRST)
         poisoned |= nh_stage<NH_DIM_PADDED, NH_PITCH_K>(gradient, (float)args.scale, rows);
@@ -167,8 +165,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned item, const struct 
             int bad = (__ffs((int)lanes) - 1) / 4, row = 8 * r + bad;
             lanes &= ~(15u << 4 * bad);
             __syncwarp();
-            nh_repair_gradient(args, item, first_row + row, rows + row * NH_PITCH_K,
-                              rows2 + row * NH_PITCH_V);
+            nh_repair_gradient(args, work_tile, first_row + row, rows + row * NH_PITCH_K, rows2 + row * NH_PITCH_V);
         }
     }
     __syncwarp();
@@ -179,9 +176,9 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned item, const struct 
         nh_store_gradient<NH_DIM_V, NH_PITCH_V>(args, block, NH_D_V, first_row, rows2);
 }
 
-/* Where the walk starts; the block's own rows are on their way. */
-NH_DEVICE struct nh_walk nh_prepare(const nh_tiled_args &args, const struct nh_block &block,
-                                    struct nh_shared &shared, struct nh_course &course) {
+/* Where the KV loop starts; the block's own rows are on their way. */
+NH_DEVICE struct nh_kv_loop nh_prepare(const nh_tiled_args &args, const struct nh_block &block,
+                                       struct nh_shared &shared, struct nh_loop_bounds &bounds) {
     nh_mask_tables_fill(args, block, shared.tables.masks);
     if (NH_BIASED) nh_bias_columns_fill(args, shared.tables.bias);
     nh_zero_padding(shared.rows, NH_ROWS, NH_PITCH_K, NH_DIM, NH_DIM_PADDED);
@@ -194,41 +191,39 @@ NH_DEVICE struct nh_walk nh_prepare(const nh_tiled_args &args, const struct nh_b
     nh_copy_rows<NH_DIM_V, NH_PITCH_V>(args, block, args.tensor[NH_ROW_SLOT2], block.head,
                                        shared.rows2);
     __syncthreads();
-    course = nh_course_of(args, block, shared.tables.masks);
-    nh_walk_table_fill(args, course.halo, NH_COLUMN_SLOT, NH_ELEMENT_BYTES, NH_WALK_FIRST,
-                       shared.walk);
-    nh_walk_table_fill(args, course.halo, NH_COLUMN_SLOT2, NH_ELEMENT_BYTES, NH_WALK_SECOND,
-                       shared.walk);
+    bounds = nh_loop_bounds_of(args, block, shared.tables.masks);
+    nh_loop_table_fill(args, bounds.halo, NH_COLUMN_SLOT, NH_ELEMENT_BYTES, NH_LOOP_FIRST, shared.loop);
+    nh_loop_table_fill(args, bounds.halo, NH_COLUMN_SLOT2, NH_ELEMENT_BYTES, NH_LOOP_SECOND, shared.loop);
     if (NH_INVERSE)
-        nh_walk_table_fill(args, course.halo, NH_DELTA, sizeof(float), NH_WALK_STATS, shared.walk);
+        nh_loop_table_fill(args, bounds.halo, NH_DELTA, sizeof(float), NH_LOOP_STATS, shared.loop);
     nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
     __syncthreads();
     /* of the columns; the first of a group's query heads */
     const int head = NH_INVERSE ? block.head * nh_heads_of_row(args) : block.kv_head;
-    struct nh_walk walk = {nh_walk_origin(course.halo), nh_course_tiles(args, course),
+    struct nh_kv_loop loop = {nh_loop_origin(bounds.halo), nh_loop_tiles(args, bounds),
                            NH_INVERSE ? head : block.head,
                            {}};
-    walk.at[NH_WALK_FIRST] =
-        nh_walk_start(args, block, course.halo, NH_COLUMN_SLOT, head, NH_ELEMENT_BYTES) +
-        nh_share_offset<NH_DIM>(shared.walk.row[NH_WALK_FIRST]);
-    walk.at[NH_WALK_SECOND] =
-        nh_walk_start(args, block, course.halo, NH_COLUMN_SLOT2, head, NH_ELEMENT_BYTES) +
-        nh_share_offset<NH_DIM_V>(shared.walk.row[NH_WALK_SECOND]);
+    loop.at[NH_LOOP_FIRST] =
+        nh_loop_start(args, block, bounds.halo, NH_COLUMN_SLOT, head, NH_ELEMENT_BYTES) +
+        nh_share_offset<NH_DIM>(shared.loop.row[NH_LOOP_FIRST]);
+    loop.at[NH_LOOP_SECOND] =
+        nh_loop_start(args, block, bounds.halo, NH_COLUMN_SLOT2, head, NH_ELEMENT_BYTES) +
+        nh_share_offset<NH_DIM_V>(shared.loop.row[NH_LOOP_SECOND]);
     if (NH_INVERSE)
-        walk.at[NH_WALK_STATS] =
-            nh_walk_start(args, block, course.halo, NH_DELTA, head, sizeof(float));
-    return walk;
+        loop.at[NH_LOOP_STATS] =
+            nh_loop_start(args, block, bounds.halo, NH_DELTA, head, sizeof(float));
+    return loop;
 }
 
-NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_shared &shared) {
+NH_DEVICE void nh_do_work_tile(const nh_tiled_args &args, unsigned work_tile, struct nh_shared &shared) {
     struct nh_block block;
-    if (!nh_block_locate(args, item, NH_INVERSE ? args.kv_heads : args.heads, block)) return;
-    struct nh_course course;
-    struct nh_walk now = nh_prepare(args, block, shared, course), next = now;
+    if (!nh_block_locate(args, work_tile, NH_INVERSE ? args.kv_heads : args.heads, block)) return;
+    struct nh_loop_bounds bounds;
+    struct nh_kv_loop now = nh_prepare(args, block, shared, bounds), next = now;
 #pragma unroll
     for (int i = 0; i < NH_STAGES - 1; i++) {
-        nh_copy_tiles(args, block, shared, course, next);
-        nh_next(next, course, shared.walk);
+        nh_copy_tiles(args, block, shared, bounds, next);
+        nh_next(next, bounds, shared.loop);
     }
     const int first_row = (int)threadIdx.x / 32 * NH_WARP_ROWS;
     const float scale = (float)(args.scale * NH_LOG2E);
@@ -250,15 +245,15 @@ NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_sh
         /* the barrier shows the tile to all, and that all have done with the one before */
         nh_copy_wait_groups<NH_STAGES - 2>();
         __syncthreads();
-        nh_copy_tiles(args, block, shared, course, next);
-        nh_next(next, course, shared.walk);
+        nh_copy_tiles(args, block, shared, bounds, next);
+        nh_next(next, bounds, shared.loop);
         nh_scores p, d_s;
         nh_multiply<NH_DIM_PADDED, NH_PITCH_K, NH_PITCH_K>(p, rows, shared.columns[stage]);
-        nh_finish_scores(args, block, shared.tables, course, now, first_row, scale, p);
+        nh_finish_scores(args, block, shared.tables, bounds, now, first_row, scale, p);
         nh_weights(stats, shared.stats[stage], NH_PRESCALE ? 1.f : scale, p);
         if (NH_SUM_SECOND)
             nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(gradient2, p, shared.columns2[stage]);
-        bool biased = nh_bias_gradient_wanted(args) && !nh_is_extra(course, now.left);
+        bool biased = nh_bias_gradient_wanted(args) && !nh_is_extra(bounds, now.left);
         if (NH_SUM_FIRST) {
             if (NH_LONG_SUMS) nh_start_at_deltas(stats, shared.stats[stage], d_s);
             nh_multiply<NH_DIM_V_PADDED, NH_PITCH_V, NH_PITCH_V, NH_LONG_SUMS>(d_s, rows2,
@@ -276,7 +271,7 @@ NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_sh
             if (NH_SUM_SECOND) nh_totals_put(totals2, gradient2);
         }
 #endif
-        nh_next(now, course, shared.walk);
+        nh_next(now, bounds, shared.loop);
     }
 #if NH_REGIONS
     /* without a tile nobody has waited for the rows, whose place gradients take */
@@ -288,16 +283,15 @@ NH_DEVICE void nh_do_item(const nh_tiled_args &args, unsigned item, struct nh_sh
     if (NH_SUM_SECOND) nh_totals_add(totals2, gradient2);
 #endif
     __syncwarp();
-    nh_finish(args, item, block, gradient, gradient2, first_row, rows, rows2);
+    nh_finish(args, work_tile, block, gradient, gradient2, first_row, rows, rows2);
 }
 
-NH_DEVICE void nh_do_items(const nh_tiled_args &args, struct nh_shared &shared) {
+NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, struct nh_shared &shared) {
     nh_bias_table_clear(args);
 #pragma unroll 1
-    for (unsigned turn = nh_bias_share(args); turn < nh_bias_turns(args);
-         turn += nh_bias_shares(args)) {
+    for (unsigned round = nh_bias_share(args); round < nh_bias_rounds(args); round += nh_bias_shares(args)) {
         __syncthreads();
-        nh_do_item(args, nh_bias_item(args, turn), shared);
+        nh_do_work_tile(args, nh_bias_work_tile(args, round), shared);
     }
 }
 
@@ -309,9 +303,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     if (!NH_INVERSE) nh_wait_for_launches();
     nh_let_next_begin();
     if (NH_BIAS_GRADIENT) {
-        nh_do_items(args, shared);
+        nh_do_work_tiles(args, shared);
     } else {
-        nh_do_item(args, blockIdx.x, shared);
+        nh_do_work_tile(args, blockIdx.x, shared);
     }
     if (NH_INVERSE) nh_wait_for_launches();
 }

@@ -22,12 +22,12 @@ int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t 
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     int64_t rows = nh_box_volume(row), columns = nh_box_volume(column);
     int64_t pair = (w.dim + w.dim_v) * w.element_bytes + 32;
-    int64_t tensors = inverse ? 3 : 2, walk = tensors * (columns + 4) * 8, bias = columns * 8;
+    int64_t tensors = inverse ? 3 : 2, loop = tensors * (columns + 4) * 8, bias = columns * 8;
     int64_t stats = SPLIT80_STAGES * columns * 8, dense = (int64_t)side[SPLIT80_WARPS] * 24;
     int64_t masks = nh_tiled80_mask_bytes(row, column);
     int64_t bias_tile = problem->has_bias && !inverse ? rows * (columns + 8) * 4 : 8;
     int64_t bytes =
-        (rows + SPLIT80_STAGES * columns) * pair + walk + bias + stats + masks + dense + bias_tile;
+        (rows + SPLIT80_STAGES * columns) * pair + loop + bias + stats + masks + dense + bias_tile;
     return nh_ceil_div(bytes, 8) * 8;
 }
 

@@ -80,7 +80,7 @@ static nhood_status add_queries(const struct builder *builder, const int32_t *si
             return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^31 query tiles");
         int64_t shares = nh_split80_bias_shares(problem, builder->operation->device, side);
         int64_t tables = shares * problem->bias_count;
-        step.items = step.own.tiling.items = (int)head_tiles;
+        step.work_tiles = step.own.tiling.work_tiles = (int)head_tiles;
         step.args.tensor[NH_D_S].head = tables;
         step.binding[NH_D_S] = (struct nh_cuda_binding){
             NH_BIND_WORKSPACE,

@@ -18,27 +18,28 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
     return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
-/* Blocks of a side's launches, the tiles that all of them walk, and those of them with masks. */
-struct walks {
+/* Blocks of a side's launches, the tiles of all their loops, and those of them with masks. */
+struct loops {
     double blocks, tiles, masked;
     /* tiles of the longest one */
     double longest;
 };
 
-static struct walks walks_of(const struct nh_problem *problem, const int32_t *side, bool inverse,
+static struct loops loops_of(const struct nh_problem *problem, const int32_t *side, bool inverse,
                              const struct nh_tiling_count *count) {
     int64_t heads = inverse ? problem->kv_heads : problem->heads;
     double passes = (double)(problem->batch * launches_of(problem, inverse));
-    double blocks = passes * (double)heads * count->items, each = passes * (double)problem->heads;
+    double blocks = passes * (double)heads * count->work_tiles,
+           each = passes * (double)problem->heads;
     double extra = 0, shared = inverse ? (double)(problem->heads / problem->kv_heads) : 1;
     if (!inverse)
         extra = (double)nh_ceil_div(problem->extra_tokens, nh_box_volume(side + SPLIT80_COLUMN));
-    return (struct walks){blocks, each * count->visited + blocks * extra, each * count->partial,
+    return (struct loops){blocks, each * count->visited + blocks * extra, each * count->partial,
                           shared * count->longest + extra};
 }
 
-/* Blocks of extra tokens walk the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
-static struct walks extra_walks(const struct nh_problem *problem, const int32_t *side) {
+/* Blocks of extra tokens loop over the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
+static struct loops extra_loops(const struct nh_problem *problem, const int32_t *side) {
     int64_t rows = nh_box_volume(side + SPLIT80_ROW);
     double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
                              launches_of(problem, true));
@@ -48,7 +49,7 @@ static struct walks extra_walks(const struct nh_problem *problem, const int32_t 
         dense *= (double)(problem->axis[a].query.length / side[SPLIT80_COLUMN + a]);
     }
     double blocks = (double)problem->kv_heads * groups;
-    return (struct walks){blocks, tiles, tiles - dense, tiles / blocks};
+    return (struct loops){blocks, tiles, tiles - dense, tiles / blocks};
 }
 
 /* Entries of a bias take this many instructions each; beside dQ their gradient is summed, too. */
@@ -81,7 +82,7 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
 
 /* False: blocks do not fit. */
 static bool add_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                       const int32_t *side, bool inverse, const struct walks *walks,
+                       const int32_t *side, bool inverse, const struct loops *loops,
                        struct nh_work *work) {
     static const enum nh_kernel_kind kernel[2][2] = {
         {NH_KERNEL_SPLIT80_QUERY, NH_KERNEL_SPLIT80_QUERY_F32},
@@ -90,17 +91,17 @@ static bool add_launch(const struct nh_problem *problem, const struct nh_cuda_de
     if (residents <= 0) return false;
     struct nh_launch_work *launch =
         nh_work_add(work, kernel[inverse][problem->dtype == NHOOD_DTYPE_F32]);
-    launch->blocks = walks->blocks;
+    launch->blocks = loops->blocks;
     launch->residents = launch->in_flight = residents;
     launch->warps = side[SPLIT80_WARPS];
-    launch->steps = walks->tiles / walks->blocks;
-    launch->longest = walks->longest / launch->steps;
+    launch->steps = loops->tiles / loops->blocks;
+    launch->longest = loops->longest / launch->steps;
     launch->serial = 1 / launch->warps;
-    launch->tiles = walks->tiles;
-    launch->masked_tiles = walks->masked;
+    launch->tiles = loops->tiles;
+    launch->masked_tiles = loops->masked;
     launch->scores =
         (double)(nh_box_volume(side + SPLIT80_ROW) * nh_box_volume(side + SPLIT80_COLUMN));
-    set_units(problem, device, side, inverse, walks->masked / walks->blocks, launch);
+    set_units(problem, device, side, inverse, loops->masked / loops->blocks, launch);
     return true;
 }
 
@@ -114,11 +115,11 @@ bool nh_split80_add_side(const struct nh_problem *problem, const struct nh_cuda_
                          const int32_t *side, bool inverse, const struct nh_tiling_count *count,
                          struct nh_work *work) {
     int32_t extra[SPLIT80_SIDE];
-    const struct walks walks = walks_of(problem, side, inverse, count);
-    if (!add_launch(problem, device, side, inverse, &walks, work)) return false;
+    const struct loops loops = loops_of(problem, side, inverse, count);
+    if (!add_launch(problem, device, side, inverse, &loops, work)) return false;
     if (!inverse || !problem->extra_tokens) return true;
     nh_split80_extra_side(problem, side, extra);
-    const struct walks of_extra = extra_walks(problem, extra);
+    const struct loops of_extra = extra_loops(problem, extra);
     return add_launch(problem, device, extra, true, &of_extra, work);
 }
 
@@ -127,9 +128,9 @@ bool nh_split80_work(const struct nh_problem *problem, const struct nh_device *d
     nh_split80_start(problem, work);
     for (int inverse = 0; inverse < 2; inverse++) {
         const int32_t *side = config->value + (inverse ? SPLIT80_SIDE : 0);
-        const struct nh_tiling_count walk =
+        const struct nh_tiling_count loop =
             nh_tiling_grid_count(problem, side + SPLIT80_ROW, side + SPLIT80_COLUMN, inverse);
-        if (!nh_split80_add_side(problem, device->backend, side, inverse, &walk, work))
+        if (!nh_split80_add_side(problem, device->backend, side, inverse, &loop, work))
             return false;
     }
     return true;

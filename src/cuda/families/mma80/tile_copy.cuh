@@ -4,7 +4,7 @@
  * that the eight rows of one matrix load fall into different banks. */
 #pragma once
 
-#include "tile_walk.cuh"
+#include "block_rows.cuh"
 
 enum {
     NH_ELEMENT_BYTES = sizeof(elem),

@@ -5,7 +5,7 @@
  * marks the columns whose coordinate on axis a is below n: tables of the tile's shape alone, made by the compiler. */
 #pragma once
 
-#include "tile_walk.cuh"
+#include "block_rows.cuh"
 
 static_assert(NH_COLUMNS <= 128, "a thread's columns fit 32 bits");
 
@@ -90,7 +90,7 @@ NH_DEVICE int nh_clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* On an axis along which both tiles are one wide, every tile of the walk is in the window. */
+/* On an axis along which both tiles are one wide, every tile of the loop is in the window. */
 NH_DEVICE constexpr bool nh_axis_needs_mask(int axis) {
     return nh_tile_q(axis) > 1 || nh_tile_k(axis) > 1;
 }

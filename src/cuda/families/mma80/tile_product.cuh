@@ -42,12 +42,12 @@ NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) 
 
 #endif
 
-/* a: the warp's first row, b: the first column; both of DEPTH elements. ONTO: added to the scores, which else
- * start at 0. Operands are loaded one turn ahead of the products that take them: left to itself the compiler loads most
- * of them right before. */
+/* a: the warp's first row, b: the first column; both of DEPTH elements. ONTO: added to the scores, which else start at
+ * 0. Operands are loaded one step ahead of the products that take them: left to itself the compiler loads most of them
+ * right before. */
 template <int DEPTH, int PITCH_A, int PITCH_B, bool ONTO = false>
 NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_rows) {
-    const int turns = NH_COLUMNS / 16;
+    const int steps = NH_COLUMNS / 16;
     int lane = (int)threadIdx.x % 32;
     a_rows += lane % 16 * PITCH_A + lane / 16 * NH_QUARTER;
     b_rows += (lane % 8 + lane / 16 * 8) * PITCH_B + lane / 8 % 2 * NH_QUARTER;
@@ -64,17 +64,17 @@ NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_
     for (int d = 0; d < DEPTH; d += NH_STEP) {
         const int now = d / NH_STEP % 2;
 #pragma unroll
-        for (int n = 0; n < turns; n++) {
-            const int turn = d / NH_STEP * turns + n, next_n = (n + 1) % turns;
+        for (int n = 0; n < steps; n++) {
+            const int step = d / NH_STEP * steps + n, next_n = (n + 1) % steps;
             const int next_d = next_n ? d : d + NH_STEP;
             if (next_d < DEPTH)
-                nh_load_matrices(b[(turn + 1) % 2], b_rows + next_n * 16 * PITCH_B + next_d);
+                nh_load_matrices(b[(step + 1) % 2], b_rows + next_n * 16 * PITCH_B + next_d);
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++) {
-                if (n == turns / 2 && d + NH_STEP < DEPTH)
+                if (n == steps / 2 && d + NH_STEP < DEPTH)
                     nh_load_matrices(a[1 - now][m], a_rows + m * 16 * PITCH_A + d + NH_STEP);
-                nh_product(scores[m][2 * n], a[now][m], b[turn % 2]);
-                nh_product(scores[m][2 * n + 1], a[now][m], b[turn % 2] + 2);
+                nh_product(scores[m][2 * n], a[now][m], b[step % 2]);
+                nh_product(scores[m][2 * n + 1], a[now][m], b[step % 2] + 2);
             }
         }
     }
@@ -115,7 +115,7 @@ NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMN
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
                              const elem *values) {
-    const int turns = WIDTH / 16;
+    const int steps = WIDTH / 16;
     int lane = (int)threadIdx.x % 32;
     values += lane % 16 * PITCH + lane / 16 * NH_QUARTER;
     unsigned b[2][4];
@@ -127,15 +127,14 @@ NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_
         for (int m = 0; m < NH_BLOCKS; m++)
             nh_weight_operand(a[m], weights[m], k);
 #pragma unroll
-        for (int n = 0; n < turns; n++) {
-            const int turn = k * turns + n, next_n = (n + 1) % turns, next_k = next_n ? k : k + 1;
+        for (int n = 0; n < steps; n++) {
+            const int step = k * steps + n, next_n = (n + 1) % steps, next_k = next_n ? k : k + 1;
             if (next_k < NH_COLUMNS / 16)
-                nh_load_matrices_transposed(b[(turn + 1) % 2],
-                                            values + next_k * 16 * PITCH + next_n * 16);
+                nh_load_matrices_transposed(b[(step + 1) % 2], values + next_k * 16 * PITCH + next_n * 16);
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++) {
-                nh_product(output[m][2 * n], a[m], b[turn % 2]);
-                nh_product(output[m][2 * n + 1], a[m], b[turn % 2] + 2);
+                nh_product(output[m][2 * n], a[m], b[step % 2]);
+                nh_product(output[m][2 * n + 1], a[m], b[step % 2] + 2);
             }
         }
     }

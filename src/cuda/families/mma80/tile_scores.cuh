@@ -5,7 +5,7 @@
 #pragma once
 
 #include "softmax.cuh"
-#include "walk_copy.cuh"
+#include "kv_loop_copy.cuh"
 
 /* What a step along each axis is worth in the bias table. */
 NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
@@ -85,11 +85,10 @@ struct nh_score_tables {
 
 /* Scale, bias and mask of a tile's scores. Warps whose rows all attend all columns have nothing to mask. */
 NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block &block,
-                                const struct nh_score_tables &tables,
-                                const struct nh_course &course, const struct nh_walk &now,
-                                int first_row, float scale, nh_scores &scores) {
+                                const struct nh_score_tables &tables, const struct nh_loop_bounds &bounds,
+                                const struct nh_kv_loop &now, int first_row, float scale, nh_scores &scores) {
     const struct nh_view view =
-        nh_view_of(tables.dense[first_row / NH_WARP_ROWS], course, now.cursor, now.left);
+        nh_view_of(tables.dense[first_row / NH_WARP_ROWS], bounds, now.cursor, now.left);
     if (NH_NOTED && threadIdx.x % 32 == 0)
         nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0,
                      view.partial && !view.extra);

@@ -1,5 +1,5 @@
-/* What cuda.fused80 and cuda.split80 share: tiles of rows that walk tiles of columns, both by threads' copies and the
- * tensor cores of sm_80. */
+/* What cuda.fused80 and cuda.split80 share: tiles of rows with a loop over tiles of columns, both by threads' copies
+ * and the tensor cores of sm_80. */
 #ifndef NH_TILED80_H
 #define NH_TILED80_H
 

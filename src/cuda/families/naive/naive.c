@@ -85,16 +85,16 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const str
 }
 
 /* Enough blocks to fill the device several times over; the kernels step through what is left. */
-static int64_t blocks_for(int64_t items, int64_t items_per_block) {
-    return nh_max(1, nh_min(nh_ceil_div(items, items_per_block), (int64_t)1 << 30));
+static int64_t blocks_for(int64_t count, int64_t count_per_block) {
+    return nh_max(1, nh_min(nh_ceil_div(count, count_per_block), (int64_t)1 << 30));
 }
 
 static nhood_status add_blocks(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct layout *layout,
-                               struct nh_cuda_step *step, const char *source, int64_t items) {
+                               struct nh_cuda_step *step, const char *source, int64_t count) {
     struct nh_kernel_spec spec = spec_of(problem, layout, source, NH_SUMS_OVER_ALL);
     step->threads = THREADS;
-    step->grid[0] = blocks_for(items, 1);
+    step->grid[0] = blocks_for(count, 1);
     return nh_cuda_step_add(operation, step, &spec);
 }
 
@@ -143,7 +143,7 @@ static nhood_status add_tiles(struct nh_cuda_operation *operation, const struct 
         nh_tiling_set(problem, tile, pass->keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
                       0, &tiled.own.tiling);
     if (status) return status;
-    tiled.items = tiled.grid[0] = tiled.own.tiling.items;
+    tiled.work_tiles = tiled.grid[0] = tiled.own.tiling.work_tiles;
     tiled.shared_bytes = nh_naive_tile_shared_bytes(problem, tile, pass->keys);
     return nh_cuda_step_add(operation, &tiled, &spec);
 }
@@ -234,7 +234,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 static double estimate(const struct nh_problem *problem, const struct nh_device *device,
                        const struct nh_config *config, struct nh_count *count) {
-    (void)count; /* no tiles are walked */
+    (void)count; /* there is no loop over tiles */
     return nh_estimate(work, problem, device, config, NULL);
 }
 

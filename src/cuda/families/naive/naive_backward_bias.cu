@@ -54,13 +54,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     long long rows = args.batch * nh_token_count(args);
     const elem *bias = (const elem *)args.tensor[NH_BIAS].data;
     elem *d_bias = (elem *)args.tensor[NH_D_BIAS].data;
-    for (long long item = blockIdx.x; item < args.heads * entries; item += gridDim.x) {
-        long long rest = item, offset[3], head = nh_split(&rest, entries);
+    for (long long index = blockIdx.x; index < args.heads * entries; index += gridDim.x) {
+        long long rest = index, offset[3], head = nh_split(&rest, entries);
         long long x = nh_split(&rest, extent[1] * extent[2]), y = nh_split(&rest, extent[2]);
         offset[0] = x - (args.axis[0].window - 1);
         offset[1] = y - (args.axis[1].window - 1);
         offset[2] = rest - (args.axis[2].window - 1);
-        real sum = 0, lost = 0, value = nh_load(bias[item]);
+        real sum = 0, lost = 0, value = nh_load(bias[index]);
         for (long long row = threadIdx.x / NH_GROUP; row < rows; row += NH_THREADS / NH_GROUP) {
             nh_query query = nh_query_of(args, row, 1);
             long long key[3];
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
             real total = 0;
             for (int g = 0; g < NH_THREADS / NH_GROUP; g++)
                 total += part[g];
-            d_bias[item] = nh_store(total);
+            d_bias[index] = nh_store(total);
         }
         __syncthreads();
     }

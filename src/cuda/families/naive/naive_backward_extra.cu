@@ -52,9 +52,9 @@ __device__ __forceinline__ elem *token_row(const nh_cuda_args &args, int slot, l
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_backward_extra(const __grid_constant__ nh_cuda_args args) {
     long long tokens = nh_token_count(args), share = args.heads / args.kv_heads;
-    long long items = args.batch * args.extra_tokens * args.kv_heads;
-    for (long long item = blockIdx.x; item < items; item += gridDim.x) {
-        long long rest = item, batch_token = nh_split(&rest, args.kv_heads), head = rest;
+    long long count = args.batch * args.extra_tokens * args.kv_heads;
+    for (long long index = blockIdx.x; index < count; index += gridDim.x) {
+        long long rest = index, batch_token = nh_split(&rest, args.kv_heads), head = rest;
         long long batch = nh_split(&batch_token, args.extra_tokens), m = batch_token;
         token_rows r;
         nh_operand_set(r.k, token_row(args, NH_EXTRA_K, batch, m, head), args.dim);

@@ -9,22 +9,24 @@
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     naive_backward_key(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    nh_item item;
-    nh_item_at(args, (int)blockIdx.x, item);
-    elem *q = (elem *)nh_shared_memory, *d_o = q + nh_staged_rows(item) * NH_STAGED_ROW;
+    nh_work_tile work_tile;
+    nh_work_tile_at(args, (int)blockIdx.x, work_tile);
+    elem *q = (elem *)nh_shared_memory, *d_o = q + nh_staged_rows(work_tile) * NH_STAGED_ROW;
     int share = (int)(args.heads / args.kv_heads);
     nh_query key;
-    bool exists = nh_tile_query(args, item, (int)threadIdx.x, key);
+    bool exists = nh_tile_query(args, work_tile, (int)threadIdx.x, key);
     nh_key_rows r;
     nh_box box;
     if (exists) {
         nh_key_rows_set(args, key, r);
         box = nh_inverse_box(args, key.at);
     }
-    for (int head = item.head * share; head < (item.head + 1) * share; head++) {
-        nh_stage<NH_Q, NH_D_O>(args, item, head, q);
+    for (int head = work_tile.head * share; head < (work_tile.head + 1) * share; head++) {
+        nh_stage<NH_Q, NH_D_O>(args, work_tile, head, q);
         nh_staged();
-        if (exists) nh_walk_head(args, r, key, box, head, nh_staged_walk(item, box, q), nh_staged_walk(item, box, d_o));
+        if (exists)
+            nh_add_head(args, r, key, box, head, nh_staged_box_rows(work_tile, box, q),
+                        nh_staged_box_rows(work_tile, box, d_o));
         __syncthreads();
     }
     if (exists) nh_key_rows_store(args, key, r);

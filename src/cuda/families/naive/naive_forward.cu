@@ -7,15 +7,15 @@
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     naive_forward(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    nh_item item;
-    nh_item_at(args, (int)blockIdx.x, item);
-    elem *k = (elem *)nh_shared_memory, *v = k + nh_staged_rows(item) * NH_STAGED_ROW;
-    nh_stage<NH_K, NH_V>(args, item, item.kv_head, k);
+    nh_work_tile work_tile;
+    nh_work_tile_at(args, (int)blockIdx.x, work_tile);
+    elem *k = (elem *)nh_shared_memory, *v = k + nh_staged_rows(work_tile) * NH_STAGED_ROW;
+    nh_stage<NH_K, NH_V>(args, work_tile, work_tile.kv_head, k);
     nh_staged();
     nh_query query;
-    if (!nh_tile_query(args, item, (int)threadIdx.x, query)) return;
+    if (!nh_tile_query(args, work_tile, (int)threadIdx.x, query)) return;
     nh_box box = nh_window_box(args, query.at);
-    nh_attend_to(args, query, box, nh_staged_walk(item, box, k), nh_staged_walk(item, box, v));
+    nh_attend_to(args, query, box, nh_staged_box_rows(work_tile, box, k), nh_staged_box_rows(work_tile, box, v));
 }
 #else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)

@@ -1,4 +1,4 @@
-/* x_j = sum over {i : j = N(i,n)} of A[i, n] y_i: one group per key walks its inverse neighborhood. */
+/* x_j = sum over {i : j = N(i,n)} of A[i, n] y_i: one group of lanes per key adds up its inverse neighborhood. */
 #include "naive.cuh"
 
 /* Where the key is in the window of the query at this position, per axis. */
@@ -16,10 +16,10 @@ __device__ __forceinline__ int slot_of(const nh_cuda_args &args, int a, long lon
 #endif
 }
 
-__device__ __forceinline__ void walk_head(const nh_cuda_args &args, const nh_query &key, const nh_box &box,
-                                          long long head, nh_long_row &out) {
+__device__ __forceinline__ void add_head(const nh_cuda_args &args, const nh_query &key, const nh_box &box,
+                                         long long head, nh_long_row &out) {
     const nh_cuda_tensor &a = args.tensor[NH_A];
-    nh_walk y_rows = nh_walk_of(args.tensor[NH_D_O], box, key.batch, head);
+    nh_box_rows y_rows = nh_box_rows_of(args.tensor[NH_D_O], box, key.batch, head);
     const elem *a_base = nh_row(a, key.batch, box.first, head);
     real row[NH_LANE_ELEMENTS];
     for (int x = 0; x < box.count[0]; x++) {
@@ -44,9 +44,9 @@ __device__ __forceinline__ void scatter(const nh_cuda_args &args, const nh_query
     nh_long_clear(out);
     nh_box box = nh_inverse_box(args, key.at);
     for (long long head = key.head * share; head < (key.head + 1) * share; head++) {
-        walk_head(args, key, box, head, out);
+        add_head(args, key, box, head, out);
         for (int piece = 1; piece < NH_PIECES; piece++)
-            walk_head(args, key, nh_inverse_box(args, key.at, piece), head, out);
+            add_head(args, key, nh_inverse_box(args, key.at, piece), head, out);
     }
     nh_long_end(out);
     nh_store_row(nh_row(args.tensor[NH_D_V], key.batch, key.at, key.head),

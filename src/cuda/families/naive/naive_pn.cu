@@ -6,7 +6,7 @@
  * are written as unused, too. */
 template <bool ALL>
 __device__ __forceinline__ void weigh_box(const nh_cuda_args &args, const nh_query &query, const nh_operand &q,
-                                          const nh_box &box, const nh_walk &k, elem *a) {
+                                          const nh_box &box, const nh_box_rows &k, elem *a) {
     nh_bias bias = nh_bias_of(args, query, box);
     real scale = (real)args.scale, unused = args.flags & NH_ZERO_FILL ? 0 : NH_MINUS_INFINITY;
     int window[3] = {(int)args.axis[0].window, (int)args.axis[1].window, (int)args.axis[2].window};
@@ -33,14 +33,14 @@ __device__ __forceinline__ void weigh_box(const nh_cuda_args &args, const nh_que
 }
 
 __device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
-                                      const nh_walk &k, elem *a) {
+                                      const nh_box_rows &k, elem *a) {
     nh_operand q;
     nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
     weigh_box<true>(args, query, q, box, k, a);
     for (int piece = 1; piece < NH_PIECES; piece++) {
         const nh_box more = nh_window_box(args, query.at, piece);
         const long long kv_head = query.head / (args.heads / args.kv_heads);
-        weigh_box<false>(args, query, q, more, nh_walk_of(args.tensor[NH_K], more, query.batch, kv_head), a);
+        weigh_box<false>(args, query, q, more, nh_box_rows_of(args.tensor[NH_K], more, query.batch, kv_head), a);
     }
 }
 
@@ -50,18 +50,18 @@ __device__ __forceinline__ void weigh(const nh_cuda_args &args, const nh_query &
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     naive_pn(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    nh_item item;
-    nh_item_at(args, (int)blockIdx.x, item);
-    elem *k = (elem *)nh_shared_memory, *weights = k + nh_staged_rows(item) * NH_STAGED_ROW;
-    nh_stage<NH_K, -1>(args, item, item.kv_head, k);
+    nh_work_tile work_tile;
+    nh_work_tile_at(args, (int)blockIdx.x, work_tile);
+    elem *k = (elem *)nh_shared_memory, *weights = k + nh_staged_rows(work_tile) * NH_STAGED_ROW;
+    nh_stage<NH_K, -1>(args, work_tile, work_tile.kv_head, k);
     nh_staged();
     nh_query query;
-    if (nh_tile_query(args, item, (int)threadIdx.x, query)) {
+    if (nh_tile_query(args, work_tile, (int)threadIdx.x, query)) {
         nh_box box = nh_window_box(args, query.at);
-        weigh(args, query, box, nh_staged_walk(item, box, k), weights + threadIdx.x * args.window_count);
+        weigh(args, query, box, nh_staged_box_rows(work_tile, box, k), weights + threadIdx.x * args.window_count);
     }
     __syncthreads();
-    nh_move_weights<true>(args, item, weights);
+    nh_move_weights<true>(args, work_tile, weights);
 }
 #else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     nh_for_rows(args, [&](const nh_query &query) {
         nh_box box = nh_window_box(args, query.at);
         weigh(args, query, box,
-              nh_walk_of(args.tensor[NH_K], box, query.batch, query.head / (args.heads / args.kv_heads)),
+              nh_box_rows_of(args.tensor[NH_K], box, query.batch, query.head / (args.heads / args.kv_heads)),
               nh_row(args.tensor[NH_A], query.batch, query.at, query.head));
     });
 }

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A thread holds a row of Q and one of O in registers, and walks its window alone. */
+/* A thread holds a row of Q and one of O in registers, and goes through its window alone. */
 enum { MOST_DIM = 32, MOST_WINDOW = 13, VECTOR_BYTES = 16 };
 
 static bool takes(const struct nh_problem *problem) {
@@ -102,10 +102,10 @@ static bool add_pass(const struct nh_problem *problem, const struct nh_cuda_devi
     double warps = (double)warps_of(problem, device, tile, keys, &grid);
     if (warps <= 0 || grid.blocks > INT32_MAX) return false;
     double queries = (double)nh_box_volume(tile);
-    double walks = keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double group_heads = keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double tensors = problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN ? 1 : 2;
     double staged = tensors * grid.rows * (double)(row_bytes(problem) / VECTOR_BYTES);
-    double pairs = walks * queries * (double)(problem->window_count + problem->extra_tokens);
+    double pairs = group_heads * queries * (double)(problem->window_count + problem->extra_tokens);
     struct nh_launch_work *launch =
         nh_work_add(work, problem->dtype == NHOOD_DTYPE_F32 ? NH_KERNEL_NAIVE_TILES_F32
                                                             : NH_KERNEL_NAIVE_TILES);
@@ -114,7 +114,7 @@ static bool add_pass(const struct nh_problem *problem, const struct nh_cuda_devi
     launch->residents = launch->in_flight = warps / launch->warps;
     launch->serial = 1 / launch->warps;
     launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(pairs * dims_of(problem, keys));
-    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(walks * staged);
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(group_heads * staged);
     return true;
 }
 

@@ -1,7 +1,7 @@
 /* cuda.short: fused attention where whole dilation groups fit shared memory, sm_80 and later, forward and backward.
  *
  * Groups of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not
- * worth a walk. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16
+ * worth a KV loop. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16
  * queries at a time with the rows that these see: see short.cuh. One launch. f32, f16 and bf16, head dims up to 128; no
  * bias, no extra tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
 #include "top_n.h"
@@ -37,14 +37,14 @@ static int64_t share_bytes(const struct nh_problem *problem, const int32_t *valu
 
 static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
                                const int32_t *value) {
-    enum { ITEM_BYTES = 80, WORD_BYTES = 4 };
+    enum { WORK_TILE_BYTES = 80, WORD_BYTES = 4 };
     int64_t key = nh_short_row_bytes(problem, problem->dim);
     int64_t value_row = nh_short_row_bytes(problem, problem->dim_v);
     int64_t stages = value[NH_SHORT_STAGES], places = stages + 1;
     int64_t stage = shape->rows * (key + value_row + WORD_BYTES) +
                     part_rows(shape, value[NH_SHORT_PARTS]) * nh_max(key, value_row);
     return stages * stage + share_bytes(problem, value) +
-           places * (ITEM_BYTES + nh_short_group_bytes(shape, FORWARD_ORIGINS));
+           places * (WORK_TILE_BYTES + nh_short_group_bytes(shape, FORWARD_ORIGINS));
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. Operands of f32 are mostly read where they
@@ -75,13 +75,13 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
 
 /* No more than two warps without a warp tile or, where warps share warp tiles, the warps of one; no warp with more than
  * four warp tiles, and parts only where they spare idle multiprocessors or shared memory. Warps that share warp tiles
- * have one each, and multiprocessors have a block. A second stage is of use to blocks that have a second item. */
+ * have one each, and multiprocessors have a block. A second stage is of use to blocks that have a second work tile. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
     const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1, 1};
     int64_t parts = value[NH_SHORT_PARTS], split = value[NH_SHORT_SPLIT];
     int64_t rows = part_rows(shape, parts), least_rows = 16 * value[NH_SHORT_WARPS] / split;
-    int64_t blocks = nh_short_forward_items(problem, shape, parts);
+    int64_t blocks = nh_short_forward_work_tiles(problem, shape, parts);
     bool idle = blocks < 8 * (int64_t)cuda->multiprocessors;
     if (value[NH_SHORT_WARPS] % split || !fits(problem, cuda, shape, value)) return false;
     if (split > 1 && (rows > least_rows || blocks > 2 * (int64_t)cuda->multiprocessors))
@@ -106,11 +106,11 @@ static double lacking(const struct nh_problem *problem, const int32_t *value) {
     return fmax(0, 1 - had / (margin * (double)registers_of(problem) + sums));
 }
 
-/* A work tile is an item's part; a block with two stages has the next one on its way. */
+/* The model's work tile is a part of one of short.cuh; a block with two stages has the next one on its way. */
 static bool forward_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                          const struct nh_short_shape *shape, const int32_t *value,
                          struct nh_work *work) {
-    const double ahead = 1.5; /* of two items that a block holds, one half done on average */
+    const double ahead = 1.5; /* of two work tiles that a block holds, one half done on average */
     if (!useful(problem, cuda, shape, value)) return false;
     double split = value[NH_SHORT_SPLIT], stages = value[NH_SHORT_STAGES];
     double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]), tiles = rows / 16;
@@ -123,7 +123,7 @@ static bool forward_work(const struct nh_problem *problem, const struct nh_cuda_
     nh_work_start(work, NH_OPERATION_SHORT_FORWARD, problem);
     struct nh_launch_work *launch =
         nh_work_add(work, f32 ? NH_KERNEL_SHORT_FORWARD_F32 : NH_KERNEL_SHORT_FORWARD);
-    launch->blocks = (double)nh_short_forward_items(problem, shape, value[NH_SHORT_PARTS]);
+    launch->blocks = (double)nh_short_forward_work_tiles(problem, shape, value[NH_SHORT_PARTS]);
     launch->residents = (double)residents_of(problem, cuda, shape, value);
     launch->in_flight = launch->residents * (stages > 1 ? ahead : 1);
     launch->warps = value[NH_SHORT_WARPS];
@@ -170,8 +170,8 @@ static const int32_t sizes[SIZES] = {16, 64, 128}, warps[CHOICES] = {1, 2, 4, 8,
                      parts[CHOICES] = {1, 2, 4, 8, 16, 32},
                      pair[PAIRS][2] = {{1, 1}, {2, 1}, {4, 1}, {1, 2}};
 
-/* Whether there are useful configs; keeps the cheapest of all, or with NULL stops at the first. Every item size is tried
- * once: of sizes that hold as many groups, the first. */
+/* Whether there are useful configs; keeps the cheapest of all, or with NULL stops at the first. Every size of a work
+ * tile is tried once: of sizes that hold as many groups, the first. */
 static bool search(const struct nh_problem *problem, const struct nh_device *device,
                    struct nh_top_n *top) {
     int64_t groups = 0;
@@ -253,11 +253,12 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nhood_status status = nh_short_forward_tiling(problem, &shape, value[NH_SHORT_PARTS], &tiling);
     if (status) return status;
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
-    step.items = tiling.items;
+    step.work_tiles = tiling.work_tiles;
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape, value);
-    step.grid[0] = nh_min(step.items, operation->device->multiprocessors *
-                                          residents_of(problem, operation->device, &shape, value));
+    step.grid[0] =
+        nh_min(step.work_tiles, operation->device->multiprocessors *
+                                    residents_of(problem, operation->device, &shape, value));
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

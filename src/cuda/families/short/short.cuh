@@ -2,14 +2,14 @@
  * bits and f32.
  *
  * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those of the same
- * residues modulo the dilations, without dilation all of them. An item is as many groups as its rows hold, each in a
- * slot of so many rows as the longest group has tokens, one slot after the other. Key heads are numbered fastest, so
- * the groups of an item mostly lie side by side in memory.
+ * residues modulo the dilations, without dilation all of them. A work tile is as many groups as its rows hold, each in
+ * a slot of so many rows as the longest group has tokens, one slot after the other. Key heads are numbered fastest, so
+ * the groups of a work tile mostly lie side by side in memory.
  *
  *     rows   0 .. N - 1      positions of the first group, the last axis fastest
  *            N .. 2N - 1     of the second, ..
  *
- * Queries and keys of a token have the same row. A row has no token where its group is shorter than the item's
+ * Queries and keys of a token have the same row. A row has no token where its group is shorter than the work tile's
  * longest, and past the last group: such rows are zeros, no query sees them, and nothing is stored for them.
  *
  * Which keys a query sees is one word each (nh_visibility): fields for the coordinates inside the group, the first of
@@ -22,8 +22,9 @@
 #pragma once
 
 /* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are
- * equally long; or with the residue slowest and items of one residue each, so that the groups of an item are. Then its
- * rows are so many as there are tokens, or, of an item of one group, as many as the longest group's: a box. */
+ * equally long; or with the residue slowest and work tiles of one residue each, so that the groups of a work tile are.
+ * Then its rows are so many as there are tokens, or, of a work tile of one group, as many as the longest group's: a
+ * box. */
 #define NH_UNEVEN 0
 #define NH_EVEN 1
 #define NH_BY_RESIDUE 2
@@ -82,7 +83,7 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
     return (int)((unsigned)number * by.factor >> 20);
 }
 
-/* What an item has: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a
+/* What a work tile has: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a
  * plane and of a line of it; the first group's number, and how many there are. */
 struct nh_extents {
     int at[3], residue[3];
@@ -102,11 +103,11 @@ NH_DEVICE int nh_tokens_of(const nh_short_args &args, int axis, int residue) {
     return most - (residue + (most - 1) * (int)args.axis[axis].dilation >= args.axis[axis].length);
 }
 
-NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int item) {
+NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int work_tile) {
     nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}};
     if (NH_GROUPS == NH_BY_RESIDUE) {
-        unsigned rest = (unsigned)(item / args.tiling.chunks);
-        item %= args.tiling.chunks;
+        unsigned rest = (unsigned)(work_tile / args.tiling.chunks);
+        work_tile %= args.tiling.chunks;
 #pragma unroll
         for (int a = 2; a >= NH_FIRST_AXIS; a--) {
             extents.residue[a] = nh_residue_of(args, rest, a);
@@ -116,7 +117,7 @@ NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int item) {
     extents.line = nh_ratio_of(extents.at[2]);
     extents.plane = NH_RANK > 1 ? nh_ratio_of(extents.at[1] * extents.at[2]) : extents.line;
     extents.group = NH_RANK > 2 ? nh_ratio_of(extents.at[0] * extents.plane.base) : extents.plane;
-    extents.first = item * args.tiling.groups;
+    extents.first = work_tile * args.tiling.groups;
     extents.count = args.tiling.total - extents.first;
     if (extents.count > args.tiling.groups) extents.count = args.tiling.groups;
     return extents;
@@ -127,14 +128,14 @@ NH_DEVICE int nh_rows_of(const nh_extents &extents) {
     return (extents.count * extents.group.base + 15) / 16 * 16;
 }
 
-/* A dilation group: its tokens per axis, unless all of the item are equally long, and elements from the start of each
- * tensor to the first of them, at its key head or the first query head that shares that. */
+/* A dilation group: its tokens per axis, unless all of the work tile are equally long, and elements from the start of
+ * each tensor to the first of them, at its key head or the first query head that shares that. */
 struct nh_group {
     int length[3];
     long long origin[NH_ORIGINS];
 };
 
-/* The groups of an item; by all threads, a barrier must follow. */
+/* The groups of a work tile; by all threads, a barrier must follow. */
 NH_DEVICE void nh_groups_fill(const nh_short_args &args, const nh_extents &extents, nh_group *groups) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     const unsigned heads = (unsigned)args.kv_heads;

@@ -31,7 +31,7 @@ static const struct nh_knob knobs[] = {
 
 /* ---- what a config needs ---- */
 
-/* One group per item. */
+/* One group per work tile. */
 static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
     if (!nh_short_shape_of(problem, 1, shape)) return false;
     if (shape->order == NH_SHORT_BY_RESIDUE) shape->order = NH_SHORT_BOXES;
@@ -95,12 +95,13 @@ static int64_t registers_of(const int32_t *value) {
     return NH_CUDA_REGISTERS / (128 * nh_ceil_div(value[WARPS] + 1, 4)) / 8 * 8;
 }
 
-/* From one item of a warp to its next, if a block has several, there are no more than the ring holds: its barriers tell
- * no more rounds apart. */
+/* From one work tile of a warp to its next, if a block has several, there are no more than the ring holds: its barriers
+ * tell no more rounds apart. */
 static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                    const struct nh_short_shape *shape, const int32_t *value) {
     int64_t stages = stages_of(problem, cuda, shape, value);
-    bool one_each = nh_short_forward_items(problem, shape, value[PARTS]) <= cuda->multiprocessors;
+    bool one_each =
+        nh_short_forward_work_tiles(problem, shape, value[PARTS]) <= cuda->multiprocessors;
     return !part_is_empty(problem, shape, value) && stages > 0 &&
            (one_each ||
             nh_ceil_div(value[WARPS], warp_tiles_of(problem, shape, value)) <= stages) &&
@@ -109,8 +110,8 @@ static bool useful(const struct nh_problem *problem, const struct nh_cuda_device
 
 /* ---- work ---- */
 
-static double item_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                         const int32_t *value) {
+static double work_tile_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                              const int32_t *value) {
     int64_t key_row = nh_sm90_row_bytes(problem->dim),
             value_row = nh_sm90_row_bytes(problem->dim_v);
     int32_t box[NH_AXES];
@@ -125,8 +126,8 @@ static double boxes_of(int64_t width) {
     return (double)nh_ceil_div(nh_sm90_row_bytes(width), BOX_BYTES);
 }
 
-/* Warps take 16 queries after the other, of as many items as the ring holds; where it holds one, fetching the next is a
- * step of its own. Boxes of tokens that are steps apart take the copy engine twice as long. */
+/* Warps take 16 queries after the other, of as many work tiles as the ring holds; where it holds one, fetching the next
+ * is a step of its own. Boxes of tokens that are steps apart take the copy engine twice as long. */
 static bool work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                     const struct nh_short_shape *shape, const int32_t *value,
                     struct nh_work *work) {
@@ -139,10 +140,10 @@ static bool work_of(const struct nh_problem *problem, const struct nh_cuda_devic
     bool apart = nh_problem_dilated(problem) && !nh_sm90_folds(problem);
     nh_work_start(work, NH_OPERATION_SHORT90, problem);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_SHORT90);
-    launch->blocks = (double)nh_short_forward_items(problem, shape, value[PARTS]);
+    launch->blocks = (double)nh_short_forward_work_tiles(problem, shape, value[PARTS]);
     launch->warps = value[WARPS];
     double stages = (double)stages_of(problem, cuda, shape, value);
-    double fetching = nh_cuda_l2_clocks(cuda, item_bytes(problem, shape, value));
+    double fetching = nh_cuda_l2_clocks(cuda, work_tile_bytes(problem, shape, value));
     launch->in_flight = fmin(stages, fmax(1, launch->warps / tiles));
     launch->steps = stages > 1 ? 1 : 1 + fetching / STEP_CLOCKS;
     launch->serial = ceil(tiles / launch->warps) / tiles;
@@ -273,10 +274,10 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     tiling.queries = (int)nh_box_volume(box);
     tiling.stages = (int)stages_of(problem, cuda, &shape, value);
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
-    step.items = tiling.items;
+    step.work_tiles = tiling.work_tiles;
     step.threads = 32 * (value[WARPS] + 1);
     step.shared_bytes = shared_bytes(problem, &shape, value, tiling.stages);
-    step.grid[0] = nh_min(step.items, cuda->multiprocessors);
+    step.grid[0] = nh_min(step.work_tiles, cuda->multiprocessors);
     add_maps(problem, &shape, value, &step);
     return nh_cuda_step_add(operation, &step, &spec);
 }

@@ -1,12 +1,12 @@
 /* Whole dilation groups brought by the copy engine of sm_90: a ring of stages in shared memory, each with a group's
  * keys, values and queries, that one thread of a warp of its own fetches while the other warps, 16 queries each, work
- * on what has landed. No warp waits for another: it takes the next 16 queries of the block's items, wherever these are
- * in the ring, and says when it has no more use for their stage.
+ * on what has landed. No warp waits for another: it takes the next 16 queries of the block's work tiles, wherever these
+ * are in the ring, and says when it has no more use for their stage.
  *
- * An item is one group, and one query head; where there are few, a part of a group's queries, some of its lines along
- * the first axis (args.tiling.parts), beside all of its keys. Groups are boxes no longer than the engine's: equally
- * long (NH_GROUPS = NH_EVEN), or of all the kinds that there are (NH_BOXES), a token shorter on some axes than the
- * longest, with zeros in place of those.
+ * A work tile is one group, and one query head; where there are few, a part of a group's queries, some of its lines
+ * along the first axis (args.tiling.parts), beside all of its keys. Groups are boxes no longer than the engine's:
+ * equally long (NH_GROUPS = NH_EVEN), or of all the kinds that there are (NH_BOXES), a token shorter on some axes than
+ * the longest, with zeros in place of those.
  *
  * Rows lie as the engine leaves them: 128 bytes each, or 64 of a head dim of 32, their units of 16 bytes swizzled;
  * wider rows in planes of 64 elements.
@@ -24,8 +24,8 @@ struct nh_maps {
     nh_tensor_map q, k, v;
 };
 
-/* Which item a stage holds, on which axes (bits) the group is shorter than the longest, and elements from the start of
- * its outputs to the group's first token. */
+/* Which work tile a stage holds, on which axes (bits) the group is shorter than the longest, and elements from the
+ * start of its outputs to the group's first token. */
 struct alignas(16) nh_place {
     long long output, lse;
     int batch, head, key_head, residue[3], kind, part;
@@ -103,7 +103,7 @@ template <int WIDTH> NH_DEVICE unsigned nh_step_at(int rows, unsigned first, int
     return (first + step / steps * nh_plane_bytes(rows, WIDTH)) ^ (step % steps * 32);
 }
 
-/* ---- items ---- */
+/* ---- work tiles ---- */
 
 NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     nh_group group = {};
@@ -113,8 +113,8 @@ NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     return group;
 }
 
-/* Of an item's number, digit by digit. With NH_BOXES residues are the last of them, so that items of one kind follow
- * each other. */
+/* Of a work tile's number, digit by digit. With NH_BOXES residues are the last of them, so that work tiles of one kind
+ * follow each other. */
 NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     nh_place place = {};
     unsigned rest = (unsigned)number;
@@ -132,7 +132,7 @@ NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     return place;
 }
 
-/* So many items further, which are told by their digits, too: without a division. */
+/* So many work tiles further, which are told by their digits, too: without a division. */
 NH_DEVICE void nh_move(const nh_short_args &args, nh_place &place, const nh_place &by) {
     int carry = 0;
     const auto add = [&](int &digit, int step, int radix) {
@@ -176,9 +176,9 @@ NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, un
     }
 }
 
-/* The item's keys, queries and values. */
-NH_DEVICE void nh_fetch_item(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
-                             const nh_place &place) {
+/* The work tile's keys, queries and values. */
+NH_DEVICE void nh_fetch_work_tile(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
+                                  const nh_place &place) {
     const unsigned barrier = ring.full + 8 * stage;
     const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.key_head;
     const int token[3] = {NH_FOLDED ? 0 : place.residue[0], place.residue[NH_FOLDED ? 2 : 1],
@@ -197,7 +197,7 @@ NH_DEVICE void nh_fetch_item(const nh_short_args &args, const nh_maps &maps, con
                                       token, place.batch);
 }
 
-/* The thread that fetches: its next item, and the stage for that. */
+/* The thread that fetches: its next work tile, and the stage for that. */
 struct nh_producer {
     nh_place place;
     int number = (int)blockIdx.x, stage = 0, parity = 1;
@@ -208,7 +208,7 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh
     nh_complete(args, producer.place);
     nh_barrier_wait(ring.free + 8 * producer.stage, producer.parity);
     ring.places[producer.stage] = producer.place;
-    nh_fetch_item(args, maps, ring, producer.stage, producer.place);
+    nh_fetch_work_tile(args, maps, ring, producer.stage, producer.place);
     producer.number += (int)gridDim.x;
     if (++producer.stage == ring.count) {
         producer.stage = 0;
@@ -216,12 +216,12 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh
     }
 }
 
-/* All items of the block but the first. */
+/* All work tiles of the block but the first. */
 NH_DEVICE void nh_fetch_rest(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring,
                              nh_producer &producer) {
     const nh_place step = nh_place_of(args, (int)gridDim.x);
 #pragma unroll 1
-    while (producer.number < args.tiling.items) {
+    while (producer.number < args.tiling.work_tiles) {
         nh_move(args, producer.place, step);
         nh_fetch(args, maps, ring, producer);
     }

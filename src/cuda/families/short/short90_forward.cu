@@ -229,17 +229,17 @@ NH_DEVICE void nh_attend_warp_tile(const nh_short_args &args, const nh_ring &rin
                        [&](int repair) { nh_repair_query(args, stage, warp_tile.row + repair); });
 }
 
-/* By a warp: of the warp tiles of all items of the block, numbered through, those that are its own. */
+/* By a warp: of the warp tiles of all work tiles of the block, numbered through, those that are its own. */
 NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int warp) {
-    const int parts = args.tiling.parts, items = args.tiling.items, blocks = (int)gridDim.x;
-    const nh_ratio warp_tiles = nh_ratio_of(ring.own_rows / 16); /* of an item */
-    /* from item to item */
+    const int parts = args.tiling.parts, work_tiles = args.tiling.work_tiles, blocks = (int)gridDim.x;
+    const nh_ratio warp_tiles = nh_ratio_of(ring.own_rows / 16); /* of a work tile */
+    /* from work tile to work tile */
     const bool moves = nh_quotient(NH_WARPS, warp_tiles) * warp_tiles.base != NH_WARPS || blocks % parts;
     int stage = nh_quotient(warp, warp_tiles), own = warp - stage * warp_tiles.base, parity = 0;
     bool located = false;
     nh_warp_tile warp_tile;
 #pragma unroll 1
-    for (int number = (int)blockIdx.x + stage * blocks; number < items;) {
+    for (int number = (int)blockIdx.x + stage * blocks; number < work_tiles;) {
         if (NH_GROUPS == NH_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
         /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
          * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as

@@ -4,19 +4,19 @@
 
 #include "kernel_abi.h"
 
-/* Items hold whole dilation groups; blocks may share an item, each a part of its queries. */
+/* Work tiles hold whole dilation groups; blocks may share a work tile, each a part of its queries. */
 struct nh_short_tiling {
-    int items;
+    int work_tiles;
     /* tokens of the longest group per axis, and in all */
     int tiles[3], tokens;
-    /* of an item: groups at most, rows, and blocks that share it */
+    /* of a work tile: groups at most, rows, and blocks that share it */
     int groups, rows, parts;
-    /* groups of each residue or in all, and the items that these make */
+    /* groups of each residue or in all, and the work tiles that these make */
     int total, chunks;
     /* query heads that share a key head */
     int heads;
-    /* of cuda.short90: items that a block holds at a time; of a block's part of a group, lines along the first axis, and
-     * queries */
+    /* of cuda.short90: work tiles that a block holds at a time; of a block's part of a group, lines along the first
+     * axis, and queries */
     int stages, lines, queries;
 };
 

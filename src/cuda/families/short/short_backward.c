@@ -10,7 +10,8 @@ enum { ORIGINS = NH_D_V + 1 };
 
 /* ---- what a config needs ---- */
 
-/* Warp tiles, of 16 queries or of 16 keys, that a block works for: of both or, where blocks share an item, of one kind.
+/* Warp tiles, of 16 queries or of 16 keys, that a block works for: of both or, where blocks share a work tile, of one
+ * kind.
  */
 static int64_t warp_tiles_of(const struct nh_short_shape *shape, const int32_t *value) {
     int64_t parts = value[NH_SHORT_PARTS], warp_tiles = shape->rows / 16;
@@ -120,7 +121,7 @@ bool nh_short_backward_work(const struct nh_problem *problem, const struct nh_cu
     nh_work_start(work, NH_OPERATION_SHORT_BACKWARD, problem);
     struct nh_launch_work *launch =
         nh_work_add(work, f32 ? NH_KERNEL_SHORT_BACKWARD_F32 : NH_KERNEL_SHORT_BACKWARD);
-    launch->blocks = (double)(shape->items * value[NH_SHORT_PARTS]);
+    launch->blocks = (double)(shape->work_tiles * value[NH_SHORT_PARTS]);
     launch->residents = launch->in_flight = residents;
     launch->warps = (double)warps;
     launch->serial = ceil(tiles * split / launch->warps) / (tiles * split);
@@ -154,10 +155,10 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     struct nh_short_tiling tiling;
     nh_short_tiling(problem, &shape, value[NH_SHORT_PARTS], &tiling);
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
-    step.items = tiling.items;
+    step.work_tiles = tiling.work_tiles;
     step.threads = 32 * value[NH_SHORT_WARPS];
     step.shared_bytes = shared_bytes_of(problem, &shape, value);
-    step.grid[0] = shape.items;
+    step.grid[0] = shape.work_tiles;
     step.grid[1] = value[NH_SHORT_PARTS];
     return nh_cuda_step_add(operation, &step, &spec);
 }

@@ -1,7 +1,7 @@
-/* Backward of whole dilation groups, in one launch and without atomics: a block holds Q, K, V, O and dO of its item in
- * shared memory, makes delta of its queries, and works for warp tiles of 16 queries, for dQ, and warp tiles of 16 keys,
- * for dK and dV. Scores are computed twice, sums are in a fixed order. An item may be shared by blocks: see
- * short_tile.cuh.
+/* Backward of whole dilation groups, in one launch and without atomics: a block holds Q, K, V, O and dO of its work
+ * tile in shared memory, makes delta of its queries, and works for warp tiles of 16 queries, for dQ, and warp tiles of
+ * 16 keys, for dK and dV. Scores are computed twice, sums are in a fixed order. A work tile may be shared by blocks:
+ * see short_tile.cuh.
  *
  * Knobs, besides those of short_tile.cuh and short_warp_tile.cuh: NH_SHARED_HEADS (query heads share key heads: each
  * warp has at most one warp tile). */
@@ -123,7 +123,7 @@ NH_DEVICE bool nh_within(nh_reach rows, int row) {
 }
 
 /* Starts the copies of what the part has to do with, for the member-th of the query heads that share keys. */
-NH_DEVICE void nh_copy_item(const nh_block &block, int member) {
+NH_DEVICE void nh_copy_work_tile(const nh_block &block, int member) {
     const nh_tile &tile = block.tile;
 #pragma unroll 1
     for (int row = (int)threadIdx.x / NH_ROW_LANES; row < block.rows; row += NH_THREADS / NH_ROW_LANES) {
@@ -161,9 +161,9 @@ NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int warp_tile) {
 }
 
 /* All that the part has to do with is there when it returns. */
-NH_DEVICE void nh_load_item(const nh_block &block, int member) {
+NH_DEVICE void nh_load_work_tile(const nh_block &block, int member) {
     const nh_reach rows = block.part.queries;
-    nh_copy_item(block, member);
+    nh_copy_work_tile(block, member);
     if (member == 0) nh_tables_fill(block);
     nh_copy_wait();
     __syncthreads();
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
 #pragma unroll 1
     for (int member = 0; member < members; member++) {
         __syncthreads();
-        nh_load_item(block, member);
+        nh_load_work_tile(block, member);
 #pragma unroll 1
         for (int warp_tile = warp_tiles.begin + team; warp_tile < warp_tiles.end; warp_tile += NH_TEAMS) {
             const bool by_keys = warp_tile >= first_of_keys;

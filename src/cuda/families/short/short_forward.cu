@@ -1,11 +1,11 @@
-/* Forward of whole dilation groups: a block takes one item after the other, whose keys and values lie in shared
- * memory; a warp takes 16 queries at a time and meets the rows that these see, 32 or 16 at a time. Where there are
- * more multiprocessors than items, each is taken several times, with a part of its queries and the keys that these
- * see. See short.cuh.
+/* Forward of whole dilation groups: a block takes one work tile after the other, whose keys and values lie in shared
+ * memory; a warp takes 16 queries at a time and meets the rows that these see, 32 or 16 at a time. Where there are more
+ * multiprocessors than work tiles, each is taken several times, with a part of its queries and the keys that these see.
+ * See short.cuh.
  *
- * Knobs beyond those and short_queries.cuh's: NH_GROUPS, NH_STAGES
- * (1, or 2: the next item is copied under this one's products), NH_SPLIT (warps that share 16 queries, each with a part
- * of the rows: then every warp has at most one warp tile). */
+ * Knobs beyond those and short_queries.cuh's: NH_GROUPS, NH_STAGES (1, or 2: the next work tile is copied under this
+ * one's products), NH_SPLIT (warps that share 16 queries, each with a part of the rows: then every warp has at most one
+ * warp tile). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
 #include "short_shares.cuh"
@@ -15,46 +15,46 @@
 
 enum { NH_WARP_TILES = NH_WARPS / NH_SPLIT };
 
-/* What a number stands for: parts of an item count fastest, then query heads that share a key head (`member`). Rows of
- * queries are [first, end) of the item's. */
-struct alignas(16) nh_item {
+/* What a number stands for: parts of a work tile count fastest, then query heads that share a key head (`member`). Rows
+ * of queries are [first, end) of the work tile's. */
+struct alignas(16) nh_work_tile {
     nh_extents extents;
     int rows, member, first, end;
 };
 
-static_assert(sizeof(nh_item) == 80, "the host's count of shared memory");
+static_assert(sizeof(nh_work_tile) == 80, "the host's count of shared memory");
 
 NH_DEVICE int nh_part_rows(const nh_short_args &args) {
     return (args.tiling.rows / 16 + args.tiling.parts - 1) / args.tiling.parts * 16;
 }
 
-NH_DEVICE nh_item nh_item_of(const nh_short_args &args, int number) {
+NH_DEVICE nh_work_tile nh_work_tile_of(const nh_short_args &args, int number) {
     const int parts = args.tiling.parts, share = args.tiling.heads;
-    nh_item item;
+    nh_work_tile work_tile;
     int part = 0;
-    item.member = 0;
+    work_tile.member = 0;
     if (parts > 1) {
         part = number % parts;
         number /= parts;
     }
     if (share > 1) {
-        item.member = number % share;
+        work_tile.member = number % share;
         number /= share;
     }
-    item.extents = nh_extents_of(args, number);
-    item.rows = nh_rows_of(item.extents);
-    item.first = part * nh_part_rows(args);
-    item.end = item.first + nh_part_rows(args);
-    if (item.end > item.rows) item.end = item.rows;
-    return item;
+    work_tile.extents = nh_extents_of(args, number);
+    work_tile.rows = nh_rows_of(work_tile.extents);
+    work_tile.first = part * nh_part_rows(args);
+    work_tile.end = work_tile.first + nh_part_rows(args);
+    if (work_tile.end > work_tile.rows) work_tile.end = work_tile.rows;
+    return work_tile;
 }
 
-/* What a block works on, and where: rows of items have NH_STAGES places, in turn, items and their groups one more.
- * Outputs take the places of queries. */
+/* What a block works on, and where: rows of work tiles take NH_STAGES places one after the other, work tiles and their
+ * groups one more. Outputs take the places of queries. */
 struct nh_work {
     const nh_short_args &args;
-    nh_item item;
-    int turn;
+    nh_work_tile work_tile;
+    int round;
     char *keys, *values, *queries;
     float4 *shares; /* sums of warps that are not the first of their warp tile */
     unsigned *columns;
@@ -66,18 +66,18 @@ enum { NH_SHARE_UNITS = NH_SUMS_V + 1 };
 
 enum { NH_PLACES = NH_STAGES + 1 };
 
-NH_DEVICE nh_item *nh_items(void) {
+NH_DEVICE nh_work_tile *nh_work_tiles(void) {
     extern __shared__ __align__(16) char nh_shared_memory[];
-    return (nh_item *)nh_shared_memory;
+    return (nh_work_tile *)nh_shared_memory;
 }
 
-NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int turn) {
-    const int rows = args.tiling.rows, stage = turn % NH_STAGES, place = turn % NH_PLACES;
+NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int round) {
+    const int rows = args.tiling.rows, stage = round % NH_STAGES, place = round % NH_PLACES;
     const int key_bytes = nh_unit_offset(NH_DIM, rows, 0), value_bytes = nh_unit_offset(NH_DIM_V, rows, 0);
     const int query_bytes = nh_unit_offset(NH_WIDEST, nh_part_rows(args), 0);
     const int stage_bytes = key_bytes + value_bytes + query_bytes + rows * (int)sizeof(unsigned);
-    nh_work work = {args, nh_items()[place], turn};
-    work.shares = (float4 *)(nh_items() + NH_PLACES);
+    nh_work work = {args, nh_work_tiles()[place], round};
+    work.shares = (float4 *)(nh_work_tiles() + NH_PLACES);
     char *stages = (char *)(work.shares + (NH_WARPS - NH_WARP_TILES) * 32 * NH_SHARE_UNITS);
     work.keys = stages + stage * stage_bytes;
     work.values = work.keys + key_bytes;
@@ -87,33 +87,33 @@ NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int turn) {
     return work;
 }
 
-/* The item of a turn and its groups, if the block has one. By all threads; a barrier must follow. */
-NH_DEVICE void nh_item_fill(const nh_short_args &args, int turn) {
-    const int number = (int)blockIdx.x + turn * (int)gridDim.x;
-    if (number >= args.tiling.items || (int)threadIdx.x >= args.tiling.groups) return;
-    const nh_item item = nh_item_of(args, number);
-    if (threadIdx.x == 0) nh_items()[turn % NH_PLACES] = item;
-    nh_groups_fill(args, item.extents, nh_work_of(args, turn).groups);
+/* The work tile of a round and its groups, if the block has one. By all threads; a barrier must follow. */
+NH_DEVICE void nh_work_tile_fill(const nh_short_args &args, int round) {
+    const int number = (int)blockIdx.x + round * (int)gridDim.x;
+    if (number >= args.tiling.work_tiles || (int)threadIdx.x >= args.tiling.groups) return;
+    const nh_work_tile work_tile = nh_work_tile_of(args, number);
+    if (threadIdx.x == 0) nh_work_tiles()[round % NH_PLACES] = work_tile;
+    nh_groups_fill(args, work_tile.extents, nh_work_of(args, round).groups);
 }
 
 /* Elements from the first of the query heads that share a key head to the block's. */
 NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
-    return work.item.member * work.args.tensor[tensor].head;
+    return work.work_tile.member * work.args.tensor[tensor].head;
 }
 
-/* 16 queries, from a row of the item on, and their rows as operands. */
+/* 16 queries, from a row of the work tile on, and their rows as operands. */
 struct nh_warp_tile : nh_queries {
     nh_row_operand<NH_DIM> operand;
     int row;
 };
 
 NH_DEVICE void nh_warp_tile_locate(const nh_work &work, int row, nh_warp_tile &warp_tile) {
-    nh_queries_locate(warp_tile, work.args, work.item.extents, work.groups, row + (int)(threadIdx.x % 16));
+    nh_queries_locate(warp_tile, work.args, work.work_tile.extents, work.groups, row + (int)(threadIdx.x % 16));
     warp_tile.row = row;
 }
 
 NH_DEVICE void nh_warp_tile_load(const nh_work &work, nh_warp_tile &warp_tile) {
-    nh_load_rows<NH_WIDEST>(warp_tile.operand, work.queries, warp_tile.row - work.item.first);
+    nh_load_rows<NH_WIDEST>(warp_tile.operand, work.queries, warp_tile.row - work.work_tile.first);
 }
 
 /* Scores with 32 rows from `row` on, or 16 unless `both`. */
@@ -189,14 +189,14 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_til
 /* Adds to the sums of a warp tile's first warp those of the others that share it. By all threads; `some`: that have a
  * warp tile. */
 NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[NH_SUMS_V][4]) {
-    const int turn = (int)threadIdx.x / 32 % NH_SPLIT;
-    if (some && turn) {
-        float4 *own = nh_share_at(work.shares, NH_SHARE_UNITS, turn);
+    const int rank = (int)threadIdx.x / 32 % NH_SPLIT;
+    if (some && rank) {
+        float4 *own = nh_share_at(work.shares, NH_SHARE_UNITS, rank);
         nh_share_write(own, output);
         own[32 * NH_SUMS_V] = make_float4(state.sum[0], state.sum[1], 0.f, 0.f);
     }
     __syncthreads();
-    if (!some || turn) return;
+    if (!some || rank) return;
 #pragma unroll 1
     for (int other = 1; other < NH_SPLIT; other++) {
         const float4 *share = nh_share_at(work.shares, NH_SHARE_UNITS, other), sums = share[32 * NH_SUMS_V];
@@ -215,7 +215,8 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_warp_tile &warp_tile, c
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float inverse = nh_reciprocal(state.sum[half]);
-        char *row = work.queries + nh_unit_offset(NH_WIDEST, warp_tile.row - work.item.first + lane / 4 + 8 * half, 0);
+        char *row =
+            work.queries + nh_unit_offset(NH_WIDEST, warp_tile.row - work.work_tile.first + lane / 4 + 8 * half, 0);
         nh_lay_row(row, output, half, inverse);
         lse[half] = nh_lse(state, half);
     }
@@ -229,13 +230,13 @@ NH_DEVICE elem nh_element(int width, const char *rows, int row, int element) {
 
 /* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds
  * outputs by now. By the whole warp. */
-static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, int turn, int begin, int end, int row) {
-    const nh_work work = nh_work_of(args, turn);
-    const nh_token token = nh_token_of(work.item.extents, work.groups, row);
+static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, int round, int begin, int end, int row) {
+    const nh_work work = nh_work_of(args, round);
+    const nh_token token = nh_token_of(work.work_tile.extents, work.groups, row);
     if (!token.exists) return 0.f;
     const elem *query = (const elem *)work.args.tensor[NH_Q].data + nh_ahead(work, NH_Q) +
                         nh_token_offset(work.args, work.groups, NH_Q, token);
-    const nh_visibility visibility = nh_visibility_of(work.args, work.item.extents, work.groups, row);
+    const nh_visibility visibility = nh_visibility_of(work.args, work.work_tile.extents, work.groups, row);
     const float scale = (float)(work.args.scale * NH_LOG2E);
     nh_repair state;
     nh_repair_start(state, query);
@@ -243,14 +244,14 @@ static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, in
         if (nh_sees(visibility, work.columns[key]))
             nh_repair_key(state, [&](int i) { return nh_element(NH_DIM, work.keys, key, i); },
                          [&](int i) { return nh_element(NH_DIM_V, work.values, key, i); }, scale, 0.f);
-    elem *to = (elem *)(work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0));
+    elem *to = (elem *)(work.queries + nh_unit_offset(NH_WIDEST, row - work.work_tile.first, 0));
     return nh_repair_finish(state, [&](int i, elem element) { to[i] = element; });
 }
 
 /* The warp tile once more: weights relative to their row's largest, and rows that are not finite even so key by key. A
  * function of its own, which leaves the common case its registers. */
-static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &args, int turn, int row) {
-    const nh_work work = nh_work_of(args, turn);
+static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &args, int round, int row) {
+    const nh_work work = nh_work_of(args, round);
     nh_warp_tile warp_tile;
     nh_warp_tile_locate(work, row, warp_tile);
     nh_warp_tile_load(work, warp_tile);
@@ -263,7 +264,7 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &a
     const int g = (int)(threadIdx.x % 32) / 4;
     __syncwarp();
     nh_for_rows_to_repair(nh_needs_repair(output, 0), nh_needs_repair(output, 1), [&](int repair) {
-        const float repaired = nh_repair_row(args, turn, warp_tile.begin, warp_tile.end, row + repair);
+        const float repaired = nh_repair_row(args, round, warp_tile.begin, warp_tile.end, row + repair);
         if (repair == g) lse.x = repaired;
         if (repair == g + 8) lse.y = repaired;
     });
@@ -286,11 +287,12 @@ NH_DEVICE void nh_conclude(const nh_work &work, const nh_warp_tile &warp_tile, n
     nh_finish_sums(state);
     const bool held = nh_held(state, output, 0) && nh_held(state, output, 1);
     const float2 lse = __all_sync(~0u, held) ? nh_finish(work, warp_tile, state, output)
-                                             : nh_repair_attention(work.args, work.turn, warp_tile.row);
+                                             : nh_repair_attention(work.args, work.round, warp_tile.row);
     __syncwarp();
-    const nh_token own = nh_token_of(work.item.extents, work.groups, warp_tile.row + (int)threadIdx.x % 16);
+    const nh_token own = nh_token_of(work.work_tile.extents, work.groups, warp_tile.row + (int)threadIdx.x % 16);
     nh_store_warp_tile<NH_DIM_V, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,
-                                        work.queries + nh_unit_offset(NH_WIDEST, warp_tile.row - work.item.first, 0));
+                                            work.queries +
+                                                nh_unit_offset(NH_WIDEST, warp_tile.row - work.work_tile.first, 0));
     nh_store_lse(work, own, lse);
 }
 
@@ -308,41 +310,41 @@ NH_DEVICE void nh_attend(const nh_work &work, nh_warp_tile &warp_tile, bool some
 
 /* Rows [begin, end) whose keys and values some query of the block sees, in whole pieces. */
 NH_DEVICE void nh_part_columns(const nh_work &work, int &begin, int &end) {
-    const int first = nh_visibility_of(work.args, work.item.extents, work.groups, work.item.first).first_row;
-    const int last = nh_visibility_of(work.args, work.item.extents, work.groups, work.item.end - 1).last_row;
-    const int seen = nh_first_rows(work.item.extents, last) + nh_first_pitch(work.item.extents);
-    begin = nh_first_rows(work.item.extents, first) / 16 * 16;
+    const int first = nh_visibility_of(work.args, work.work_tile.extents, work.groups, work.work_tile.first).first_row;
+    const int last = nh_visibility_of(work.args, work.work_tile.extents, work.groups, work.work_tile.end - 1).last_row;
+    const int seen = nh_first_rows(work.work_tile.extents, last) + nh_first_pitch(work.work_tile.extents);
+    begin = nh_first_rows(work.work_tile.extents, first) / 16 * 16;
     if (seen < end) end = (seen + 15) / 16 * 16;
 }
 
-/* The item's rows; those of the block's queries are among those that they see. */
-NH_DEVICE void nh_copy_item(const nh_work &work) {
+/* The work tile's rows; those of the block's queries are among those that they see. */
+NH_DEVICE void nh_copy_work_tile(const nh_work &work) {
     const nh_short_args &args = work.args;
     const elem *keys = (const elem *)args.tensor[NH_K].data, *values = (const elem *)args.tensor[NH_V].data;
     const elem *queries = (const elem *)args.tensor[NH_Q].data + nh_ahead(work, NH_Q);
-    int begin = 0, end = work.item.rows;
-    if (args.tiling.parts > 1 && args.tiling.groups == 1 && work.item.first < work.item.end)
+    int begin = 0, end = work.work_tile.rows;
+    if (args.tiling.parts > 1 && args.tiling.groups == 1 && work.work_tile.first < work.work_tile.end)
         nh_part_columns(work, begin, end);
 #pragma unroll 1
     for (int row = begin + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
-        const nh_token token = nh_token_of(work.item.extents, work.groups, row);
+        const nh_token token = nh_token_of(work.work_tile.extents, work.groups, row);
         nh_copy_row<NH_DIM>(keys + nh_token_offset(args, work.groups, NH_K, token),
                             work.keys + nh_unit_offset(NH_DIM, row, 0), token.exists);
         nh_copy_row<NH_DIM_V>(values + nh_token_offset(args, work.groups, NH_V, token),
                               work.values + nh_unit_offset(NH_DIM_V, row, 0), token.exists);
-        if (row >= work.item.first && row < work.item.end)
+        if (row >= work.work_tile.first && row < work.work_tile.end)
             nh_copy_row<NH_DIM>(queries + nh_token_offset(args, work.groups, NH_Q, token),
-                                work.queries + nh_unit_offset(NH_WIDEST, row - work.item.first, 0), token.exists);
+                                work.queries + nh_unit_offset(NH_WIDEST, row - work.work_tile.first, 0), token.exists);
     }
 }
 
-/* Starts the copies of a turn's item, if the block has one, and says which rows are which keys. */
-NH_DEVICE void nh_fetch(const nh_short_args &args, int turn) {
-    if ((int)blockIdx.x + turn * (int)gridDim.x < args.tiling.items) {
-        const nh_work work = nh_work_of(args, turn);
-        nh_copy_item(work);
-        if (NH_GROUPS != NH_EVEN || turn < NH_STAGES)
-            nh_columns_fill(args, work.item.extents, work.groups, work.columns);
+/* Starts the copies of a round's work tile, if the block has one, and says which rows are which keys. */
+NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
+    if ((int)blockIdx.x + round * (int)gridDim.x < args.tiling.work_tiles) {
+        const nh_work work = nh_work_of(args, round);
+        nh_copy_work_tile(work);
+        if (NH_GROUPS != NH_EVEN || round < NH_STAGES)
+            nh_columns_fill(args, work.work_tile.extents, work.groups, work.columns);
     }
     nh_copy_commit();
 }
@@ -350,27 +352,27 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, int turn) {
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_forward(const __grid_constant__ nh_short_args args) {
     const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
-    /* what rows see, the same for all items; where a warp has one warp tile, it is kept */
+    /* what rows see, the same for all work tiles; where a warp has one warp tile, it is kept */
     const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_WARP_TILES;
     nh_warp_tile warp_tile;
 #pragma unroll 1
-    for (int turn = 0; turn < NH_STAGES; turn++)
-        nh_item_fill(args, turn);
+    for (int round = 0; round < NH_STAGES; round++)
+        nh_work_tile_fill(args, round);
     __syncthreads();
     if (NH_STAGES == 2) nh_fetch(args, 0);
 #pragma unroll 1
-    for (int turn = 0; (int)blockIdx.x + turn * (int)gridDim.x < args.tiling.items; turn++) {
-        nh_fetch(args, turn + NH_STAGES - 1);
-        nh_item_fill(args, turn + NH_STAGES);
-        const nh_work work = nh_work_of(args, turn);
-        int row = work.item.first + own_row;
-        if (row < work.item.end && (!keeps || turn == 0)) nh_warp_tile_locate(work, row, warp_tile);
+    for (int round = 0; (int)blockIdx.x + round * (int)gridDim.x < args.tiling.work_tiles; round++) {
+        nh_fetch(args, round + NH_STAGES - 1);
+        nh_work_tile_fill(args, round + NH_STAGES);
+        const nh_work work = nh_work_of(args, round);
+        int row = work.work_tile.first + own_row;
+        if (row < work.work_tile.end && (!keeps || round == 0)) nh_warp_tile_locate(work, row, warp_tile);
         nh_copy_wait_groups<NH_STAGES - 1>();
         __syncthreads();
-        if (NH_SPLIT > 1) nh_attend(work, warp_tile, row < work.item.end);
+        if (NH_SPLIT > 1) nh_attend(work, warp_tile, row < work.work_tile.end);
 #pragma unroll 1
-        for (; NH_SPLIT == 1 && row < work.item.end; row += 16 * NH_WARP_TILES) {
-            if (row != work.item.first + own_row) nh_warp_tile_locate(work, row, warp_tile);
+        for (; NH_SPLIT == 1 && row < work.work_tile.end; row += 16 * NH_WARP_TILES) {
+            if (row != work.work_tile.first + own_row) nh_warp_tile_locate(work, row, warp_tile);
             nh_attend(work, warp_tile, true);
         }
         __syncthreads();

@@ -12,7 +12,7 @@ struct nh_queries {
     int begin, end, common_begin, common_end;
 };
 
-/* own_row: of the item, that of query lane % 16. */
+/* own_row: of the work tile, that of query lane % 16. */
 NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args, const nh_extents &extents,
                                  const nh_group *groups, int own_row) {
     const int lane = (int)(threadIdx.x % 32);

@@ -31,7 +31,7 @@ static int64_t edge_of(const struct nh_problem *problem, const struct nh_short_s
     return edge + end;
 }
 
-/* For some of an item's warp tiles, what the first and the last row see. */
+/* For some of a work tile's warp tiles, what the first and the last row see. */
 static double columns_of(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     enum { SAMPLES = 6 };
     int64_t step = 16 * nh_max(1, shape->rows / 16 / SAMPLES), warp_tiles = 0, columns = 0;
@@ -43,8 +43,8 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
     return (double)columns / (double)warp_tiles;
 }
 
-/* Items of shorter groups have fewer rows, not empty ones, if they are those of one residue: of each kind of residues,
- * long or short on every axis. */
+/* Work tiles of shorter groups have fewer rows, not empty ones, if they are those of one residue: of each kind of
+ * residues, long or short on every axis. */
 static void set_shares(const struct nh_problem *problem, struct nh_short_shape *shape) {
     shape->rows_share = shape->tokens_share = shape->order == NH_SHORT_BY_RESIDUE ? 0 : 1;
     for (int kind = 0; kind < 1 << NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; kind++) {
@@ -80,7 +80,7 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
     return true;
 }
 
-/* Groups of one residue are equally long. That pays if there are enough of them for an item. */
+/* Groups of one residue are equally long. That pays if there are enough of them for a work tile. */
 static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
     bool even = true;
     for (int a = 0; a < NH_AXES; a++)
@@ -107,7 +107,7 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
     shape->rows = nh_ceil_div(shape->groups * shape->group_tokens, 16) * 16;
     shape->total = shape->order == NH_SHORT_BY_RESIDUE ? total / residues : total;
     shape->chunks = nh_ceil_div(shape->total, shape->groups);
-    shape->items = shape->chunks * (total / shape->total);
+    shape->work_tiles = shape->chunks * (total / shape->total);
     shape->contiguous = contiguous(problem, shape);
     shape->columns = columns_of(problem, shape);
     set_shares(problem, shape);
@@ -132,7 +132,7 @@ bool nh_short_offsets_fit(const struct nh_problem *problem) {
 
 void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
                      int64_t parts, struct nh_short_tiling *tiling) {
-    *tiling = (struct nh_short_tiling){.items = (int)shape->items,
+    *tiling = (struct nh_short_tiling){.work_tiles = (int)shape->work_tiles,
                                        .heads = (int)(problem->heads / problem->kv_heads),
                                        .groups = (int)shape->groups,
                                        .rows = (int)shape->rows,
@@ -144,18 +144,19 @@ void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_sha
         tiling->tiles[a] = shape->extent[a];
 }
 
-int64_t nh_short_forward_items(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                               int64_t parts) {
-    return shape->items * (problem->heads / problem->kv_heads) * parts;
+int64_t nh_short_forward_work_tiles(const struct nh_problem *problem,
+                                    const struct nh_short_shape *shape, int64_t parts) {
+    return shape->work_tiles * (problem->heads / problem->kv_heads) * parts;
 }
 
 nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, int64_t parts,
                                      struct nh_short_tiling *tiling) {
-    int64_t items = nh_short_forward_items(problem, shape, parts);
-    if (items > INT32_MAX / 2) return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 items");
+    int64_t work_tiles = nh_short_forward_work_tiles(problem, shape, parts);
+    if (work_tiles > INT32_MAX / 2)
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 work tiles");
     nh_short_tiling(problem, shape, parts, tiling);
-    tiling->items = (int)items;
+    tiling->work_tiles = (int)work_tiles;
     return NHOOD_OK;
 }
 

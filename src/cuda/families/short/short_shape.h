@@ -1,4 +1,4 @@
-/* How cuda.short cuts a problem into items of whole dilation groups (short.cuh). */
+/* How cuda.short cuts a problem into work tiles of whole dilation groups (short.cuh). */
 #ifndef NH_SHORT_SHAPE_H
 #define NH_SHORT_SHAPE_H
 
@@ -29,32 +29,32 @@ struct nh_short_shape {
     int64_t group_tokens;
     /* what a query sees are consecutive rows */
     bool contiguous;
-    /* of an item; rows are multiples of 16 */
+    /* of a work tile; rows are multiples of 16 */
     int64_t groups, rows;
-    /* groups that are numbered together, and items that they make; items of the problem, by key heads */
-    int64_t total, chunks, items;
-    /* rows that 16 queries meet, on average; and what share of an item's rows is there, and has tokens */
+    /* groups that are numbered together, and work tiles that they make; work tiles of the problem, by key heads */
+    int64_t total, chunks, work_tiles;
+    /* rows that 16 queries meet, on average; and what share of a work tile's rows is there, and has tokens */
     double columns, rows_share, tokens_share;
 };
 
 /* The longest dilation group's tokens. */
 int64_t nh_short_group_tokens(const struct nh_problem *problem);
 
-/* As many groups per item as `rows` hold, but no more than there are. False where one takes more than
- * NH_SHORT_MOST_ROWS, or where items are too many to count. */
+/* As many groups per work tile as `rows` hold, but no more than there are. False where one takes more than
+ * NH_SHORT_MOST_ROWS, or where work tiles are too many to count. */
 bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
                        struct nh_short_shape *shape);
 
 /* Offsets of tokens inside a batch entry are 32 bits. */
 bool nh_short_offsets_fit(const struct nh_problem *problem);
 
-/* parts: blocks that share an item. */
+/* parts: blocks that share a work tile. */
 void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
                      int64_t parts, struct nh_short_tiling *tiling);
 
-/* The forward pass: of each query head its own item, and of each part. UNSUPPORTED: they are too many to count. */
-int64_t nh_short_forward_items(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                               int64_t parts);
+/* The forward pass: of each query head its own work tile, and of each part. UNSUPPORTED: they are too many to count. */
+int64_t nh_short_forward_work_tiles(const struct nh_problem *problem,
+                                    const struct nh_short_shape *shape, int64_t parts);
 nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
                                      const struct nh_short_shape *shape, int64_t parts,
                                      struct nh_short_tiling *tiling);
@@ -63,7 +63,7 @@ nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
 int64_t nh_short_row_bytes(const struct nh_problem *problem, int64_t width);
 int64_t nh_short_sums(const struct nh_problem *problem, int64_t width);
 
-/* The groups of an item, which know where `origins` tensors begin. */
+/* The groups of a work tile, which know where `origins` tensors begin. */
 int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins);
 
 /* The macros of short.cuh but NH_WARPS and NH_MIN_BLOCKS. */

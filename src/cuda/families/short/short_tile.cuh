@@ -1,4 +1,4 @@
-/* What a block of the backward has of an item, and where shared memory has it.
+/* What a block of the backward has of a work tile, and where shared memory has it.
  *
  * Knobs, besides those of short.cuh: NH_DENSE (queries see their whole groups, and warp tiles have rows of one group
  * alone). */
@@ -22,7 +22,7 @@ struct nh_reach {
     int begin, end;
 };
 
-/* An item in shared memory, row by row. */
+/* A work tile in shared memory, row by row. */
 struct nh_tile {
     char *queries, *d_outputs, *outputs, *keys, *values;
     nh_query *query;
@@ -31,8 +31,9 @@ struct nh_tile {
     nh_group *groups;
 };
 
-/* A block's share of its item: warp tiles [begin, end), those of queries numbered before those of keys, and the rows of
- * queries and of keys that these have to do with. Blocks that share an item have warp tiles of one kind each. */
+/* A block's share of its work tile: warp tiles [begin, end), those of queries numbered before those of keys, and the
+ * rows of queries and of keys that these have to do with. Blocks that share a work tile have warp tiles of one kind
+ * each. */
 struct nh_part {
     nh_reach warp_tiles, queries, keys;
 };
@@ -78,7 +79,7 @@ NH_DEVICE nh_tile nh_tile_at(const nh_short_args &args, int rows, const nh_part 
 struct nh_block {
     const nh_short_args &args;
     nh_extents extents;
-    int rows; /* of the item */
+    int rows; /* of the work tile */
     nh_part part;
     nh_tile tile;
 };

@@ -1,5 +1,5 @@
-/* The backward of one warp tile: 16 rows of an item, queries or, by keys, keys, and the columns that they meet, 16 at a
- * time.
+/* The backward of one warp tile: 16 rows of a work tile, queries or, by keys, keys, and the columns that they meet, 16
+ * at a time.
  *
  *     P = exp(scale a b^T - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', by keys, += P b'
  *

@@ -161,21 +161,22 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     return spec;
 }
 
-static nhood_status set_items(const struct nh_problem *problem,
-                              const struct nh_small_launch *launch, struct nh_cuda_tiling *tiling) {
+static nhood_status set_work_tiles(const struct nh_problem *problem,
+                                   const struct nh_small_launch *launch,
+                                   struct nh_cuda_tiling *tiling) {
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
-    int64_t items = problem->batch, heads = by_keys ? problem->kv_heads : problem->heads;
-    bool fits = nh_multiply(items, heads, &items);
-    *tiling = (struct nh_cuda_tiling){.items = 0};
+    int64_t work_tiles = problem->batch, heads = by_keys ? problem->kv_heads : problem->heads;
+    bool fits = nh_multiply(work_tiles, heads, &work_tiles);
+    *tiling = (struct nh_cuda_tiling){.work_tiles = 0};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         tiling->tiles[a] = (int)nh_ceil_div(nh_longest_rows(axis, by_keys), launch->shape.rows[a]);
-        fits = fits && nh_multiply(items, tiling->tiles[a], &items) &&
-               nh_multiply(items, axis->dilation, &items);
+        fits = fits && nh_multiply(work_tiles, tiling->tiles[a], &work_tiles) &&
+               nh_multiply(work_tiles, axis->dilation, &work_tiles);
     }
-    if (!fits || items > MOST_LENGTH)
+    if (!fits || work_tiles > MOST_LENGTH)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 boxes of rows");
-    tiling->items = (int)items;
+    tiling->work_tiles = (int)work_tiles;
     return NHOOD_OK;
 }
 
@@ -223,15 +224,15 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     if (!nh_small_launch_of(problem, kernel, value, &launch) ||
         !nh_small_residents(problem, device, &launch))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
-    nhood_status status = set_items(problem, &launch, &step->own.tiling);
+    nhood_status status = set_work_tiles(problem, &launch, &step->own.tiling);
     if (status) return status;
-    step->items = step->own.tiling.items;
+    step->work_tiles = step->own.tiling.work_tiles;
     *spec = spec_of(problem, device, &launch);
     set_maps(problem, &launch, step);
     step->threads = 32 * (launch.warps + nh_small_fetchers(&launch));
     step->shared_bytes = nh_small_shared_bytes(problem, &launch);
-    int64_t blocks =
-        nh_min(step->items, device->multiprocessors * nh_small_residents(problem, device, &launch));
+    int64_t blocks = nh_min(step->work_tiles,
+                            device->multiprocessors * nh_small_residents(problem, device, &launch));
     int64_t near_heads = nh_small_near_heads(problem, &launch.shape);
     step->grid[0] = nh_max(blocks / near_heads, 1) * near_heads;
     return NHOOD_OK;

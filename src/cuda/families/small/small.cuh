@@ -1,7 +1,7 @@
 /* Neighborhoods that fit shared memory: what the kernels of this family share. Tensor cores of sm_80 and later.
  *
  * Rows are what a kernel works for, columns what each row meets: queries and their keys, or with NH_INVERSE keys and
- * the queries that attend them. A block takes one box of rows (an item) after the other. All columns that the box
+ * the queries that attend them. A block takes one box of rows (a work tile) after the other. All columns that the box
  * meets lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes 16 rows at a time, again
  * a box (a warp tile), and gathers the box of their columns out of the halo by the row addresses of its matrix loads:
  * hardly more is multiplied than what the rows see. All positions are inside one dilation group.
@@ -10,8 +10,8 @@
  * the ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
  *
  * On sm_90 the copy engine fetches halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh), else threads copy
- * them. Then a block may take items that follow each other along the first axis, and fetch of each halo what the one
- * before did not have (NH_SLOTS > 0: see small_roll.cuh). */
+ * them. Then a block may take work tiles that follow each other along the first axis, and fetch of each halo what the
+ * one before did not have (NH_SLOTS > 0: see small_roll.cuh). */
 #pragma once
 
 #include "lanes.cuh"
@@ -49,13 +49,13 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
     }
 }
 
-/* The item's halo in a column tensor, `ahead` elements from its first head, where it has a seam: place by place, by
- * `threads` threads. Of one that rolls, so many rows from a slot on, which begins `lines` behind the halo. */
+/* The work tile's halo in a column tensor, `ahead` elements from its first head, where it has a seam: place by place,
+ * by `threads` threads. Of one that rolls, so many rows from a slot on, which begins `lines` behind the halo. */
 template <int WIDTH>
-NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_item &item, int slot, long long ahead, char *to,
-                            int thread, int threads, int rows, int lines) {
+NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
+                            char *to, int thread, int threads, int rows, int lines) {
     const unsigned units = nh_units(WIDTH);
-    const elem *from = (const elem *)args.tensor[slot].data + item.origin[slot] + ahead;
+    const elem *from = (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead;
 #pragma unroll 1
     for (unsigned i = (unsigned)thread; i < NH_H0 * NH_H1 * NH_H2 * units; i += (unsigned)threads) {
         const int unit = (int)(i % units), number = (int)(i / units);
@@ -66,8 +66,8 @@ NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_item &item, int 
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += at[a] * nh_axis_pitch(a);
             if (a == NH_FIRST_AXIS) at[a] += lines;
-            there = nh_halo_position(item, a, at[a]) && there;
-            offset += at[a] * item.step[slot][a];
+            there = nh_halo_position(work_tile, a, at[a]) && there;
+            offset += at[a] * work_tile.step[slot][a];
         }
         nh_copy16(to + nh_unit_offset(WIDTH, row, unit), from + offset, there);
     }
@@ -75,31 +75,31 @@ NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_item &item, int 
 
 /* The same of any halo, by all threads. */
 template <int WIDTH>
-NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_item &item, int slot, long long ahead,
+NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
                             char *to) {
     int count[3];
 #if NH_PERIODIC
-    if (item.seam) {
-        nh_copy_seam<WIDTH>(args, item, slot, ahead, to, (int)nh_thread_again(), NH_THREADS, 0, 0);
+    if (work_tile.seam) {
+        nh_copy_seam<WIDTH>(args, work_tile, slot, ahead, to, (int)nh_thread_again(), NH_THREADS, 0, 0);
         return;
     }
 #endif
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        count[a] = nh_halo_count(item, a);
+        count[a] = nh_halo_count(work_tile, a);
     nh_copy_box<WIDTH, WIDTH, NH_H0, NH_H1, NH_H2, NH_LINE, NH_PLANE>(
-        (const elem *)args.tensor[slot].data + item.origin[slot] + ahead, item.step[slot], count, to);
+        (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead, work_tile.step[slot], count, to);
 }
 
-/* The item's rows. */
+/* The work tile's rows. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_item &item, int slot, char *to) {
+NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, char *to) {
     int count[3];
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        count[a] = item.length[a] - item.row[a];
+        count[a] = work_tile.length[a] - work_tile.row[a];
     nh_copy_box<WIDTH, ROOM, NH_Q0, NH_Q1, NH_Q2, NH_Q2, NH_Q1 * NH_Q2>(
-        (const elem *)args.tensor[slot].data + item.origin[slot], item.step[slot], count, to);
+        (const elem *)args.tensor[slot].data + work_tile.origin[slot], work_tile.step[slot], count, to);
 }
 
 /* ---- results ---- */
@@ -112,7 +112,7 @@ template <int WIDTH> NH_DEVICE elem &nh_result_element(char *results, int warp_t
 
 /* A warp tile's shared rows to memory, by its warp. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_item &item, int slot, const char *rows,
+NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, const char *rows,
                              int warp_tile) {
     const int units = WIDTH / NH_PER_UNIT;
     elem *to = (elem *)args.tensor[slot].data;
@@ -120,8 +120,8 @@ NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_item &item, int
 #pragma unroll
     for (int first = 0; first < 16 * units; first += 32) {
         int i = first + lane, row = i / units, unit = i % units;
-        if (i < 16 * units && nh_row_exists(item, warp_tile, row))
-            *(uint4 *)(to + nh_row_offset(item, slot, warp_tile, row) + NH_PER_UNIT * unit) =
+        if (i < 16 * units && nh_row_exists(work_tile, warp_tile, row))
+            *(uint4 *)(to + nh_row_offset(work_tile, slot, warp_tile, row) + NH_PER_UNIT * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_result_number(warp_tile, row), unit));
     }
 }

@@ -12,7 +12,7 @@
 #include "small_boxes.cuh"
 #endif
 
-static_assert(NH_STAGES || NH_WARP_TILES == NH_WARPS, "one warp tile of an item per warp");
+static_assert(NH_STAGES || NH_WARP_TILES == NH_WARPS, "one warp tile of a work tile per warp");
 
 struct nh_halo {
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
@@ -133,8 +133,8 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
 }
 
 /* The gradients into shared memory. */
-NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_item &item, int warp_tile, const nh_key_sums &sums,
-                         char *keys, char *values) {
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_work_tile &work_tile, int warp_tile,
+                         const nh_key_sums &sums, char *keys, char *values) {
 #if NH_STAGES
     nh_results_free();
 #else
@@ -148,9 +148,10 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_item &item, int war
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
-        nh_repair_gradient(args, item, warp_tile, row, make_float2(0.f, 0.f),
-                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(keys, warp_tile, at, i) = x; },
-                          [=](int at, int i, elem x) { nh_result_element<NH_DIM_V>(values, warp_tile, at, i) = x; });
+        nh_repair_gradient(
+            args, work_tile, warp_tile, row, make_float2(0.f, 0.f),
+            [=](int at, int i, elem x) { nh_result_element<NH_DIM>(keys, warp_tile, at, i) = x; },
+            [=](int at, int i, elem x) { nh_result_element<NH_DIM_V>(values, warp_tile, at, i) = x; });
     });
 }
 
@@ -172,29 +173,29 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_wait_for_launches();
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
-        const auto fetch = [&](const nh_item &item, int turn, int member, unsigned barrier) {
+        const auto fetch = [&](const nh_work_tile &work_tile, int turn, int member, unsigned barrier) {
             nh_halo &halo = shared.halo[turn % NH_HALOS];
             nh_rows &rows = shared.rows[turn];
-            int head = item.column_head + member;
-            nh_fetch_rows<NH_K_MAP>(args, item, maps.k, barrier, rows.keys, item.head, kv_heads);
-            nh_fetch_rows<NH_V_MAP>(args, item, maps.v, barrier, rows.values, item.head, kv_heads);
-            nh_fetch_halo<NH_Q_MAP>(args, item, maps.q, barrier, halo.queries, head, heads);
-            nh_fetch_halo<NH_D_O_MAP>(args, item, maps.d_o, barrier, halo.d_outputs, head, heads);
-            nh_fetch_halo<NH_STATISTICS_MAP, STATISTICS_BYTES>(args, item, maps.statistics, barrier,
+            int head = work_tile.column_head + member;
+            nh_fetch_rows<NH_K_MAP>(args, work_tile, maps.k, barrier, rows.keys, work_tile.head, kv_heads);
+            nh_fetch_rows<NH_V_MAP>(args, work_tile, maps.v, barrier, rows.values, work_tile.head, kv_heads);
+            nh_fetch_halo<NH_Q_MAP>(args, work_tile, maps.q, barrier, halo.queries, head, heads);
+            nh_fetch_halo<NH_D_O_MAP>(args, work_tile, maps.d_o, barrier, halo.d_outputs, head, heads);
+            nh_fetch_halo<NH_STATISTICS_MAP, STATISTICS_BYTES>(args, work_tile, maps.statistics, barrier,
                                                                (char *)halo.statistics, head, heads);
         };
-        nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
-                       2 * NH_ROWS * nh_row_bytes(NH_DIM)>(
+        nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
+                            2 * NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, (unsigned)share, fetch,
-            [&](const nh_item &item, int turn, int member, int lane) {
+            [&](const nh_work_tile &work_tile, int turn, int member, int lane) {
                 nh_halo &halo = shared.halo[turn % NH_HALOS];
-                nh_copy_seam_boxes<NH_DIM>(args, item, NH_Q, member, halo.queries, lane);
-                nh_copy_seam_boxes<NH_DIM_V>(args, item, NH_D_O, member, halo.d_outputs, lane);
+                nh_copy_seam_boxes<NH_DIM>(args, work_tile, NH_Q, member, halo.queries, lane);
+                nh_copy_seam_boxes<NH_DIM_V>(args, work_tile, NH_D_O, member, halo.d_outputs, lane);
                 const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
-                const float *from = (const float *)delta.data + item.origin[NH_DELTA] + member * delta.head;
-                nh_for_seam_boxes(item, [&](int place, int lines) {
+                const float *from = (const float *)delta.data + work_tile.origin[NH_DELTA] + member * delta.head;
+                nh_for_seam_boxes(work_tile, [&](int place, int lines) {
                     for (int i = lane; i < NH_H0 * NH_H1 * NH_H2; i += 32)
-                        nh_copy_statistic(item, from, i, halo.statistics + place * NH_FETCHED_STATISTICS, lines);
+                        nh_copy_statistic(work_tile, from, i, halo.statistics + place * NH_FETCHED_STATISTICS, lines);
                 });
             });
     } else {
@@ -206,16 +207,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds,
                              shared.halo[turn % NH_HALOS], warp_tile, sums);
             if (member + 1 < share) return;
-            nh_finish(args, info.item, warp_tile, sums, keys, values);
+            nh_finish(args, info.work_tile, warp_tile, sums, keys, values);
             nh_results_ready();
             if (args.tensor[NH_D_K].data)
-                nh_store_results<NH_D_K_MAP>(args, info.item, maps.d_k, NH_D_K, warp_tile, keys,
-                                             info.item.head, kv_heads);
+                nh_store_results<NH_D_K_MAP>(args, info.work_tile, maps.d_k, NH_D_K, warp_tile, keys,
+                                             info.work_tile.head, kv_heads);
             if (args.tensor[NH_D_V].data)
-                nh_store_results<NH_D_V_MAP>(args, info.item, maps.d_v, NH_D_V, warp_tile, values,
-                                             info.item.head, kv_heads);
+                nh_store_results<NH_D_V_MAP>(args, info.work_tile, maps.d_v, NH_D_V, warp_tile, values,
+                                             info.work_tile.head, kv_heads);
         };
-        nh_work_items(args, shared.ring, (unsigned)share, work);
+        nh_do_work_tiles(args, shared.ring, (unsigned)share, work);
     }
 }
 
@@ -233,36 +234,36 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
     __syncthreads();
-    if (threadIdx.x / 32 == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
+    if (threadIdx.x / 32 == 0)
+        nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
-    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn];
-        const nh_item &item = info.item;
+        const nh_work_tile &work_tile = info.work_tile;
         nh_key_sums sums;
         turn ^= 1;
-        nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_K, rows.keys);
-        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_V, rows.values);
-        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].item);
+        nh_copy_rows<NH_DIM, NH_DIM>(args, work_tile, NH_K, rows.keys);
+        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, work_tile, NH_V, rows.values);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].work_tile);
 #pragma unroll 1
         for (int member = 0; member < share; member++) {
-            nh_copy_halo<NH_DIM>(args, item, NH_Q, member * args.tensor[NH_Q].head, halo.queries);
-            nh_copy_halo<NH_DIM_V>(args, item, NH_D_O, member * args.tensor[NH_D_O].head,
-                                   halo.d_outputs);
-            nh_copy_statistics(args, item, member, halo.statistics);
-            nh_tile_info_fill(args, shared.tables, info, item.head * share + member, (int)nh_thread_again(),
-                          NH_THREADS);
+            nh_copy_halo<NH_DIM>(args, work_tile, NH_Q, member * args.tensor[NH_Q].head, halo.queries);
+            nh_copy_halo<NH_DIM_V>(args, work_tile, NH_D_O, member * args.tensor[NH_D_O].head, halo.d_outputs);
+            nh_copy_statistics(args, work_tile, member, halo.statistics);
+            nh_tile_info_fill(args, shared.tables, info, work_tile.head * share + member, (int)nh_thread_again(),
+                              NH_THREADS);
             nh_copy_wait();
             __syncthreads();
-            nh_for_warp_tiles(args, item, [&](int warp_tile) {
+            nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {
                 if (member == 0) nh_key_sums_start(sums, rows, warp_tile);
                 nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds, halo, warp_tile, sums);
                 if (member + 1 < share) return;
-                nh_finish(args, item, warp_tile, sums, rows.keys, rows.values);
+                nh_finish(args, work_tile, warp_tile, sums, rows.keys, rows.values);
                 __syncwarp();
                 if (args.tensor[NH_D_K].data)
-                    nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_K, rows.keys, warp_tile);
+                    nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, NH_D_K, rows.keys, warp_tile);
                 if (args.tensor[NH_D_V].data)
-                    nh_store_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_V, rows.values, warp_tile);
+                    nh_store_rows<NH_DIM_V, NH_DIM_V>(args, work_tile, NH_D_V, rows.values, warp_tile);
             });
             __syncthreads();
         }

@@ -1,5 +1,5 @@
-/* dK and dV of small windows in f32, whose rows of wide heads fill shared memory: an item's queries, gradients of their
- * outputs, and its queries again. See small_rolled.cuh and small_backward_key.cu. */
+/* dK and dV of small windows in f32, whose rows of wide heads fill shared memory: a work tile's queries, gradients of
+ * their outputs, and its queries again. See small_rolled.cuh and small_backward_key.cu. */
 #define NH_INVERSE 1
 #define NH_BIAS_STARTS 1
 #include "overlap.cuh"
@@ -68,7 +68,7 @@ NH_DEVICE void nh_weigh(nh_scores &scores, const nh_tile_info &info, float scale
 /* Weights become gradients of scores, by parts: the gradients of outputs lie in shared memory. */
 NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args, const nh_tile_info &info,
                                   const nh_key_shared &shared, int warp_tile) {
-    const nh_own_rows values = nh_own_rows_of(args, info.item, NH_V, warp_tile);
+    const nh_own_rows values = nh_own_rows_of(args, info.work_tile, NH_V, warp_tile);
 #pragma unroll
     for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
         float d_weights[NH_PART][4];
@@ -88,16 +88,22 @@ NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args,
 }
 
 /* Both gradients of the rows of which one needs repair; those of keys are in memory but for that. */
-NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_item &item, int warp_tile, const bool (&repair)[2]) {
+NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_work_tile &work_tile, int warp_tile,
+                              const bool (&repair)[2]) {
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
         elem *d_key = (elem *)args.tensor[NH_D_K].data, *d_value = (elem *)args.tensor[NH_D_V].data;
-        if (d_key) d_key += nh_row_offset(item, NH_D_K, warp_tile, row);
-        if (d_value) d_value += nh_row_offset(item, NH_D_V, warp_tile, row);
+        if (d_key) d_key += nh_row_offset(work_tile, NH_D_K, warp_tile, row);
+        if (d_value) d_value += nh_row_offset(work_tile, NH_D_V, warp_tile, row);
         nh_repair_gradient(
-            args, item, warp_tile, row, make_float2(0.f, 0.f), [=](int, int i, elem x) { if (d_key) d_key[i] = x; },
-            [=](int, int i, elem x) { if (d_value) d_value[i] = x; });
+            args, work_tile, warp_tile, row, make_float2(0.f, 0.f),
+            [=](int, int i, elem x) {
+                if (d_key) d_key[i] = x;
+            },
+            [=](int, int i, elem x) {
+                if (d_value) d_value[i] = x;
+            });
     });
 }
 
@@ -112,26 +118,26 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
     nh_start<NH_DIM>(args, shared, NH_Q, warp);
-    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
-        const nh_item &item = info.item;
-        const bool exists = nh_warp_tile_exists(item, warp);
+        const nh_work_tile &work_tile = info.work_tile;
+        const bool exists = nh_warp_tile_exists(work_tile, warp);
         bool repair[2] = {false, false};
         nh_scores weights; /* then gradients of scores */
-        nh_copy_statistics(args, item, 0, shared.statistics);
-        nh_tile_info_fill(args, tables, info, item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_copy_statistics(args, work_tile, 0, shared.statistics);
+        nh_tile_info_fill(args, tables, info, work_tile.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
-        nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
+        nh_work_tile_locate_next(args, tables, index + (int)gridDim.x, next.work_tile);
         if (exists) {
-            nh_note_warp_tile(args, item.number, warp);
+            nh_note_warp_tile(args, work_tile.number, warp);
             nh_begin(weights, args, shared, info, warp);
-            nh_multiply_own<NH_DIM>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, item, NH_K, warp), info, tables,
+            nh_multiply_own<NH_DIM>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, work_tile, NH_K, warp), info, tables,
                                     shared.halo, warp);
             nh_shift(weights, shared, info, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM_V>(args, item, NH_D_O, 0, shared.halo);
+        nh_copy_halo<NH_DIM_V>(args, work_tile, NH_D_O, 0, shared.halo);
         if (exists) nh_weigh(weights, info, tables.scale, warp);
         nh_copy_wait();
         __syncthreads();
@@ -141,16 +147,17 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_score_gradients(weights, args, info, shared, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM>(args, item, NH_Q, 0, shared.halo);
+        nh_copy_halo<NH_DIM>(args, work_tile, NH_Q, 0, shared.halo);
         nh_copy_wait();
         __syncthreads();
         if (exists) {
             const float scale = (float)args.scale;
             nh_sum_and_store<NH_DIM>(args, info, tables, NH_D_K, warp, weights, shared.halo,
                                      make_float2(scale, scale), repair);
-            nh_repair_both(args, item, warp, repair);
+            nh_repair_both(args, work_tile, warp, repair);
         }
         __syncthreads();
-        if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM>(args, next.item, NH_Q, 0, shared.halo);
+        if (index + (int)gridDim.x < args.tiling.work_tiles)
+            nh_copy_halo<NH_DIM>(args, next.work_tile, NH_Q, 0, shared.halo);
     }
 }

@@ -140,9 +140,10 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
         float2 own = make_float2(__shfl_sync(~0u, row < 8 ? lse[0] : lse[1], row % 8 * 4),
                                  -__shfl_sync(~0u, row < 8 ? start[0] : start[2], row % 8 * 4));
-        nh_repair_gradient(args, info.item, warp_tile, row, own,
-                          [=](int at, int i, elem x) { nh_result_element<NH_DIM>(results, warp_tile, at, i) = x; },
-                          [](int, int, elem) {});
+        nh_repair_gradient(
+            args, info.work_tile, warp_tile, row, own,
+            [=](int at, int i, elem x) { nh_result_element<NH_DIM>(results, warp_tile, at, i) = x; },
+            [](int, int, elem) {});
     });
 }
 
@@ -164,19 +165,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_tables_start(args, shared.tables, shared.ring.info);
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
-        const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
+        const auto fetch = [&](const nh_work_tile &work_tile, int turn, int, unsigned barrier) {
             nh_key_halo &halo = shared.halo[turn % NH_HALOS];
             nh_rows &rows = shared.rows[turn];
-            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, rows.queries, item.head, heads);
-            nh_fetch_rows<NH_O_MAP>(args, item, maps.o, barrier, rows.outputs, item.head, heads);
-            nh_fetch_rows<NH_D_O_MAP>(args, item, maps.d_o, barrier, rows.d_outputs, item.head, heads);
-            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, item.column_head, kv_heads);
-            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, item.column_head, kv_heads);
+            nh_fetch_rows<NH_Q_MAP>(args, work_tile, maps.q, barrier, rows.queries, work_tile.head, heads);
+            nh_fetch_rows<NH_O_MAP>(args, work_tile, maps.o, barrier, rows.outputs, work_tile.head, heads);
+            nh_fetch_rows<NH_D_O_MAP>(args, work_tile, maps.d_o, barrier, rows.d_outputs, work_tile.head, heads);
+            nh_fetch_halo<NH_K_MAP>(args, work_tile, maps.k, barrier, halo.keys, work_tile.column_head, kv_heads);
+            nh_fetch_halo<NH_V_MAP>(args, work_tile, maps.v, barrier, halo.values, work_tile.column_head, kv_heads);
         };
-        nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), 3 * NH_ROWS * nh_row_bytes(NH_DIM)>(
-            args, shared.tables, shared.ring, 1, fetch,
-            [&](const nh_item &item, int turn, int, int lane) {
-                nh_copy_key_seam(args, item, shared.halo[turn % NH_HALOS], lane);
+        nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), 3 * NH_ROWS * nh_row_bytes(NH_DIM)>(
+            args, shared.tables, shared.ring, 1, fetch, [&](const nh_work_tile &work_tile, int turn, int, int lane) {
+                nh_copy_key_seam(args, work_tile, shared.halo[turn % NH_HALOS], lane);
             });
     } else {
         int bias_turn = 0;
@@ -184,16 +184,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_bias_products_clear(products);
         char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
-            nh_bias_head(args, bias_turn, info.item.head, shared.sums, products);
+            nh_bias_head(args, bias_turn, info.work_tile.head, shared.sums, products);
             nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
                              shared.rows[stage], shared.sums, products, warp_tile, results,
                              [&] { nh_rows_taken(shared.ring, stage); });
             nh_results_ready();
             if (args.tensor[NH_D_Q].data)
-                nh_store_results<NH_D_Q_MAP>(args, info.item, maps.d_q, NH_D_Q, warp_tile, results,
-                                             info.item.head, heads);
+                nh_store_results<NH_D_Q_MAP>(args, info.work_tile, maps.d_q, NH_D_Q, warp_tile, results,
+                                             info.work_tile.head, heads);
         };
-        nh_work_items(args, shared.ring, 1, work);
+        nh_do_work_tiles(args, shared.ring, 1, work);
         nh_bias_head(args, bias_turn, heads, shared.sums, products);
     }
 }
@@ -214,28 +214,28 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables, shared.info);
     __syncthreads();
-    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
+    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
-    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn];
-        const nh_item &item = info.item;
+        const nh_work_tile &work_tile = info.work_tile;
         turn ^= 1;
-        nh_copy_halo<NH_DIM>(args, item, NH_K, 0, halo.keys);
-        nh_copy_halo<NH_DIM_V>(args, item, NH_V, 0, halo.values);
-        nh_copy_rows<NH_DIM, NH_DIM>(args, item, NH_Q, rows.queries);
-        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_O, rows.outputs);
-        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, item, NH_D_O, rows.d_outputs);
-        nh_bias_head(args, bias_turn, item.head, shared.sums, products);
-        nh_tile_info_fill(args, shared.tables, info, item.head, (int)nh_thread_again(), NH_THREADS);
-        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].item);
+        nh_copy_halo<NH_DIM>(args, work_tile, NH_K, 0, halo.keys);
+        nh_copy_halo<NH_DIM_V>(args, work_tile, NH_V, 0, halo.values);
+        nh_copy_rows<NH_DIM, NH_DIM>(args, work_tile, NH_Q, rows.queries);
+        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, work_tile, NH_O, rows.outputs);
+        nh_copy_rows<NH_DIM_V, NH_DIM_V>(args, work_tile, NH_D_O, rows.d_outputs);
+        nh_bias_head(args, bias_turn, work_tile.head, shared.sums, products);
+        nh_tile_info_fill(args, shared.tables, info, work_tile.head, (int)nh_thread_again(), NH_THREADS);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].work_tile);
         nh_copy_wait();
         __syncthreads();
-        nh_for_warp_tiles(args, item, [&](int warp_tile) {
+        nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {
             nh_differentiate(args, info, shared.tables, shared.additive_masks, halo, rows, shared.sums, products,
                              warp_tile, rows.queries, [] {});
             __syncwarp();
             if (args.tensor[NH_D_Q].data)
-                nh_store_rows<NH_DIM, NH_DIM>(args, item, NH_D_Q, rows.queries, warp_tile);
+                nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, NH_D_Q, rows.queries, warp_tile);
         });
         __syncthreads();
     }

@@ -1,5 +1,5 @@
-/* dQ of small windows in f32, whose rows of wide heads fill shared memory, and LSE and delta for the launch by keys: an
- * item's values, then its keys. See small_rolled.cuh and small_backward_query.cu. */
+/* dQ of small windows in f32, whose rows of wide heads fill shared memory, and LSE and delta for the launch by keys: a
+ * work tile's values, then its keys. See small_rolled.cuh and small_backward_query.cu. */
 #define NH_INVERSE 0
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "overlap.cuh"
@@ -32,7 +32,7 @@ NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows &a, const nh_own_r
 /* Gradients of weights become those of scores, by parts: the warp tile's keys lie in shared memory. */
 NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_tiled_args &args, const nh_tile_info &info,
                                   const nh_shared &shared, const nh_row_terms &terms, int warp_tile) {
-    const nh_own_rows queries = nh_own_rows_of(args, info.item, NH_Q, warp_tile);
+    const nh_own_rows queries = nh_own_rows_of(args, info.work_tile, NH_Q, warp_tile);
     unsigned seen[2], places[NH_STEPS_PLACES][4];
     if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
     if (NH_ADDITIVE_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
@@ -65,9 +65,9 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
         const int holder = row % 8 * 4;
         const float2 own = make_float2(__shfl_sync(~0u, row < 8 ? terms.lse[0] : terms.lse[1], holder),
                                        __shfl_sync(~0u, row < 8 ? terms.delta[0] : terms.delta[1], holder));
-        elem *to = (elem *)args.tensor[NH_D_Q].data + nh_row_offset(info.item, NH_D_Q, warp_tile, row);
+        elem *to = (elem *)args.tensor[NH_D_Q].data + nh_row_offset(info.work_tile, NH_D_Q, warp_tile, row);
         nh_repair_gradient(
-            args, info.item, warp_tile, row, own, [=](int, int i, elem x) { to[i] = x; }, [](int, int, elem) {});
+            args, info.work_tile, warp_tile, row, own, [=](int, int i, elem x) { to[i] = x; }, [](int, int, elem) {});
     });
 }
 
@@ -82,25 +82,25 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
     nh_start<NH_DIM_V>(args, shared, NH_V, warp);
-    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
-        const bool exists = nh_warp_tile_exists(info.item, warp);
+        const bool exists = nh_warp_tile_exists(info.work_tile, warp);
         nh_scores gradients; /* of weights, then of scores */
         nh_row_terms terms;
-        nh_dot_part(terms.delta, nh_own_rows_of(args, info.item, NH_D_O, warp),
-                    nh_own_rows_of(args, info.item, NH_O, warp));
-        nh_tile_info_fill(args, tables, info, info.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_dot_part(terms.delta, nh_own_rows_of(args, info.work_tile, NH_D_O, warp),
+                    nh_own_rows_of(args, info.work_tile, NH_O, warp));
+        nh_tile_info_fill(args, tables, info, info.work_tile.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
-        nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
+        nh_work_tile_locate_next(args, tables, index + (int)gridDim.x, next.work_tile);
         if (exists) {
-            nh_note_warp_tile(args, info.item.number, warp);
+            nh_note_warp_tile(args, info.work_tile.number, warp);
             nh_clear(gradients);
-            nh_multiply_own<NH_DIM_V>(gradients, 0, NH_BLOCKS, nh_own_rows_of(args, info.item, NH_D_O, warp), info,
+            nh_multiply_own<NH_DIM_V>(gradients, 0, NH_BLOCKS, nh_own_rows_of(args, info.work_tile, NH_D_O, warp), info,
                                       tables, shared.halo, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM>(args, info.item, NH_K, 0, shared.halo);
+        nh_copy_halo<NH_DIM>(args, info.work_tile, NH_K, 0, shared.halo);
         if (exists) {
             uint4 statistics[2];
             terms.delta[0] = nh_quad_sum(terms.delta[0]);
@@ -114,6 +114,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_finish(args, info, shared, warp, terms, gradients);
         }
         __syncthreads();
-        if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM_V>(args, next.item, NH_V, 0, shared.halo);
+        if (index + (int)gridDim.x < args.tiling.work_tiles)
+            nh_copy_halo<NH_DIM_V>(args, next.work_tile, NH_V, 0, shared.halo);
     }
 }

@@ -2,9 +2,9 @@
  *
  * A warp lays the score gradients of its warp tile down in shared memory and gathers them by entries of the bias table:
  * by tensor cores (small_bias_products.cuh), and at borders each lane owns some entries and adds up, over the 16 rows,
- * the columns at that distance. A warp's sums are kept per head
- * and written when the head changes, which is why heads are the slowest digit of this kernel's items. bias_sum.cu
- * adds up the warps. Every order is fixed: results are bit-equal every run. */
+ * the columns at that distance. A warp's sums are kept per head and written when the head changes, which is why heads
+ * are the slowest digit of this kernel's work tiles. bias_sum.cu adds up the warps. Every order is fixed: results are
+ * bit-equal every run. */
 #pragma once
 
 #include "small_bias_products.cuh"
@@ -26,7 +26,7 @@ NH_DEVICE bool nh_bias_wanted(const nh_tiled_args &args) {
     return NH_BIAS_COUNT && args.tensor[NH_D_BIAS].data;
 }
 
-/* Before the first item; a barrier must follow. */
+/* Before the first work tile; a barrier must follow. */
 NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
     float *sum = &sums.sum[0][0];
     for (int i = (int)threadIdx.x; i < NH_WARPS * NH_BIAS_SUMS; i += NH_THREADS)
@@ -47,17 +47,17 @@ NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &pac
 
 /* Distances from the warp tile's rows to columns that they see, per axis. Without strides it moves less than the row.
  */
-NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_item &item, int warp_tile, int (&low)[3],
+NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_work_tile &work_tile, int warp_tile, int (&low)[3],
                                  int (&count)[3]) {
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         low[a] = 0;
         count[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        const int window = nh_axis_window(a), first = item.row[a] + nh_row_at(warp_tile, 0, a);
-        const int last = nh_least(first + nh_axis_warp_tile(a), item.length[a]) - 1;
-        nh_range of_first = nh_columns_of(args.axis[a], nh_group_of(item, a), first, nh_axis_wraps(a));
-        nh_range of_last = nh_columns_of(args.axis[a], nh_group_of(item, a), last, nh_axis_wraps(a));
+        const int window = nh_axis_window(a), first = work_tile.row[a] + nh_row_at(warp_tile, 0, a);
+        const int last = nh_least(first + nh_axis_warp_tile(a), work_tile.length[a]) - 1;
+        nh_range of_first = nh_columns_of(args.axis[a], nh_group_of(work_tile, a), first, nh_axis_wraps(a));
+        nh_range of_last = nh_columns_of(args.axis[a], nh_group_of(work_tile, a), last, nh_axis_wraps(a));
 #if NH_REGIONS
         /* tensors may lack some of what rows see, or all */
         const int left = window / 2;
@@ -75,18 +75,18 @@ NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_item &item,
 /* Adds the warp tile's gradients to the warp's sums. */
 NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile, nh_bias_sums &sums,
                               nh_bias_products &products) {
-    const nh_item &item = info.item;
+    const nh_work_tile &work_tile = info.work_tile;
     const int warp = (int)(threadIdx.x / 32);
     const elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[warp];
     int low[3], count[3];
-    nh_seen_distances(args, item, warp_tile, low, count);
+    nh_seen_distances(args, work_tile, warp_tile, low, count);
     bool inside = NH_BIAS_PRODUCTS;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int row = nh_row_at(warp_tile, 0, a),
-                  begin = item.column[a] + info.visibility.begin[nh_rows_before(a) + row];
+                  begin = work_tile.column[a] + info.visibility.begin[nh_rows_before(a) + row];
         inside = inside && count[a] == nh_axis_window(a) && low[a] == -(nh_axis_window(a) / 2) &&
-                 low[a] + item.row[a] + row == begin;
+                 low[a] + work_tile.row[a] + row == begin;
     }
     __syncwarp();
     if (inside) {
@@ -105,7 +105,8 @@ NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_tile_info &inf
             int distance = low[a] + (int)(rest % (unsigned)count[a]), row = nh_row_at(warp_tile, 0, a);
             rest /= (unsigned)count[a];
             entry += (distance + nh_axis_window(a) - 1) * nh_bias_step(a);
-            at[a] = distance + item.row[a] + row - item.column[a] - info.visibility.begin[nh_rows_before(a) + row];
+            at[a] = distance + work_tile.row[a] + row - work_tile.column[a] -
+                    info.visibility.begin[nh_rows_before(a) + row];
         }
         float sum = 0.f;
 #pragma unroll
@@ -140,7 +141,7 @@ NH_DEVICE void nh_bias_flush(const nh_tiled_args &args, int head, int next, nh_b
     }
 }
 
-/* A warp's next item is of `head`; `turn` is the head whose gradient it has been adding up. */
+/* A warp's next work tile is of `head`; `turn` is the head whose gradient it has been adding up. */
 NH_DEVICE void nh_bias_head(const nh_tiled_args &args, int &turn, int head, nh_bias_sums &sums,
                             nh_bias_products &products) {
     if (!nh_bias_wanted(args) || head == turn) return;

@@ -1,15 +1,15 @@
 /* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
  *
- * NH_STAGES places for what belongs to an item take turns; a barrier each tells that its boxes have landed, another
- * that all its warp tiles are done, or have taken their rows if the halo rolls and more items are held than there are
- * stages. The last warps of a block fetch, each every NH_FETCHERS-th item: where an item is and what its rows see, its
- * tile info, takes one warp longer than the others need for the item, and is worked out before there is room for its
- * boxes. The other warps, any number of them, take the warp tiles of all items in turn.
+ * NH_STAGES places for what belongs to a work tile take turns; a barrier each tells that its boxes have landed, another
+ * that all its warp tiles are done, or have taken their rows if the halo rolls and more work tiles are held than there
+ * are stages. The last warps of a block fetch, each every NH_FETCHERS-th work tile: where a work tile is and what its
+ * rows see, its tile info, takes one warp longer than the others need for the work tile, and is worked out before there
+ * is room for its boxes. The other warps, any number of them, take the warp tiles of all work tiles in turn.
  *
  * At barriers every lane arrives for what it has read or written itself.
  *
  * Phases of a barrier are told apart by parity, so nobody may be two ahead. A stage is full only after the one before:
- * whoever has seen one item full knows that all before it have been.
+ * whoever has seen one work tile full knows that all before it have been.
  *
  * Knobs: NH_Q_MAP, .. (layouts of tensor maps). One head dim for keys and values. */
 #pragma once
@@ -22,9 +22,9 @@ struct nh_ring {
     nh_tile_info info[NH_TILE_INFOS];
     unsigned long long full[NH_STAGES], free[NH_STAGES];
     unsigned long long asked[NH_TILE_INFOS]; /* where halos roll: whose boxes have been asked for */
-    /* of items whose rows are free before their part of the halo */
+    /* of work tiles whose rows are free before their part of the halo */
     unsigned long long done[NH_HELD];
-    unsigned warp_tiles;     /* of all items of this block */
+    unsigned warp_tiles;     /* of all work tiles of this block */
     unsigned at[NH_WARPS]; /* which of them a warp is at */
 };
 /* Whether a warp tile's rows are taken before all else, and their stage freed then. */
@@ -34,26 +34,27 @@ NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
     return ring.info[turn % NH_TILE_INFOS];
 }
 
-/* Where this block's items begin, or those of the block `ahead` after it, in a head's items where the halo rolls. */
+/* Where this block's work tiles begin, or those of the block `ahead` after it, in a head's work tiles where the halo
+ * rolls. */
 NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
     const unsigned block = blockIdx.x / NH_NEAR_HEADS + ahead, blocks = gridDim.x / NH_NEAR_HEADS;
-    return (unsigned)((unsigned long long)args.tiling.items / NH_NEAR_HEADS * block / blocks);
+    return (unsigned)((unsigned long long)args.tiling.work_tiles / NH_NEAR_HEADS * block / blocks);
 }
 
-/* Items of this block. */
-NH_DEVICE unsigned nh_own_items(const nh_tiled_args &args) {
+/* Work tiles of this block. */
+NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args) {
     if (NH_SLOTS) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
-    return ((unsigned)args.tiling.items - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    return ((unsigned)args.tiling.work_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
 }
 
-NH_DEVICE int nh_own_item(const nh_tiled_args &args, unsigned turn) {
+NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned turn) {
     return (int)(NH_SLOTS ? (nh_roll_start(args, 0) + turn) * NH_NEAR_HEADS + blockIdx.x % NH_NEAR_HEADS
                           : blockIdx.x + turn * gridDim.x);
 }
 
 /* By one thread; a barrier must follow. */
 NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
-    ring.warp_tiles = nh_own_items(args) * NH_WARP_TILES;
+    ring.warp_tiles = nh_own_work_tiles(args) * NH_WARP_TILES;
     for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
         nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_WARP_TILES);
@@ -70,83 +71,84 @@ NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
     if (NH_EARLY) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
 }
 
-/* The five coordinates of the box at a position of the item's dilation group, in a tensor of rows or of columns. */
+/* The five coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or of
+ * columns. */
 template <int LAYOUT>
-NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_item &item,
+NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_work_tile &work_tile,
                          const int (&position)[3], int head, int heads, bool columns) {
     int token[3];
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + item.group[a];
+        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + work_tile.group[a];
 #if NH_REGIONS
         const nh_cuda_region &region = args.region[a];
         if (a >= NH_FIRST_AXIS) token[a] -= (int)(columns == (NH_INVERSE != 0) ? region.query : region.key).offset;
 #endif
     }
-    place<LAYOUT>(at, 0, head, heads, NH_DIM, token, item.batch);
+    place<LAYOUT>(at, 0, head, heads, NH_DIM, token, work_tile.batch);
 }
 
-/* What the item needs of a tensor's halo and is not there yet. */
-template <int LAYOUT, int BYTES = NH_FETCHED_ROWS * nh_row_bytes(NH_DIM)>
-NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
+/* What the work tile needs of a tensor's halo and is not there yet. */
+template <int LAYOUT, int BYTES = NH_FETCHED_ROWS *nh_row_bytes(NH_DIM)>
+NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
-    int at[5], position[3] = {item.column[0], item.column[1], item.column[2]};
+    int at[5], position[3] = {work_tile.column[0], work_tile.column[1], work_tile.column[2]};
 #if NH_PERIODIC
-    if (item.seam) return;
+    if (work_tile.seam) return;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        position[a] = item.covered[a].columns.begin + item.ahead[a];
+        position[a] = work_tile.covered[a].columns.begin + work_tile.ahead[a];
 #endif
-    const int slots = NH_SLOTS ? item.roll.fresh.end : 1;
+    const int slots = NH_SLOTS ? work_tile.roll.fresh.end : 1;
 #pragma unroll 1
-    for (int slot = NH_SLOTS ? item.roll.fresh.begin : 0; slot < slots; slot++) {
+    for (int slot = NH_SLOTS ? work_tile.roll.fresh.begin : 0; slot < slots; slot++) {
         unsigned place = 0;
         if (NH_SLOTS) {
             position[NH_FIRST_AXIS] = slot * NH_SLOT_LINES;
-            place = (unsigned)(item.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
+            place = (unsigned)(work_tile.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
         }
-        nh_box_at<LAYOUT>(at, args, item, position, head, heads, true);
+        nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, true);
         nh_copy_box(nh_shared_address(to) + place * BYTES, &map, barrier, at);
     }
 }
 
 /* A halo with a seam in a column tensor, or what of it is not there yet, by the lanes of a fetching warp: calls
  * copy(place, lines) for each box, which begins so many lines behind the halo. */
-template <typename Copy> NH_DEVICE void nh_for_seam_boxes(const nh_item &item, const Copy &copy) {
+template <typename Copy> NH_DEVICE void nh_for_seam_boxes(const nh_work_tile &work_tile, const Copy &copy) {
 #if NH_SLOTS
-    for (int slot = item.roll.fresh.begin; slot < item.roll.fresh.end; slot++)
-        copy((item.roll.place + slot) % NH_SLOTS, slot * NH_SLOT_LINES - item.column[NH_FIRST_AXIS]);
+    for (int slot = work_tile.roll.fresh.begin; slot < work_tile.roll.fresh.end; slot++)
+        copy((work_tile.roll.place + slot) % NH_SLOTS, slot * NH_SLOT_LINES - work_tile.column[NH_FIRST_AXIS]);
 #else
     copy(0, 0);
 #endif
 }
 template <int WIDTH>
-NH_DEVICE void nh_copy_seam_boxes(const nh_tiled_args &args, const nh_item &item, int slot, int member, char *to,
-                                  int lane) {
-    nh_for_seam_boxes(item, [&](int place, int lines) {
-        nh_copy_seam<WIDTH>(args, item, slot, member * args.tensor[slot].head, to, lane, 32, place * NH_FETCHED_ROWS,
-                            lines);
+NH_DEVICE void nh_copy_seam_boxes(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int member,
+                                  char *to, int lane) {
+    nh_for_seam_boxes(work_tile, [&](int place, int lines) {
+        nh_copy_seam<WIDTH>(args, work_tile, slot, member * args.tensor[slot].head, to, lane, 32,
+                            place * NH_FETCHED_ROWS, lines);
     });
 }
-NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_item &item, nh_key_halo &halo, int lane) {
-    nh_copy_seam_boxes<NH_DIM>(args, item, NH_K, 0, halo.keys, lane);
-    nh_copy_seam_boxes<NH_DIM_V>(args, item, NH_V, 0, halo.values, lane);
+NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, nh_key_halo &halo, int lane) {
+    nh_copy_seam_boxes<NH_DIM>(args, work_tile, NH_K, 0, halo.keys, lane);
+    nh_copy_seam_boxes<NH_DIM_V>(args, work_tile, NH_V, 0, halo.values, lane);
 }
 
-/* Boxes of each tensor's halo, for an item. */
-NH_DEVICE int nh_fetches(const nh_item &item) {
+/* Boxes of each tensor's halo, for a work tile. */
+NH_DEVICE int nh_fetches(const nh_work_tile &work_tile) {
 #if NH_PERIODIC
-    if (item.seam) return 0;
+    if (work_tile.seam) return 0;
 #endif
-    return NH_SLOTS ? item.roll.fresh.end - item.roll.fresh.begin : 1;
+    return NH_SLOTS ? work_tile.roll.fresh.end - work_tile.roll.fresh.begin : 1;
 }
 
-/* The item's rows. */
+/* The work tile's rows. */
 template <int LAYOUT>
-NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
+NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
     int at[5];
-    nh_box_at<LAYOUT>(at, args, item, item.row, head, heads, false);
+    nh_box_at<LAYOUT>(at, args, work_tile, work_tile.row, head, heads, false);
     nh_copy_box(nh_shared_address(to), &map, barrier, at);
 }
 
@@ -165,29 +167,29 @@ NH_DEVICE void nh_results_ready() {
 /* Stores a warp tile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine
  * only fetches. */
 template <int LAYOUT>
-NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_item &item, const nh_tensor_map &map,
+NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                                 int slot, int warp_tile, const char *results, int head, int heads) {
     if (NH_DILATED) {
-        nh_store_rows<NH_DIM, NH_DIM>(args, item, slot, results, warp_tile);
+        nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, slot, results, warp_tile);
         return;
     }
     if (threadIdx.x % 32) return;
     int at[5], position[3];
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        position[a] = item.row[a] + nh_row_at(warp_tile, 0, a);
-    nh_box_at<LAYOUT>(at, args, item, position, head, heads, false);
+        position[a] = work_tile.row[a] + nh_row_at(warp_tile, 0, a);
+    nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, false);
     nh_store_box(&map, at, nh_shared_address(results));
 }
 
-/* A fetching warp's part. An item is fetched for each of `members` heads that share its rows: fetch(item, stage,
- * member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and of the
- * item's rows. A halo with a seam the warp copies itself: copy_seam(item, stage, member, lane). */
+/* A fetching warp's part. A work tile is fetched for each of `members` heads that share its rows: fetch(work_tile,
+ * stage, member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and
+ * of the work tile's rows. A halo with a seam the warp copies itself: copy_seam(work tile, stage, member, lane). */
 template <int HALO_BYTES, int ROWS_BYTES, typename Fetch, typename CopySeam>
-NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
-                              const Fetch &fetch, const CopySeam &copy_seam) {
+NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
+                                   const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
-    const unsigned turns = nh_own_items(args) * members;
+    const unsigned turns = nh_own_work_tiles(args) * members;
 #pragma unroll 1
     for (unsigned turn = threadIdx.x / 32 - NH_WARPS; turn < turns; turn += NH_FETCHERS) {
         const unsigned stage = turn % NH_STAGES, before = turn - 1;
@@ -195,28 +197,28 @@ NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
         nh_tile_info &info = nh_tile_info_of(ring, turn);
-        nh_item_locate(args, tables.digits, nh_own_item(args, own), turn == 0, info.item);
+        nh_work_tile_locate(args, tables.digits, nh_own_work_tile(args, own), turn == 0, info.work_tile);
         __syncwarp();
-        nh_tile_info_fill(args, tables, info, info.item.head * (int)members + member, lane, 32);
+        nh_tile_info_fill(args, tables, info, info.work_tile.head * (int)members + member, lane, 32);
         /* in turn: until the one before has been asked for, phases of other barriers may be too old to wait for */
         if (NH_SLOTS && turn)
             nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_TILE_INFOS]), before / NH_TILE_INFOS & 1);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
         if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
-        if (NH_EARLY && !info.item.roll.room && turn + 1 >= NH_HELD) {
+        if (NH_EARLY && !info.work_tile.roll.room && turn + 1 >= NH_HELD) {
             const unsigned oldest = turn + 1 - NH_HELD;
             nh_barrier_wait(nh_shared_address(&ring.done[oldest % NH_HELD]), oldest / NH_HELD & 1);
         }
         __syncwarp();
         if (lane == 0) {
-            nh_barrier_expect(full, (unsigned)(nh_fetches(info.item) * HALO_BYTES + ROWS_BYTES));
-            fetch(info.item, (int)stage, member, full);
+            nh_barrier_expect(full, (unsigned)(nh_fetches(info.work_tile) * HALO_BYTES + ROWS_BYTES));
+            fetch(info.work_tile, (int)stage, member, full);
             if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
         }
         __syncwarp();
 #if NH_PERIODIC
-        if (info.item.seam) {
-            copy_seam(info.item, (int)stage, member, lane);
+        if (info.work_tile.seam) {
+            copy_seam(info.work_tile, (int)stage, member, lane);
             nh_copy_wait();
             nh_show_shared();
         }
@@ -231,9 +233,9 @@ NH_DEVICE void nh_fetch_items(const nh_tiled_args &args, const nh_tables &tables
 static_assert(NH_WARPS <= NH_STAGES * NH_WARP_TILES, "a warp would be two phases ahead of the first stage");
 static_assert(NH_SLOTS || NH_FETCHERS <= NH_STAGES, "a fetching warp would wait for the phase after the next");
 
-/* A warp tile among those of a block's items. */
+/* A warp tile among those of a block's work tiles. */
 struct nh_place {
-    unsigned number, item;
+    unsigned number, work_tile;
     int warp_tile;
 };
 NH_DEVICE nh_place nh_place_of(unsigned number) {
@@ -248,7 +250,7 @@ NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
 
 /* A working warp's part: work(info, stage, warp_tile, member) for each of its warp tiles and all fetched for it. */
 template <typename Work>
-NH_DEVICE void nh_work_items(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
+NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
 #pragma unroll 1
     for (unsigned number = threadIdx.x / 32; number < ring.warp_tiles;
          number = nh_place_again(ring).number + NH_WARPS) {
@@ -257,16 +259,16 @@ NH_DEVICE void nh_work_items(const nh_tiled_args &args, nh_ring &ring, unsigned 
         __syncwarp();
         const nh_place place = nh_place_of(number);
         for (unsigned member = 0; member < members; member++) {
-            const unsigned turn = place.item * members + member, stage = turn % NH_STAGES;
+            const unsigned turn = place.work_tile * members + member, stage = turn % NH_STAGES;
             const nh_tile_info &info = nh_tile_info_of(ring, turn);
             nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / NH_STAGES & 1);
-            if (nh_warp_tile_exists(info.item, place.warp_tile)) {
-                nh_note_warp_tile(args, info.item.number, place.warp_tile);
+            if (nh_warp_tile_exists(info.work_tile, place.warp_tile)) {
+                nh_note_warp_tile(args, info.work_tile.number, place.warp_tile);
                 work(info, (int)stage, place.warp_tile, (int)member);
             } else {
                 nh_rows_taken(ring, (int)stage);
             }
-            const unsigned done = nh_place_again(ring).item * members + member;
+            const unsigned done = nh_place_again(ring).work_tile * members + member;
             nh_barrier_arrive(nh_shared_address(NH_EARLY ? &ring.done[done % NH_HELD] : &ring.free[done % NH_STAGES]));
         }
     }

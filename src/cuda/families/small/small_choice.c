@@ -18,9 +18,9 @@ const struct nh_knob nh_small_knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
-/* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more items hold their part of the
- * halo than have stages; by keys it has statistics, too, and there is less room. Away from the ends of chains the slots
- * do for one item more. */
+/* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more work tiles hold their part of
+ * the halo than have stages; by keys it has statistics, too, and there is less room. Away from the ends of chains the
+ * slots do for one work tile more. */
 static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
@@ -49,13 +49,14 @@ bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel k
     return true;
 }
 
-/* Extents of an item and a warp tile, and warps where threads copy: by keys one per warp tile, which keeps its sums. */
+/* Extents of a work tile and a warp tile, and warps where threads copy: by keys one per warp tile, which keeps its
+ * sums. */
 struct box {
-    int32_t item[NH_AXES], warp_tile[NH_AXES], warps;
+    int32_t work_tile[NH_AXES], warp_tile[NH_AXES], warps;
 };
 
 /* Lines of 4 modulo 8 rows leave no gaps in the halo. The last ones are for f32, whose halos take twice the bytes:
- * narrow strips leave room for several items. */
+ * narrow boxes leave room for several work tiles. */
 enum { QUERY_BOXES_OF_F32 = 2 };
 static const struct box query_boxes[] = {
     {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
@@ -100,17 +101,16 @@ static void set_config(enum nh_small_kernel kernel, const struct option *option,
                        struct nh_config *config) {
     bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
     const struct box *box = &option->box;
-    memcpy(config->value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->item, sizeof box->item);
+    memcpy(config->value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->work_tile,
+           sizeof box->work_tile);
     config->value[NH_SMALL_S0] = box->warp_tile[0];
     config->value[NH_SMALL_S1] = box->warp_tile[1];
     config->value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = option->warps;
     config->value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] = option->stages;
 }
 
-#define BIT(tensor) (1u << NHOOD_##tensor)
-static const uint32_t ROW_TENSORS =
-    BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(D_O) | BIT(D_Q) | BIT(D_K) | BIT(D_V);
-#undef BIT
+static const uint32_t ROW_TENSORS = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) |
+                                    NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V);
 
 /* Whether the copy engine can serve the problem at all. */
 static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
@@ -121,7 +121,7 @@ static bool boxes_possible(const struct nh_problem *problem, const struct nh_dev
 }
 
 static bool warps_fit(const struct nh_problem *problem, const struct nh_small_launch *launch) {
-    int64_t warp_tiles = launch->shape.item_rows / 16;
+    int64_t warp_tiles = launch->shape.work_tile_rows / 16;
     /* a warp keeps the sums of one warp tile while the heads that share it pass by */
     bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
     return launch->warps <= launch->stages * warp_tiles && (!shared || launch->warps == warp_tiles);
@@ -151,18 +151,19 @@ static bool shape_fits(const struct nh_problem *problem, const struct box *box, 
                        struct nh_small_launch *launch) {
     enum nh_small_rows rows =
         launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
-    return nh_small_shape_of(problem, rows, box->item, box->warp_tile, boxes, &launch->shape) &&
+    return nh_small_shape_of(problem, rows, box->work_tile, box->warp_tile, boxes,
+                             &launch->shape) &&
            8 * launch->shape.blocks <= MOST_BOX &&
            (!boxes || (nh_sm90_boxes_fit(problem, launch->shape.halo) &&
                        nh_sm90_boxes_fit(problem, launch->shape.rows)));
 }
 
-/* As many warps as an item has warp tiles, which keep their scores in registers. */
+/* As many warps as a work tile has warp tiles, which keep their scores in registers. */
 static void consider_turns(const struct nh_problem *problem, const struct nh_device *device,
                            const struct box *box, struct nh_small_launch launch,
                            struct choice *choice) {
     enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
-    int64_t warp_tiles = nh_box_volume(box->item) / 16;
+    int64_t warp_tiles = nh_box_volume(box->work_tile) / 16;
     struct tries tries = {0, 0};
     bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias;
     bool shared = launch.kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
@@ -185,7 +186,7 @@ static bool consider_stages(const struct nh_problem *problem, const struct nh_de
     struct tries tries = {0, 0};
     launch->shape = *whole;
     roll(problem, launch);
-    /* as many warps as an item has warp tiles serve heads that share keys */
+    /* as many warps as a work tile has warp tiles serve heads that share keys */
     launch->warps = box->warps;
     consider(problem, device, launch, box, choice, &tries);
     for (size_t i = 0; i < count; i++) {
@@ -214,7 +215,7 @@ static void consider_box(const struct nh_problem *problem, const struct nh_devic
 }
 
 static int rank_of(const struct box *box) {
-    return box->item[0] > 1 ? 3 : box->item[1] > 1 ? 2 : 1;
+    return box->work_tile[0] > 1 ? 3 : box->work_tile[1] > 1 ? 2 : 1;
 }
 
 /* Whether some of the box's warp tiles exist in no dilation group: their room would be fetched to for nothing. */
@@ -223,7 +224,7 @@ static bool sticks_out(const struct nh_problem *problem, enum nh_small_kernel ke
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         int64_t longest = nh_longest_rows(axis, kernel == NH_SMALL_BACKWARD_KEY);
-        if (box->item[a] >= longest + box->warp_tile[a]) return true;
+        if (box->work_tile[a] >= longest + box->warp_tile[a]) return true;
     }
     return false;
 }
@@ -247,7 +248,7 @@ static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel ker
         int64_t longest = nh_longest_rows(axis, kernel == NH_SMALL_BACKWARD_KEY);
         int64_t along = nh_ceil_div(longest, warp_tile[a]);
         if (along > MOST_WARP_TILES) return false;
-        box->item[a] = (int32_t)along * warp_tile[a];
+        box->work_tile[a] = (int32_t)along * warp_tile[a];
         count *= along;
     }
     bool halves = kernel != NH_SMALL_BACKWARD_KEY && count > MOST_WARPS && count % 2 == 0;
@@ -256,7 +257,7 @@ static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel ker
 }
 
 static bool same_box(const struct box *a, const struct box *b) {
-    return memcmp(a->item, b->item, sizeof a->item) == 0 &&
+    return memcmp(a->work_tile, b->work_tile, sizeof a->work_tile) == 0 &&
            memcmp(a->warp_tile, b->warp_tile, sizeof a->warp_tile) == 0;
 }
 

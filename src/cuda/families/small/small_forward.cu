@@ -1,6 +1,6 @@
-/* Forward of small windows: the item's keys and values lie in shared memory, a warp tile of 16 queries meets its keys
- * in groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under the
- * products of the others. See small.cuh. */
+/* Forward of small windows: the work tile's keys and values lie in shared memory, a warp tile of 16 queries meets its
+ * keys in groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under
+ * the products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #include "small_repair.cuh"
 #include "small_state.cuh"
@@ -135,8 +135,8 @@ NH_DEVICE float2 nh_finish(int warp_tile, char *results, const nh_state &state,
 
 /* A warp tile's queries as the first operand, from memory: zeros for rows that do not exist. */
 template <int WIDTH>
-NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_tiled_args &args, const nh_item &item,
-                               int warp_tile, const char *) {
+NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_tiled_args &args,
+                               const nh_work_tile &work_tile, int warp_tile, const char *) {
     const int lane = (int)(threadIdx.x % 32);
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++) {
@@ -145,16 +145,16 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_ti
         for (int i = 0; i < 4; i++) {
             const int row = lane / 4 + i % 2 * 8;
             const int element = NH_STEP * s + i / 2 * NH_PER_UNIT + lane % 4 * (NH_PER_UNIT / 4);
-            if (element < NH_DIM && nh_row_exists(item, warp_tile, row))
+            if (element < NH_DIM && nh_row_exists(work_tile, warp_tile, row))
                 word[i] = *(const unsigned *)((const elem *)args.tensor[NH_Q].data +
-                                              nh_row_offset(item, NH_Q, warp_tile, row) + element);
+                                              nh_row_offset(work_tile, NH_Q, warp_tile, row) + element);
         }
         nh_keep_step(queries, s, word);
     }
 }
 /* Those that are not kept are in their places until their outputs are. */
 template <int WIDTH>
-NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_tiled_args &, const nh_item &,
+NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_tiled_args &, const nh_work_tile &,
                                int warp_tile, const char *places) {
     nh_load_rows<NH_WIDEST>(queries, places, warp_tile);
 }
@@ -166,7 +166,7 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &a
                                                       const nh_tables &tables, const nh_additive_masks &additive_masks,
                                                       const nh_key_halo &halo, int number, char *results) {
     nh_queries queries;
-    nh_read_queries(queries, args, info.item, number, results);
+    nh_read_queries(queries, args, info.work_tile, number, results);
     const nh_warp_tile warp_tile = {args, info, tables, additive_masks, halo, number, queries};
     nh_state state;
     nh_refer_to_largest(warp_tile, state);
@@ -220,16 +220,15 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_tables_start(args, shared.tables, shared.ring.info);
     __syncthreads();
     if (threadIdx.x / 32 >= NH_WARPS) {
-        const auto fetch = [&](const nh_item &item, int turn, int, unsigned barrier) {
+        const auto fetch = [&](const nh_work_tile &work_tile, int turn, int, unsigned barrier) {
             nh_key_halo &halo = shared.halo[turn % NH_HALOS];
-            nh_fetch_rows<NH_Q_MAP>(args, item, maps.q, barrier, shared.rows[turn].queries, item.head, heads);
-            nh_fetch_halo<NH_K_MAP>(args, item, maps.k, barrier, halo.keys, item.column_head, kv_heads);
-            nh_fetch_halo<NH_V_MAP>(args, item, maps.v, barrier, halo.values, item.column_head, kv_heads);
+            nh_fetch_rows<NH_Q_MAP>(args, work_tile, maps.q, barrier, shared.rows[turn].queries, work_tile.head, heads);
+            nh_fetch_halo<NH_K_MAP>(args, work_tile, maps.k, barrier, halo.keys, work_tile.column_head, kv_heads);
+            nh_fetch_halo<NH_V_MAP>(args, work_tile, maps.v, barrier, halo.values, work_tile.column_head, kv_heads);
         };
-        nh_fetch_items<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), NH_ROWS * nh_row_bytes(NH_DIM)>(
-            args, shared.tables, shared.ring, 1, fetch,
-            [&](const nh_item &item, int turn, int, int lane) {
-                nh_copy_key_seam(args, item, shared.halo[turn % NH_HALOS], lane);
+        nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), NH_ROWS * nh_row_bytes(NH_DIM)>(
+            args, shared.tables, shared.ring, 1, fetch, [&](const nh_work_tile &work_tile, int turn, int, int lane) {
+                nh_copy_key_seam(args, work_tile, shared.halo[turn % NH_HALOS], lane);
             });
     } else {
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
@@ -239,17 +238,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
                                         shared.rows[stage], warp_tile, state, output,
                                         [&] { nh_rows_taken(shared.ring, stage); });
             const nh_place now = nh_place_again(shared.ring);
-            const nh_tile_info &same = nh_tile_info_of(shared.ring, now.item);
+            const nh_tile_info &same = nh_tile_info_of(shared.ring, now.work_tile);
             char *results = shared.results[nh_thread_again() / 32];
-            const float2 lse = held ? nh_finish(now.warp_tile, results, state, output)
-                                    : nh_repair_attention(args, same, shared.tables, shared.additive_masks,
-                                                      shared.halo[now.item % NH_STAGES % NH_HALOS], now.warp_tile,
-                                                      results);
+            const float2 lse =
+                held ? nh_finish(now.warp_tile, results, state, output)
+                     : nh_repair_attention(args, same, shared.tables, shared.additive_masks,
+                                           shared.halo[now.work_tile % NH_STAGES % NH_HALOS], now.warp_tile, results);
             nh_results_ready();
-            nh_store_results<NH_O_MAP>(args, same.item, maps.o, NH_O, now.warp_tile, results, same.item.head, heads);
-            nh_store_lse(shared.lse, same.item, now.warp_tile, lse);
+            nh_store_results<NH_O_MAP>(args, same.work_tile, maps.o, NH_O, now.warp_tile, results, same.work_tile.head,
+                                       heads);
+            nh_store_lse(shared.lse, same.work_tile, now.warp_tile, lse);
         };
-        nh_work_items(args, shared.ring, 1, work);
+        nh_do_work_tiles(args, shared.ring, 1, work);
     }
 }
 
@@ -266,19 +266,19 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
     __syncthreads();
-    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
+    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
-    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn];
         turn ^= 1;
-        nh_copy_halo<NH_DIM>(args, info.item, NH_K, 0, halo.keys);
-        nh_copy_halo<NH_DIM_V>(args, info.item, NH_V, 0, halo.values);
-        nh_copy_rows<NH_DIM, NH_WIDEST>(args, info.item, NH_Q, rows.queries);
-        nh_tile_info_fill(args, shared.tables, info, info.item.head, (int)nh_thread_again(), NH_THREADS);
-        nh_item_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].item);
+        nh_copy_halo<NH_DIM>(args, info.work_tile, NH_K, 0, halo.keys);
+        nh_copy_halo<NH_DIM_V>(args, info.work_tile, NH_V, 0, halo.values);
+        nh_copy_rows<NH_DIM, NH_WIDEST>(args, info.work_tile, NH_Q, rows.queries);
+        nh_tile_info_fill(args, shared.tables, info, info.work_tile.head, (int)nh_thread_again(), NH_THREADS);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].work_tile);
         nh_copy_wait();
         __syncthreads();
-        nh_for_warp_tiles(args, info.item, [&](int warp_tile) {
+        nh_for_warp_tiles(args, info.work_tile, [&](int warp_tile) {
             nh_state state;
             float output[NH_SUMS_V][4];
             const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, halo, rows, warp_tile, state,
@@ -286,9 +286,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             const float2 lse = held ? nh_finish(warp_tile, rows.queries, state, output)
                                     : nh_repair_attention(args, info, shared.tables, shared.additive_masks, halo,
                                                           warp_tile, rows.queries);
-            nh_store_lse(shared.lse, info.item, warp_tile, lse);
+            nh_store_lse(shared.lse, info.work_tile, warp_tile, lse);
             __syncwarp();
-            nh_store_rows<NH_DIM_V, NH_WIDEST>(args, info.item, NH_O, rows.queries, warp_tile);
+            nh_store_rows<NH_DIM_V, NH_WIDEST>(args, info.work_tile, NH_O, rows.queries, warp_tile);
         });
         __syncthreads();
     }

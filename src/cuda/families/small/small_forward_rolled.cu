@@ -1,5 +1,5 @@
-/* Forward of small windows in f32, whose rows of wide heads fill shared memory: an item's keys, then its values. See
- * small_rolled.cuh. */
+/* Forward of small windows in f32, whose rows of wide heads fill shared memory: a work tile's keys, then its values.
+ * See small_rolled.cuh. */
 #define NH_INVERSE 0
 #include "small_repair.cuh"
 #include "small_state.cuh"
@@ -59,13 +59,13 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
                                make_float2(nh_factor(state, 0), nh_factor(state, 1)), repair);
     if (__any_sync(~0u, repair[0] | repair[1])) {
         __syncwarp();
-        const nh_item *item = &info.item;
+        const nh_work_tile *work_tile = &info.work_tile;
         elem *to = (elem *)args.tensor[NH_O].data;
         nh_repair_rows(args, info, warp_tile, repair, lse, [=](int row, int i, elem element) {
-            to[nh_row_offset(*item, NH_O, warp_tile, row) + i] = element;
+            to[nh_row_offset(*work_tile, NH_O, warp_tile, row) + i] = element;
         });
     }
-    nh_store_lse((float *)args.tensor[NH_LSE].data, info.item, warp_tile, lse);
+    nh_store_lse((float *)args.tensor[NH_LSE].data, info.work_tile, warp_tile, lse);
 }
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
@@ -78,29 +78,30 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
     nh_start<NH_DIM>(args, shared, NH_K, warp);
-    for (int index = (int)blockIdx.x; index < args.tiling.items; index += (int)gridDim.x) {
+    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
-        const bool exists = nh_warp_tile_exists(info.item, warp);
+        const bool exists = nh_warp_tile_exists(info.work_tile, warp);
         nh_scores scores;
         nh_state state;
-        nh_tile_info_fill(args, tables, info, info.item.head, (int)nh_thread_again(), NH_THREADS);
+        nh_tile_info_fill(args, tables, info, info.work_tile.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
-        nh_item_locate_next(args, tables, index + (int)gridDim.x, next.item);
+        nh_work_tile_locate_next(args, tables, index + (int)gridDim.x, next.work_tile);
         if (exists) {
-            nh_note_warp_tile(args, info.item.number, warp);
+            nh_note_warp_tile(args, info.work_tile.number, warp);
             nh_clear(scores);
             if (NH_ADDITIVE_MASK) nh_add_mask_all(scores, info, shared.additive_masks, warp);
-            nh_multiply_own<NH_DIM>(scores, 0, NH_BLOCKS, nh_own_rows_of(args, info.item, NH_Q, warp), info, tables,
-                                    shared.halo, warp);
+            nh_multiply_own<NH_DIM>(scores, 0, NH_BLOCKS, nh_own_rows_of(args, info.work_tile, NH_Q, warp), info,
+                                    tables, shared.halo, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM_V>(args, info.item, NH_V, 0, shared.halo);
+        nh_copy_halo<NH_DIM_V>(args, info.work_tile, NH_V, 0, shared.halo);
         if (exists) nh_weigh(scores, state, args, info, tables, warp);
         nh_copy_wait();
         __syncthreads();
         if (exists) nh_finish(args, info, tables, warp, state, scores, shared.halo);
         __syncthreads();
-        if (index + (int)gridDim.x < args.tiling.items) nh_copy_halo<NH_DIM>(args, next.item, NH_K, 0, shared.halo);
+        if (index + (int)gridDim.x < args.tiling.work_tiles)
+            nh_copy_halo<NH_DIM>(args, next.work_tile, NH_K, 0, shared.halo);
     }
 }

@@ -47,9 +47,9 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
 /* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have this length. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int position) {
     if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, length, position).begin;
-    const int item = position / nh_axis_rows(axis) * nh_axis_rows(axis);
+    const int work_tile = position / nh_axis_rows(axis) * nh_axis_rows(axis);
     return nh_least(nh_columns_of(args.axis[axis], length, position, nh_axis_wraps(axis)).begin,
-                    nh_columns_of(args.axis[axis], length, item, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -
+                    nh_columns_of(args.axis[axis], length, work_tile, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -
                         nh_axis_columns(axis));
 }
 
@@ -120,7 +120,8 @@ NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &addit
     }
 }
 
-/* The lane's second operands of a warp tile's pairs, 16 from pair to pair. kind: by coordinate of an item's rows. */
+/* The lane's second operands of a warp tile's pairs, 16 from pair to pair. kind: by coordinate of a work tile's
+ * rows. */
 NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
     int number = 0, slot = 0;

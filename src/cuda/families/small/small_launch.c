@@ -77,11 +77,11 @@ static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes
     return launch->stages ? nh_ceil_div(bytes, BOX_ALIGNMENT) * BOX_ALIGNMENT : bytes;
 }
 
-/* Halos and rows of items that are under way or in use. */
+/* Halos and rows of work tiles that are under way or in use. */
 static int64_t stages_bytes(const struct nh_problem *problem,
                             const struct nh_small_launch *launch) {
     enum { STATISTICS_BYTES = 16 };
-    int64_t columns = launch->shape.halo_rows, rows = launch->shape.item_rows;
+    int64_t columns = launch->shape.halo_rows, rows = launch->shape.work_tile_rows;
     int64_t key = nh_small_row_bytes(problem, problem->dim),
             value = nh_small_row_bytes(problem, problem->dim_v);
     int64_t stages = nh_max(1, launch->stages), halos = launch->shape.slots ? 1 : stages;
@@ -94,10 +94,10 @@ static int64_t stages_bytes(const struct nh_problem *problem,
                (launch->kernel == NH_SMALL_BACKWARD_KEY ? statistics : 0);
     if (launch->kernel == NH_SMALL_FORWARD)
         return halos * halo + stages * aligned_bytes(launch, rows * nh_max(key, value));
-    int64_t item = aligned_bytes(launch, rows * key) + aligned_bytes(launch, rows * value);
-    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) item += aligned_bytes(launch, rows * value);
+    int64_t work_tile = aligned_bytes(launch, rows * key) + aligned_bytes(launch, rows * value);
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) work_tile += aligned_bytes(launch, rows * value);
     if (launch->kernel == NH_SMALL_BACKWARD_KEY) halo += statistics;
-    return halos * halo + stages * item;
+    return halos * halo + stages * work_tile;
 }
 
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
@@ -111,7 +111,7 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                                              (nh_small_columns(shape) + 8) +
                                          4 * problem->bias_count);
     int64_t infos = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
-    /* barriers of stages, tile infos and items held, and where each warp is */
+    /* barriers of stages, tile infos and work tiles held, and where each warp is */
     int64_t ring = launch->stages
                        ? 16 * launch->stages + 8 * (infos + launch->held) + 4 * launch->warps + 8
                        : 0;
@@ -119,7 +119,7 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
         launch->stages
             ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) * (by_keys ? 2 : 1)
             : 0;
-    int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * infos * shape->item_rows : 0;
+    int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * infos * shape->work_tile_rows : 0;
     return stages_bytes(problem, launch) + additive_mask_bytes(problem, launch) + bias_gradient +
            lse + results + ring +
            nh_small_table_bytes(problem, shape, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,

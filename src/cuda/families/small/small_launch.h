@@ -15,12 +15,13 @@ struct nh_small_launch {
     int32_t stages;
     /* threads copy keys and values to the same place, one after the other */
     bool turns;
-    /* items whose part of a halo that rolls may be in use, at the ends of chains one less; else as many as stages */
+    /* work tiles whose part of a halo that rolls may be in use, at the ends of chains one less; else as many as
+     * stages */
     int32_t held;
     struct nh_small_shape shape;
 };
 
-/* Warps that fetch by the copy engine: an item is prepared in less time than the others need for it. */
+/* Warps that fetch by the copy engine: a work tile is prepared in less time than the others need for it. */
 int32_t nh_small_fetchers(const struct nh_small_launch *launch);
 
 /* The least size of a scale: the backward pass divides LSE by it, and with less an additive mask would be a small

@@ -1,14 +1,14 @@
 /* Boxes of the small windows, and rows of them in shared memory: see small.cuh.
  *
  * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32
- * of 32), NH_Q0.. (rows of an item), NH_S0.. (of a warp tile), NH_K0.. (columns of a warp tile), NH_H0.. (of an item),
- * NH_WARPS (that work), NH_FETCHERS (warps after them), NH_MIN_BLOCKS, NH_WHOLE (no item sticks out of the grid),
- * NH_INVERSE, NH_REGIONS and NH_PERIODIC (see small_region.cuh), NH_STRIDED (some stride is not 1), NH_DILATED,
+ * of 32), NH_Q0.. (rows of a work tile), NH_S0.. (of a warp tile), NH_K0.. (columns of a warp tile), NH_H0.. (of a work
+ * tile), NH_WARPS (that work), NH_FETCHERS (warps after them), NH_MIN_BLOCKS, NH_WHOLE (no work tile sticks out of the
+ * grid), NH_INVERSE, NH_REGIONS and NH_PERIODIC (see small_region.cuh), NH_STRIDED (some stride is not 1), NH_DILATED,
  * NH_DENSE (every row sees all columns of its warp tile's box), NH_ADDITIVE_MASK (see small_additive_mask.cuh), NH_W0..
  * (windows, with NH_ADDITIVE_MASK or a bias), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_STAGES (of
  * the copy engine's boxes that are under way or in use at a time; 0: threads copy), NH_SLOTS (of the halo that rolls;
- * 0: an item's is fetched as a whole), NH_HELD (items whose part of the halo may be in use) and NH_NEAR_HEADS (see
- * small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every warp tile multiplies), NH_SHARED_BYTES. */
+ * 0: a work tile's is fetched as a whole), NH_HELD (work tiles whose part of the halo may be in use) and NH_NEAR_HEADS
+ * (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every warp tile multiplies), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "gemm_fragment.cuh"
@@ -42,7 +42,7 @@ enum {
     NH_COLUMNS = NH_CHUNKS * NH_CHUNK,
     NH_LINE = NH_H0 * NH_H1 == 1 ? NH_H2 : NH_CONGRUENT(NH_H2, NH_K2),
     NH_PLANE = NH_H0 == 1 ? NH_H1 * NH_LINE : NH_CONGRUENT(NH_H1 *NH_LINE, NH_K1 *NH_K2),
-    /* what is fetched at a time: with NH_SLOTS as far along the first axis as an item's rows */
+    /* what is fetched at a time: with NH_SLOTS as far along the first axis as a work tile's rows */
     NH_FETCHED_ROWS = NH_SLOTS ? NH_H0 * NH_PLANE : (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
     NH_HALO_ROWS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_ROWS : NH_FETCHED_ROWS,
     /* statistics of columns: the copy engine's boxes start at multiples of 128 bytes, a slot of lines has whole ones */
@@ -125,7 +125,7 @@ NH_DEVICE int nh_column_at(int column, int axis) {
     return axis == 2 ? column % NH_K2 : axis == 1 ? column / NH_K2 % NH_K1 : column / (NH_K2 * NH_K1);
 }
 
-/* Coordinate in the item of row 0 .. 15 of a warp tile. */
+/* Coordinate in the work tile of row 0 .. 15 of a warp tile. */
 NH_DEVICE int nh_row_at(unsigned warp_tile, unsigned row, int axis) {
     const unsigned across = NH_Q2 / NH_S2, down = NH_Q1 / NH_S1;
     return (int)(axis == 2   ? warp_tile % across * NH_S2 + row % NH_S2
@@ -133,7 +133,7 @@ NH_DEVICE int nh_row_at(unsigned warp_tile, unsigned row, int axis) {
                              : warp_tile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
 }
 
-/* Where shared memory has that row of the item: the last axis is fastest. */
+/* Where shared memory has that row of the work tile: the last axis is fastest. */
 NH_DEVICE int nh_row_number(int warp_tile, int row) {
     return (nh_row_at(warp_tile, row, 0) * NH_Q1 + nh_row_at(warp_tile, row, 1)) * NH_Q2 +
            nh_row_at(warp_tile, row, 2);

@@ -2,7 +2,7 @@
  * times the same columns, and sums on their way to shared memory. */
 #pragma once
 
-#include "small_items.cuh"
+#include "small_work_tiles.cuh"
 
 #include "column_products.cuh"
 

@@ -1,7 +1,7 @@
 /* Boxes that tensors cover of a grid, and periodic axes (NH_REGIONS, NH_PERIODIC: region.cuh), in the small windows.
  *
- * An item's boxes of rows begin with the first row that tensors have of the dilation group, and what a row sees is cut
- * to the columns that they have; the halo follows from both. On a periodic axis rows and columns stand at positions
+ * A work tile's boxes of rows begin with the first row that tensors have of the dilation group, and what a row sees is
+ * cut to the columns that they have; the halo follows from both. On a periodic axis rows and columns stand at positions
  * beyond both ends of the group: with each lap of its length the columns of tensors follow once more. A halo that goes
  * on in the next lap has a seam: its positions are looked up one by one. Without NH_REGIONS there is nothing here. */
 #pragma once
@@ -35,8 +35,8 @@ NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, const nh_covered_grou
     return nh_covered_part(nh_columns_of(axis, covered.grid, position, wraps), covered.columns, covered.grid, wraps);
 }
 
-/* Columns from the first of its lap to a halo's first, `begin`; sets `seam` if what the item's last row sees ends in
- * the next lap. */
+/* Columns from the first of its lap to a halo's first, `begin`; sets `seam` if what the work tile's last row sees ends
+ * in the next lap. */
 NH_DEVICE int nh_halo_ahead(const nh_cuda_axis &axis, const nh_covered_group &covered, int begin, int last_row,
                             bool wraps, bool &seam) {
     int ahead = begin - covered.columns.begin;

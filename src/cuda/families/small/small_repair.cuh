@@ -10,18 +10,18 @@
 template <typename Write>
 static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile,
                                                   int row, Write write) {
-    const nh_item &item = info.item;
-    if (!nh_row_exists(item, warp_tile, row)) return 0.f;
-    const elem *tensor[3] = {(const elem *)args.tensor[NH_Q].data + nh_row_offset(item, NH_Q, warp_tile, row),
-                             (const elem *)args.tensor[NH_K].data + item.origin[NH_K],
-                             (const elem *)args.tensor[NH_V].data + item.origin[NH_V]};
+    const nh_work_tile &work_tile = info.work_tile;
+    if (!nh_row_exists(work_tile, warp_tile, row)) return 0.f;
+    const elem *tensor[3] = {(const elem *)args.tensor[NH_Q].data + nh_row_offset(work_tile, NH_Q, warp_tile, row),
+                             (const elem *)args.tensor[NH_K].data + work_tile.origin[NH_K],
+                             (const elem *)args.tensor[NH_V].data + work_tile.origin[NH_V]};
     nh_repair state;
     nh_repair_start(state, tensor[0]);
     nh_range window[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        position[a] = item.row[a] + nh_row_at(warp_tile, row, a);
-        window[a] = nh_columns_of(args.axis[a], nh_group_of(item, a), position[a], nh_axis_wraps(a));
+        position[a] = work_tile.row[a] + nh_row_at(warp_tile, row, a);
+        window[a] = nh_columns_of(args.axis[a], nh_group_of(work_tile, a), position[a], nh_axis_wraps(a));
     }
     for (int x = window[0].begin; x < window[0].end; x++)
         for (int y = window[1].begin; y < window[1].end; y++)
@@ -30,8 +30,8 @@ static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, co
                 long long to_key = 0, to_value = 0;
                 int entry = 0;
                 for (int a = NH_FIRST_AXIS; a < 3; a++) {
-                    to_key += nh_halo_place(item, a, at[a]) * item.step[NH_K][a];
-                    to_value += nh_halo_place(item, a, at[a]) * item.step[NH_V][a];
+                    to_key += nh_halo_place(work_tile, a, at[a]) * work_tile.step[NH_K][a];
+                    to_value += nh_halo_place(work_tile, a, at[a]) * work_tile.step[NH_V][a];
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
                 nh_repair_key(state, tensor[1] + to_key, tensor[2] + to_value, (float)(args.scale * NH_LOG2E),

@@ -9,20 +9,20 @@
 #include "repair_pair.cuh"
 
 /* The column at a position, for the member-th of the query heads that share the keys. */
-NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_item &item, int member,
-                               const int (&position)[3], const int (&at)[3], const nh_lane_rows &row,
-                               float2 statistics, nh_lane_rows &gradient) {
+NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
+                                const int (&position)[3], const int (&at)[3], const nh_lane_rows &row,
+                                float2 statistics, nh_lane_rows &gradient) {
     const int first = NH_INVERSE ? NH_Q : NH_K, second = NH_INVERSE ? NH_D_O : NH_V;
     const int share = (int)(args.heads / args.kv_heads);
-    long long offset[3] = {item.origin[first] + member * args.tensor[first].head,
-                           item.origin[second] + member * args.tensor[second].head,
-                           item.origin[NH_DELTA] + member * args.tensor[NH_DELTA].head};
-    int entry = (NH_INVERSE ? item.head * share + member : item.head) * NH_BIAS_COUNT;
+    long long offset[3] = {work_tile.origin[first] + member * args.tensor[first].head,
+                           work_tile.origin[second] + member * args.tensor[second].head,
+                           work_tile.origin[NH_DELTA] + member * args.tensor[NH_DELTA].head};
+    int entry = (NH_INVERSE ? work_tile.head * share + member : work_tile.head) * NH_BIAS_COUNT;
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        int ahead = nh_halo_place(item, a, at[a]), difference = at[a] - position[a];
-        offset[0] += ahead * item.step[first][a];
-        offset[1] += ahead * item.step[second][a];
-        offset[2] += ahead * item.step[NH_DELTA][a];
+        int ahead = nh_halo_place(work_tile, a, at[a]), difference = at[a] - position[a];
+        offset[0] += ahead * work_tile.step[first][a];
+        offset[1] += ahead * work_tile.step[second][a];
+        offset[2] += ahead * work_tile.step[NH_DELTA][a];
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
                  nh_bias_step(a);
     }
@@ -41,19 +41,20 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_item &item, 
 /* Calls first(row, i, element) for the row's gradient and, with NH_INVERSE, second(row, i, element) for its value's.
  * statistics: of a query. */
 template <typename First, typename Second>
-static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args, const nh_item &item, int warp_tile,
-                                                      int row, float2 statistics, First first, Second second) {
-    if (!nh_row_exists(item, warp_tile, row)) return;
+static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args, const nh_work_tile &work_tile,
+                                                       int warp_tile, int row, float2 statistics, First first,
+                                                       Second second) {
+    if (!nh_row_exists(work_tile, warp_tile, row)) return;
     const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;
     const nh_lane_rows own =
-        nh_lane_rows_load((const elem *)args.tensor[slot].data + nh_row_offset(item, slot, warp_tile, row),
-                          (const elem *)args.tensor[slot2].data + nh_row_offset(item, slot2, warp_tile, row));
+        nh_lane_rows_load((const elem *)args.tensor[slot].data + nh_row_offset(work_tile, slot, warp_tile, row),
+                          (const elem *)args.tensor[slot2].data + nh_row_offset(work_tile, slot2, warp_tile, row));
     nh_lane_rows gradient = {};
     nh_range range[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        position[a] = item.row[a] + nh_row_at(warp_tile, row, a);
-        range[a] = nh_columns_of(args.axis[a], nh_group_of(item, a), position[a], nh_axis_wraps(a));
+        position[a] = work_tile.row[a] + nh_row_at(warp_tile, row, a);
+        range[a] = nh_columns_of(args.axis[a], nh_group_of(work_tile, a), position[a], nh_axis_wraps(a));
     }
     const int members = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
     for (int member = 0; member < members; member++)
@@ -61,7 +62,7 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args
             for (int y = range[1].begin; y < range[1].end; y++)
                 for (int z = range[2].begin; z < range[2].end; z++) {
                     const int at[3] = {x, y, z};
-                    nh_repair_column(args, item, member, position, at, own, statistics, gradient);
+                    nh_repair_column(args, work_tile, member, position, at, own, statistics, gradient);
                 }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         const int element = (int)(threadIdx.x % 32) + 32 * i;

@@ -10,8 +10,8 @@ struct chain {
     bool stops;
     /* of the longest dilation group, and whether others are shorter */
     int64_t length, tiles, shorter;
-    /* rows of an item along the axis, and its lines of columns with their columns */
-    int64_t item, lines, columns;
+    /* rows of a work tile along the axis, and its lines of columns with their columns */
+    int64_t work_tile, lines, columns;
     int64_t least_pairs;
 };
 
@@ -22,27 +22,28 @@ static int64_t touched(const struct chain *chain, int64_t seen) {
                         : chain->lines;
 }
 
-/* Slots that the item's box needs in a dilation group, as nh_roll_box has it. */
-static struct nh_range slots_in_group(const struct chain *chain, int64_t length, int64_t item) {
-    int64_t first = nh_min(item * chain->item, length - 1);
-    int64_t last = nh_min((item + 1) * chain->item, length) - 1;
+/* Slots that the work tile's box needs in a dilation group, as nh_roll_box has it. */
+static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
+                                      int64_t work_tile) {
+    int64_t first = nh_min(work_tile * chain->work_tile, length - 1);
+    int64_t last = nh_min((work_tile + 1) * chain->work_tile, length) - 1;
     int64_t begin = nh_small_columns_of(chain->axis, chain->rows, length, first).begin;
     int64_t end = nh_small_columns_of(chain->axis, chain->rows, length, last).end;
-    while (begin + touched(chain, end - begin) > chain->tiles * chain->item)
+    while (begin + touched(chain, end - begin) > chain->tiles * chain->work_tile)
         begin--;
-    return (struct nh_range){begin / chain->item,
-                             nh_ceil_div(begin + touched(chain, end - begin), chain->item)};
+    return (struct nh_range){begin / chain->work_tile,
+                             nh_ceil_div(begin + touched(chain, end - begin), chain->work_tile)};
 }
 
 /* In any group. */
-static struct nh_range item_slots(const struct chain *chain, int64_t item) {
-    struct nh_range slots = slots_in_group(chain, chain->length, item);
+static struct nh_range work_tile_slots(const struct chain *chain, int64_t work_tile) {
+    struct nh_range slots = slots_in_group(chain, chain->length, work_tile);
     if (!chain->shorter) return slots;
-    struct nh_range others = slots_in_group(chain, chain->length - 1, item);
+    struct nh_range others = slots_in_group(chain, chain->length - 1, work_tile);
     return (struct nh_range){nh_min(slots.begin, others.begin), nh_max(slots.end, others.end)};
 }
 
-/* No item may need less than the one before: slots are asked for once. */
+/* No work tile may need less than the one before: slots are asked for once. */
 static bool advances(const struct chain *chain) {
     for (int64_t less = 0; less <= chain->shorter; less++)
         for (int64_t i = 1; i < chain->tiles; i++)
@@ -52,14 +53,14 @@ static bool advances(const struct chain *chain) {
     return true;
 }
 
-/* Slots that are in use when an item's are asked for and the `held` last items are not done, at most. */
+/* Slots that are in use when a work tile's are asked for and the `held` last work tiles are not done, at most. */
 static int64_t slots_in_use(const struct chain *chain, int32_t held) {
     int64_t begin[MOST_HELD], most = 1;
-    for (int64_t item = 1 - held; item < chain->tiles; item++) {
-        int64_t own = (item % chain->tiles + chain->tiles) % chain->tiles;
-        struct nh_range slots = item_slots(chain, own);
-        begin[(item + held) % held] = item - own + slots.begin;
-        for (int64_t before = 0; item >= 0 && before < held; before++)
+    for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
+        int64_t own = (work_tile % chain->tiles + chain->tiles) % chain->tiles;
+        struct nh_range slots = work_tile_slots(chain, own);
+        begin[(work_tile + held) % held] = work_tile - own + slots.begin;
+        for (int64_t before = 0; work_tile >= 0 && before < held; before++)
             most = nh_max(most, slots.end - begin[before]);
     }
     return most;
@@ -74,33 +75,35 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
                    struct nh_small_shape *shape) {
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
-    int64_t item = shape->rows[first];
-    /* an axis shorter than an item has nothing to roll, nor gaps between its planes */
+    int64_t work_tile = shape->rows[first];
+    /* an axis shorter than a work tile has nothing to roll, nor gaps between its planes */
     if (axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key))
         return;
-    if (problem->rank == 1 || item == 1 || item != shape->warp_tile[first] ||
-        item > shape->halo[first] || (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
+    if (problem->rank == 1 || work_tile == 1 || work_tile != shape->warp_tile[first] ||
+        work_tile > shape->halo[first] ||
+        (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
-    int64_t slot_rows = item * lines * shape->halo[2];
+    int64_t slot_rows = work_tile * lines * shape->halo[2];
     int64_t group = nh_longest_group(axis);
-    int64_t length = nh_small_representative_length(axis, group, item);
+    int64_t length = nh_small_representative_length(axis, group, work_tile);
     const struct chain chain = {.axis = axis,
                                 .rows = rows,
                                 .stops = problem->op == NHOOD_OP_BWD,
                                 .length = length,
-                                .tiles = nh_ceil_div(length, item),
+                                .tiles = nh_ceil_div(length, work_tile),
                                 .shorter = axis->length % axis->dilation != 0,
-                                .item = item,
+                                .work_tile = work_tile,
                                 .lines = shape->columns[first],
                                 .columns = shape->columns[2] *
                                            (problem->rank == 3 ? shape->columns[1] : 1),
                                 .least_pairs = shape->least_pairs};
-    if (!rows_agree(problem, slot_rows) || chain.tiles * item < chain.lines || !advances(&chain))
+    if (!rows_agree(problem, slot_rows) || chain.tiles * work_tile < chain.lines ||
+        !advances(&chain))
         return;
     int64_t slots = slots_in_use(&chain, held);
     shape->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
-    shape->halo[first] = (int32_t)item;
+    shape->halo[first] = (int32_t)work_tile;
     shape->fetched_rows = slot_rows;
     shape->halo_rows = shape->slots * slot_rows;
 }

@@ -1,12 +1,12 @@
-/* The halo of a block's items as one that rolls along the first axis: items follow each other there, their halos
- * overlap, and each position is fetched once.
+/* The halo of a block's work tiles as one that rolls along the first axis: work tiles follow each other there, their
+ * halos overlap, and each position is fetched once.
  *
- * A slot is as many positions on the first axis as an item has rows there. The slots of a chain (the items of one head
- * and dilation group that differ on the first axis alone) are numbered like its items, those of the next chain go on:
- * number n is in place n % NH_SLOTS. No place is asked for again as long as an item uses it that is not done: there are
- * enough for NH_HELD - 1 items anywhere, the host sees to it, and away from the ends of chains for NH_HELD. A warp
- * tile's box may begin before the end of that circle and go on at its start: the tables of its columns' rows are there
- * for every line at which this may happen.
+ * A slot is as many positions on the first axis as a work tile has rows there. The slots of a chain (the work tiles of
+ * one head and dilation group that differ on the first axis alone) are numbered like its work tiles, those of the next
+ * chain go on: number n is in place n % NH_SLOTS. No place is asked for again as long as a work tile uses it that is
+ * not done: there are enough for NH_HELD - 1 work tiles anywhere, the host sees to it, and away from the ends of chains
+ * for NH_HELD. A warp tile's box may begin before the end of that circle and go on at its start: the tables of its
+ * columns' rows are there for every line at which this may happen.
  *
  * The axis is one that tensors cover whole and that is not periodic: others may be anything.
  *
@@ -47,8 +47,8 @@ enum {
 
 struct nh_roll {
     int place;      /* of the chain's slot 0 */
-    nh_range fresh; /* slots that the item before did not need */
-    bool room;      /* for them, while none of the NH_HELD - 1 items before is done; else while one less is not */
+    nh_range fresh; /* slots that the work tile before did not need */
+    bool room;      /* for them, while none of the NH_HELD - 1 work tiles before is done; else while one less is not */
 };
 
 /* Lines of its box that a warp tile multiplies, of which it sees `seen`: columns come in pairs of 8. */
@@ -76,9 +76,9 @@ NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int positi
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
-/* Of the item that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By one warp:
- * lane 0 works out what the item needs, lane 1 the one before, lane 2 the oldest that may not be done, perhaps of the
- * chain before. */
+/* Of the work tile that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By one
+ * warp: lane 0 works out what the work tile needs, lane 1 the one before, lane 2 the oldest that may not be done,
+ * perhaps of the chain before. */
 NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int number, bool first, int &begin) {
     int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
     for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])

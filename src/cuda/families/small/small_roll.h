@@ -1,12 +1,13 @@
-/* Halos that roll along the first axis (small_roll.cuh): a block takes items that follow each other there, and fetches
- * of each halo what the one before did not have. */
+/* Halos that roll along the first axis (small_roll.cuh): a block takes work tiles that follow each other there, and
+ * fetches of each halo what the one before did not have. */
 #ifndef NH_SMALL_ROLL_H
 #define NH_SMALL_ROLL_H
 
 #include "small_shape.h"
 
-/* Makes the halo of a shape for the copy engine one that rolls, if items are one warp tile wide on the first axis, which
- * tensors cover whole and which is not periodic, and the rows of a slot agree with the swizzle. held: items that are under way or in use. */
+/* Makes the halo of a shape for the copy engine one that rolls, if work tiles are one warp tile wide on the first axis,
+ * which tensors cover whole and which is not periodic, and the rows of a slot agree with the swizzle. held: work tiles
+ * that are under way or in use. */
 void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
                    struct nh_small_shape *shape);
 

@@ -7,7 +7,7 @@
 #include "small_visibility.cuh"
 
 static_assert(NH_DTYPE == NH_F32 && NH_STAGES == 0 && NH_CHUNKS == 1, "threads copy, scores fit registers");
-static_assert(NH_WARP_TILES == NH_WARPS, "one warp tile of an item per warp");
+static_assert(NH_WARP_TILES == NH_WARPS, "one warp tile of a work tile per warp");
 
 struct nh_shared {
     alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
@@ -17,13 +17,13 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-/* Where the block's first item is, and the first of its tensors on its way. By all threads, which have started the
+/* Where the block's first work tile is, and the first of its tensors on its way. By all threads, which have started the
  * tables. */
 template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int slot, int warp) {
     __syncthreads();
-    if (warp == 0) nh_item_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].item);
+    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
-    nh_copy_halo<WIDTH>(args, shared.info[0].item, slot, 0, shared.halo);
+    nh_copy_halo<WIDTH>(args, shared.info[0].work_tile, slot, 0, shared.halo);
 }
 
 /* By block of 8 columns, rounded up to pairs. */
@@ -38,14 +38,15 @@ struct nh_own_rows {
     const elem *row[2];
 };
 
-NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_item &item, int slot, int warp_tile) {
+NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot,
+                                     int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_own_rows own;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const elem *from = (const elem *)args.tensor[slot].data + nh_row_offset(item, slot, warp_tile, row);
-        own.row[half] = nh_row_exists(item, warp_tile, row) ? from + 8 * (lane % 4) : nullptr;
+        const elem *from = (const elem *)args.tensor[slot].data + nh_row_offset(work_tile, slot, warp_tile, row);
+        own.row[half] = nh_row_exists(work_tile, warp_tile, row) ? from + 8 * (lane % 4) : nullptr;
     }
     return own;
 }
@@ -128,8 +129,8 @@ NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_tile_info &i
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const bool stored = args.tensor[slot].data && nh_row_exists(info.item, warp_tile, row);
-        to[half] = (elem *)args.tensor[slot].data + nh_row_offset(info.item, slot, warp_tile, row);
+        const bool stored = args.tensor[slot].data && nh_row_exists(info.work_tile, warp_tile, row);
+        to[half] = (elem *)args.tensor[slot].data + nh_row_offset(info.work_tile, slot, warp_tile, row);
         if (!stored) to[half] = nullptr;
     }
 #pragma unroll 1

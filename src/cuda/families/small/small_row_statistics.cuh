@@ -18,7 +18,7 @@ NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &
         if (args.tensor[NH_D_LSE].data) delta[half] -= info.d_lse[number];
         statistics[half] = nh_statistics_split({own * shift, -delta[half]});
     }
-    if (lane % 4 > 1 || !nh_row_exists(info.item, warp_tile, row)) return;
-    float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(info.item, NH_DELTA, warp_tile, row);
+    if (lane % 4 > 1 || !nh_row_exists(info.work_tile, warp_tile, row)) return;
+    float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(info.work_tile, NH_DELTA, warp_tile, row);
     *(uint4 *)to = lane % 4 ? statistics[1] : statistics[0];
 }

@@ -97,23 +97,24 @@ static int64_t least_pairs(const struct nh_problem *problem, const struct nh_sma
 }
 
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *warp_tile, bool boxes,
+                       const int32_t *work_tile, const int32_t *warp_tile, bool boxes,
                        struct nh_small_shape *shape) {
-    *shape = (struct nh_small_shape){.dense = true, .item_rows = 1, .items = 1, .warp_tiles = 1};
+    *shape = (struct nh_small_shape){
+        .dense = true, .work_tile_rows = 1, .work_tiles = 1, .warp_tiles = 1};
     int64_t box = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
         int64_t columns = extent_of(axis, rows, warp_tile[a]),
-                halo = extent_of(axis, rows, item[a]);
+                halo = extent_of(axis, rows, work_tile[a]);
         if (halo > MOST_HALO_ROWS) return false;
-        shape->rows[a] = item[a];
+        shape->rows[a] = work_tile[a];
         shape->warp_tile[a] = warp_tile[a];
         shape->columns[a] = (int32_t)columns;
         shape->halo[a] = (int32_t)halo;
         shape->dense = shape->dense && all_see(axis, rows, columns);
-        shape->item_rows *= item[a];
-        shape->items *= tiles_of(axis, rows, item[a]);
+        shape->work_tile_rows *= work_tile[a];
+        shape->work_tiles *= tiles_of(axis, rows, work_tile[a]);
         shape->warp_tiles *= tiles_of(axis, rows, warp_tile[a]);
         box *= columns;
     }
@@ -149,12 +150,12 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
                              enum nh_small_rows rows, bool bits, int64_t infos) {
-    enum { ITEM_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 64, OTHER_BYTES = 1664 };
+    enum { WORK_TILE_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 64, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
     int64_t info =
-        ITEM_BYTES +
+        WORK_TILE_BYTES +
         (q[0] + q[1] + q[2]) * ((rows == NH_SMALL_KEYS ? 12 : 24) + (bits ? 16 * chunks : 0)) +
         16 * chunks + 8 * q[first];
     if (nh_small_has_region(problem)) info += REGION_BYTES + 4 * (q[0] + q[1] + q[2]);

@@ -9,27 +9,27 @@
 enum nh_small_rows { NH_SMALL_QUERIES, NH_SMALL_KEYS };
 
 struct nh_small_shape {
-    /* rows of an item and of a warp tile; columns that a warp tile and an item see, at most */
+    /* rows of a work tile and of a warp tile; columns that a warp tile and a work tile see, at most */
     int32_t rows[NH_AXES], warp_tile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
     /* every row sees all columns of its warp tile */
     bool dense;
-    /* of a halo that rolls along the first axis (small_roll.cuh), each with as many positions as an item has rows
-     * there, which `halo` then counts; 0: an item's halo is fetched as a whole */
+    /* of a halo that rolls along the first axis (small_roll.cuh), each with as many positions as a work tile has rows
+     * there, which `halo` then counts; 0: a work tile's halo is fetched as a whole */
     int32_t slots;
     /* in shared memory; of the halo: all slots, what is fetched at a time */
-    int64_t halo_rows, fetched_rows, item_rows;
+    int64_t halo_rows, fetched_rows, work_tile_rows;
     /* blocks of 8 columns that a warp tile multiplies */
     int64_t blocks;
     /* pairs of such blocks that every warp tile multiplies, however few its rows see: no less than away from borders */
     int64_t least_pairs;
     /* of the whole problem, per batch entry and head */
-    double items, warp_tiles;
+    double work_tiles, warp_tiles;
 };
 
 /* boxes: the copy engine fetches halos, which then have no gaps: columns are added to lines, and lines to planes, until
  * consecutive columns of a warp tile are consecutive rows modulo 8. False if a halo is larger than any shared memory. */
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *item, const int32_t *warp_tile, bool boxes,
+                       const int32_t *work_tile, const int32_t *warp_tile, bool boxes,
                        struct nh_small_shape *shape);
 
 /* Whether tensors do not cover the grid, or an axis is periodic: NH_REGIONS of the kernels. */
@@ -54,8 +54,8 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width);
 /* Columns of a warp tile with those that fill up its last matrix loads. */
 int64_t nh_small_columns(const struct nh_small_shape *shape);
 
-/* Tables and `tile infos` items, with what their rows see, as bits if they mask, and a bias, beside the rows; no less
- * than what the kernels take. */
+/* Tables and `tile infos` work tiles, with what their rows see, as bits if they mask, and a bias, beside the rows; no
+ * less than what the kernels take. */
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
                              enum nh_small_rows rows, bool bits, int64_t infos);
 

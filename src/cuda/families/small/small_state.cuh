@@ -26,8 +26,8 @@ NH_DEVICE float nh_factor(const nh_state &state, int half) {
 }
 
 /* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
-NH_DEVICE void nh_store_lse(float *to, const nh_item &item, int warp_tile, float2 lse) {
+NH_DEVICE void nh_store_lse(float *to, const nh_work_tile &work_tile, int warp_tile, float2 lse) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
-    if (!to || lane % 4 > 1 || !nh_row_exists(item, warp_tile, row)) return;
-    to[nh_row_offset(item, NH_LSE, warp_tile, row)] = lane % 4 ? lse.y : lse.x;
+    if (!to || lane % 4 > 1 || !nh_row_exists(work_tile, warp_tile, row)) return;
+    to[nh_row_offset(work_tile, NH_LSE, warp_tile, row)] = lane % 4 ? lse.y : lse.x;
 }

@@ -2,8 +2,8 @@
  *
  * Of each block of 8 columns a thread holds columns 2t and 2t + 1 (t = lane % 4): bits 2j and 2j + 1 for block j of a
  * chunk. What a row sees is a box, so its bits are the AND of one word per axis, and that word depends on the row's
- * coordinate on the axis alone: it is worked out once per item and coordinate, from prefixes that are made once per
- * block of threads. This covers borders, strides and causal axes alike. */
+ * coordinate on the axis alone: it is worked out once per work tile and coordinate, from prefixes that are made once
+ * per block of threads. This covers borders, strides and causal axes alike. */
 #pragma once
 
 #include "small_kinds.cuh"
@@ -17,8 +17,8 @@ struct nh_prefixes {
 };
 
 struct nh_visibility {
-    /* per coordinate of an item's rows: where its warp tile's box begins in the halo; what the row sees of the box on
-     * that axis, as places of additive masks or as the warp tile's kind, and as bits */
+    /* per coordinate of a work tile's rows: where its warp tile's box begins in the halo; what the row sees of the box
+     * on that axis, as places of additive masks or as the warp tile's kind, and as bits */
     int begin[NH_AXIS_ROWS];
     nh_places places[NH_AXIS_ROWS];
     /* per coordinate on the slowest axis: columns of the warp tile's box before its last that is seen, and that */
@@ -55,9 +55,9 @@ enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 #define NH_LSE_ROWS 0
 #endif
 
-/* What is known of an item before its rows arrive. */
+/* What is known of a work tile before its rows arrive. */
 struct nh_tile_info {
-    nh_item item;
+    nh_work_tile work_tile;
     nh_visibility visibility;
     /* the head's, in base 2 */
     float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
@@ -163,30 +163,30 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
     }
 }
 
-/* Per item, by `threads` threads; a barrier must follow. A box that would leave the halo's room starts earlier. */
-NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_item &item, const nh_prefixes &prefixes,
-                             nh_visibility &visibility, int thread, int threads) {
+/* Per work tile, by `threads` threads; a barrier must follow. A box that would leave the halo's room starts earlier. */
+NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_prefixes &prefixes,
+                                  nh_visibility &visibility, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
     for (int i = thread; i < copies * (NH_AXIS_ROWS - before); i += threads) {
         const int t = i % copies, place = before + i / copies;
         const int a = place < nh_rows_before(1) ? 0 : place < nh_rows_before(2) ? 1 : 2, at = place - nh_rows_before(a);
         const nh_cuda_axis &axis = args.axis[a];
         const bool wraps = nh_axis_wraps(a);
-        const auto &group = nh_group_of(item, a);
-        const int length = item.length[a], last = length - 1, position = item.row[a] + at;
+        const auto &group = nh_group_of(work_tile, a);
+        const int length = work_tile.length[a], last = length - 1, position = work_tile.row[a] + at;
         const int first = position - at % nh_axis_warp_tile(a);
         const bool rolls = NH_SLOTS && a == NH_FIRST_AXIS;
-        int begin = nh_columns_of(axis, group, nh_least(first, last), wraps).begin - item.column[a];
-        begin = rolls ? nh_roll_box(args, length, first).begin - item.column[a]
+        int begin = nh_columns_of(axis, group, nh_least(first, last), wraps).begin - work_tile.column[a];
+        begin = rolls ? nh_roll_box(args, length, first).begin - work_tile.column[a]
                       : nh_least(begin, nh_axis_halo(a) - nh_axis_columns(a));
         const nh_range own = nh_columns_of(axis, group, nh_least(position, last), wraps);
-        const int from = own.begin - item.column[a] - begin, to = own.end - item.column[a] - begin;
+        const int from = own.begin - work_tile.column[a] - begin, to = own.end - work_tile.column[a] - begin;
         if (NH_STOPS && t == 0 && a == NH_FIRST_AXIS) {
             const int end = nh_columns_of(axis, group, nh_least(first + nh_axis_warp_tile(a) - 1, last), wraps).end;
-            visibility.reach[place] = (end - item.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
+            visibility.reach[place] = (end - work_tile.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
         }
         if (rolls && t == 0) {
-            visibility.line[at] = nh_roll_line(item.roll, item.column[a] + begin);
+            visibility.line[at] = nh_roll_line(work_tile.roll, work_tile.column[a] + begin);
             visibility.wrap[at] = nh_least(NH_ROLL_LINES - visibility.line[at], NH_WRAPS) - 1;
         }
         if (t == 0) {
@@ -195,7 +195,7 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_item &item
             visibility.seen[place] = to - from;
 #endif
             visibility.places[place] = nh_additive_mask_places(a, from, to);
-            const int before_rows = nh_first_row(item, a);
+            const int before_rows = nh_first_row(work_tile, a);
             if (NH_ADDITIVE_MASK == 3)
                 visibility.places[place].word[0] =
                     (unsigned)nh_kind_of(a, (first - before_rows) / nh_axis_warp_tile(a),
@@ -301,12 +301,12 @@ NH_DEVICE void nh_bias_fill(const nh_tiled_args &args, int head, float *table, i
 /* Place of the box's first column in a tile info's bias, for a row; a column adds its own step. The index counts from
  * the query to the key: with NH_INVERSE columns are queries. */
 NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile, int row) {
-    const nh_item &item = info.item;
+    const nh_work_tile &work_tile = info.work_tile;
     int entry = NH_BIAS_MARGIN;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        int column = item.column[a] + info.visibility.begin[nh_rows_before(a) + nh_row_at(warp_tile, 0, a)];
-        int difference = column - (item.row[a] + nh_row_at(warp_tile, row, a));
+        int column = work_tile.column[a] + info.visibility.begin[nh_rows_before(a) + nh_row_at(warp_tile, 0, a)];
+        int difference = column - (work_tile.row[a] + nh_row_at(warp_tile, row, a));
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
                  nh_bias_step(a);
     }
@@ -345,7 +345,7 @@ struct nh_tables {
     float shift; /* LSE times it, added to a score before it is scaled */
 };
 
-/* Before the first item; a barrier must follow. */
+/* Before the first work tile; a barrier must follow. */
 template <int TILE_INFOS>
 NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_tile_info (&info)[TILE_INFOS]) {
     for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * TILE_INFOS; i += NH_THREADS) {
@@ -361,16 +361,16 @@ NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
 
-/* Numbers of an item's rows, one per row, the last axis fastest. Once the threads' copies are there, zeros for rows
+/* Numbers of a work tile's rows, one per row, the last axis fastest. Once the threads' copies are there, zeros for rows
  * that do not exist. A multiple of 32 threads, of which as many as a line has rows, or the next power of two, go from
  * line to line. */
-NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_item &item, int slot, float *to, int thread,
-                               int threads) {
+NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, float *to,
+                               int thread, int threads) {
     const int span = NH_Q2 > 16 ? 32 : NH_Q2 > 8 ? 16 : NH_Q2 > 4 ? 8 : 4;
-    const long long step[3] = {item.step[slot][0], item.step[slot][1], item.step[slot][2]};
-    const int row[3] = {item.row[0], item.row[1], item.row[2]};
-    const int length[3] = {item.length[0], item.length[1], item.length[2]};
-    const float *first = (const float *)args.tensor[slot].data + item.origin[slot];
+    const long long step[3] = {work_tile.step[slot][0], work_tile.step[slot][1], work_tile.step[slot][2]};
+    const int row[3] = {work_tile.row[0], work_tile.row[1], work_tile.row[2]};
+    const int length[3] = {work_tile.length[0], work_tile.length[1], work_tile.length[2]};
+    const float *first = (const float *)args.tensor[slot].data + work_tile.origin[slot];
 #pragma unroll
     for (int z = thread % span; z < NH_Q2; z += span) {
         const float *column = first + z * step[2];
@@ -387,19 +387,20 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_item &item, i
     }
 }
 
-/* All of a tile info but its item, by `threads` threads; head: of the bias. The threads' copies must have landed, and a
- * barrier must follow. */
+/* All of a tile info but its work tile, by `threads` threads; head: of the bias. The threads' copies must have landed,
+ * and a barrier must follow. */
 NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
                              int thread, int threads) {
-    nh_visibility_fill(args, info.item, tables.prefixes, info.visibility, thread, threads);
+    nh_visibility_fill(args, info.work_tile, tables.prefixes, info.visibility, thread, threads);
     if (NH_BIAS_COUNT) nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
-    if (NH_LSE_ROWS) nh_scalars_fill(args, info.item, NH_LSE, info.lse, thread, threads);
+    if (NH_LSE_ROWS) nh_scalars_fill(args, info.work_tile, NH_LSE, info.lse, thread, threads);
     if (NH_LSE_ROWS && args.tensor[NH_D_LSE].data)
-        nh_scalars_fill(args, info.item, NH_D_LSE, info.d_lse, thread, threads);
+        nh_scalars_fill(args, info.work_tile, NH_D_LSE, info.d_lse, thread, threads);
 }
 
-/* By one warp, where item number `next` is, while threads' copies are under way. A barrier must follow. */
-NH_DEVICE void nh_item_locate_next(const nh_tiled_args &args, const nh_tables &tables, int next, nh_item &item) {
-    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.items)
-        nh_item_locate(args, tables.digits, next, false, item);
+/* By one warp, where work tile number `next` is, while threads' copies are under way. A barrier must follow. */
+NH_DEVICE void nh_work_tile_locate_next(const nh_tiled_args &args, const nh_tables &tables, int next,
+                                        nh_work_tile &work_tile) {
+    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.work_tiles)
+        nh_work_tile_locate(args, tables.digits, next, false, work_tile);
 }

@@ -8,18 +8,20 @@
 #include <math.h>
 
 /* Warp tiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
-static double tiles_of_item(const struct nh_small_launch *launch) {
+static double tiles_of_work_tile(const struct nh_small_launch *launch) {
     const double absent = 0.7;
-    double there = launch->shape.warp_tiles / launch->shape.items;
-    return there + absent * ((double)(launch->shape.item_rows / 16) - there);
+    double there = launch->shape.warp_tiles / launch->shape.work_tiles;
+    return there + absent * ((double)(launch->shape.work_tile_rows / 16) - there);
 }
 
-/* What an item copies to shared memory. */
-static double item_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+/* What a work tile copies to shared memory. */
+static double work_tile_bytes(const struct nh_problem *problem,
+                              const struct nh_small_launch *launch) {
     double dims = (double)(problem->dim + problem->dim_v),
            halo = (double)launch->shape.fetched_rows;
     double share = (double)(problem->heads / problem->kv_heads);
-    double rows = (double)launch->shape.item_rows, size = (double)nh_dtype_bytes(problem->dtype);
+    double rows = (double)launch->shape.work_tile_rows,
+           size = (double)nh_dtype_bytes(problem->dtype);
     switch (launch->kernel) {
     case NH_SMALL_FORWARD: return size * (halo * dims + rows * (double)problem->dim);
     case NH_SMALL_BACKWARD_QUERY:
@@ -80,13 +82,14 @@ static double bias_instructions(const struct nh_problem *problem,
     return READ + (sums ? 1.2 * (double)problem->bias_count / (double)launch->shape.blocks : 0);
 }
 
-/* Sets the work of an item. Rows that a thread of f32 does not keep are read and split anew for each pair of blocks. */
+/* Sets the work of a work tile. Rows that a thread of f32 does not keep are read and split anew for each pair of
+ * blocks. */
 static void set_units(const struct nh_problem *problem, const struct nh_cuda_device *device,
                       const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
     enum { WIDEST_KEPT = 32 };
-    double tiles = share * tiles_of_item(of), columns = 8 * (double)of->shape.blocks;
-    double scores = 16 * tiles * columns, bytes = item_bytes(problem, of);
+    double tiles = share * tiles_of_work_tile(of), columns = 8 * (double)of->shape.blocks;
+    double scores = 16 * tiles * columns, bytes = work_tile_bytes(problem, of);
     double dims = product_dims(problem, of), lanes = nh_cuda_lane_clocks(scores);
     double splits = of->turns || problem->dim <= WIDEST_KEPT ? 1 : (double)of->shape.blocks / 2;
     launch->unit[NH_WORK_TENSOR] =
@@ -110,14 +113,14 @@ bool nh_small_add_work(const struct nh_problem *problem, const struct nh_cuda_de
     bool by_keys = of->kernel == NH_SMALL_BACKWARD_KEY;
     double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double residents = (double)nh_small_residents(problem, device, of);
-    double rounds = (double)nh_ceil_div(of->shape.item_rows / 16, of->warps);
+    double rounds = (double)nh_ceil_div(of->shape.work_tile_rows / 16, of->warps);
     if (residents <= 0) return false;
     struct nh_launch_work *launch = nh_work_add(work, kernel_of(problem, of));
-    launch->blocks = (double)(problem->batch * problem->heads) * of->shape.items / share;
+    launch->blocks = (double)(problem->batch * problem->heads) * of->shape.work_tiles / share;
     launch->residents = residents;
     launch->in_flight = residents * fmax(1, of->held);
     launch->warps = of->warps;
-    launch->serial = rounds / (double)(of->shape.item_rows / 16);
+    launch->serial = rounds / (double)(of->shape.work_tile_rows / 16);
     launch->fetchers = of->stages ? nh_small_fetchers(of) * residents : 0;
     launch->boxes = share;
     launch->tiles = (double)(problem->batch * problem->heads) * of->shape.warp_tiles;

@@ -6,7 +6,7 @@
 #include "covering_tile.h"
 #include "cluster.h"
 #include "top_n.h"
-#include "walk_counts.h"
+#include "loop_counts.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,12 +15,12 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
 
 /* ---- tiles ---- */
 
-/* Tiles of 112 rows are slabs of 56, for grids of a multiple of 7. */
+/* Tiles of 112 rows are warpgroup tiles of 56, for grids of a multiple of 7. */
 static const int32_t own_shapes[][3] = {{1, 1, 128}, {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {2, 8, 8},
                                         {4, 4, 8},   {2, 4, 16}, {8, 4, 4},  {4, 8, 4},  {1, 4, 28},
                                         {1, 8, 14},  {1, 16, 7}, {8, 2, 7},  {4, 4, 7},  {4, 2, 14},
                                         {2, 4, 14},  {2, 8, 7},  {16, 1, 7}};
-static const int32_t walk_shapes[][3] = {
+static const int32_t loop_shapes[][3] = {
     {1, 1, 32}, {1, 1, 48}, {1, 1, 64}, {1, 1, 80}, {1, 1, 96}, {1, 1, 112}, {1, 1, 128},
     {1, 4, 8},  {1, 2, 16}, {1, 6, 8},  {1, 3, 16}, {1, 8, 8},  {1, 4, 16},  {1, 2, 32},
     {1, 10, 8}, {1, 5, 16}, {1, 12, 8}, {1, 6, 16}, {1, 14, 8}, {1, 16, 8},  {1, 8, 16},
@@ -28,38 +28,38 @@ static const int32_t walk_shapes[][3] = {
     {5, 2, 8},  {2, 6, 8},  {3, 4, 8},  {2, 8, 8},  {4, 4, 8},  {1, 2, 24},  {1, 4, 24},
     {2, 2, 24}, {1, 7, 16}, {7, 1, 16}, {7, 2, 8}};
 
-static struct nh_backward90_walks walks_of(const struct nh_problem *problem,
+static struct nh_backward90_loops loops_of(const struct nh_problem *problem,
                                            const struct nh_tiling_count *count, double columns,
                                            bool keys) {
-    struct nh_backward90_walks walks = {count->items, count->visited, count->partial,
+    struct nh_backward90_loops loops = {count->work_tiles, count->visited, count->partial,
                                         count->longest, columns};
     double sharing = (double)(problem->heads / problem->kv_heads);
     double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns);
     if (keys) {
-        walks.items /= sharing;
-        walks.longest *= sharing;
+        loops.work_tiles /= sharing;
+        loops.longest *= sharing;
     } else {
-        walks.tiles += extra * count->items;
-        walks.longest += extra;
+        loops.tiles += extra * count->work_tiles;
+        loops.longest += extra;
     }
-    return walks;
+    return loops;
 }
 
-struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *problem,
-                                                  const int32_t own[3], const int32_t walk[3],
+struct nh_backward90_loops nh_backward90_loops_of(const struct nh_problem *problem,
+                                                  const int32_t own[3], const int32_t loop[3],
                                                   bool keys) {
     const struct nh_tiling_count count =
-        keys ? nh_tiling_inverse_count(problem, own, walk) : nh_tiling_count(problem, own, walk);
-    return walks_of(problem, &count, (double)nh_box_volume(walk), keys);
+        keys ? nh_tiling_inverse_count(problem, own, loop) : nh_tiling_count(problem, own, loop);
+    return loops_of(problem, &count, (double)nh_box_volume(loop), keys);
 }
 
 /* ---- search ---- */
 
-/* A tile to walk; without a bias whether it runs, and what it takes, is the same with every tile to own: clocks of blocks for
- * a pair of tiles, for the masks of one, and for themselves. */
-struct walked {
+/* A loop tile; without a bias whether it runs, and what it takes, is the same with every tile to own: clocks of blocks
+ * for a pair of tiles, for the masks of one, and for themselves. */
+struct loop_tile {
     const int32_t *shape;
-    struct nh_walk_columns place;
+    struct nh_loop_columns place;
     bool runs;
     double tile, mask, block;
 };
@@ -67,20 +67,20 @@ struct walked {
 enum {
     MOST_RANKED = 10,
     OWNED = sizeof own_shapes / sizeof *own_shapes,
-    WALKED = sizeof walk_shapes / sizeof *walk_shapes
+    LOOP_SHAPES = sizeof loop_shapes / sizeof *loop_shapes
 };
 
 /* A pair with the least work so far. */
 struct ranked {
     int32_t own[3];
-    const struct walked *walk;
-    struct nh_backward90_walks walks;
+    const struct loop_tile *loop;
+    struct nh_backward90_loops loops;
 };
 
 struct state {
     const struct nh_backward90_search *search;
-    struct nh_walk_counts *counts;
-    struct walked walked[WALKED];
+    struct nh_loop_counts *counts;
+    struct loop_tile loop_tile[LOOP_SHAPES];
     int shapes;
     bool known; /* prices are those of any tile to own */
     struct ranked ranked[MOST_RANKED];
@@ -88,81 +88,82 @@ struct state {
 };
 
 /* Collects the tiles that suit the problem, or all of them. */
-static void find_walked(struct state *state, bool all, struct nh_walk_extents *extents) {
+static void find_loop_tiles(struct state *state, bool all, struct nh_loop_extents *extents) {
     const struct nh_problem *problem = state->search->problem;
     state->shapes = 0;
-    for (int i = 0; i < WALKED; i++) {
-        const int32_t *shape = walk_shapes[i];
-        struct walked *walk = &state->walked[state->shapes];
+    for (int i = 0; i < LOOP_SHAPES; i++) {
+        const int32_t *shape = loop_shapes[i];
+        struct loop_tile *loop = &state->loop_tile[state->shapes];
         if (!nh_sm90_boxes_fit(problem, shape) ||
             !(all || nh_sm90_suits(problem, shape, !state->search->keys)) ||
-            !nh_walk_add(extents, shape, &walk->place))
+            !nh_loop_extents_add(extents, shape, &loop->place))
             continue;
-        walk->shape = shape;
+        loop->shape = shape;
         state->shapes++;
     }
 }
 
 /* Both solvers ask for the same tiles of keys, one after the other: what a thread has counted last is remembered. */
-static struct nh_walk_counts *counts_of(const struct nh_problem *problem, bool keys,
-                                        const struct nh_walk_extents *extents) {
-    static _Thread_local struct nh_walk_counts last[2];
-    nh_walk_resume(&last[keys], problem, keys, true, extents);
+static struct nh_loop_counts *counts_of(const struct nh_problem *problem, bool keys,
+                                        const struct nh_loop_extents *extents) {
+    static _Thread_local struct nh_loop_counts last[2];
+    nh_loop_counts_resume(&last[keys], problem, keys, true, extents);
     return &last[keys];
 }
 
-static bool start_pair(const struct state *state, const int32_t own[3], const int32_t walk[3],
-                       const struct nh_backward90_walks *walks, struct nh_work *work) {
+static bool start_pair(const struct state *state, const int32_t own[3], const int32_t loop[3],
+                       const struct nh_backward90_loops *loops, struct nh_work *work) {
     const struct nh_backward90_search *search = state->search;
     nh_work_start(work, search->operation, search->problem);
     work->overlaps = true;
-    return search->work(search->problem, search->device, own, walk, walks, search->keys, work);
+    return search->work(search->problem, search->device, own, loop, loops, search->keys, work);
 }
 
-/* Clocks of all blocks together, of a million that walk so many tiles each. */
-static double work_clocks(const struct state *state, const int32_t own[3], const int32_t walk[3],
+/* Clocks of all blocks together, of a million whose loops have so many tiles each. */
+static double work_clocks(const struct state *state, const int32_t own[3], const int32_t loop[3],
                           double tiles, double masked) {
     const double many = 1e6;
-    const struct nh_backward90_walks walks = {many, many * tiles, many * masked, tiles,
-                                              (double)nh_box_volume(walk)};
+    const struct nh_backward90_loops loops = {many, many * tiles, many * masked, tiles,
+                                              (double)nh_box_volume(loop)};
     struct nh_work work;
     double clocks = 0;
-    if (!start_pair(state, own, walk, &walks, &work)) return INFINITY;
+    if (!start_pair(state, own, loop, &loops, &work)) return INFINITY;
     for (int i = 0; i < work.launches; i++)
         clocks += work.launch[i].blocks *
                   nh_predict_block_clocks(state->search->device->backend, &work.launch[i]);
     return clocks / many;
 }
 
-static void find_prices(const struct state *state, const int32_t own[3], struct walked *walk) {
-    double one = work_clocks(state, own, walk->shape, 1, 0);
-    walk->runs = isfinite(one);
-    if (!walk->runs) return;
-    walk->tile = work_clocks(state, own, walk->shape, 2, 0) - one;
-    walk->mask = work_clocks(state, own, walk->shape, 1, 1) - one;
-    walk->block = one - walk->tile;
+static void find_prices(const struct state *state, const int32_t own[3], struct loop_tile *loop) {
+    double one = work_clocks(state, own, loop->shape, 1, 0);
+    loop->runs = isfinite(one);
+    if (!loop->runs) return;
+    loop->tile = work_clocks(state, own, loop->shape, 2, 0) - one;
+    loop->mask = work_clocks(state, own, loop->shape, 1, 1) - one;
+    loop->block = one - loop->tile;
 }
 
-/* Work on a full device and half of the longest walk, in which ever fewer blocks run, say which pairs are worth a
+/* Work on a full device and half of the longest loop, in which ever fewer blocks run, say which pairs are worth a
  * prediction. */
-static void rank_own(struct state *state, const int32_t own[3], const struct nh_walk_rows *rows) {
+static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows) {
     const struct nh_problem *problem = state->search->problem;
     const struct nh_cuda_device *cuda = state->search->device->backend;
-    for (struct walked *walk = state->walked; walk < state->walked + state->shapes; walk++) {
-        if (!state->known || problem->has_bias) find_prices(state, own, walk);
-        if (!walk->runs) continue;
-        const struct nh_tiling_count count = nh_walk_count(rows, walk->place);
+    for (struct loop_tile *loop = state->loop_tile; loop < state->loop_tile + state->shapes;
+         loop++) {
+        if (!state->known || problem->has_bias) find_prices(state, own, loop);
+        if (!loop->runs) continue;
+        const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
         struct ranked ranked = {
-            .walk = walk,
-            .walks =
-                walks_of(problem, &count, (double)nh_box_volume(walk->shape), state->search->keys)};
+            .loop = loop,
+            .loops =
+                loops_of(problem, &count, (double)nh_box_volume(loop->shape), state->search->keys)};
         /* prices are those of all batch entries and heads */
         double copies = (double)(problem->batch * problem->heads);
-        double longest = cuda->multiprocessors * ranked.walks.longest * walk->tile / copies;
+        double longest = cuda->multiprocessors * ranked.loops.longest * loop->tile / copies;
         memcpy(ranked.own, own, sizeof ranked.own);
         nh_top_n_add(&state->top, &ranked,
-                     ranked.walks.tiles * walk->tile + ranked.walks.masked * walk->mask +
-                         ranked.walks.items * walk->block + longest / 2);
+                     ranked.loops.tiles * loop->tile + ranked.loops.masked * loop->mask +
+                         ranked.loops.work_tiles * loop->block + longest / 2);
     }
     state->known = true;
 }
@@ -173,21 +174,21 @@ static int predict_ranked(struct state *state, struct nh_backward90_pair *best) 
     for (const struct ranked *ranked = state->ranked; ranked < state->ranked + state->top.count;
          ranked++) {
         struct nh_backward90_pair pair;
-        pair.walk = ranked->walk->shape;
+        pair.loop = ranked->loop->shape;
         memcpy(pair.own, ranked->own, sizeof pair.own);
-        if (!start_pair(state, pair.own, pair.walk, &ranked->walks, &pair.work)) continue;
+        if (!start_pair(state, pair.own, pair.loop, &ranked->loops, &pair.work)) continue;
         nh_top_n_add(&top, &pair, nh_predict_clocks(state->search->device->backend, &pair.work));
     }
     return top.count;
 }
 
 static void try_shape(struct state *state, const int32_t shape[3]) {
-    struct nh_walk_rows rows;
-    int32_t slab[3];
+    struct nh_loop_rows rows;
+    int32_t warpgroup_tile[3];
     if (nh_box_volume(shape) < state->search->least_rows ||
         !nh_sm90_boxes_fit(state->search->problem, shape) ||
-        !nh_sm90_first_warpgroup_tile(shape, slab) ||
-        !nh_walk_rows_of(state->counts, shape, shape, &rows))
+        !nh_sm90_first_warpgroup_tile(shape, warpgroup_tile) ||
+        !nh_loop_rows_of(state->counts, shape, shape, &rows))
         return;
     rank_own(state, shape, &rows);
 }
@@ -206,8 +207,8 @@ static void try_covering(struct state *state) {
 static void try_all(struct state *state, bool all) {
     const struct nh_backward90_search *search = state->search;
     const struct nh_problem *problem = search->problem;
-    struct nh_walk_extents extents = {.count = {0}};
-    find_walked(state, all, &extents);
+    struct nh_loop_extents extents = {.count = {0}};
+    find_loop_tiles(state, all, &extents);
     if (!state->shapes) return;
     state->counts = counts_of(problem, search->keys, &extents);
     state->known = false;
@@ -232,29 +233,29 @@ int nh_backward90_best(const struct nh_backward90_search *search,
 /* ---- work ---- */
 
 int32_t nh_backward90_cluster(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                              const struct nh_backward90_walks *walks, bool shares) {
-    double items = (double)(problem->batch * problem->heads) * walks->items;
-    return shares ? nh_cluster_blocks(cuda->multiprocessors / 2.0, items, walks->longest) : 1;
+                              const struct nh_backward90_loops *loops, bool shares) {
+    double work_tiles = (double)(problem->batch * problem->heads) * loops->work_tiles;
+    return shares ? nh_cluster_blocks(cuda->multiprocessors / 2.0, work_tiles, loops->longest) : 1;
 }
 
 void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                            const struct nh_backward90_walks *walks,
+                            const struct nh_backward90_loops *loops,
                             const struct nh_backward90_launch *of, struct nh_work *work) {
     double copies = (double)(problem->batch * problem->heads);
-    double cluster = nh_backward90_cluster(problem, cuda, walks, of->sums > 0);
-    double rows = 64 * WARPGROUPS, scores = rows * walks->columns;
+    double cluster = nh_backward90_cluster(problem, cuda, loops, of->sums > 0);
+    double rows = 64 * WARPGROUPS, scores = rows * loops->columns;
     double dims = (double)(problem->dim + problem->dim_v);
     struct nh_launch_work *launch = nh_work_add(work, of->kernel);
-    launch->blocks = copies * cluster * walks->items;
-    double tiles = copies * walks->tiles / launch->blocks,
-           masked = copies * walks->masked / launch->blocks;
+    launch->blocks = copies * cluster * loops->work_tiles;
+    double tiles = copies * loops->tiles / launch->blocks,
+           masked = copies * loops->masked / launch->blocks;
     launch->warps = 4 * WARPGROUPS;
     launch->steps = tiles;
-    launch->longest = ceil(walks->longest / cluster) / tiles;
+    launch->longest = ceil(loops->longest / cluster) / tiles;
     launch->serial = 1.0 / WARPGROUPS;
     launch->code = dims;
-    launch->tiles = copies * walks->tiles;
-    launch->masked_tiles = copies * walks->masked;
+    launch->tiles = copies * loops->tiles;
+    launch->masked_tiles = copies * loops->masked;
     launch->scores = scores;
     launch->flops = 2 * launch->tiles * scores * of->products;
     launch->unit[NH_WORK_TENSOR] =
@@ -262,7 +263,7 @@ void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cu
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(tiles * scores);
     launch->unit[NH_WORK_MASK] = nh_cuda_lane_clocks(masked * scores);
     launch->unit[NH_WORK_L2] =
-        nh_cuda_l2_clocks(cuda, tiles * walks->columns * of->column_bytes + rows * dims * 2);
+        nh_cuda_l2_clocks(cuda, tiles * loops->columns * of->column_bytes + rows * dims * 2);
     launch->unit[NH_WORK_STEP] = tiles;
     launch->unit[NH_WORK_INDEX] = problem->rank;
     launch->unit[NH_WORK_VECTOR] =
@@ -272,18 +273,18 @@ void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cu
 
 /* ---- shared memory ---- */
 
-int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],
+int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t loop[3],
                                    bool keys, int64_t stages) {
     int64_t row = nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
-    int64_t rows = nh_box_volume(walk), stage = rows * row;
+    int64_t rows = nh_box_volume(loop), stage = rows * row;
     if (keys) stage += rows * STATS_BYTES;
     return 64 * WARPGROUPS * row + stages * stage + 1024 + 256;
 }
 
 int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             const int32_t walk[3], bool keys, int64_t own_bytes) {
+                             const int32_t loop[3], bool keys, int64_t own_bytes) {
     int32_t stages = NH_BACKWARD90_MOST_STAGES;
-    while (stages > 0 && nh_backward90_shared_bytes(problem, walk, keys, stages) + own_bytes >
+    while (stages > 0 && nh_backward90_shared_bytes(problem, loop, keys, stages) + own_bytes >
                              cuda->shared_bytes_per_block)
         stages--;
     return stages;
@@ -312,20 +313,20 @@ void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem
 }
 
 nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                                size_t stats, const int32_t own[3], const int32_t walk[3],
+                                size_t stats, const int32_t own[3], const int32_t loop[3],
                                 bool keys, int32_t stages, struct nh_cuda_step *step,
                                 struct nh_kernel_spec *spec) {
     static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
-    static const char *const walk_names[] = {"NH_WALK_X", "NH_WALK_Y", "NH_WALK_Z"};
-    int32_t slab[3];
-    nh_sm90_first_warpgroup_tile(own, slab);
-    const int32_t *q_tile = keys ? walk : slab, *k_tile = keys ? slab : walk;
-    nh_sm90_define(spec, problem, nh_box_volume(walk));
+    static const char *const loop_names[] = {"NH_LOOP_X", "NH_LOOP_Y", "NH_LOOP_Z"};
+    int32_t warpgroup_tile[3];
+    nh_sm90_first_warpgroup_tile(own, warpgroup_tile);
+    const int32_t *q_tile = keys ? loop : warpgroup_tile, *k_tile = keys ? warpgroup_tile : loop;
+    nh_sm90_define(spec, problem, nh_box_volume(loop));
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(spec, own_names[a], own[a]);
-        nh_kernel_define(spec, walk_names[a], walk[a]);
+        nh_kernel_define(spec, loop_names[a], loop[a]);
     }
-    nh_kernel_define(spec, "NH_ABREAST", 1);
+    nh_kernel_define(spec, "NH_TILE_BOXES", 1);
     nh_kernel_define(spec, "NH_WARPGROUPS", WARPGROUPS);
     nh_kernel_define(spec, "NH_STAGES", stages);
     nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
@@ -333,7 +334,7 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     nh_cuda_step_init(step, problem);
     nh_backward90_bind_stats(step, problem, stats);
     step->threads = 128 * (WARPGROUPS + 1);
-    step->shared_bytes = nh_backward90_shared_bytes(problem, walk, keys, stages);
+    step->shared_bytes = nh_backward90_shared_bytes(problem, loop, keys, stages);
     struct nh_cuda_map q = nh_sm90_map(problem, NHOOD_Q, q_tile, 1),
                        d_o = nh_sm90_map(problem, NHOOD_D_O, q_tile, 1),
                        k = nh_sm90_map(problem, NHOOD_K, k_tile, 1),
@@ -345,7 +346,7 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     nhood_status status =
         nh_tiling_set(problem, own, keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
                       nh_tiling_order(problem, own, cuda->multiprocessors), &step->own.tiling);
-    step->items = step->own.tiling.items;
-    step->grid[0] = nh_min(step->items, cuda->multiprocessors);
+    step->work_tiles = step->own.tiling.work_tiles;
+    step->grid[0] = nh_min(step->work_tiles, cuda->multiprocessors);
     return status;
 }

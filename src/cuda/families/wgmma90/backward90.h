@@ -11,43 +11,44 @@
 
 enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_MOST_STAGES = 4, NH_BACKWARD90_KEPT = 3 };
 
-/* A tile that blocks own and one that they walk, and what their launches take. */
+/* A tile that blocks own, the tile of their loop, and what their launches take. */
 struct nh_backward90_pair {
     int32_t own[3];
-    const int32_t *walk;
+    const int32_t *loop;
     struct nh_work work;
 };
 
 /* The blocks of a launch, per batch entry and query head. */
-struct nh_backward90_walks {
-    double items, tiles, masked;
-    /* tiles of the longest walk; rows of a walked tile */
+struct nh_backward90_loops {
+    double work_tiles, tiles, masked;
+    /* tiles of the longest loop; rows of a loop tile */
     double longest, columns;
 };
 
-/* Extra tokens are walked by blocks that own queries, at the end. */
-struct nh_backward90_walks nh_backward90_walks_of(const struct nh_problem *problem,
-                                                  const int32_t own[3], const int32_t walk[3],
+/* Extra tokens come last in the loops of blocks that own queries. */
+struct nh_backward90_loops nh_backward90_loops_of(const struct nh_problem *problem,
+                                                  const int32_t own[3], const int32_t loop[3],
                                                   bool keys);
 
-/* Blocks that share an item: as many as leave multiprocessors to the other side's, which run at the same time. */
+/* Blocks that share a work tile: as many as leave multiprocessors to the other side's, which run at the same time. */
 int32_t nh_backward90_cluster(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                              const struct nh_backward90_walks *walks, bool shares);
+                              const struct nh_backward90_loops *loops, bool shares);
 
-/* Adds the launch of blocks with these walks. products: multiply-adds of a pair of rows; column_bytes: that move for a row
- * walked; sums: clocks in which blocks of a cluster add up what they have, 0 where they share no items. */
+/* Adds the launch of blocks with these loops. products: multiply-adds of a pair of rows; column_bytes: that move for a
+ * row of a loop tile; sums: clocks in which blocks of a cluster add up what they have, 0 where they share no work
+ * tiles. */
 struct nh_backward90_launch {
     enum nh_kernel_kind kernel;
     double products, column_bytes, bias_instructions, sums;
 };
 void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                            const struct nh_backward90_walks *walks,
+                            const struct nh_backward90_loops *loops,
                             const struct nh_backward90_launch *launch, struct nh_work *work);
 
 /* Adds the launches of a kernel with these tiles; false if it cannot run with them. keys: blocks own keys, or queries. */
 typedef bool nh_backward90_work(const struct nh_problem *problem, const struct nh_device *device,
-                                const int32_t own[3], const int32_t walk[3],
-                                const struct nh_backward90_walks *walks, bool keys,
+                                const int32_t own[3], const int32_t loop[3],
+                                const struct nh_backward90_loops *loops, bool keys,
                                 struct nh_work *work);
 
 struct nh_backward90_search {
@@ -64,12 +65,12 @@ int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
 
 /* Shared memory of a kernel that owns keys, or queries, beside what it may have of its own. */
-int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t walk[3],
+int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t loop[3],
                                    bool keys, int64_t stages);
 
 /* Stages that fit beside `own_bytes` more of shared memory. */
 int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             const int32_t walk[3], bool keys, int64_t own_bytes);
+                             const int32_t loop[3], bool keys, int64_t own_bytes);
 
 /* Reserves the stats' memory in the workspace; returns its offset. */
 size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
@@ -81,7 +82,7 @@ void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem
 /* Sets up the launch of a kernel that owns keys, or queries; its source, its outputs and what it has of its own are
  * left to the caller. UNSUPPORTED if there are too many tiles. */
 nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                                size_t stats, const int32_t own[3], const int32_t walk[3],
+                                size_t stats, const int32_t own[3], const int32_t loop[3],
                                 bool keys, int32_t stages, struct nh_cuda_step *step,
                                 struct nh_kernel_spec *spec);
 

@@ -18,8 +18,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_fused90_walks walks = nh_fused90_walks_of(problem, config->value);
-    nh_fused90_work_of(problem, device->backend, config->value, &walks, work);
+    const struct nh_fused90_loops loops = nh_fused90_loops_of(problem, config->value);
+    nh_fused90_work_of(problem, device->backend, config->value, &loops, work);
     return true;
 }
 

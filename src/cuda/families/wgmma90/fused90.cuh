@@ -1,6 +1,6 @@
-/* What the fused kernels of sm_90 share. A block walks work items (boxes.cuh): one thread of its first warpgroup
- * fetches boxes of rows by the copy engine, the other warpgroups own 64 rows each and multiply. Boxes land in shared
- * memory swizzled as wgmma reads them. */
+/* What the fused kernels of sm_90 share. A block takes one work tile after the other (boxes.cuh): one thread of its
+ * first warpgroup fetches boxes of rows by the copy engine, the other warpgroups own 64 rows each and multiply. Boxes
+ * land in shared memory swizzled as wgmma reads them. */
 #pragma once
 #define NH_POSITION int
 #include "boxes.cuh"
@@ -16,8 +16,8 @@
 #define CONSUMER_REGISTERS (NH_WARPGROUPS == 2 ? 240 : 160)
 #endif
 
-#if SLABS != NH_WARPGROUPS
-#error "a slab for each warpgroup"
+#if WARPGROUP_TILES != NH_WARPGROUPS
+#error "a warpgroup tile for each warpgroup"
 #endif
 
 /* A row of a tile in shared memory is cut into chunks of one swizzle atom, 128 bytes or, for 32 elements, 64. */
@@ -51,9 +51,9 @@ __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map
 #define MAP_VARIANTS (1 << (NH_UNEVEN & 1) + (NH_UNEVEN >> 1 & 1) + (NH_UNEVEN >> 2 & 1))
 #define IS_FAR(a) (NH_FAR >> (a) & 1)
 
-/* Of a part of a grid, maps begin with the first token that tensors have: in them an item has another dilation group,
- * whose first position is that of the first row which tensors have of it. OWN: of the owned rows, else of the walked
- * ones. */
+/* Of a part of a grid, maps begin with the first token that tensors have: in them a work tile has another dilation
+ * group, whose first position is that of the first row which tensors have of it. OWN: of the owned rows, else of the
+ * walked ones. */
 template <bool OWN> __device__ __forceinline__ long long tokens_of_map(const nh_tiled_args &args, int a) {
 #if NH_REGIONS
     return (OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query).length;
@@ -62,22 +62,22 @@ template <bool OWN> __device__ __forceinline__ long long tokens_of_map(const nh_
 #endif
 }
 
-template <bool OWN, class Item>
-__device__ __forceinline__ int first_in_map(const nh_tiled_args &args, const Item &item, int a) {
+template <bool OWN, class WorkTile>
+__device__ __forceinline__ int first_in_map(const nh_tiled_args &args, const WorkTile &work_tile, int a) {
 #if NH_REGIONS
-    return OWN ? item.rows[a] : (int)item.columns[a].begin;
+    return OWN ? work_tile.rows[a] : (int)work_tile.columns[a].begin;
 #else
     return 0;
 #endif
 }
 
-template <bool OWN, class Item>
-__device__ __forceinline__ int group_in_map(const nh_tiled_args &args, const Item &item, int a) {
+template <bool OWN, class WorkTile>
+__device__ __forceinline__ int group_in_map(const nh_tiled_args &args, const WorkTile &work_tile, int a) {
 #if NH_REGIONS
     const nh_cuda_box &box = OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query;
-    return first_in_map<OWN>(args, item, a) * (int)args.axis[a].dilation + item.group[a] - (int)box.offset;
+    return first_in_map<OWN>(args, work_tile, a) * (int)args.axis[a].dilation + work_tile.group[a] - (int)box.offset;
 #else
-    return item.group[a];
+    return work_tile.group[a];
 #endif
 }
 
@@ -85,51 +85,53 @@ template <bool OWN> __device__ __forceinline__ int longer_groups(const nh_tiled_
     return (int)(tokens_of_map<OWN>(args, a) % args.axis[a].dilation);
 }
 
-/* The item's maps, of `count`. */
+/* The work tile's maps, of `count`. */
 template <bool OWN = true>
-__device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &args, const nh_item &item,
+__device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &args, const nh_work_tile &work_tile,
                                                         const nh_tensor_map *map, int count) {
     int variant = 0, variants = 1;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         if (!(NH_UNEVEN >> a & 1)) continue;
-        if (group_in_map<OWN>(args, item, a) >= longer_groups<OWN>(args, a)) variant += variants;
+        if (group_in_map<OWN>(args, work_tile, a) >= longer_groups<OWN>(args, a)) variant += variants;
         variants *= 2;
     }
     return map + variant * count;
 }
 
-/* Where a position of the item's dilation groups is in the maps: its token. */
+/* Where a position of the work tile's dilation groups is in the maps: its token. */
 template <bool OWN>
-__device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_item &item, const int position[3],
-                                         int token[3]) {
+__device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_work_tile &work_tile,
+                                         const int position[3], int token[3]) {
 #if NH_FOLDED
-    int longer = longer_groups<OWN>(args, 2), group = group_in_map<OWN>(args, item, 2);
+    int longer = longer_groups<OWN>(args, 2), group = group_in_map<OWN>(args, work_tile, 2);
     token[0] = 0;
     token[1] = group - (group >= longer ? longer : 0);
-    token[2] = position[2] - first_in_map<OWN>(args, item, 2);
+    token[2] = position[2] - first_in_map<OWN>(args, work_tile, 2);
 #else
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         token[a] = 0;
         if (a < NH_FIRST_AXIS) continue;
-        token[a] = position[a] - first_in_map<OWN>(args, item, a);
-        if (!IS_FAR(a)) token[a] = token[a] * (int)args.axis[a].dilation + group_in_map<OWN>(args, item, a);
+        token[a] = position[a] - first_in_map<OWN>(args, work_tile, a);
+        if (!IS_FAR(a)) token[a] = token[a] * (int)args.axis[a].dilation + group_in_map<OWN>(args, work_tile, a);
     }
 #endif
 }
 
-/* What place() takes for a head: the head or, in layout 4, the origin of the item's boxes, in 16 bytes. */
-template <int LAYOUT, int UNIT = 8, class Item>
-__device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slot, const Item &item, int head) {
+/* What place() takes for a head: the head or, in layout 4, the origin of the work tile's boxes, in 16 bytes. */
+template <int LAYOUT, int UNIT = 8, class WorkTile>
+__device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slot, const WorkTile &work_tile,
+                                              int head) {
     if constexpr (LAYOUT == 4) {
         const nh_cuda_tensor &t = args.tensor[slot];
-        long long origin = item.batch * t.batch + head * t.head;
+        long long origin = work_tile.batch * t.batch + head * t.head;
 #pragma unroll
         for (int a = 0; a < 3; a++) {
             if (!IS_FAR(a)) continue;
             const bool own = (slot == NH_K || slot == NH_V) == (bool)NH_INVERSE;
-            origin += (own ? group_in_map<true>(args, item, a) : group_in_map<false>(args, item, a)) * t.axis[a];
+            origin +=
+                (own ? group_in_map<true>(args, work_tile, a) : group_in_map<false>(args, work_tile, a)) * t.axis[a];
         }
         return (int)(origin / UNIT);
     }
@@ -137,30 +139,31 @@ __device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slo
 }
 
 /* Rows of an owned tile that are fetched: all but its padding rows. */
-#define OWN_BYTES(dim) (SLABS * SLAB * NH_OWN_HEADS * ROW_BYTES(dim) * CHUNKS(dim))
+#define OWN_BYTES(dim) (WARPGROUP_TILES * WARPGROUP_POSITIONS * NH_OWN_HEADS * ROW_BYTES(dim) * CHUNKS(dim))
 
 /* Fetches an owned tile; the barrier has been told of its OWN_BYTES. */
 template <int LAYOUT>
 __device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to, const nh_tensor_map *map,
-                                          unsigned barrier, int dim, const nh_item &item, int head, int heads) {
+                                          unsigned barrier, int dim, const nh_work_tile &work_tile, int head,
+                                          int heads) {
     int position[3], token[3];
 #pragma unroll
-    for (int slab = 0; slab < SLABS; slab++) {
-        nh_row_position(64 * slab, position);
+    for (int warpgroup_tile = 0; warpgroup_tile < WARPGROUP_TILES; warpgroup_tile++) {
+        nh_row_position(64 * warpgroup_tile, position);
         for (int a = 0; a < 3; a++)
-            position[a] += item.own[a];
-        token_of<true>(args, item, position, token);
-        fetch_more<LAYOUT>(to + 64 * slab * ROW_BYTES(dim), map, barrier, OWN_ROWS, dim, head, heads, token,
-                           item.batch);
+            position[a] += work_tile.own[a];
+        token_of<true>(args, work_tile, position, token);
+        fetch_more<LAYOUT>(to + 64 * warpgroup_tile * ROW_BYTES(dim), map, barrier, OWN_ROWS, dim, head, heads, token,
+                           work_tile.batch);
     }
 }
 
 /* By all threads of a block, before it fetches: zeros for the padding rows of an owned tile. */
-__device__ __forceinline__ void clear_void_rows(unsigned tile, int dim) {
-    const int unit = 16, units = VOID_ROWS * ROW_BYTES(dim) / unit;
-    for (int i = (int)threadIdx.x; i < CHUNKS(dim) * SLABS * units; i += THREADS) {
-        unsigned slab = tile + i / units * (64 * ROW_BYTES(dim));
-        nh_store_shared(slab + (64 - VOID_ROWS) * ROW_BYTES(dim) + i % units * unit, 0, 0, 0, 0);
+__device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
+    const int unit = 16, units = PADDING_ROWS * ROW_BYTES(dim) / unit;
+    for (int i = (int)threadIdx.x; i < CHUNKS(dim) * WARPGROUP_TILES * units; i += THREADS) {
+        unsigned warpgroup_tile = tile + i / units * (64 * ROW_BYTES(dim));
+        nh_store_shared(warpgroup_tile + (64 - PADDING_ROWS) * ROW_BYTES(dim) + i % units * unit, 0, 0, 0, 0);
     }
 }
 
@@ -178,7 +181,7 @@ __device__ __forceinline__ float exp2_of(float x) {
 /* The accumulators of two groups of 8 columns are the A operand of 16: nothing to exchange. */
 __device__ __forceinline__ void pack_weights(unsigned *weight, const float *score) {
 #pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 4; i++)
+    for (int i = 0; i < NH_LOOP_ROWS / 4; i++)
         weight[i] = nh_pack(score[2 * i], score[2 * i + 1]);
 }
 
@@ -220,33 +223,34 @@ __device__ __forceinline__ void store_row(elem *row, bool valid, const float *ou
                 nh_pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
 }
 
-/* Token of an owned row; false if the row is void or outside its dilation group. */
-__device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_item &item, int row, long long token[3]) {
+/* Token of an owned row; false if the row is padding or outside its dilation group. */
+__device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
+                                          long long token[3]) {
     int at[3];
-    bool inside = !nh_row_void(row);
+    bool inside = !nh_row_is_padding(row);
     nh_row_position(row, at);
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         token[a] = 0;
         if (a < NH_FIRST_AXIS) continue;
-        int position = item.own[a] + at[a];
-        inside = inside && position < item.length[a];
-        token[a] = (long long)position * args.axis[a].dilation + item.group[a];
+        int position = work_tile.own[a] + at[a];
+        inside = inside && position < work_tile.length[a];
+        token[a] = (long long)position * args.axis[a].dilation + work_tile.group[a];
     }
     return inside;
 }
 
 /* Stores the two rows of this thread's sums, if the tensor is wanted. */
 template <int DIM>
-__device__ __forceinline__ void finish_rows(const nh_tiled_args &args, const nh_item &item, int slot, int row,
+__device__ __forceinline__ void finish_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int row,
                                             const float *sum, float factor) {
     const nh_cuda_tensor &t = args.tensor[slot];
     if (!t.data) return;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         long long token[3];
-        bool inside = row_token(args, item, row + 8 * half, token);
-        store_row<DIM>(nh_row(t, item.batch, token, item.head), inside, sum, half, factor);
+        bool inside = row_token(args, work_tile, row + 8 * half, token);
+        store_row<DIM>(nh_row(t, work_tile.batch, token, work_tile.head), inside, sum, half, factor);
     }
 }
 
@@ -264,7 +268,7 @@ __device__ __forceinline__ void note_repair(const nh_tiled_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
 
-/* to = A B^T, 64 x NH_WALK_ROWS: A this warpgroup's rows of an owned tile, B a walked tile, both of `dim` columns. */
+/* to = A B^T, 64 x NH_LOOP_ROWS: A this warpgroup's rows of an owned tile, B a loop tile, both of `dim` columns. */
 #define ISSUE_ROWS(dim, to, a, b)                                                                  \
     do {                                                                                           \
         const int per_chunk_ = CHUNK(dim) / 16;                                                    \
@@ -272,12 +276,12 @@ __device__ __forceinline__ void note_repair(const nh_tiled_args &args) {
             unsigned long long ai_ = (a) + (i_ / per_chunk_) * (OWN_ROWS * ROW_BYTES(dim) >> 4) +  \
                                      (i_ % per_chunk_) * 2;                                        \
             unsigned long long bi_ =                                                               \
-                (b) + (i_ / per_chunk_) * (NH_WALK_ROWS * ROW_BYTES(dim) >> 4) +                   \
+                (b) + (i_ / per_chunk_) * (NH_LOOP_ROWS * ROW_BYTES(dim) >> 4) +                   \
                 (i_ % per_chunk_) * 2;                                                             \
             if (i_ == 0) {                                                                         \
-                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 0, 0);                        \
+                NH_WGMMA_SHARED(NH_LOOP_N16, NH_LOOP_N, to, ai_, bi_, 0, 0);                        \
             } else {                                                                               \
-                NH_WGMMA_SHARED(NH_WALK_N16, NH_WALK_N, to, ai_, bi_, 1, 0);                        \
+                NH_WGMMA_SHARED(NH_LOOP_N16, NH_LOOP_N, to, ai_, bi_, 1, 0);                        \
             }                                                                                      \
         }                                                                                          \
         NH_WGMMA_COMMIT();                                                                         \
@@ -318,7 +322,7 @@ __device__ __forceinline__ void run_block(const nh_tiled_args &args, const Maps 
         init_barriers(s);
         nh_barrier_init_done();
     }
-    if (VOID_ROWS) {
+    if (PADDING_ROWS) {
         clear_own(s);
         nh_show_shared();
     }

@@ -1,15 +1,15 @@
 /* Relative bias of scores. A pair of tiles needs no more than a small box of its head's table: an entry for every
- * distance between an owned row and a walked one. The warps that fetch nothing lay that box down in shared memory as
- * f32, a slot of a ring for each walked tile; an owned row and a walked column find their entry there at the place of
+ * distance between an owned row and one of the loop. The warps that fetch nothing lay that box down in shared memory as
+ * f32, a slot of a ring for each loop tile; an owned row and a column of that find their entry there at the place of
  * the column minus that of the row, of which the former is known when the kernel is compiled. The table goes from query
  * to key: where owned rows are keys, the box is laid down backwards. Heads that share a tile have a box each, one after
  * the other. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
-#define BIAS_X (NH_OWN_X + NH_WALK_X - 1)
-#define BIAS_Y (NH_OWN_Y + NH_WALK_Y - 1)
-#define BIAS_Z (NH_OWN_Z + NH_WALK_Z - 1)
+#define BIAS_X (NH_OWN_X + NH_LOOP_X - 1)
+#define BIAS_Y (NH_OWN_Y + NH_LOOP_Y - 1)
+#define BIAS_Z (NH_OWN_Z + NH_LOOP_Z - 1)
 #define BIAS_ENTRIES (BIAS_X * BIAS_Y * BIAS_Z)
 #define BIAS_WARPS 3
 
@@ -27,7 +27,7 @@
 #define BIAS_BATCH(most) ((BIAS_ROUNDS + BIAS_BATCHES(most) - 1) / BIAS_BATCHES(most))
 /* A thread's two rows are of one head, and find most of their entries at the same places. */
 #define BIAS_PAIRED (NH_OWN_HEADS == 1)
-#if NH_BIASED && BIAS_PAIRED && (SLAB_Z != 8 && SLAB_Z % 16 || SLAB_Z == 8 && SLAB_Y % 2)
+#if NH_BIASED && BIAS_PAIRED && (WARPGROUP_Z != 8 && WARPGROUP_Z % 16 || WARPGROUP_Z == 8 && WARPGROUP_Y % 2)
 #error "a warp's rows are two runs of 8 along z, a step apart along z or y"
 #endif
 
@@ -42,11 +42,11 @@
  * step from the first, along z or y: what is at one distance from it is at the next from the first, so that instead of
  * twice the runs of columns there are PARTS, one more along that axis. Where heads share a tile, the two are as far
  * from all. */
-#define PAIRED_Z (BIAS_PAIRED && SLAB_Z > 8)
+#define PAIRED_Z (BIAS_PAIRED && WARPGROUP_Z > 8)
 #define PAIRED_Y (BIAS_PAIRED && !PAIRED_Z)
-#define PART_Y (NH_WALK_Y + PAIRED_Y)
+#define PART_Y (NH_LOOP_Y + PAIRED_Y)
 #define PART_Z (NH_RUNS + PAIRED_Z)
-#define PARTS (NH_WALK_X * PART_Y * PART_Z)
+#define PARTS (NH_LOOP_X * PART_Y * PART_Z)
 
 /* The run of columns that is at a part's distance from the first (half 0) or second run of rows; -1: there is none. */
 __device__ __forceinline__ constexpr int part_columns(int part, int half) {
@@ -55,8 +55,8 @@ __device__ __forceinline__ constexpr int part_columns(int part, int half) {
         y -= PAIRED_Y;
         z -= PAIRED_Z;
     }
-    bool inside = y >= 0 && y < NH_WALK_Y && z >= 0 && z < NH_RUNS;
-    return inside ? (x * NH_WALK_Y + y) * NH_RUNS + z : -1;
+    bool inside = y >= 0 && y < NH_LOOP_Y && z >= 0 && z < NH_RUNS;
+    return inside ? (x * NH_LOOP_Y + y) * NH_RUNS + z : -1;
 }
 
 __device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
@@ -72,13 +72,14 @@ struct bias_box {
     int head, first[3];
 };
 
-__device__ __forceinline__ bias_box bias_box_of(const nh_tiled_args &args, const nh_item &item, int head,
+__device__ __forceinline__ bias_box bias_box_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int head,
                                                 const int tile[3]) {
-    const int own[3] = NH_OWN_TILE, extent[3] = NH_WALK_TILE;
+    const int own[3] = NH_OWN_TILE, extent[3] = NH_LOOP_TILE;
     bias_box box = {head, {0, 0, 0}};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        box.first[a] = item.walk[a] + tile[a] * extent[a] - (item.own[a] + own[a] - 1) + (int)args.axis[a].window - 1;
+        box.first[a] =
+            work_tile.halo[a] + tile[a] * extent[a] - (work_tile.own[a] + own[a] - 1) + (int)args.axis[a].window - 1;
     return box;
 }
 
@@ -138,27 +139,27 @@ __device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_b
     }
 }
 
-/* All boxes of this block's items, in the order in which they are walked. then(box, seen): after each; seen: it is of a
- * tile of the window, not of extra tokens, which have no bias. */
+/* All boxes of this block's work tiles, in the order of their loops. then(box, seen): after each; seen: it is of a tile
+ * of the window, not of extra tokens, which have no bias. */
 template <class Then>
 __device__ __forceinline__ void lay_biases(const nh_tiled_args &args, unsigned ring, unsigned full, unsigned free,
                                            Then then) {
-    int walks = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
+    int group_heads = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
     unsigned n = 0;
-    nh_item item;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        int window_tiles = window_tiles_of(item);
+    nh_work_tile work_tile;
+    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        int window_tiles = window_tiles_of(work_tile);
         int tiles = window_tiles + (NH_EXTRA && !NH_INVERSE ? args.tiling.extra_tiles : 0);
-        for (int head = item.head * walks; head < (item.head + 1) * walks; head++) {
+        for (int head = work_tile.head * group_heads; head < (work_tile.head + 1) * group_heads; head++) {
             int tile[3] = {0, 0, 0};
             for (int t = 0; t < tiles; t++, n++) {
-                bias_box box = bias_box_of(args, item, head, tile);
+                bias_box box = bias_box_of(args, work_tile, head, tile);
                 nh_barrier_wait(free + 8 * SLOT(n), PHASE(n) ^ 1);
                 if (t < window_tiles) lay_bias(args, box, ring + SLOT(n) * BIAS_BYTES);
                 nh_barrier_arrive(full + 8 * SLOT(n));
                 then(box, t < window_tiles);
-                next_tile(item, tile);
+                next_tile(work_tile, tile);
             }
         }
     }
@@ -217,16 +218,16 @@ template <class Layout> __device__ __forceinline__ void pass_over_bias(const Lay
 /* Products of tile n become scores, for a layout with members bias, bias_full and bias_free. Without a bias they stay
  * what they are. */
 template <class Layout>
-__device__ __forceinline__ void bias_scores(const nh_tiled_args &args, const Layout &s, const walk &w, unsigned n,
+__device__ __forceinline__ void bias_scores(const nh_tiled_args &args, const Layout &s, const kv_loop &loop, unsigned n,
                                             const bias_places &place, float *score) {
     if (!NH_BIASED) return;
     unsigned box = s.bias + SLOT(n) * BIAS_BYTES;
     nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
-    if (of_window(w)) {
+    if (of_window(loop)) {
         add_bias(score, (float)args.scale, box, place);
     } else {
 #pragma unroll
-        for (int i = 0; i < NH_WALK_ROWS / 2; i++)
+        for (int i = 0; i < NH_LOOP_ROWS / 2; i++)
             score[i] *= (float)args.scale;
     }
     nh_barrier_arrive(s.bias_free + 8 * SLOT(n));

@@ -8,7 +8,7 @@
  *                     go to shared memory, PARTS per warp, each lane's two elements side by side
  *     helpers         add up the parts of all warps, matrix by matrix: `lines`, the matrices of a line of runs side by
  *                     side; then a thread per entry the 8 elements of its diagonal, and these to the table
- * Lines are two, in turn, so that the helpers meet once per tile. */
+ * Lines are two, in turn, so that the helpers synchronize once per tile. */
 #pragma once
 #include "fused90_bias.cuh"
 
@@ -85,7 +85,7 @@ __device__ __forceinline__ int part_at(int warp, int x, int y, int z) {
     x += first[0] - (NH_OWN_X - 1);
     y += first[1] - (NH_OWN_Y - 1) + PAIRED_Y;
     z += first[2] / 8 - (OWN_RUNS - 1) + PAIRED_Z;
-    bool inside = x >= 0 && x < NH_WALK_X && y >= 0 && y < PART_Y && z >= 0 && z < PART_Z;
+    bool inside = x >= 0 && x < NH_LOOP_X && y >= 0 && y < PART_Y && z >= 0 && z < PART_Z;
     return inside ? (x * PART_Y + y) * PART_Z + z : -1;
 }
 
@@ -154,7 +154,7 @@ __device__ __forceinline__ float *bias_table(const nh_tiled_args &args, int head
 }
 
 /* A barrier of all helpers, for the n-th time. */
-__device__ __forceinline__ void meet(const bias_gradient &s, unsigned n) {
+__device__ __forceinline__ void sync_helpers(const bias_gradient &s, unsigned n) {
     nh_barrier_arrive(s.met);
     nh_barrier_wait(s.met, n & 1);
 }
@@ -167,7 +167,7 @@ __device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const bias
             bias_table(args, head)[i] = 0;
     for (int i = (int)threadIdx.x - 32; i < LINES_BYTES / 4; i += BIAS_LANES)
         store_pair(s.lines + 8 * i, 0, 0);
-    meet(s, 0);
+    sync_helpers(s, 0);
 }
 
 /* Adds the m-th tile to the table. No two threads add to one entry, and all have met since the last tile: so the order
@@ -180,7 +180,7 @@ __device__ __forceinline__ void add_tile(const nh_tiled_args &args, const bias_g
     nh_barrier_wait(s.parts_full, m & 1);
     add_parts(s, lines);
     nh_barrier_arrive(s.parts_free);
-    meet(s, m + 1);
+    sync_helpers(s, m + 1);
 #pragma unroll
     for (int round = 0; round < BIAS_ROUNDS; round += AT_ONCE) {
         int first = (int)threadIdx.x - 32 + round * BIAS_LANES;

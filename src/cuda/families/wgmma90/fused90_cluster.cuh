@@ -1,6 +1,7 @@
-/* Where a launch has fewer items than the device has multiprocessors, a cluster of blocks shares each: every block
- * walks its share of the tiles, and at the end each adds up what all have for its share of the rows, in the order of
- * the blocks, from their shared memory. Sums come in the same order every time, and nothing passes through memory. */
+/* Where a launch has fewer work tiles than the device has multiprocessors, a cluster of blocks shares each: every block
+ * loops over its share of the tiles, and at the end each adds up what all have for its share of the rows, in the order
+ * of the blocks, from their shared memory. Sums come in the same order every time, and nothing passes through
+ * memory. */
 #pragma once
 #include "fused90.cuh"
 
@@ -8,7 +9,7 @@
  * more than their columns keep rows apart in the banks. */
 #define SUMS_PITCH(dim) (((dim) + 8) * 4)
 
-__device__ __forceinline__ void meet_cluster(void) {
+__device__ __forceinline__ void sync_cluster(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -39,9 +40,9 @@ __device__ __forceinline__ void store_two(unsigned to, float a, float b) {
 }
 
 /* A thread's two rows of sums, or zeros for what does not count. All of the cluster must have read its tiles, and the
- * sums that lay here before: it meets first. */
+ * sums that lay here before: it synchronizes first. */
 template <int DIM> __device__ __forceinline__ void lay_down(unsigned sums, int row, const float *sum, bool counts) {
-    meet_cluster();
+    sync_cluster();
 #pragma unroll
     for (int i = 0; i < DIM / 2; i += 2) {
         unsigned to = sums + (row + i / 2 % 2 * 8) * SUMS_PITCH(DIM) + i / 4 * 32 + 8 * (threadIdx.x & 3);
@@ -85,9 +86,10 @@ __device__ __forceinline__ void store_four(elem *to, const float4 &sum, float fa
 }
 
 /* Adds up what a thread of every block has of two rows, and stores it, if the tensor is wanted; zero, or NaN if a sum
- * is not finite. After the last of these the cluster meets once more: nobody may end whose sums are still read. */
+ * is not finite. After the last of these the cluster synchronizes once more: nobody may end whose sums are still
+ * read. */
 template <int DIM>
-__device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, const nh_item &item, int slot,
+__device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot,
                                                     unsigned sums, int row, const float *sum, bool counts,
                                                     float factor) {
     const nh_cuda_tensor &t = args.tensor[slot];
@@ -97,12 +99,12 @@ __device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, c
     for (int rank = 0; rank < NH_CLUSTER; rank++)
         ones[rank] = 1;
     lay_down<DIM>(sums, row, sum, counts);
-    meet_cluster();
+    sync_cluster();
     for_shared<DIM>([&](int of, int column) {
         long long token[3];
-        if (!row_token(args, item, of, token)) return;
+        if (!row_token(args, work_tile, of, token)) return;
         float4 total = add_up<DIM>(sums, of, column, ones);
-        store_four(nh_row(t, item.batch, token, item.head) + column, total, factor);
+        store_four(nh_row(t, work_tile.batch, token, work_tile.head) + column, total, factor);
         zero += doubt<4>(&total.x);
     });
     return zero;

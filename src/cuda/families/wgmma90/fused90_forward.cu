@@ -1,18 +1,18 @@
 /* Fused forward for sm_90: O = softmax(scale Q K^T) V without ever writing a weight.
  *
- * One block per multiprocessor walks work items. One thread of the first warpgroup fetches boxes of Q, K and V by the
- * copy engine, straight from the caller's tensors; NH_WARPGROUPS warpgroups of 64 queries each multiply. Boxes may
- * start anywhere, so that the walk over keys starts exactly where the window does; what lies outside the grid arrives
- * as zeros and is masked like everything else outside the window. Only key tiles that some query of a warpgroup does
- * not see as a whole are masked, and tiles of which no query of a warpgroup sees anything it passes over
+ * One block per multiprocessor takes one work tile after the other. One thread of the first warpgroup fetches boxes of
+ * Q, K and V by the copy engine, straight from the caller's tensors; NH_WARPGROUPS warpgroups of 64 queries each
+ * multiply. Boxes may start anywhere, so that the KV loop starts exactly where the window does; what lies outside the
+ * grid arrives as zeros and is masked like everything else outside the window. Only key tiles that some query of a
+ * warpgroup does not see as a whole are masked, and tiles of which no query of a warpgroup sees anything it passes over
  * (fused90_skipping.cuh).
  *
  * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued
  * under an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
  *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_WALK_X..,
- * NH_ABREAST (a walked tile is so many boxes), NH_WARPGROUPS, NH_STACK (the axis along which their boxes are stacked),
- * NH_CLUSTER (blocks that share an item), NH_STAGES, NH_HOLD (Q in registers: less traffic of shared memory),
+ * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_LOOP_X..,
+ * NH_TILE_BOXES (boxes per key tile), NH_WARPGROUPS, NH_STACK (the axis along which their tiles follow each other),
+ * NH_CLUSTER (blocks that share a work tile), NH_STAGES, NH_Q_IN_REGISTERS (less traffic of shared memory),
  * NH_REPAIR_APART (rows that are not finite are repaired not at the end of this launch but by one of their own,
  * fused90_repair.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP:
  * how a map's five axes are used, see place(). */
@@ -21,9 +21,9 @@
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #endif
-#define WALK_FIRST NH_STACK
+#define LOOP_FIRST NH_STACK
 /* Where planes of keys follow each other, what is seen of one is worked out once for a line of tiles. */
-#if NH_STACK == 0 && NH_ABREAST * NH_WALK_Y * NH_WALK_Z <= 32 && !NH_BIASED
+#if NH_STACK == 0 && NH_TILE_BOXES * NH_LOOP_Y * NH_LOOP_Z <= 32 && !NH_BIASED
 #define NH_RUN_AXIS 1
 #endif
 #define NOTED_PARTS NH_WARPGROUPS
@@ -34,7 +34,7 @@
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 
-#define SCORES (NH_WALK_ROWS / 2)
+#define SCORES (NH_LOOP_ROWS / 2)
 #define OUTS (NH_DIM_V / 2)
 
 #define MAP_Q 0
@@ -71,23 +71,23 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
 }
 
 __device__ __forceinline__ void clear_own(const shared_layout &s) {
-    clear_void_rows(s.q, NH_DIM);
+    clear_padding_rows(s.q, NH_DIM);
 }
 
 /* ---- producer ---- */
 
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
-    unsigned n = 0, items = 0;
-    nh_item item;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        if (items) nh_barrier_wait(s.q_free, (items - 1) & 1);
-        items++;
-        const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
-        int head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
+    unsigned n = 0, work_tiles = 0;
+    nh_work_tile work_tile;
+    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        if (work_tiles) nh_barrier_wait(s.q_free, (work_tiles - 1) & 1);
+        work_tiles++;
+        const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
+        int head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
         nh_barrier_expect(s.q_full, OWN_BYTES(NH_DIM));
-        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.q_full, NH_DIM, item, head, (int)args.heads);
-        fetch_walk(args, s, NH_REGIONS ? maps_of<false>(args, item, maps.map, MAPS) : map, item, n);
+        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.q_full, NH_DIM, work_tile, head, (int)args.heads);
+        fetch_loop(args, s, NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, MAPS) : map, work_tile, n);
     }
 }
 
@@ -100,12 +100,12 @@ __device__ __forceinline__ void help(const nh_tiled_args &args, const shared_lay
 /* Q's rows of this warpgroup: in shared memory, or also held in registers. */
 struct queries {
     unsigned long long shared;
-#if NH_HOLD
+#if NH_Q_IN_REGISTERS
     unsigned held[NH_DIM / 4];
 #endif
 };
 
-#if NH_HOLD
+#if NH_Q_IN_REGISTERS
 /* Lane l names row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of the first 8 columns, then of the next. */
 __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warpgroup) {
     int lane = threadIdx.x & 31, row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
@@ -120,17 +120,17 @@ __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warp
 }
 #endif
 
-/* S = Q K^T, 64 x NH_WALK_ROWS. */
+/* S = Q K^T, 64 x NH_LOOP_ROWS. */
 __device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned long long k) {
-#if NH_HOLD
+#if NH_Q_IN_REGISTERS
     const int per_chunk = CHUNK(NH_DIM) / 16;
 #pragma unroll
     for (int i = 0; i < NH_DIM / 16; i++) {
-        unsigned long long ki = k + (i / per_chunk) * (NH_WALK_ROWS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
+        unsigned long long ki = k + (i / per_chunk) * (NH_LOOP_ROWS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
         if (i == 0) {
-            NH_WGMMA_HELD(NH_WALK_N16, NH_WALK_N, score, q.held + 4 * i, ki, 0, 0);
+            NH_WGMMA_HELD(NH_LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, 0, 0);
         } else {
-            NH_WGMMA_HELD(NH_WALK_N16, NH_WALK_N, score, q.held + 4 * i, ki, 1, 0);
+            NH_WGMMA_HELD(NH_LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, 1, 0);
         }
     }
     NH_WGMMA_COMMIT();
@@ -142,7 +142,7 @@ __device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned 
 /* O += P V. */
 __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsigned long long v) {
 #pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
+    for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
         NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, out, weight + 4 * i, v + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
     NH_WGMMA_COMMIT();
 }
@@ -152,20 +152,20 @@ __device__ __forceinline__ float factor_of_sum(float sum) {
     return NH_REGIONS && sum == 0 ? 0 : 1.0f / sum;
 }
 
-__device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_item &item, const long long token[3],
-                                          int head, float shift, float sum) {
+__device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_work_tile &work_tile,
+                                          const long long token[3], int head, float shift, float sum) {
     if (args.tensor[NH_LSE].data)
-        *nh_scalar(args.tensor[NH_LSE], item.batch, token, head) = logf(sum) - shift * (float)NH_LN2;
+        *nh_scalar(args.tensor[NH_LSE], work_tile.batch, token, head) = logf(sum) - shift * (float)NH_LN2;
 }
 
-__device__ __forceinline__ void finish_row(const nh_tiled_args &args, const nh_item &item, int row,
+__device__ __forceinline__ void finish_row(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
                                            const float *out, int half, float shift, float sum) {
     long long token[3];
-    bool inside = row_token(args, item, row, token);
-    int head = item.head + row % NH_OWN_HEADS;
+    bool inside = row_token(args, work_tile, row, token);
+    int head = work_tile.head + row % NH_OWN_HEADS;
     sum = nh_quad_sum(sum);
-    store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], item.batch, token, head), inside, out, half, factor_of_sum(sum));
-    if (inside && (threadIdx.x & 3) == 0) store_lse(args, item, token, head, shift, sum);
+    store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], work_tile.batch, token, head), inside, out, half, factor_of_sum(sum));
+    if (inside && (threadIdx.x & 3) == 0) store_lse(args, work_tile, token, head, shift, sum);
 }
 
 #if NH_CLUSTER > 1
@@ -185,22 +185,22 @@ __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor
     return all;
 }
 
-/* Four columns of a row of the cluster's item; zero, or NaN if one is not finite. */
-__device__ __forceinline__ float store_shared(const nh_tiled_args &args, const nh_item &item, unsigned sums, int row,
-                                              int column) {
+/* Four columns of a row of the cluster's work tile; zero, or NaN if one is not finite. */
+__device__ __forceinline__ float store_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
+                                              int row, int column) {
     float factor[NH_CLUSTER];
     float2 all = level_row(sums, row, factor);
     float4 out = add_up<NH_DIM_V>(sums, row, column, factor);
     long long token[3];
-    int head = item.head + row % NH_OWN_HEADS;
-    if (!row_token(args, item, row, token)) return 0;
-    if (column == 0) store_lse(args, item, token, head, all.x, all.y);
-    store_four(nh_row(args.tensor[NH_O], item.batch, token, head) + column, out, factor_of_sum(all.y));
+    int head = work_tile.head + row % NH_OWN_HEADS;
+    if (!row_token(args, work_tile, row, token)) return 0;
+    if (column == 0) store_lse(args, work_tile, token, head, all.x, all.y);
+    store_four(nh_row(args.tensor[NH_O], work_tile.batch, token, head) + column, out, factor_of_sum(all.y));
     return doubt<4>(&out.x);
 }
 
-__device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const nh_item &item, unsigned sums, int row,
-                                               const float *out, const rows &r, bool counts) {
+__device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
+                                               int row, const float *out, const rows &r, bool counts) {
     float zero = 0;
     lay_down<NH_DIM_V>(sums, row, out, counts);
 #pragma unroll
@@ -210,9 +210,9 @@ __device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const 
             store_two(sums + (row + 8 * half) * SUMS_PITCH(NH_DIM_V) + 4 * NH_DIM_V, counts ? r.shift[half] : UNSET,
                       counts ? sum : 0);
     }
-    meet_cluster();
-    for_shared<NH_DIM_V>([&](int of, int column) { zero += store_shared(args, item, sums, of, column); });
-    meet_cluster();
+    sync_cluster();
+    for_shared<NH_DIM_V>([&](int of, int column) { zero += store_shared(args, work_tile, sums, of, column); });
+    sync_cluster();
     return zero;
 }
 #endif
@@ -223,17 +223,18 @@ __device__ __forceinline__ bool o_needs_repair(const nh_cuda_args &args, const n
 
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
 #define V_TILE_AT(n)                                                                               \
-    nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V))
+    nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V))
 
 /* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
-__device__ __forceinline__ void pass_over(const shared_layout &s, const nh_item &item, walk &w, unsigned &n) {
+__device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
+                                          unsigned &n) {
     nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
     release_warp(s.k_free + 8 * SLOT(n));
     nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
     release_warp(s.v_free + 8 * SLOT(n));
     pass_over_bias(s, n);
     n++;
-    advance(w, item);
+    advance(loop, work_tile);
 }
 
 __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_layout &s, int warpgroup) {
@@ -242,33 +243,33 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
     bias_places bias_place = bias_places_of(row);
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
-    unsigned n = 0, before, items = 0, weight[SCORES / 2];
+    unsigned n = 0, before, work_tiles = 0, weight[SCORES / 2];
     float score[SCORES], out[OUTS], zero = 0;
-    nh_item item;
-    walk w;
+    nh_work_tile work_tile;
+    kv_loop loop;
     part mine;
-    sighted seen;
+    seen_bits seen;
     rows r;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        walk_begin(args, item, warpgroup, row, w);
-        take_share(item, w);
-        part_begin(args, item, warpgroup, w, mine);
+    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        kv_loop_begin(args, work_tile, warpgroup, row, loop);
+        take_share(work_tile, loop);
+        part_begin(args, work_tile, warpgroup, loop, mine);
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
             out[i] = 0;
         r.shift[0] = r.shift[1] = UNSET;
         r.set = false;
         r.sum[0] = r.sum[1] = 0;
-        nh_barrier_wait(s.q_full, items & 1);
-        items++;
-#if NH_HOLD
+        nh_barrier_wait(s.q_full, work_tiles & 1);
+        work_tiles++;
+#if NH_Q_IN_REGISTERS
         hold_queries(q, s.q, warpgroup);
         release_warp(s.q_free);
 #endif
         do {
-            while (outside_part(w, mine))
-                pass_over(s, item, w, n);
+            while (outside_part(loop, mine))
+                pass_over(s, work_tile, loop, n);
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
             NH_WGMMA_FENCE();
             issue_scores(score, q, K_TILE_AT(n));
@@ -276,20 +277,20 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
             before = n;
             for (;;) {
                 release(s.k_free + 8 * SLOT(n));
-                bias_scores(args, s, w, n, bias_place, score);
-                mask_lines(args, w, w.tile[NH_STACK] == mine.begin, score, seen);
+                bias_scores(args, s, loop, n, bias_place, score);
+                mask_lines(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
                 soften(score, seen, r, scale);
                 NH_WGMMA_WAIT(0);
                 if (before != n) release(s.v_free + 8 * SLOT(before));
                 shrink(out, r);
                 pack_weights(weight, score);
                 before = n++;
-                if (!next_of_line(w, item, mine)) {
+                if (!next_of_line(loop, work_tile, mine)) {
                     /* Values that are not multiplied yet keep a stage: no further than the others reach. */
 #pragma unroll 1
-                    while (n - before < NH_STAGES && outside_part(w, mine))
-                        pass_over(s, item, w, n);
-                    if (w.t > mine.last || outside_part(w, mine)) break;
+                    while (n - before < NH_STAGES && outside_part(loop, mine))
+                        pass_over(s, work_tile, loop, n);
+                    if (loop.t > mine.last || outside_part(loop, mine)) break;
                 }
                 nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
                 NH_WGMMA_FENCE();
@@ -298,20 +299,20 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
                 issue_values(out, weight, V_TILE_AT(before));
                 NH_WGMMA_WAIT(1);
             }
-            if (!NH_HOLD && w.t > mine.last) release(s.q_free);
+            if (!NH_Q_IN_REGISTERS && loop.t > mine.last) release(s.q_free);
             nh_barrier_wait(s.v_full + 8 * SLOT(before), PHASE(before));
             NH_WGMMA_FENCE();
             issue_values(out, weight, V_TILE_AT(before));
             NH_WGMMA_WAIT(0);
             release(s.v_free + 8 * SLOT(before));
-        } while (w.t <= mine.last);
-        while (w.t <= w.last)
-            pass_over(s, item, w, n);
+        } while (loop.t <= mine.last);
+        while (loop.t <= loop.last)
+            pass_over(s, work_tile, loop, n);
 #if NH_CLUSTER > 1
-        zero += finish_shared(args, item, s.q, row, out, r, w.counts);
+        zero += finish_shared(args, work_tile, s.q, row, out, r, loop.counts);
 #else
-        finish_row(args, item, row, out, 0, r.shift[0], r.sum[0]);
-        finish_row(args, item, row + 8, out, 1, r.shift[1], r.sum[1]);
+        finish_row(args, work_tile, row, out, 0, r.shift[0], r.sum[0]);
+        finish_row(args, work_tile, row + 8, out, 1, r.shift[1], r.sum[1]);
         zero += doubt<OUTS>(out);
 #endif
     }

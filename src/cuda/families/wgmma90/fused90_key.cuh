@@ -1,10 +1,10 @@
-/* What the kernels of the backward for sm_90 share whose blocks own key tiles and walk the queries that attend them,
- * the inverse neighborhood, of every query head that shares the key head. Per query tile, with keys for rows,
+/* What the kernels of the backward for sm_90 share whose blocks own key tiles and loop over the queries that attend
+ * them, the inverse neighborhood, of every query head that shares the key head. Per query tile, with keys for rows,
  *     S = K Q^T, dP = V dO^T, P = exp(S - LSE), dS = P * (dP - delta), dV += P dO, dK += dS Q
  * with K, V, Q and dO in shared memory, P and dS in registers.
  *
- * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and walked rows queries; NH_D_O_MAP; NH_SUM_D_K
- * and NH_SUM_D_V, which sums are made (both). */
+ * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and the loop's rows queries; NH_D_O_MAP;
+ * NH_SUM_D_K and NH_SUM_D_V, which sums are made (both). */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
@@ -16,11 +16,11 @@
 #define K_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 /* dV alone needs no V. */
 #define V_BYTES (NH_SUM_D_K ? TILE_BYTES(OWN_ROWS, NH_DIM_V) : 0)
-#define Q_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
-#define D_O_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
+#define Q_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM)
+#define D_O_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM_V)
 #define STAGE_BYTES (Q_BYTES + D_O_BYTES)
-#define STATS_BYTES (NH_WALK_ROWS * 16)
-#define SCORES (NH_WALK_ROWS / 2)
+#define STATS_BYTES (NH_LOOP_ROWS * 16)
+#define SCORES (NH_LOOP_ROWS / 2)
 
 #define MAP_K 0
 #define MAP_V 1
@@ -52,8 +52,8 @@ __device__ __forceinline__ void init_barriers(const key_layout &s) {
 }
 
 __device__ __forceinline__ void clear_own(const key_layout &s) {
-    clear_void_rows(s.k, NH_DIM);
-    if (NH_SUM_D_K) clear_void_rows(s.v, NH_DIM_V);
+    clear_padding_rows(s.k, NH_DIM);
+    if (NH_SUM_D_K) clear_padding_rows(s.v, NH_DIM_V);
 }
 
 #define STAGE_AT(n) (s.stage + SLOT(n) * STAGE_BYTES)
@@ -61,52 +61,52 @@ __device__ __forceinline__ void clear_own(const key_layout &s) {
 
 #define STATS_MAP (NH_FAR ? 4 : 3)
 
-/* Fetches tile n of the walks of this block: Q, dO and stats of a head at a token. */
-template <class Item>
+/* Fetches tile n of the loops of this block: Q, dO and stats of a head at a token. */
+template <class WorkTile>
 __device__ __forceinline__ void fetch_queries(const nh_tiled_args &args, const nh_tensor_map *map, const key_layout &s,
-                                              unsigned n, const Item &item, int head, const int token[3]) {
-    int heads = (int)args.heads, batch = item.batch, stats[5];
-    int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, head);
-    int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, item, head);
-    int stats_head = head_or_origin<STATS_MAP, 4>(args, NH_DELTA, item, head);
+                                              unsigned n, const WorkTile &work_tile, int head, const int token[3]) {
+    int heads = (int)args.heads, batch = work_tile.batch, stats[5];
+    int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, head);
+    int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, head);
+    int stats_head = head_or_origin<STATS_MAP, 4>(args, NH_DELTA, work_tile, head);
     unsigned full = s.full + 8 * SLOT(n);
     nh_barrier_wait(s.free + 8 * SLOT(n), PHASE(n) ^ 1);
     nh_barrier_expect(full, Q_BYTES + D_O_BYTES + STATS_BYTES);
-    fetch_more<NH_Q_MAP>(STAGE_AT(n), map + MAP_Q, full, NH_WALK_ROWS, NH_DIM, q_head, heads, token, batch);
-    fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, map + MAP_D_O, full, NH_WALK_ROWS, NH_DIM_V, d_o_head, heads, token,
+    fetch_more<NH_Q_MAP>(STAGE_AT(n), map + MAP_Q, full, NH_LOOP_ROWS, NH_DIM, q_head, heads, token, batch);
+    fetch_more<NH_D_O_MAP>(STAGE_AT(n) + Q_BYTES, map + MAP_D_O, full, NH_LOOP_ROWS, NH_DIM_V, d_o_head, heads, token,
                            batch);
     place<STATS_MAP>(stats, 0, stats_head, heads, 4, token, batch);
     nh_copy_box(STATS_AT(n), map + MAP_STATS, full, stats);
 }
 
-/* claim(n): number of the block's n-th item. */
+/* claim(n): number of the block's n-th work tile. */
 template <class Maps, class Claim>
-__device__ __forceinline__ void fetch_items(const nh_tiled_args &args, const Maps &maps, const key_layout &s,
-                                            Claim claim) {
-    unsigned n = 0, items = 0;
-    int kv_heads = (int)args.kv_heads, walks = (int)args.heads / kv_heads, token[3];
-    nh_item item;
-    for (int index; (index = claim((int)items)) < args.tiling.items;) {
-        nh_item_at(args, index, item);
-        if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
-        items++;
+__device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, const Maps &maps, const key_layout &s,
+                                                 Claim claim) {
+    unsigned n = 0, work_tiles = 0;
+    int kv_heads = (int)args.kv_heads, group_heads = (int)args.heads / kv_heads, token[3];
+    nh_work_tile work_tile;
+    for (int index; (index = claim((int)work_tiles)) < args.tiling.work_tiles;) {
+        nh_work_tile_at(args, index, work_tile);
+        if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
+        work_tiles++;
         nh_barrier_expect(s.own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
-        const nh_tensor_map *map = maps_of(args, item, maps.map, KEY_MAPS);
-        fetch_own<NH_K_MAP>(args, s.k, map + MAP_K, s.own_full, NH_DIM, item,
-                            head_or_origin<NH_K_MAP>(args, NH_K, item, item.head), kv_heads);
+        const nh_tensor_map *map = maps_of(args, work_tile, maps.map, KEY_MAPS);
+        fetch_own<NH_K_MAP>(args, s.k, map + MAP_K, s.own_full, NH_DIM, work_tile,
+                            head_or_origin<NH_K_MAP>(args, NH_K, work_tile, work_tile.head), kv_heads);
         if (NH_SUM_D_K)
-            fetch_own<NH_V_MAP>(args, s.v, map + MAP_V, s.own_full, NH_DIM_V, item,
-                                head_or_origin<NH_V_MAP>(args, NH_V, item, item.head), kv_heads);
-        int tiles = item.tiles[0] * item.tiles[1] * item.tiles[2], tile[3];
-        share mine = share_of(walks * tiles);
-        int head = item.head * walks + mine.begin / tiles;
-        tile_at(item, mine.begin % tiles, tile);
+            fetch_own<NH_V_MAP>(args, s.v, map + MAP_V, s.own_full, NH_DIM_V, work_tile,
+                                head_or_origin<NH_V_MAP>(args, NH_V, work_tile, work_tile.head), kv_heads);
+        int tiles = work_tile.tiles[0] * work_tile.tiles[1] * work_tile.tiles[2], tile[3];
+        share mine = share_of(group_heads * tiles);
+        int head = work_tile.head * group_heads + mine.begin / tiles;
+        tile_at(work_tile, mine.begin % tiles, tile);
         for (int left = mine.end - mine.begin; left > 0; left--, n++) {
-            walk_token(args, item, tile, token);
-            fetch_queries(args, map, s, n, item, head, token);
-            next_tile(item, tile);
-            if (tile[WALK_LAST] < item.tiles[WALK_LAST]) continue;
-            tile[WALK_LAST] = 0;
+            loop_token(args, work_tile, tile, token);
+            fetch_queries(args, map, s, n, work_tile, head, token);
+            next_tile(work_tile, tile);
+            if (tile[LOOP_LAST] < work_tile.tiles[LOOP_LAST]) continue;
+            tile[LOOP_LAST] = 0;
             head++;
         }
     }
@@ -115,14 +115,14 @@ __device__ __forceinline__ void fetch_items(const nh_tiled_args &args, const Map
 /* Sums += weights B with B's rows, 64 x DIM. */
 __device__ __forceinline__ void issue_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
 #pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
+    for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
         NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, d_v, weight + 4 * i, d_o + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
     NH_WGMMA_COMMIT();
 }
 
 __device__ __forceinline__ void issue_d_k(float *d_k, unsigned *d_s, unsigned long long q) {
 #pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
+    for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
         NH_WGMMA_HELD(NH_DIM16, NH_DIM, d_k, d_s + 4 * i, q + i * (16 * ROW_BYTES(NH_DIM) >> 4), 1, 1);
     NH_WGMMA_COMMIT();
 }
@@ -135,7 +135,7 @@ __device__ __forceinline__ unsigned own_stats(unsigned stats) {
     return own;
 }
 
-/* LSE (in powers of two) and delta of one walked query. */
+/* LSE (in powers of two) and delta of one query of the loop. */
 __device__ __forceinline__ float2 stats_at(unsigned own, int column) {
     float2 both;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(both.x), "=f"(both.y) : "r"(own + 16 * column));
@@ -145,7 +145,7 @@ __device__ __forceinline__ float2 stats_at(unsigned own, int column) {
 /* Scores become weights, packed; d_p becomes dS, packed in place of the scores' registers. */
 __device__ __forceinline__ void weigh(float *score, unsigned own, float scale) {
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+    for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
         float even = stats_at(own, 8 * j).x, odd = stats_at(own, 8 * j + 1).x;
         score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -even));
         score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -odd));
@@ -156,7 +156,7 @@ __device__ __forceinline__ void weigh(float *score, unsigned own, float scale) {
 
 __device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, const float *d_p, unsigned own) {
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+    for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
         float even = stats_at(own, 8 * j).y, odd = stats_at(own, 8 * j + 1).y;
         packed[2 * j] = nh_pack(weight[4 * j] * (d_p[4 * j] - even), weight[4 * j + 1] * (d_p[4 * j + 1] - odd));
         packed[2 * j + 1] =
@@ -184,8 +184,8 @@ __device__ __forceinline__ void key_rows_clear(key_rows &r) {
         r.d_v[i] = 0;
 }
 
-/* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. mask(score): what makes
- * products scores, minus infinity for pairs that do not exist. */
+/* Takes in tile n of this block's loops; after the last of a work tile the owned tiles are free. mask(score): what
+ * makes products scores, minus infinity for pairs that do not exist. */
 template <class Mask>
 __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, unsigned n, bool last, float scale,
                                              Mask mask) {
@@ -207,19 +207,19 @@ __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, u
     if (NH_SUM_D_K) pack_d_s(d_s, score, d_p, stats);
     NH_WGMMA_FENCE();
 #if NH_SUM_D_V
-    issue_d_v(r.d_v, weight, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V)));
+    issue_d_v(r.d_v, weight, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V)));
 #endif
 #if NH_SUM_D_K
-    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
+    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM)));
 #endif
     NH_WGMMA_WAIT(0);
     release_warp(s.free + 8 * SLOT(n));
 }
 
-/* Stores an item's sums; zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_keys(const nh_tiled_args &args, const nh_item &item, int row,
+/* Stores a work tile's sums; zero, or NaN if one is not finite. */
+__device__ __forceinline__ float finish_keys(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
                                              const key_rows &r) {
-    if (NH_SUM_D_K) finish_rows<NH_DIM>(args, item, NH_D_K, row, r.d_k, (float)args.scale);
-    if (NH_SUM_D_V) finish_rows<NH_DIM_V>(args, item, NH_D_V, row, r.d_v, 1);
+    if (NH_SUM_D_K) finish_rows<NH_DIM>(args, work_tile, NH_D_K, row, r.d_k, (float)args.scale);
+    if (NH_SUM_D_V) finish_rows<NH_DIM_V>(args, work_tile, NH_D_V, row, r.d_v, 1);
     return doubt<NH_DIM / 2>(r.d_k) + doubt<NH_DIM_V / 2>(r.d_v);
 }

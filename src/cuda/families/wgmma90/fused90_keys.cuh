@@ -1,12 +1,12 @@
-/* Keys and values as the kernels walk them whose blocks own queries: rings of K and of V, tiles of the window first and
- * then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full, v_free, bias_full and
+/* Keys and values for the KV loops of kernels whose blocks own queries: rings of K and of V, tiles of the window first
+ * and then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full, v_free, bias_full and
  * bias_free; MAP_K and MAP_V are the maps of K and V, and those of the extra tokens come in the same order from
  * MAP_EXTRA_K on. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
-#define K_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM)
-#define V_BYTES TILE_BYTES(NH_WALK_ROWS, NH_DIM_V)
+#define K_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM)
+#define V_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM_V)
 
 /* Where the barriers of the rings are, and of that of bias tables; returns where they end. */
 template <class Layout> __device__ __forceinline__ unsigned lay_out_rings(Layout &s, unsigned base) {
@@ -29,48 +29,48 @@ template <class Layout> __device__ __forceinline__ void init_rings(const Layout 
 template <int LAYOUT, int BOXES>
 __device__ __forceinline__ void fetch_boxes(unsigned to, const nh_tensor_map *map, unsigned barrier, int dim, int head,
                                             int heads, const int (&token)[BOXES][3], int batch) {
-    nh_barrier_expect(barrier, TILE_BYTES(NH_WALK_ROWS, dim));
+    nh_barrier_expect(barrier, TILE_BYTES(NH_LOOP_ROWS, dim));
 #pragma unroll
     for (int i = 0; i < BOXES; i++)
-        fetch_more<LAYOUT>(to + i * (NH_WALK_ROWS / BOXES) * ROW_BYTES(dim), map, barrier, NH_WALK_ROWS, dim, head,
+        fetch_more<LAYOUT>(to + i * (NH_LOOP_ROWS / BOXES) * ROW_BYTES(dim), map, barrier, NH_LOOP_ROWS, dim, head,
                            heads, token[i], batch);
 }
 
-/* Fetches tile n of the walks of this block: K and V. */
+/* Fetches tile n of the KV loops of this block: K and V. */
 template <int K_LAYOUT, int V_LAYOUT, class Layout, int BOXES>
 __device__ __forceinline__ void fetch_pair(const nh_tiled_args &args, const Layout &s, const nh_tensor_map *k,
-                                           const nh_tensor_map *v, const nh_item &item,
+                                           const nh_tensor_map *v, const nh_work_tile &work_tile,
                                            const int (&token)[BOXES][3], unsigned n) {
-    int heads = (int)args.kv_heads, k_head = head_or_origin<K_LAYOUT>(args, NH_K, item, item.kv_head),
-        v_head = head_or_origin<V_LAYOUT>(args, NH_V, item, item.kv_head);
+    int heads = (int)args.kv_heads, k_head = head_or_origin<K_LAYOUT>(args, NH_K, work_tile, work_tile.kv_head),
+        v_head = head_or_origin<V_LAYOUT>(args, NH_V, work_tile, work_tile.kv_head);
     nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
     fetch_boxes<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), NH_DIM, k_head, heads, token,
-                          item.batch);
+                          work_tile.batch);
     nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
     fetch_boxes<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), NH_DIM_V, v_head, heads, token,
-                          item.batch);
+                          work_tile.batch);
 }
 
-/* Fetches this block's share of the walk of an item; n counts the tiles of all walks. */
+/* Fetches this block's share of the KV loop of a work tile; n counts the tiles of all loops. */
 template <class Layout>
-__device__ __forceinline__ void fetch_walk(const nh_tiled_args &args, const Layout &s, const nh_tensor_map *map,
-                                           const nh_item &item, unsigned &n) {
-    int window_tiles = window_tiles_of(item), tile[3], token[NH_ABREAST][3];
+__device__ __forceinline__ void fetch_loop(const nh_tiled_args &args, const Layout &s, const nh_tensor_map *map,
+                                           const nh_work_tile &work_tile, unsigned &n) {
+    int window_tiles = window_tiles_of(work_tile), tile[3], token[NH_TILE_BOXES][3];
     share mine = share_of(window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0));
-    tile_at(item, mine.begin, tile);
+    tile_at(work_tile, mine.begin, tile);
     int t = mine.begin;
     for (; t < nh_min(mine.end, window_tiles); t++, n++) {
-        const abreast boxes = boxes_of(item.tiles[WALK_SECOND], tile);
+        const tile_boxes boxes = boxes_of(work_tile.tiles[LOOP_SECOND], tile);
 #pragma unroll
-        for (int i = 0; i < NH_ABREAST; i++)
-            walk_token(args, item, boxes.box[i], token[i]);
-        fetch_pair<NH_K_MAP, NH_V_MAP>(args, s, map + MAP_K, map + MAP_V, item, token, n);
-        next_tile(item, tile);
+        for (int i = 0; i < NH_TILE_BOXES; i++)
+            loop_token(args, work_tile, boxes.box[i], token[i]);
+        fetch_pair<NH_K_MAP, NH_V_MAP>(args, s, map + MAP_K, map + MAP_V, work_tile, token, n);
+        next_tile(work_tile, tile);
     }
 #if NH_EXTRA
     for (; t < mine.end; t++, n++) {
-        int first[1][3] = {{0, 0, (t - window_tiles) * NH_WALK_ROWS}};
-        fetch_pair<0, 0>(args, s, map + MAP_EXTRA_K, map + MAP_EXTRA_K + 1, item, first, n);
+        int first[1][3] = {{0, 0, (t - window_tiles) * NH_LOOP_ROWS}};
+        fetch_pair<0, 0>(args, s, map + MAP_EXTRA_K, map + MAP_EXTRA_K + 1, work_tile, first, n);
     }
 #endif
 }

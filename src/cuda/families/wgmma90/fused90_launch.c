@@ -12,7 +12,7 @@ const struct nh_knob nh_fused90_knobs[] = {
     {NULL, NULL}};
 
 int32_t nh_fused90_keys(const int32_t *value) {
-    return (int32_t)nh_box_volume(value + KX) * value[ABREAST];
+    return (int32_t)nh_box_volume(value + KX) * value[TILE_BOXES];
 }
 
 int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t *value) {
@@ -25,7 +25,7 @@ int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t 
 
 bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *value) {
     int64_t keys = nh_fused90_keys(value);
-    int64_t held = value[HOLD] ? problem->dim / 4 : 0;
+    int64_t held = value[Q_IN_REGISTERS] ? problem->dim / 4 : 0;
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
@@ -54,16 +54,16 @@ static bool pads_a_warpgroup(const struct nh_problem *problem, const int32_t *va
 int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                               const int32_t *value, const struct nh_tiling_count *fetched) {
     int64_t keys = nh_fused90_keys(value), rows = 64 * value[WARPGROUPS];
-    double items = nh_fused90_copies(problem, value) * fetched->items;
-    if (!nh_cluster_possible(cuda->multiprocessors, items) || problem->has_bias ||
-        value[ABREAST] > 1 || pads_a_warpgroup(problem, value))
+    double work_tiles = nh_fused90_copies(problem, value) * fetched->work_tiles;
+    if (!nh_cluster_possible(cuda->multiprocessors, work_tiles) || problem->has_bias ||
+        value[TILE_BOXES] > 1 || pads_a_warpgroup(problem, value))
         return 1;
     int64_t row = nh_sm90_row_bytes(problem->dim), row_v = nh_sm90_row_bytes(problem->dim_v);
     if (nh_cluster_sums_bytes(rows, problem->dim_v) >
         rows * row + value[STAGES] * keys * (row + row_v))
         return 1;
-    return nh_cluster_blocks(cuda->multiprocessors, items,
-                             fetched->visited / fetched->items +
+    return nh_cluster_blocks(cuda->multiprocessors, work_tiles,
+                             fetched->visited / fetched->work_tiles +
                                  nh_fused90_extra_tiles(problem, value));
 }
 
@@ -85,22 +85,22 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     struct nh_cuda_step step;
     nh_sm90_define(&spec, problem, keys);
     nh_kernel_define_knobs(&spec, nh_fused90_knobs, NH_CONFIG_KNOBS, value);
-    int32_t slab[3];
+    int32_t warpgroup_tile[3];
     nh_cuda_step_init(&step, problem);
     if (value[REPAIR_APART]) nh_repair_bind(&step, words);
     nhood_status status =
         nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.own.tiling);
     if (status) return status;
-    step.items = step.own.tiling.items;
+    step.work_tiles = step.own.tiling.work_tiles;
     step.own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
     step.threads = 128 * (value[WARPGROUPS] + 1);
-    step.grid[0] = nh_min(step.items, operation->device->multiprocessors);
+    step.grid[0] = nh_min(step.work_tiles, operation->device->multiprocessors);
     const struct nh_tiling_count fetched = nh_tiling_count(problem, value + QX, value + KX);
     nh_cluster_share(&step, &spec,
                      nh_fused90_cluster_of(problem, operation->device, value, &fetched));
     step.shared_bytes = nh_fused90_shared_bytes(problem, value);
-    nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], slab);
-    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_Q, slab, value[QH]);
+    nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], warpgroup_tile);
+    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_Q, warpgroup_tile, value[QH]);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_K, value + KX, 1);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_V, value + KX, 1);
     if (problem->extra_tokens) {

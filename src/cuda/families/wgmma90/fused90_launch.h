@@ -20,7 +20,8 @@ int32_t nh_fused90_keys(const int32_t *value);
 
 int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t *value);
 
-/* Sums, scores, weights and held queries of one thread, of what setmaxnreg leaves it beside addresses and masks. */
+/* Sums, scores, weights and, if they are kept in registers, queries of one thread, of what setmaxnreg leaves it beside
+ * addresses and masks. */
 bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *value);
 
 /* Pairs of a batch entry and a head, or heads that share keys, with a KV loop of their own. */
@@ -28,7 +29,8 @@ double nh_fused90_copies(const struct nh_problem *problem, const int32_t *value)
 
 double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *value);
 
-/* Blocks that share an item. Boxes of a bias are laid down for whole walks, lines abreast walked as a whole. */
+/* Blocks that share a work tile. One where there is a bias, whose boxes are laid down for whole loops, or where key
+ * tiles have several boxes. */
 int32_t nh_fused90_cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                               const int32_t *value, const struct nh_tiling_count *fetched);
 

@@ -1,8 +1,8 @@
 /* Repair of rows that are not finite since something outside their windows is not.
  *
  * The products take masked pairs along with a weight of zero, and zero times NaN or infinity is NaN. So a warp that has
- * stored a sum which is not finite goes over the rows of all its items once more when these are done, out of the way of
- * the products, and makes those that are not finite again as cuda.naive does: from what they attend alone. */
+ * stored a sum which is not finite goes over the rows of all its work tiles once more when these are done, out of the
+ * way of the products, and makes those that are not finite again as cuda.naive does: from what they attend alone. */
 #pragma once
 #define NH_GROUP 32
 #define NH_VECTOR 8
@@ -30,14 +30,14 @@ __device__ __forceinline__ void repair_rows(const nh_tiled_args &args, int first
      * tiles, too, out of the uniform registers. */
     first_row = __shfl_sync(~0u, first_row, 0);
     __syncwarp(); /* lanes read rows that others have stored */
-    nh_item item;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
+    nh_work_tile work_tile;
+    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
         for (int row = first_row; row < first_row + rows; row++) {
             nh_query at;
-            at.batch = item.batch;
-            at.head = item.head + row % NH_OWN_HEADS;
-            if (row_token(args, item, row, at.at) && needs(args, at)) make(args, at);
+            at.batch = work_tile.batch;
+            at.head = work_tile.head + row % NH_OWN_HEADS;
+            if (row_token(args, work_tile, row, at.at) && needs(args, at)) make(args, at);
         }
     }
 }

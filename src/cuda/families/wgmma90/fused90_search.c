@@ -6,17 +6,17 @@
 #include "covering_tile.h"
 #include "fused90_search.h"
 #include "fused90_work.h"
-#include "walk_counts.h"
+#include "loop_counts.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Boxes of fewer keys are walked several abreast, 64 keys together, along x: elsewhere masks take what that spares. */
-enum { LEAST_KEYS = 48, KEYS_ABREAST = 64 };
+/* Boxes of fewer keys share a key tile of 64 keys, several along x: elsewhere masks take what that spares. */
+enum { LEAST_KEYS = 48, TILE_KEYS = 64 };
 
-/* Shapes worth trying, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. A
- * query tile of fewer than 112 positions is filled up with heads that share their keys; tiles of 112 and 168 are slabs
- * of 56 rows, for grids of a multiple of 7. */
+/* Shapes worth trying, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. A query
+ * tile of fewer than 112 positions is filled up with heads that share their keys; tiles of 112 and 168 are warpgroup
+ * tiles of 56 rows, for grids of a multiple of 7. */
 static const int32_t q_shapes[][3] = {
     {1, 1, 128}, {1, 1, 192}, {1, 1, 96}, {1, 1, 64}, {1, 1, 48}, {1, 1, 32},  {1, 1, 24},
     {1, 1, 16},  {1, 1, 8},   {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {1, 12, 16}, {1, 24, 8},
@@ -41,7 +41,7 @@ enum {
     MOST_RANKED = 12,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
     Q_SHAPES = sizeof q_shapes / sizeof *q_shapes,
-    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; fitted */
+    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; covering tiles */
 };
 
 /* Clocks of a block on a full device: for a tile that it fetches, one that a warpgroup multiplies, the masks of one, and
@@ -50,11 +50,11 @@ struct prices {
     double fetched, seen, masked, block;
 };
 
-/* A key tile and, for two or three warpgroups, its prices, and the stages that fit with queries held or not: 0 if it does
- * not run so. With a bias, stages have boxes that depend on the queries' tile, too. */
+/* A key tile and, for two or three warpgroups, its prices, and the stages that fit with queries in registers or not: 0
+ * if it does not run so. With a bias, stages have boxes that depend on the queries' tile, too. */
 struct key_tile {
     const int32_t *shape;
-    struct nh_walk_columns columns;
+    struct nh_loop_columns columns;
     struct prices prices[2];
     int32_t stages[2][2];
 };
@@ -63,21 +63,21 @@ struct key_tile {
 struct query_tile {
     const int32_t *shape;
     int32_t heads, warpgroups;
-    struct nh_walk_rows whole;
+    struct nh_loop_rows whole;
 };
 
 /* A pair of tiles with the least work so far. */
 struct ranked {
     const struct key_tile *key;
     struct nh_config config;
-    struct nh_fused90_walks walks;
+    struct nh_fused90_loops loops;
 };
 
 struct search {
     const struct nh_problem *problem;
     const struct nh_device *device;
-    struct nh_walk_extents extents;
-    struct nh_walk_counts counts;
+    struct nh_loop_extents extents;
+    struct nh_loop_counts counts;
     struct key_tile key[KEY_TILES];
     struct query_tile query[QUERY_TILES];
     int32_t covering[2][3];
@@ -98,19 +98,19 @@ static int32_t stages_of(const struct search *search, int32_t *value) {
     return 0;
 }
 
-static int32_t abreast_of(const int32_t box[3]) {
+static int32_t boxes_per_tile(const int32_t box[3]) {
     int32_t keys = box[0] * box[1] * box[2];
-    return keys < LEAST_KEYS ? KEYS_ABREAST / keys : 1;
+    return keys < LEAST_KEYS ? TILE_KEYS / keys : 1;
 }
 
 /* ---- tiles of keys ---- */
 
 static double block_clocks(const struct search *search, const int32_t *value, double fetched,
                            double seen, double masked) {
-    const struct nh_fused90_walks walks = {.fetched = {1e6, 1e6 * fetched, 0, fetched},
+    const struct nh_fused90_loops loops = {.fetched = {1e6, 1e6 * fetched, 0, fetched},
                                            .seen = {1e6, 1e6 * seen, 1e6 * masked, fetched}};
     struct nh_work work;
-    nh_fused90_work_of(search->problem, search->device->backend, value, &walks, &work);
+    nh_fused90_work_of(search->problem, search->device->backend, value, &loops, &work);
     return nh_predict_block_clocks(search->device->backend, &work.launch[0]);
 }
 
@@ -128,7 +128,7 @@ static struct prices prices_of(const struct search *search, int32_t *value) {
  * more than the number of keys. */
 static const struct key_tile *alike(const struct search *search, const int32_t *value) {
     for (int i = 0; i < search->keys && !search->problem->has_bias; i++)
-        if (nh_box_volume(search->key[i].shape) * abreast_of(search->key[i].shape) ==
+        if (nh_box_volume(search->key[i].shape) * boxes_per_tile(search->key[i].shape) ==
             nh_fused90_keys(value))
             return &search->key[i];
     return NULL;
@@ -138,9 +138,9 @@ static void price(const struct search *search, int32_t *value, struct key_tile *
     for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
         int of = value[WARPGROUPS] - 2;
         key->prices[of] = prices_of(search, value);
-        for (value[HOLD] = 1; value[HOLD] >= 0; value[HOLD]--)
-            key->stages[of][value[HOLD]] = stages_of(search, value);
-        value[HOLD] = 0;
+        for (value[Q_IN_REGISTERS] = 1; value[Q_IN_REGISTERS] >= 0; value[Q_IN_REGISTERS]--)
+            key->stages[of][value[Q_IN_REGISTERS]] = stages_of(search, value);
+        value[Q_IN_REGISTERS] = 0;
     }
 }
 
@@ -150,11 +150,11 @@ static void add_keys(struct search *search, const int32_t shape[3]) {
     struct nh_config config = {{1, 1, 128, 1}};
     int32_t *value = config.value;
     if (!nh_sm90_boxes_fit(problem, shape) ||
-        (abreast_of(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
-        !nh_walk_add(&search->extents, shape, &key->columns))
+        (boxes_per_tile(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
+        !nh_loop_extents_add(&search->extents, shape, &key->columns))
         return;
     memcpy(value + KX, shape, 3 * sizeof *shape);
-    value[ABREAST] = abreast_of(shape);
+    value[TILE_BOXES] = boxes_per_tile(shape);
     const struct key_tile *same = alike(search, value);
     if (same) {
         memcpy(key->prices, same->prices, sizeof key->prices);
@@ -172,7 +172,7 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
     struct query_tile *query = &search->query[search->queries];
     int32_t rows = shape[0] * shape[1] * shape[2] * heads;
     if (!nh_sm90_boxes_fit(search->problem, shape) ||
-        !nh_walk_rows_of(&search->counts, shape, shape, &query->whole))
+        !nh_loop_rows_of(&search->counts, shape, shape, &query->whole))
         return;
     query->shape = shape;
     query->heads = heads;
@@ -182,7 +182,7 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
 
 /* ---- pairs ---- */
 
-/* Whether walks that meet the ends of two laps of a periodic axis have a tile that ends with each. */
+/* Whether KV loops that meet the ends of two laps of a periodic axis have a key tile that ends with each. */
 static bool laps_fit(const struct nh_problem *problem, const int32_t q[3], const int32_t k[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
@@ -206,71 +206,73 @@ bool nh_fused90_goes_around(const struct nh_problem *problem) {
 /* With every key tile. Work on a full device says which are worth a prediction; the last wave of blocks counts as a whole
  * one. */
 static void try_parts(struct search *search, const struct query_tile *query,
-                      const struct nh_config *queries, const struct nh_walk_rows *parts) {
+                      const struct nh_config *queries, const struct nh_loop_rows *parts) {
     const struct nh_cuda_device *cuda = search->device->backend;
     bool biased = search->problem->has_bias;
     double copies = nh_fused90_copies(search->problem, queries->value);
-    double items = nh_walk_items(&query->whole), waves = copies * items / cuda->multiprocessors;
-    double scale = ceil(waves) / items;
+    double work_tiles = nh_loop_work_tiles(&query->whole),
+           waves = copies * work_tiles / cuda->multiprocessors;
+    double scale = ceil(waves) / work_tiles;
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
         const struct prices *prices = &key->prices[query->warpgroups - 2];
         const int32_t *stages = key->stages[query->warpgroups - 2];
         struct ranked ranked = {.key = key, .config = *queries};
         double limit = nh_top_n_limit(&search->top);
-        int32_t abreast = abreast_of(key->shape);
-        if ((abreast > 1 && queries->value[STACK] != 0) || !(biased || stages[0] || stages[1]) ||
+        int32_t boxes = boxes_per_tile(key->shape);
+        if ((boxes > 1 && queries->value[STACK] != 0) || !(biased || stages[0] || stages[1]) ||
             (search->parts && !laps_fit(search->problem, query->shape, key->shape)))
             continue;
-        double fetched = nh_walk_visits(&query->whole, key->columns),
-               seen = nh_walk_visits(parts, key->columns), block = items * prices->block;
-        double clocks = block + (fetched * prices->fetched + seen * prices->seen) / abreast;
+        double fetched = nh_loop_visits(&query->whole, key->columns),
+               seen = nh_loop_visits(parts, key->columns), block = work_tiles * prices->block;
+        double clocks = block + (fetched * prices->fetched + seen * prices->seen) / boxes;
         if (scale * clocks >= limit) continue;
         search->any = true;
         if (copies * clocks >= search->below) continue;
         memcpy(ranked.config.value + KX, key->shape, 3 * sizeof *key->shape);
-        ranked.config.value[ABREAST] = abreast;
-        ranked.walks = abreast > 1
-                           ? nh_fused90_walks_of(search->problem, ranked.config.value)
-                           : (struct nh_fused90_walks){nh_walk_count(&query->whole, key->columns),
-                                                       nh_walk_count(parts, key->columns)};
-        double work = scale * (block + ranked.walks.fetched.visited * prices->fetched +
-                               ranked.walks.seen.visited * prices->seen +
-                               ranked.walks.seen.partial * prices->masked);
+        ranked.config.value[TILE_BOXES] = boxes;
+        ranked.loops = boxes > 1
+                           ? nh_fused90_loops_of(search->problem, ranked.config.value)
+                           : (struct nh_fused90_loops){nh_loop_count(&query->whole, key->columns),
+                                                       nh_loop_count(parts, key->columns)};
+        double work = scale * (block + ranked.loops.fetched.visited * prices->fetched +
+                               ranked.loops.seen.visited * prices->seen +
+                               ranked.loops.seen.partial * prices->masked);
         nh_top_n_add(&search->top, &ranked, work);
     }
 }
 
-/* Stacked along each axis. */
+/* Cut into warpgroup tiles along each axis. */
 static void try_queries(struct search *search, const struct query_tile *query) {
     const int32_t *q = query->shape;
     struct nh_config queries = {{q[0], q[1], q[2], query->heads}};
-    struct nh_walk_rows parts;
-    int32_t slab[3];
+    struct nh_loop_rows parts;
+    int32_t warpgroup_tile[3];
     queries.value[WARPGROUPS] = query->warpgroups;
     for (queries.value[STACK] = 0; queries.value[STACK] < NH_AXES; queries.value[STACK]++) {
-        if (!nh_sm90_warpgroup_tile(q, query->heads, queries.value[STACK], slab) ||
-            (search->problem->has_bias && query->heads == 1 && !nh_sm90_pairs(slab)) ||
-            !nh_walk_rows_of(&search->counts, q, slab, &parts))
+        if (!nh_sm90_warpgroup_tile(q, query->heads, queries.value[STACK], warpgroup_tile) ||
+            (search->problem->has_bias && query->heads == 1 && !nh_sm90_pairs(warpgroup_tile)) ||
+            !nh_loop_rows_of(&search->counts, q, warpgroup_tile, &parts))
             continue;
         try_parts(search, query, &queries, &parts);
     }
 }
 
-/* Queries held or not. */
+/* Queries in registers or not. */
 static void predict_pair(struct search *search, struct ranked *ranked, struct nh_top_n *best) {
     const struct nh_problem *problem = search->problem;
     int32_t *value = ranked->config.value;
-    for (value[HOLD] = 0; value[HOLD] <= 1; value[HOLD]++) {
+    for (value[Q_IN_REGISTERS] = 0; value[Q_IN_REGISTERS] <= 1; value[Q_IN_REGISTERS]++) {
         struct nh_work work;
-        value[STAGES] = problem->has_bias ? stages_of(search, value)
-                                          : ranked->key->stages[value[WARPGROUPS] - 2][value[HOLD]];
+        value[STAGES] = problem->has_bias
+                            ? stages_of(search, value)
+                            : ranked->key->stages[value[WARPGROUPS] - 2][value[Q_IN_REGISTERS]];
         if (!value[STAGES]) continue;
-        nh_fused90_work_of(problem, search->device->backend, value, &ranked->walks, &work);
+        nh_fused90_work_of(problem, search->device->backend, value, &ranked->loops, &work);
         nh_top_n_add(best, &ranked->config, nh_predict(search->device->backend, &work, NULL));
     }
 }
 
-/* Slabs are full, or sevens that fit. */
+/* Warpgroup tiles are full, or of multiples of 7 that fit. */
 static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
     int64_t rows = nh_box_volume(shape) * heads;
     if (rows == 128 || rows == 192) return true;
@@ -279,9 +281,9 @@ static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], i
 
 /* Adds the covering tiles of two and three warpgroups where they are not among the others. */
 static void add_covering(struct search *search) {
-    for (int32_t slabs = 2; slabs <= 3; slabs++) {
-        int32_t *tile = search->covering[slabs - 2];
-        bool known = !nh_covering_tile(search->problem, slabs, tile);
+    for (int32_t warpgroups = 2; warpgroups <= 3; warpgroups++) {
+        int32_t *tile = search->covering[warpgroups - 2];
+        bool known = !nh_covering_tile(search->problem, warpgroups, tile);
         for (size_t i = 0; i < Q_SHAPES && !known; i++)
             known = !memcmp(tile, q_shapes[i], sizeof q_shapes[i]);
         if (!known) add_queries(search, tile, 1);
@@ -297,7 +299,7 @@ static void find_tiles(struct search *search, bool all) {
     for (size_t i = 0; i < KEY_TILES; i++)
         if (all || nh_sm90_suits(problem, k_shapes[i], true)) add_keys(search, k_shapes[i]);
     if (!search->keys) return;
-    nh_walk_start(&search->counts, problem, false, true, &search->extents);
+    nh_loop_counts_start(&search->counts, problem, false, true, &search->extents);
     for (size_t i = 0; i < Q_SHAPES; i++) {
         if (!(all || nh_sm90_suits(problem, q_shapes[i], false))) continue;
         for (int32_t heads = 1; heads <= MOST_HEADS && sharing % heads == 0; heads *= 2)

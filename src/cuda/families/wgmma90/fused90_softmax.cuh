@@ -17,51 +17,51 @@ struct rows {
  * their place in a line, and what the softmax subtracts is infinite for places that a row does not see. Each box of a
  * tile has its own places. */
 #define SHORT_LINES (NH_RUNS <= 4)
-#define PLACES (SHORT_LINES ? NH_ABREAST * NH_RUNS : 1)
+#define PLACES (SHORT_LINES ? NH_TILE_BOXES * NH_RUNS : 1)
 #define PLACE_OF(j) (SHORT_LINES ? (j) / (NH_BOX_ROWS / 8) * NH_RUNS + (j) % NH_RUNS : 0)
 /* A box is one line: lines are masked by their places then. */
 #define ONE_LINE (NH_BOX_ROWS == 8 * NH_RUNS)
 /* Tiles that follow each other have the same places: what is seen of them is worked out once for a line of tiles, where
- * blocks walk whole lines. */
-#define SAME_PLACES (WALK_FIRST < NH_RUN_AXIS && NH_CLUSTER == 1)
+ * the loops of blocks are over whole lines. */
+#define SAME_PLACES (LOOP_FIRST < NH_RUN_AXIS && NH_CLUSTER == 1)
 
 /* What a thread's two rows see of the even and odd columns at each place, a bit each: of the tile, and of its lines. */
-struct sighted {
+struct seen_bits {
     unsigned bits, line;
 };
-#define SEEN(sighted, half, odd, place) ((sighted).bits >> (2 * (half) + (odd)) * PLACES + (place) & 1u)
+#define SEEN(seen_bits, half, odd, place) ((seen_bits).bits >> (2 * (half) + (odd)) * PLACES + (place) & 1u)
 
-__device__ __forceinline__ unsigned place_bits(const walk &w, const abreast &start) {
+__device__ __forceinline__ unsigned place_bits(const kv_loop &loop, const tile_boxes &start) {
     unsigned bits = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int odd = 0; odd < 2; odd++)
 #pragma unroll
-            for (int box = 0; box < NH_ABREAST; box++)
-                bits |= nh_run_bits(w.sight[half], start.box[box], 2 * (threadIdx.x & 3) + odd)
+            for (int box = 0; box < NH_TILE_BOXES; box++)
+                bits |= nh_run_bits(loop.visible[half], start.box[box], 2 * (threadIdx.x & 3) + odd)
                         << (2 * half + odd) * PLACES + box * NH_RUNS;
     return bits;
 }
 
 /* Masks what rows do not see of a tile, but for what is left to the softmax. `first`: of a line of tiles. */
-__device__ __forceinline__ void mask_lines(const nh_tiled_args &args, const walk &w, bool first, float *score,
-                                           sighted &seen) {
-    if (!SHORT_LINES || (NH_EXTRA && w.t >= w.window_tiles)) {
+__device__ __forceinline__ void mask_lines(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
+                                           seen_bits &seen) {
+    if (!SHORT_LINES || (NH_EXTRA && loop.t >= loop.window_tiles)) {
         seen.bits = ~0u;
-        mask_tile(args, w, score);
+        mask_tile(args, loop, score);
         return;
     }
-    note_tile(args, w);
-    const abreast start = starts_of(w);
-    if (first || !SAME_PLACES) seen.line = seen_whole(w, NH_RUN_AXIS) ? ~0u : place_bits(w, start);
+    note_tile(args, loop);
+    const tile_boxes start = starts_of(loop);
+    if (first || !SAME_PLACES) seen.line = seen_whole(loop, NH_RUN_AXIS) ? ~0u : place_bits(loop, start);
     seen.bits = seen.line;
-    if (NH_WALK_ROWS == NH_WALK_Z || seen_whole(w, NH_FIRST_AXIS, NH_RUN_AXIS)) return;
+    if (NH_LOOP_ROWS == NH_LOOP_Z || seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS)) return;
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int box = 0; box < NH_ABREAST; box++) {
-            unsigned lines = nh_line_bits(w.sight[half], start.box[box], nh_ones(NH_RUNS));
+        for (int box = 0; box < NH_TILE_BOXES; box++) {
+            unsigned lines = nh_line_bits(loop.visible[half], start.box[box], nh_ones(NH_RUNS));
             if (ONE_LINE) {
                 unsigned unseen = ~lines & nh_ones(NH_RUNS);
                 seen.bits &= ~((unseen | unseen << PLACES) << 2 * half * PLACES + box * NH_RUNS);
@@ -88,12 +88,12 @@ __device__ __forceinline__ void mask_lines(const nh_tiled_args &args, const walk
 #define UNSET 3e38f
 
 /* Sets the shifts of rows that see their first keys in this tile. */
-__device__ __forceinline__ void set_rows(const float *score, const sighted &seen, rows &r, float scale) {
+__device__ __forceinline__ void set_rows(const float *score, const seen_bits &seen, rows &r, float scale) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float most = NH_MINUS_INFINITY;
 #pragma unroll
-        for (int j = 0; j < NH_WALK_ROWS / 8; j++)
+        for (int j = 0; j < NH_LOOP_ROWS / 8; j++)
 #pragma unroll
             for (int odd = 0; odd < 2; odd++)
                 if (SEEN(seen, half, odd, PLACE_OF(j))) most = fmaxf(most, score[4 * j + 2 * half + odd]);
@@ -116,7 +116,7 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
         r.sum[half] *= factor;
         sum[half] = 0;
 #pragma unroll
-        for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+        for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
             float *w = weight + 4 * j + 2 * half;
             w[0] *= factor;
             w[1] *= factor;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
 
 /* ALL: every row of the warp sees all places. */
 template <bool ALL>
-__device__ __forceinline__ void weigh(float *score, const sighted &seen, const rows &r, float scale, float sum[2]) {
+__device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const rows &r, float scale, float sum[2]) {
     float shift[2][2][PLACES];
 #pragma unroll
     for (int i = 0; i < 4 * PLACES; i++) {
@@ -135,7 +135,7 @@ __device__ __forceinline__ void weigh(float *score, const sighted &seen, const r
         shift[half][odd][place] = ALL || SEEN(seen, half, odd, place) ? r.shift[half] : NH_MINUS_INFINITY;
     }
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++)
+    for (int j = 0; j < NH_LOOP_ROWS / 8; j++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float *s = score + 4 * j + 2 * half;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void weigh(float *score, const sighted &seen, const r
 }
 
 /* Online softmax: scores become weights, the rows' sums advance. */
-__device__ __forceinline__ void soften(float *score, const sighted &seen, rows &r, float scale) {
+__device__ __forceinline__ void soften(float *score, const seen_bits &seen, rows &r, float scale) {
     float sum[2] = {0, 0};
     if (!r.set) set_rows(score, seen, r, scale);
     if (__all_sync(~0u, seen.bits == ~0u)) {

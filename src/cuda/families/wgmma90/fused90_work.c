@@ -1,14 +1,15 @@
 #include "fused90_work.h"
 
-#include "abreast_count.h"
+#include "box_tile_count.h"
 #include "cluster.h"
 #include "rates.h"
 
 #include <math.h>
 
-/* Whether what rows see across the lines of a walk is worked out once for each (fused90_forward.cu). */
+/* Whether what rows see across the lines of a loop is worked out once for each (fused90_forward.cu). */
 static bool masks_by_line(const struct nh_problem *problem, const int32_t *value) {
-    return value[STACK] == 0 && value[ABREAST] * value[KY] * value[KZ] <= 32 && !problem->has_bias;
+    return value[STACK] == 0 && value[TILE_BOXES] * value[KY] * value[KZ] <= 32 &&
+           !problem->has_bias;
 }
 
 /* Instructions for a logit's bias: rows of several heads share no entries. */
@@ -25,7 +26,8 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
     double dims = (double)(problem->dim + problem->dim_v), masks = nh_cuda_lane_clocks(scores);
     double tensor = seen * scores * dims / nh_cuda_products_per_clock(problem, cuda, true);
     launch->unit[NH_WORK_TENSOR] = tensor;
-    launch->unit[NH_WORK_SHARED] = value[HOLD] ? 0 : tensor; /* queries are read for each product */
+    launch->unit[NH_WORK_SHARED] =
+        value[Q_IN_REGISTERS] ? 0 : tensor; /* queries are read for each product */
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(seen * scores);
     launch->unit[by_line ? NH_WORK_LINE : NH_WORK_MASK] = masked * masks;
     launch->unit[NH_WORK_IDLE] = by_line ? (groups * fetched - seen) * masks : 0;
@@ -35,20 +37,22 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
     launch->unit[NH_WORK_SPILL] = groups > 2 ? dims : 0; /* registers change hands slowly */
     launch->unit[NH_WORK_VECTOR] =
         nh_cuda_lane_clocks(64 * groups * dims + seen * scores * bias_instructions(problem, value));
-    launch->unit[NH_WORK_COPY] = value[HOLD] ? (problem->rank - 1) * (double)problem->dim : 0;
+    launch->unit[NH_WORK_COPY] =
+        value[Q_IN_REGISTERS] ? (problem->rank - 1) * (double)problem->dim : 0;
 }
 
-/* Blocks of a cluster share the tiles of an item; their warpgroups multiply, masked, what they would pass over. */
+/* Blocks of a cluster share the key tiles of a work tile; their warpgroups multiply, masked, what they would pass
+ * over. */
 void nh_fused90_work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const int32_t *value, const struct nh_fused90_walks *walks,
+                        const int32_t *value, const struct nh_fused90_loops *loops,
                         struct nh_work *work) {
-    double cluster = nh_fused90_cluster_of(problem, cuda, value, &walks->fetched);
-    double groups = value[WARPGROUPS], items = walks->seen.items;
+    double cluster = nh_fused90_cluster_of(problem, cuda, value, &loops->fetched);
+    double groups = value[WARPGROUPS], work_tiles = loops->seen.work_tiles;
     double extra = nh_fused90_extra_tiles(problem, value);
-    double fetched = walks->fetched.visited / items + extra,
-           seen = walks->seen.visited / items + groups * extra,
-           masked = walks->seen.partial / items;
-    double blocks = nh_fused90_copies(problem, value) * items, tiles = seen;
+    double fetched = loops->fetched.visited / work_tiles + extra,
+           seen = loops->seen.visited / work_tiles + groups * extra,
+           masked = loops->seen.partial / work_tiles;
+    double blocks = nh_fused90_copies(problem, value) * work_tiles, tiles = seen;
     if (cluster > 1) {
         tiles = groups * fetched;
         masked += tiles - seen;
@@ -60,7 +64,7 @@ void nh_fused90_work_of(const struct nh_problem *problem, const struct nh_cuda_d
     launch->blocks = blocks * cluster;
     launch->warps = 4 * groups;
     launch->steps = fetched;
-    launch->longest = fmax(1, (walks->fetched.longest + extra) / cluster / fetched);
+    launch->longest = fmax(1, (loops->fetched.longest + extra) / cluster / fetched);
     launch->serial = 1 / groups;
     launch->code = (double)(problem->dim + problem->dim_v);
     launch->tiles = blocks * tiles;
@@ -75,17 +79,19 @@ void nh_fused90_work_of(const struct nh_problem *problem, const struct nh_cuda_d
             nh_cluster_reduction_clocks(64 * value[WARPGROUPS], problem->dim_v);
 }
 
-struct nh_fused90_walks nh_fused90_walks_of(const struct nh_problem *problem,
+struct nh_fused90_loops nh_fused90_loops_of(const struct nh_problem *problem,
                                             const int32_t *value) {
-    int32_t slab[3];
-    nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], slab);
-    if (value[ABREAST] == 1)
-        return (struct nh_fused90_walks){
+    int32_t warpgroup_tile[3];
+    nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], warpgroup_tile);
+    if (value[TILE_BOXES] == 1)
+        return (struct nh_fused90_loops){
             nh_tiling_count(problem, value + QX, value + KX),
-            nh_tiling_part_count(problem, value + QX, slab, value + KX)};
-    struct nh_abreast_count count = nh_abreast_count(problem, value + QX, slab[value[STACK]],
-                                                     value[STACK], value + KX, value[ABREAST]);
-    return (struct nh_fused90_walks){
-        .fetched = {.items = count.items, .visited = count.fetched},
-        .seen = {.items = count.items, .visited = count.multiplied, .partial = count.masked}};
+            nh_tiling_part_count(problem, value + QX, warpgroup_tile, value + KX)};
+    struct nh_box_tile_count count =
+        nh_box_tile_count(problem, value + QX, warpgroup_tile[value[STACK]], value[STACK],
+                          value + KX, value[TILE_BOXES]);
+    return (struct nh_fused90_loops){
+        .fetched = {.work_tiles = count.work_tiles, .visited = count.fetched},
+        .seen = {
+            .work_tiles = count.work_tiles, .visited = count.multiplied, .partial = count.masked}};
 }

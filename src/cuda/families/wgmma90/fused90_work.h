@@ -6,15 +6,15 @@
 #include "work.h"
 
 /* The tiles that blocks fetch, and those that warpgroups multiply. */
-struct nh_fused90_walks {
+struct nh_fused90_loops {
     struct nh_tiling_count fetched, seen;
 };
 
-/* The work of a config with these walks. */
+/* The work of a config with these loops. */
 void nh_fused90_work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const int32_t *value, const struct nh_fused90_walks *walks,
+                        const int32_t *value, const struct nh_fused90_loops *loops,
                         struct nh_work *work);
 
-struct nh_fused90_walks nh_fused90_walks_of(const struct nh_problem *problem, const int32_t *value);
+struct nh_fused90_loops nh_fused90_loops_of(const struct nh_problem *problem, const int32_t *value);
 
 #endif

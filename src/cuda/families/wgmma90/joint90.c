@@ -1,7 +1,7 @@
-/* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu): stats of the queries, which also
- * zero f32 sums for dQ; then blocks that own keys, from which the copy engine adds each walked tile's dQ to the sums;
- * then dQ in the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to
- * them: not deterministic. */
+/* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu): stats of the queries, which also zero f32
+ * sums for dQ; then blocks that own keys, from which the copy engine adds each loop tile's dQ to the sums; then dQ in
+ * the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to them: not
+ * deterministic. */
 #include "backward90.h"
 #include "predict.h"
 #include "preference.h"
@@ -15,7 +15,7 @@ enum {
 #include "joint90_knobs.def"
 #undef KNOB
 };
-enum { OWN = OWN_X, WALK = WALK_X };
+enum { OWN = OWN_X, LOOP = LOOP_X };
 static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
 #include "joint90_knobs.def"
@@ -42,17 +42,17 @@ static int64_t sum_columns(const struct nh_problem *problem) {
 }
 
 /* dS, twice, and dQ. */
-static int64_t own_bytes(const struct nh_problem *problem, const int32_t walk[3]) {
-    int64_t rows = nh_box_volume(walk);
+static int64_t own_bytes(const struct nh_problem *problem, const int32_t loop[3]) {
+    int64_t rows = nh_box_volume(loop);
     return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(problem));
 }
 
 /* Queries split between the warpgroups; sums, scores, their gradients and what is packed of them. */
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 const int32_t walk[3]) {
-    int64_t rows = nh_box_volume(walk);
+                 const int32_t loop[3]) {
+    int64_t rows = nh_box_volume(loop);
     return rows % 64 == 0 && (problem->dim + problem->dim_v) / 2 + rows * 5 / 4 <= 208 &&
-           nh_backward90_stages(problem, cuda, walk, true, own_bytes(problem, walk)) >= 2;
+           nh_backward90_stages(problem, cuda, loop, true, own_bytes(problem, loop)) >= 2;
 }
 
 /* ---- work ---- */
@@ -64,23 +64,23 @@ static double sums_bytes(const struct nh_problem *problem) {
 
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
 static void add_launches(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const struct nh_backward90_walks *walks, struct nh_work *work) {
+                         const struct nh_backward90_loops *loops, struct nh_work *work) {
     const struct nh_backward90_launch launch = {
         .kernel = NH_KERNEL_JOINT90,
         .products = (double)(3 * problem->dim + 2 * problem->dim_v),
         .column_bytes =
             (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem)};
-    nh_backward90_add_work(problem, cuda, walks, &launch, work);
+    nh_backward90_add_work(problem, cuda, loops, &launch, work);
     work->helpers = 2;
     work->helper_bytes = sums_bytes(problem);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_backward90_walks walks =
-        nh_backward90_walks_of(problem, config->value + OWN, config->value + WALK, true);
+    const struct nh_backward90_loops loops =
+        nh_backward90_loops_of(problem, config->value + OWN, config->value + LOOP, true);
     nh_work_start(work, NH_OPERATION_JOINT90, problem);
-    add_launches(problem, device->backend, &walks, work);
+    add_launches(problem, device->backend, &loops, work);
     return true;
 }
 
@@ -90,11 +90,11 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 }
 
 static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
-                      const int32_t own[3], const int32_t walk[3],
-                      const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
+                      const int32_t own[3], const int32_t loop[3],
+                      const struct nh_backward90_loops *loops, bool keys, struct nh_work *work) {
     (void)own, (void)keys;
-    if (!fits(problem, device->backend, walk)) return false;
-    add_launches(problem, device->backend, walks, work);
+    if (!fits(problem, device->backend, loop)) return false;
+    add_launches(problem, device->backend, loops, work);
     return true;
 }
 
@@ -112,7 +112,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     for (int i = 0; i < count; i++)
         for (int a = 0; a < NH_AXES; a++) {
             config[i].value[OWN + a] = best[i].own[a];
-            config[i].value[WALK + a] = best[i].walk[a];
+            config[i].value[LOOP + a] = best[i].loop[a];
         }
     return count;
 }
@@ -169,24 +169,24 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
 static nhood_status add_kernel(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, size_t stats,
                                const struct sums *sums, const int32_t own[3],
-                               const int32_t walk[3]) {
+                               const int32_t loop[3]) {
     const struct nh_cuda_device *cuda = operation->device;
     struct nh_kernel_spec spec = {.source = "joint90.cu"};
     struct nh_cuda_step step;
-    int64_t beside = own_bytes(problem, walk);
+    int64_t beside = own_bytes(problem, loop);
     nhood_status status =
-        nh_backward90_step(problem, cuda, stats, own, walk, true,
-                           nh_backward90_stages(problem, cuda, walk, true, beside), &step, &spec);
+        nh_backward90_step(problem, cuda, stats, own, loop, true,
+                           nh_backward90_stages(problem, cuda, loop, true, beside), &step, &spec);
     if (status) return status;
     status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads),
                            nh_tiling_queue_order(problem), &step.own.tiling);
     if (status) return status;
-    int64_t columns = sums->columns * nh_box_volume(walk) / (64 * WARPGROUPS);
+    int64_t columns = sums->columns * nh_box_volume(loop) / (64 * WARPGROUPS);
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
     bind_sums(&step, problem, sums);
     nh_sm90_add_twins(&step, problem);
-    step.map[step.maps++] = nh_sm90_sums_map(problem, sums->extent, sums->columns, walk);
+    step.map[step.maps++] = nh_sm90_sums_map(problem, sums->extent, sums->columns, loop);
     step.overlaps = true;
     step.shared_bytes += beside;
     return nh_cuda_step_add(operation, &step, &spec);
@@ -226,7 +226,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     sums.offset = nh_cuda_reserve(operation, sums.bytes);
     sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
     nhood_status status = add_stats(operation, problem, stats, &sums);
-    if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + WALK);
+    if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + LOOP);
     if (!status) status = add_convert(operation, problem, &sums);
     if (!status) status = add_repair(operation, problem, stats, &sums);
     return status;

@@ -1,11 +1,11 @@
 /* dQ, dK and dV of the backward for sm_90 with five products: fused90_key.cuh, and from the same dS
  *     dQ += dS K
- * for the walked queries. Each warpgroup lays dS of its keys down in shared memory; the tile's dQ, a sum over the keys
- * of both, is split between them. It leaves through shared memory and the copy engine, which adds it to f32 sums of all
- * blocks: in whatever order they come, so results differ in rounding run to run.
+ * for the queries of the loop. Each warpgroup lays dS of its keys down in shared memory; the tile's dQ, a sum over the
+ * keys of both, is split between them. It leaves through shared memory and the copy engine, which adds it to f32 sums
+ * of all blocks: in whatever order they come, so results differ in rounding run to run.
  *
  * Sums: [B H, X', Y', Z', columns] where an axis holds one dilation group after the other, each as long as the longest,
- * so that a walked tile is a box; it may run into the next group, to which it adds zeros. Columns of a row are permuted
+ * so that a loop tile is a box; it may run into the next group, to which it adds zeros. Columns of a row are permuted
  * (store_d_q): see joint90_convert.cu.
  *
  * Knobs: those of fused90_key.cuh; NH_D_Q_N and NH_D_Q_N16, columns of dQ per warpgroup. */
@@ -21,20 +21,20 @@
 /* Columns of dQ that are computed, and how many parts they are cut into: two warpgroups share 64 queries, or have 64
  * each. */
 #define D_Q_COLUMNS (CHUNK(NH_DIM) * CHUNKS(NH_DIM))
-#define D_Q_PARTS (128 / NH_WALK_ROWS)
-#if NH_WARPGROUPS != 2 || NH_WALK_ROWS % 64 || D_Q_COLUMNS != NH_D_Q_N * D_Q_PARTS
+#define D_Q_PARTS (128 / NH_LOOP_ROWS)
+#if NH_WARPGROUPS != 2 || NH_LOOP_ROWS % 64 || D_Q_COLUMNS != NH_D_Q_N * D_Q_PARTS
 #error "64 or 128 queries between two warpgroups"
 #endif
 
 /* dS: rows are queries, chunks the 64 keys of one warpgroup. Two of them in turn: one is read while the next is
  * written. */
-#define D_S_CHUNK (NH_WALK_ROWS * 128)
+#define D_S_CHUNK (NH_LOOP_ROWS * 128)
 #define D_S_BYTES (NH_WARPGROUPS * D_S_CHUNK)
 #define D_S_AT(n) (s.d_s + (n) % 2 * D_S_BYTES)
 #define D_S_FULL(n) (s.d_s_full + (n) % 2 * 8)
 #define D_S_PHASE(n) ((n) / 2 & 1)
 /* dQ: rows are queries, chunks 32 columns. */
-#define D_Q_CHUNK (NH_WALK_ROWS * 128)
+#define D_Q_CHUNK (NH_LOOP_ROWS * 128)
 #define D_Q_CHUNKS (D_Q_COLUMNS / 32)
 
 #define MAP_D_Q (KEY_MAPS * MAP_VARIANTS)
@@ -45,7 +45,7 @@ struct maps {
 
 struct joint_layout : key_layout {
     unsigned d_s, d_q, d_s_full, d_q_full, d_q_free;
-    item_queue queue;
+    work_tile_queue queue;
 };
 
 __device__ __forceinline__ void lay_out(joint_layout &s, unsigned base) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void lay_out(joint_layout &s, unsigned base) {
     s.d_q_free = s.d_q_full + 8;
     s.queue.full = s.d_q_free + 8;
     s.queue.free = s.queue.full + 8;
-    s.queue.item = s.queue.free + 8;
+    s.queue.work_tile = s.queue.free + 8;
 }
 
 __device__ __forceinline__ void init_barriers(const joint_layout &s) {
@@ -70,24 +70,24 @@ __device__ __forceinline__ void init_barriers(const joint_layout &s) {
 
 /* ---- the thread that adds dQ to the sums ---- */
 
-/* Where on an axis of the sums the walk starts. */
-__device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_item &item, int a) {
+/* Where on an axis of the sums the loop starts. */
+__device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_work_tile &work_tile, int a) {
     const nh_cuda_axis &axis = args.axis[a];
     if (a < NH_FIRST_AXIS) return 0;
-    return item.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + item.walk[a];
+    return work_tile.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + work_tile.halo[a];
 }
 
 __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps &maps, const joint_layout &s) {
-    const int extent[3] = NH_WALK_TILE;
+    const int extent[3] = NH_LOOP_TILE;
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
-    nh_item item;
-    for (int round = 0, index; (index = next_item(s.queue, round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        int x = sums_start(args, item, 0), y = sums_start(args, item, 1), z = sums_start(args, item, 2);
-        int head = (item.batch * (int)args.kv_heads + item.head) * share, tile[3] = {0, 0, 0};
+    nh_work_tile work_tile;
+    for (int round = 0, index; (index = next_work_tile(s.queue, round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        int x = sums_start(args, work_tile, 0), y = sums_start(args, work_tile, 1), z = sums_start(args, work_tile, 2);
+        int head = (work_tile.batch * (int)args.kv_heads + work_tile.head) * share, tile[3] = {0, 0, 0};
 #pragma unroll 1
-        for (int left = share * item.tiles[0] * item.tiles[1] * item.tiles[2]; left > 0; left--, n++) {
+        for (int left = share * work_tile.tiles[0] * work_tile.tiles[1] * work_tile.tiles[2]; left > 0; left--, n++) {
             nh_barrier_wait(s.d_q_full, n & 1);
 #pragma unroll
             for (int chunk = 0; chunk < D_Q_CHUNKS; chunk++) {
@@ -97,8 +97,8 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
             }
             nh_add_boxes_done();
             nh_barrier_arrive(s.d_q_free);
-            next_tile(item, tile);
-            if (tile[0] < item.tiles[0]) continue;
+            next_tile(work_tile, tile);
+            if (tile[0] < work_tile.tiles[0]) continue;
             tile[0] = 0;
             head++;
         }
@@ -107,7 +107,7 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
 
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const joint_layout &s) {
     if (threadIdx.x == 0) {
-        fetch_items(args, maps, s, [&](int n) { return claim_item(args, s.queue, n); });
+        fetch_work_tiles(args, maps, s, [&](int n) { return claim_work_tile(args, s.queue, n); });
     } else {
         write_out(args, maps, s);
     }
@@ -121,7 +121,7 @@ __device__ __forceinline__ void store_d_s(unsigned to, unsigned *d_s) {
     int query = lane / 16 * 8 + lane % 8, unit = 2 * warp + lane / 8 % 2;
     to += query * 128 + ((unit ^ (query & 7)) << 4);
 #pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
+    for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
         nh_store_matrices_across(to + i * 16 * 128, d_s + 4 * i);
 }
 
@@ -179,7 +179,7 @@ __device__ __forceinline__ float2 unpack(unsigned both) {
 /* pack_d_s of fused90_key.cuh, from rounded weights. */
 __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weight, const float *d_p, unsigned own) {
 #pragma unroll
-    for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+    for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
         float even = stats_at(own, 8 * j).y, odd = stats_at(own, 8 * j + 1).y;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -190,12 +190,12 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weigh
     }
 }
 
-/* Takes in tile n of this block's walks; after the last of an item the owned tiles are free. */
-__device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint_layout &s, const walk &w, unsigned n,
-                                          bool last, int warpgroup, float scale, unsigned long long k_across,
-                                          key_rows &r) {
+/* Takes in tile n of this block's loops; after the last of a work tile the owned tiles are free. */
+__device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint_layout &s, const kv_loop &loop,
+                                          unsigned n, bool last, int warpgroup, float scale,
+                                          unsigned long long k_across, key_rows &r) {
     unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(STATS_AT(n));
-    unsigned long long d_o = nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_WALK_ROWS * ROW_BYTES(NH_DIM_V));
+    unsigned long long d_o = nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
     float score[SCORES], d_p[SCORES], d_q[NH_D_Q_N / 2];
     nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
@@ -203,7 +203,7 @@ __device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint
     ISSUE_ROWS(NH_DIM, score, r.k, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), 16));
     ISSUE_ROWS(NH_DIM_V, d_p, r.v, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), 16));
     NH_WGMMA_WAIT(1);
-    mask_tile(args, w, score);
+    mask_tile(args, loop, score);
     weigh(score, stats, scale);
     pack_weights(weight, score);
     if (ROUNDED_WEIGHTS) {
@@ -226,7 +226,7 @@ __device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint
     nh_barrier_wait(D_S_FULL(n), D_S_PHASE(n));
     NH_WGMMA_FENCE();
     issue_d_q(d_q, nh_descriptor(D_S_AT(n) + warpgroup / D_Q_PARTS * 64 * 128, 128, 16), k_across);
-    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
+    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM)));
     NH_WGMMA_WAIT(1);
     if (last) release(s.own_free);
     pass_on_d_q(s, d_q, warpgroup, n);
@@ -236,25 +236,25 @@ __device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint
 
 __device__ __forceinline__ void consume(const nh_tiled_args &args, const joint_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    int walks = (int)(args.heads / args.kv_heads);
+    int group_heads = (int)(args.heads / args.kv_heads);
     float scale = (float)(args.scale * NH_LOG2E);
     unsigned long long k_across = keys_across(s, warpgroup);
     unsigned n = 0;
-    nh_item item;
-    walk w;
+    nh_work_tile work_tile;
+    kv_loop loop;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int round = 0, index; (index = next_item(s.queue, round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        walk_begin(args, item, warpgroup, row, w);
+    for (int round = 0, index; (index = next_work_tile(s.queue, round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        kv_loop_begin(args, work_tile, warpgroup, row, loop);
         key_rows_clear(r);
         nh_barrier_wait(s.own_full, round & 1);
-        for (int left = walks * (w.last + 1); left > 0; left--, n++) {
-            take_tile(args, s, w, n, left == 1, warpgroup, scale, k_across, r);
-            advance(w, item);
-            if (w.t > w.last) walk_again(w);
+        for (int left = group_heads * (loop.last + 1); left > 0; left--, n++) {
+            take_tile(args, s, loop, n, left == 1, warpgroup, scale, k_across, r);
+            advance(loop, work_tile);
+            if (loop.t > loop.last) kv_loop_restart(loop);
         }
-        if (finish_keys(args, item, row, r) != 0) note_repair(args);
+        if (finish_keys(args, work_tile, row, r) != 0) note_repair(args);
     }
 }
 

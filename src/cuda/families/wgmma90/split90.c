@@ -15,7 +15,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A config is two pairs of tiles: of the kernel that owns queries (walking keys), and of the one that owns keys. */
+/* A config is two pairs of tiles: of the kernel that owns queries, with a loop over keys, and of the one that owns
+ * keys. */
 enum {
 #define KNOB NH_KNOB_AS_INDEX
 #include "split90_knobs.def"
@@ -23,9 +24,9 @@ enum {
 };
 enum {
     QUERY_OWN = QUERY_OWN_X,
-    QUERY_WALK = QUERY_WALK_X,
+    QUERY_LOOP = QUERY_LOOP_X,
     KEY_OWN = KEY_OWN_X,
-    KEY_WALK = KEY_WALK_X
+    KEY_LOOP = KEY_LOOP_X
 };
 static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
@@ -47,48 +48,48 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- work ---- */
 
-/* Instructions for the bias of a logit. Beside dQ, helpers work on every entry of a pair of tiles: counted in units of a
- * logit of the walked tile, less what they do beside the products. */
+/* Instructions for the bias of a logit. Beside dQ, helpers work on every entry of a pair of tiles: counted in units of
+ * a logit of the loop tile, less what they do beside the products. */
 static double bias_instructions(const struct nh_problem *problem, const int32_t own[3],
-                                const int32_t walk[3], bool keys) {
+                                const int32_t loop[3], bool keys) {
     const double scores = 3, gradient = 13, hidden = 18;
     if (!problem->has_bias || keys) return problem->has_bias ? scores : 0;
     double entries = 1;
     for (int a = 0; a < NH_AXES; a++)
-        entries *= own[a] + walk[a] - 1;
-    return fmax(gradient * entries / (double)nh_box_volume(walk) - hidden, scores);
+        entries *= own[a] + loop[a] - 1;
+    return fmax(gradient * entries / (double)nh_box_volume(loop) - hidden, scores);
 }
 
-/* Clocks in which blocks that share an item add up the sums of a launch; 0 if they cannot: the sums do not fit in place
- * of the tiles, or boxes of a bias are laid down for whole walks. */
+/* Clocks in which blocks that share a work tile add up the sums of a launch; 0 if they cannot: the sums do not fit in
+ * place of the tiles, or boxes of a bias are laid down for whole loops. */
 static double sums_clocks(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+                          const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass) {
     const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
     int64_t widest = nh_max(nh_split90_facts[pass].sums * problem->dim,
                             nh_split90_facts[pass].sums_v * problem->dim_v);
-    int64_t bytes = nh_backward90_shared_bytes(problem, walk, nh_split90_facts[pass].keys,
-                                               nh_split90_stages(problem, cuda, own, walk, pass)) +
-                    nh_split90_own_bytes(problem, own, walk, pass) - beside;
+    int64_t bytes = nh_backward90_shared_bytes(problem, loop, nh_split90_facts[pass].keys,
+                                               nh_split90_stages(problem, cuda, own, loop, pass)) +
+                    nh_split90_own_bytes(problem, own, loop, pass) - beside;
     if (problem->has_bias || nh_cluster_sums_bytes(rows, widest) > bytes) return 0;
     return nh_split90_facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
            nh_split90_facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
 }
 
-/* Whether blocks of all launches that own queries, or keys, can share items. */
+/* Whether blocks of all launches that own queries, or keys, can share work tiles. */
 static bool shares(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                   const int32_t own[3], const int32_t walk[3], bool keys) {
+                   const int32_t own[3], const int32_t loop[3], bool keys) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (nh_split90_facts[pass].keys == keys && nh_split90_used(problem, pass) &&
-            !(sums_clocks(problem, cuda, own, walk, pass) > 0))
+            !(sums_clocks(problem, cuda, own, loop, pass) > 0))
             return false;
     return true;
 }
 
 /* own: NULL for extra tokens, whose blocks share nothing. */
 static void add_passes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       const int32_t *own, const int32_t walk[3],
-                       const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
-    bool sharing = own && shares(problem, cuda, own, walk, keys);
+                       const int32_t *own, const int32_t loop[3],
+                       const struct nh_backward90_loops *loops, bool keys, struct nh_work *work) {
+    bool sharing = own && shares(problem, cuda, own, loop, keys);
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
         if (nh_split90_facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
         const struct nh_backward90_launch launch = {
@@ -96,9 +97,9 @@ static void add_passes(const struct nh_problem *problem, const struct nh_cuda_de
             .products = (double)(nh_split90_facts[pass].products * problem->dim +
                                  nh_split90_facts[pass].products_v * problem->dim_v),
             .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
-            .bias_instructions = own ? bias_instructions(problem, own, walk, keys) : 0,
-            .sums = sharing ? sums_clocks(problem, cuda, own, walk, pass) : 0};
-        nh_backward90_add_work(problem, cuda, walks, &launch, work);
+            .bias_instructions = own ? bias_instructions(problem, own, loop, keys) : 0,
+            .sums = sharing ? sums_clocks(problem, cuda, own, loop, pass) : 0};
+        nh_backward90_add_work(problem, cuda, loops, &launch, work);
     }
 }
 
@@ -106,12 +107,12 @@ static void add_passes(const struct nh_problem *problem, const struct nh_cuda_de
 static void add_extra_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                            struct nh_work *work) {
     if (!problem->extra_tokens) return;
-    struct nh_backward90_walks walks = {.items = (double)cuda->multiprocessors /
-                                                 (double)(problem->batch * problem->heads)};
-    const int32_t *walk = nh_split90_extra_walk(problem, cuda, &walks.tiles);
-    walks.columns = (double)nh_box_volume(walk);
-    walks.longest = walks.tiles / walks.items;
-    add_passes(problem, cuda, NULL, walk, &walks, true, work);
+    struct nh_backward90_loops loops = {.work_tiles = (double)cuda->multiprocessors /
+                                                      (double)(problem->batch * problem->heads)};
+    const int32_t *loop = nh_split90_extra_loop_tile(problem, cuda, &loops.tiles);
+    loops.columns = (double)nh_box_volume(loop);
+    loops.longest = loops.tiles / loops.work_tiles;
+    add_passes(problem, cuda, NULL, loop, &loops, true, work);
 }
 
 /* The launch for the stats waits for memory. */
@@ -129,9 +130,9 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     start_work(problem, work);
     for (int keys = 0; keys < 2; keys++) {
         const int32_t *own = config->value + (keys ? KEY_OWN : QUERY_OWN),
-                      *walk = config->value + (keys ? KEY_WALK : QUERY_WALK);
-        const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
-        add_passes(problem, device->backend, own, walk, &walks, keys, work);
+                      *loop = config->value + (keys ? KEY_LOOP : QUERY_LOOP);
+        const struct nh_backward90_loops loops = nh_backward90_loops_of(problem, own, loop, keys);
+        add_passes(problem, device->backend, own, loop, &loops, keys, work);
     }
     add_extra_work(problem, device->backend, work);
     return true;
@@ -145,13 +146,13 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 /* ---- configs ---- */
 
 static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
-                      const int32_t own[3], const int32_t walk[3],
-                      const struct nh_backward90_walks *walks, bool keys, struct nh_work *work) {
+                      const int32_t own[3], const int32_t loop[3],
+                      const struct nh_backward90_loops *loops, bool keys, struct nh_work *work) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (nh_split90_facts[pass].keys == keys && nh_split90_used(problem, pass) &&
-            !nh_split90_fits(problem, device->backend, own, walk, pass))
+            !nh_split90_fits(problem, device->backend, own, loop, pass))
             return false;
-    add_passes(problem, device->backend, own, walk, walks, keys, work);
+    add_passes(problem, device->backend, own, loop, loops, keys, work);
     return true;
 }
 
@@ -184,9 +185,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
             add_extra_work(problem, cuda, &work);
             struct nh_config tried = {{0}};
             memcpy(tried.value + QUERY_OWN, query[q].own, tile_bytes);
-            memcpy(tried.value + QUERY_WALK, query[q].walk, tile_bytes);
+            memcpy(tried.value + QUERY_LOOP, query[q].loop, tile_bytes);
             memcpy(tried.value + KEY_OWN, key[k].own, tile_bytes);
-            memcpy(tried.value + KEY_WALK, key[k].walk, tile_bytes);
+            memcpy(tried.value + KEY_LOOP, key[k].loop, tile_bytes);
             nh_top_n_add(&top, &tried, nh_predict(cuda, &work, NULL));
         }
     return top.count;
@@ -203,34 +204,35 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
 }
 
 /* dQ has the extra tokens among its keys. */
-static void add_extra_walk(struct nh_cuda_step *step, const struct nh_problem *problem,
-                           const int32_t walk[3]) {
-    int64_t rows = nh_box_volume(walk);
+static void add_extra_loop_tiles(struct nh_cuda_step *step, const struct nh_problem *problem,
+                                 const int32_t loop[3]) {
+    int64_t rows = nh_box_volume(loop);
     step->own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
     step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, rows);
     step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, rows);
 }
 
 static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t walk[3], bool keys) {
-    const struct nh_backward90_walks walks = nh_backward90_walks_of(problem, own, walk, keys);
-    return nh_backward90_cluster(problem, cuda, &walks, shares(problem, cuda, own, walk, keys));
+                          const int32_t own[3], const int32_t loop[3], bool keys) {
+    const struct nh_backward90_loops loops = nh_backward90_loops_of(problem, own, loop, keys);
+    return nh_backward90_cluster(problem, cuda, &loops, shares(problem, cuda, own, loop, keys));
 }
 
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             size_t stats, const int32_t own[3], const int32_t loop[3],
                              enum nh_split90_pass pass) {
     const char *source = nh_split90_facts[pass].keys ? "split90_key.cu" : "split90_query.cu";
     struct nh_kernel_spec spec = {.source = source};
     struct nh_cuda_step step;
     nhood_status status =
-        nh_split90_step(problem, operation->device, stats, own, walk, pass, &step, &spec);
+        nh_split90_step(problem, operation->device, stats, own, loop, pass, &step, &spec);
     if (status) return status;
-    if (!nh_split90_facts[pass].keys && problem->extra_tokens) add_extra_walk(&step, problem, walk);
+    if (!nh_split90_facts[pass].keys && problem->extra_tokens)
+        add_extra_loop_tiles(&step, problem, loop);
     nh_sm90_add_twins(&step, problem);
     nh_cluster_share(
         &step, &spec,
-        cluster_of(problem, operation->device, own, walk, nh_split90_facts[pass].keys));
+        cluster_of(problem, operation->device, own, loop, nh_split90_facts[pass].keys));
     if (nh_split90_facts[pass].keys || !problem->has_bias)
         return nh_cuda_step_add(operation, &step, &spec);
     nh_split90_add_tables(operation, problem, &step, &spec);
@@ -247,7 +249,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
         bool keys = nh_split90_facts[pass].keys;
         if (nh_split90_used(problem, pass))
             status = add_pass(operation, problem, stats, value + (keys ? KEY_OWN : QUERY_OWN),
-                              value + (keys ? KEY_WALK : QUERY_WALK), pass);
+                              value + (keys ? KEY_LOOP : QUERY_LOOP), pass);
     }
     if (status || !problem->extra_tokens) return status;
     return nh_split90_add_extra(operation, problem, stats);

@@ -6,21 +6,21 @@
 
 /* Shared memory for boxes of the bias and, beside dQ, sums of its gradient; 0 without a bias. */
 int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t own[3],
-                              const int32_t walk[3], bool keys);
+                              const int32_t loop[3], bool keys);
 
 /* Lets the launch that makes dQ add the bias's gradient to tables in the workspace, one per head and block, and has it
  * keep to as few blocks and heads per block as they are meant for. */
 void nh_split90_add_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                            struct nh_cuda_step *step, struct nh_kernel_spec *spec);
 
-/* NULL, or why the queries cannot be walked as one grid, without dilation. */
+/* NULL, or why the queries cannot be taken as one grid, without dilation. */
 const char *nh_split90_refuse_extra(const struct nh_problem *problem,
                                     const struct nh_device *device);
 
-/* The tile of queries that blocks which own extra tokens walk, and how many such tiles all of them meet, per batch entry
- * and head. */
-const int32_t *nh_split90_extra_walk(const struct nh_problem *problem,
-                                     const struct nh_cuda_device *cuda, double *tiles);
+/* The loop tile of blocks that own extra tokens, and how many such tiles of queries all of their loops have, per batch
+ * entry and head. */
+const int32_t *nh_split90_extra_loop_tile(const struct nh_problem *problem,
+                                          const struct nh_cuda_device *cuda, double *tiles);
 
 /* Appends the launches that make the gradients of the extra tokens. */
 nhood_status nh_split90_add_extra(struct nh_cuda_operation *operation,

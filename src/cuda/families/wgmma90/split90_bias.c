@@ -2,21 +2,21 @@
 #include "split90.h"
 
 /* PARTS_BYTES and, twice, LINES_BYTES of the kernel. */
-static int64_t gradient_bytes(const int32_t own[3], const int32_t walk[3]) {
+static int64_t gradient_bytes(const int32_t own[3], const int32_t loop[3]) {
     const int64_t warps = 4 * NH_BACKWARD90_WARPGROUPS, part_bytes = 256;
-    int64_t own_runs = own[2] / 8, runs = walk[2] / 8;
+    int64_t own_runs = own[2] / 8, runs = loop[2] / 8;
     bool along_z = own_runs > 1;
-    int64_t parts = walk[0] * (walk[1] + !along_z) * (runs + along_z);
-    int64_t lines = (own[0] + walk[0] - 1) * (own[1] + walk[1] - 1);
+    int64_t parts = loop[0] * (loop[1] + !along_z) * (runs + along_z);
+    int64_t lines = (own[0] + loop[0] - 1) * (own[1] + loop[1] - 1);
     int64_t lines_bytes = 32 + lines * (own_runs + runs) * part_bytes;
     return warps * parts * part_bytes + 2 * lines_bytes;
 }
 
 int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t own[3],
-                              const int32_t walk[3], bool keys) {
+                              const int32_t loop[3], bool keys) {
     if (!problem->has_bias) return 0;
-    int64_t boxes = NH_BACKWARD90_MOST_STAGES * nh_sm90_bias_bytes(own, 1, walk);
-    return boxes + (keys ? 0 : gradient_bytes(own, walk));
+    int64_t boxes = NH_BACKWARD90_MOST_STAGES * nh_sm90_bias_bytes(own, 1, loop);
+    return boxes + (keys ? 0 : gradient_bytes(own, loop));
 }
 
 /* Large tables: the more parts the heads are in, the fewer blocks have a table for each. */

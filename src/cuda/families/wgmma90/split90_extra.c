@@ -1,4 +1,4 @@
-/* The extra tokens' gradients on sm_90 (split90_extra.cu): blocks own tiles of extra tokens and walk shares of the
+/* The extra tokens' gradients on sm_90 (split90_extra.cu): blocks own tiles of extra tokens and loop over shares of the
  * queries, whose sums are then added in a fixed order. */
 #include "split90.h"
 #include "split90_pass.h"
@@ -30,35 +30,36 @@ static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3
 }
 
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 const int32_t walk[3]) {
-    if (!nh_sm90_boxes_fit(problem, walk)) return false;
+                 const int32_t loop[3]) {
+    if (!nh_sm90_boxes_fit(problem, loop)) return false;
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (pass != NH_SPLIT90_D_Q && nh_split90_used(problem, pass) &&
-            !nh_split90_fits(problem, cuda, own, walk, pass))
+            !nh_split90_fits(problem, cuda, own, loop, pass))
             return false;
     return true;
 }
 
 /* The boxes of queries that cover the grid with the fewest rows: of 64 rows or, where heads are wide, 32. */
-static const int32_t *walk_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda) {
-    static const int32_t walks[][3] = {{1, 1, 64}, {1, 8, 8}, {1, 4, 16}, {2, 4, 8},
-                                       {1, 1, 32}, {1, 4, 8}, {1, 2, 16}, {2, 2, 8}};
+static const int32_t *loop_tile_of(const struct nh_problem *problem,
+                                   const struct nh_cuda_device *cuda) {
+    static const int32_t shapes[][3] = {{1, 1, 64}, {1, 8, 8}, {1, 4, 16}, {2, 4, 8},
+                                        {1, 1, 32}, {1, 4, 8}, {1, 2, 16}, {2, 2, 8}};
     const int32_t *best = NULL;
-    for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
-        if (!fits(problem, cuda, walks[i])) continue;
-        bool smaller = best && nh_box_volume(walks[i]) < nh_box_volume(best);
-        if (!smaller && (!best || grid_tiles(problem, walks[i]) < grid_tiles(problem, best)))
-            best = walks[i];
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        if (!fits(problem, cuda, shapes[i])) continue;
+        bool smaller = best && nh_box_volume(shapes[i]) < nh_box_volume(best);
+        if (!smaller && (!best || grid_tiles(problem, shapes[i]) < grid_tiles(problem, best)))
+            best = shapes[i];
     }
     return best;
 }
 
-const int32_t *nh_split90_extra_walk(const struct nh_problem *problem,
-                                     const struct nh_cuda_device *cuda, double *tiles) {
+const int32_t *nh_split90_extra_loop_tile(const struct nh_problem *problem,
+                                          const struct nh_cuda_device *cuda, double *tiles) {
     const struct nh_problem dense = without_windows(problem);
-    const int32_t *walk = walk_of(&dense, cuda);
-    *tiles = (double)(nh_ceil_div(problem->extra_tokens, ROWS) * grid_tiles(&dense, walk));
-    return walk;
+    const int32_t *loop = loop_tile_of(&dense, cuda);
+    *tiles = (double)(nh_ceil_div(problem->extra_tokens, ROWS) * grid_tiles(&dense, loop));
+    return loop;
 }
 
 /* f32 sums of all shares, [share, batch, head, token, dim]. */
@@ -85,20 +86,20 @@ static void bind_all_shares(struct nh_cuda_step *step, const struct nh_problem *
 }
 
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                             size_t stats, const int32_t walk[3], const struct shares *shares,
+                             size_t stats, const int32_t loop[3], const struct shares *shares,
                              int64_t tiles, enum nh_split90_pass pass) {
     const struct nh_cuda_device *cuda = operation->device;
     struct nh_kernel_spec spec = {.source = "split90_extra.cu"};
     struct nh_cuda_step step;
-    nhood_status status = nh_split90_step(problem, cuda, stats, own, walk, pass, &step, &spec);
+    nhood_status status = nh_split90_step(problem, cuda, stats, own, loop, pass, &step, &spec);
     if (status) return status;
     struct nh_cuda_tiling *tiling = &step.own.tiling;
     for (int a = 0; a < NH_AXES; a++)
-        tiling->tiles[a] = (int)nh_ceil_div(problem->axis[a].length, walk[a]);
+        tiling->tiles[a] = (int)nh_ceil_div(problem->axis[a].length, loop[a]);
     tiling->extra_tiles = (int)nh_ceil_div(problem->extra_tokens, ROWS);
-    tiling->items = (int)(tiles * shares->count);
-    step.items = tiling->items;
-    step.grid[0] = nh_min(tiling->items, cuda->multiprocessors);
+    tiling->work_tiles = (int)(tiles * shares->count);
+    step.work_tiles = tiling->work_tiles;
+    step.grid[0] = nh_min(tiling->work_tiles, cuda->multiprocessors);
     step.map[0] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, ROWS);
     step.map[1] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, ROWS);
     step.outputs = outputs;
@@ -113,7 +114,7 @@ static nhood_status add_sum(struct nh_cuda_operation *operation, const struct nh
     nh_cuda_step_init(&step, problem);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     bind_all_shares(&step, problem, shares);
-    step.own.tiling.items = (int)shares->count;
+    step.own.tiling.work_tiles = (int)shares->count;
     step.threads = MOST_DIM;
     step.grid[0] = problem->batch * problem->kv_heads * problem->extra_tokens;
     step.grid[1] = 2;
@@ -124,9 +125,9 @@ static nhood_status add_sum(struct nh_cuda_operation *operation, const struct nh
 nhood_status nh_split90_add_extra(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem, size_t stats) {
     const struct nh_problem dense = without_windows(problem);
-    const int32_t *walk = walk_of(&dense, operation->device);
+    const int32_t *loop = loop_tile_of(&dense, operation->device);
     int64_t tiles = problem->batch * problem->kv_heads * nh_ceil_div(problem->extra_tokens, ROWS);
-    int64_t steps = grid_tiles(&dense, walk) * (problem->heads / problem->kv_heads);
+    int64_t steps = grid_tiles(&dense, loop) * (problem->heads / problem->kv_heads);
     int64_t rows = problem->batch * problem->kv_heads * problem->extra_tokens;
     struct shares shares = {
         .count = nh_min(steps, nh_max(1, operation->device->multiprocessors / tiles))};
@@ -139,6 +140,6 @@ nhood_status nh_split90_add_extra(struct nh_cuda_operation *operation,
     for (enum nh_split90_pass pass = NH_SPLIT90_D_K_AND_V; !status && pass < NH_SPLIT90_PASSES;
          pass++)
         if (nh_split90_used(problem, pass))
-            status = add_pass(operation, &dense, stats, walk, &shares, tiles, pass);
+            status = add_pass(operation, &dense, stats, loop, &shares, tiles, pass);
     return status ? status : add_sum(operation, problem, &shares);
 }

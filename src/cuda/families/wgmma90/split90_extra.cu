@@ -1,10 +1,10 @@
-/* Gradients of the extra tokens for sm_90: blocks own tiles of extra tokens and walk a share of the queries, all of
- * which attend them: fused90_key.cuh's products without masks or windows. What a box has outside the grid are zeros in
- * Q, dO and the stats, so that it adds nothing. Sums of a share go to the workspace; split90_extra_sum.cu adds the
+/* Gradients of the extra tokens for sm_90: blocks own tiles of extra tokens and loop over a share of the queries, all
+ * of which attend them: fused90_key.cuh's products without masks or windows. What a box has outside the grid are zeros
+ * in Q, dO and the stats, so that it adds nothing. Sums of a share go to the workspace; split90_extra_sum.cu adds the
  * shares up.
  *
  * NH_P and NH_D_S hold the sums of dK and of dV, f32, [share, batch, head, token, dim]: strides axis[0], batch, head,
- * axis[2]. tiling: tiles of the grid per axis, extra_tiles, and items, one per share of a tile of extra tokens. */
+ * axis[2]. tiling: tiles of the grid per axis, extra_tiles, and work_tiles, one per share of a tile of extra tokens. */
 #include "fused90_key.cuh"
 #include "overlap.cuh"
 
@@ -12,72 +12,73 @@ struct maps {
     nh_tensor_map map[KEY_MAPS];
 };
 
-/* Tells the walks below from those of windows. */
+/* Tells the loops below from those over windows. */
 struct extra_layout : key_layout {};
 
-struct extra_item {
+struct extra_work_tile {
     int batch, head, row, share;
-    long long first, end; /* of the walk over the tiles of the grid, for one query head after the other */
+    long long first, end; /* of the loop over the tiles of the grid, for one query head after the other */
 };
 
 __device__ __forceinline__ int grid_tiles(const nh_tiled_args &args) {
     return args.tiling.tiles[0] * args.tiling.tiles[1] * args.tiling.tiles[2];
 }
 
-__device__ __forceinline__ extra_item extra_item_at(const nh_tiled_args &args, int index) {
+__device__ __forceinline__ extra_work_tile extra_work_tile_at(const nh_tiled_args &args, int index) {
     int kv_heads = (int)args.kv_heads, tiles = args.tiling.extra_tiles;
-    int shares = args.tiling.items / ((int)args.batch * kv_heads * tiles);
+    int shares = args.tiling.work_tiles / ((int)args.batch * kv_heads * tiles);
     long long steps = (long long)grid_tiles(args) * (int)(args.heads / args.kv_heads);
     unsigned rest = (unsigned)index;
-    extra_item item;
-    item.row = nh_digit(&rest, tiles) * OWN_ROWS;
-    item.share = nh_digit(&rest, shares);
-    item.head = nh_digit(&rest, kv_heads);
-    item.batch = (int)rest;
-    item.first = steps * item.share / shares;
-    item.end = steps * (item.share + 1) / shares;
-    return item;
+    extra_work_tile work_tile;
+    work_tile.row = nh_digit(&rest, tiles) * OWN_ROWS;
+    work_tile.share = nh_digit(&rest, shares);
+    work_tile.head = nh_digit(&rest, kv_heads);
+    work_tile.batch = (int)rest;
+    work_tile.first = steps * work_tile.share / shares;
+    work_tile.end = steps * (work_tile.share + 1) / shares;
+    return work_tile;
 }
 
-/* Token of a step of the walk; returns its query head. */
-__device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra_item &item, long long step,
+/* Token of a step of the loop; returns its query head. */
+__device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra_work_tile &work_tile, long long step,
                                           int token[3]) {
-    const int extent[3] = NH_WALK_TILE;
+    const int extent[3] = NH_LOOP_TILE;
     int tiles = grid_tiles(args), head = (int)(step / tiles);
     unsigned rest = (unsigned)(step - (long long)head * tiles);
 #pragma unroll
     for (int a = 2; a >= 0; a--)
         token[a] = nh_digit(&rest, args.tiling.tiles[a]) * extent[a];
-    return item.head * (int)(args.heads / args.kv_heads) + head;
+    return work_tile.head * (int)(args.heads / args.kv_heads) + head;
 }
 
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const extra_layout &s) {
-    unsigned n = 0, items = 0;
-    for (int index = blockIdx.x; index < args.tiling.items; index += gridDim.x, items++) {
-        extra_item item = extra_item_at(args, index);
-        const int own[3] = {0, 0, item.row};
-        if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
+    unsigned n = 0, work_tiles = 0;
+    for (int index = blockIdx.x; index < args.tiling.work_tiles; index += gridDim.x, work_tiles++) {
+        extra_work_tile work_tile = extra_work_tile_at(args, index);
+        const int own[3] = {0, 0, work_tile.row};
+        if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
         nh_barrier_expect(s.own_full, K_BYTES + V_BYTES);
-        fetch_more<0>(s.k, &maps.map[MAP_K], s.own_full, OWN_ROWS, NH_DIM, item.head, 0, own, item.batch);
+        fetch_more<0>(s.k, &maps.map[MAP_K], s.own_full, OWN_ROWS, NH_DIM, work_tile.head, 0, own, work_tile.batch);
         if (NH_SUM_D_K)
-            fetch_more<0>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, item.head, 0, own, item.batch);
-        for (long long step = item.first; step < item.end; step++, n++) {
-            int token[3], head = step_token(args, item, step, token);
-            fetch_queries(args, maps.map, s, n, item, head, token);
+            fetch_more<0>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, work_tile.head, 0, own,
+                          work_tile.batch);
+        for (long long step = work_tile.first; step < work_tile.end; step++, n++) {
+            int token[3], head = step_token(args, work_tile, step, token);
+            fetch_queries(args, maps.map, s, n, work_tile, head, token);
         }
     }
 }
 
 /* This thread's two rows of a share's sums. */
 template <int DIM>
-__device__ __forceinline__ void store_share(const nh_tiled_args &args, const extra_item &item, int slot, int row,
-                                            const float *sum) {
+__device__ __forceinline__ void store_share(const nh_tiled_args &args, const extra_work_tile &work_tile, int slot,
+                                            int row, const float *sum) {
     const nh_cuda_tensor &t = args.tensor[slot];
-    float *to = (float *)t.data + item.share * t.axis[0] + item.batch * t.batch + item.head * t.head +
+    float *to = (float *)t.data + work_tile.share * t.axis[0] + work_tile.batch * t.batch + work_tile.head * t.head +
                 2 * (threadIdx.x & 3);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int token = item.row + row + 8 * half;
+        int token = work_tile.row + row + 8 * half;
         if (token >= args.extra_tokens) continue;
 #pragma unroll
         for (int j = 0; j < DIM / 8; j++)
@@ -88,19 +89,19 @@ __device__ __forceinline__ void store_share(const nh_tiled_args &args, const ext
 __device__ __forceinline__ void consume(const nh_tiled_args &args, const extra_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)(args.scale * NH_LOG2E);
-    unsigned n = 0, items = 0;
+    unsigned n = 0, work_tiles = 0;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int index = blockIdx.x; index < args.tiling.items; index += gridDim.x, items++) {
-        extra_item item = extra_item_at(args, index);
+    for (int index = blockIdx.x; index < args.tiling.work_tiles; index += gridDim.x, work_tiles++) {
+        extra_work_tile work_tile = extra_work_tile_at(args, index);
         key_rows_clear(r);
-        nh_barrier_wait(s.own_full, items & 1);
-        for (long long step = item.first; step < item.end; step++, n++) {
-            if (NH_NOTED && threadIdx.x == 128) nh_note_tile(args, index, (int)(step - item.first), true, false);
-            take_queries(r, s, n, step + 1 == item.end, scale, [](float *) {});
+        nh_barrier_wait(s.own_full, work_tiles & 1);
+        for (long long step = work_tile.first; step < work_tile.end; step++, n++) {
+            if (NH_NOTED && threadIdx.x == 128) nh_note_tile(args, index, (int)(step - work_tile.first), true, false);
+            take_queries(r, s, n, step + 1 == work_tile.end, scale, [](float *) {});
         }
-        if (NH_SUM_D_K) store_share<NH_DIM>(args, item, NH_P, row, r.d_k);
-        if (NH_SUM_D_V) store_share<NH_DIM_V>(args, item, NH_D_S, row, r.d_v);
+        if (NH_SUM_D_K) store_share<NH_DIM>(args, work_tile, NH_P, row, r.d_k);
+        if (NH_SUM_D_V) store_share<NH_DIM_V>(args, work_tile, NH_D_S, row, r.d_v);
     }
 }
 

@@ -1,5 +1,5 @@
 /* Gradients of the extra tokens from the shares of split90_extra.cu, added in their order. Row blockIdx.x is a token of
- * a head and batch entry; blockIdx.y 0 makes dK, 1 dV. args.tiling.items: how many shares. */
+ * a head and batch entry; blockIdx.y 0 makes dK, 1 dV. args.tiling.work_tiles: how many shares. */
 #include "prelude.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) split90_extra_sum(const __grid_constant__ nh_tiled_args args) {
@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) split90_extra_sum(const __grid
     long long token = blockIdx.x, head = nh_split(&token, args.extra_tokens), batch = nh_split(&head, args.kv_heads);
     const float *from = (const float *)share.data + batch * share.batch + head * share.head + token * share.axis[2];
     float sum = 0;
-    for (int s = 0; s < args.tiling.items; s++)
+    for (int s = 0; s < args.tiling.work_tiles; s++)
         sum += from[s * share.axis[0] + column];
     elem *row_to = (elem *)to.data + batch * to.batch + head * to.head + token * to.axis[3 - args.rank];
     row_to[column] = nh_store(sum * (keys ? (float)args.scale : 1.0f));

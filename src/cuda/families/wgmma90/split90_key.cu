@@ -32,7 +32,7 @@ __device__ __forceinline__ void init_barriers(const biased_layout &s) {
 }
 
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const biased_layout &s) {
-    fetch_items(args, maps, s, nh_item_index);
+    fetch_work_tiles(args, maps, s, nh_work_tile_index);
 }
 
 __device__ __forceinline__ void help(const nh_tiled_args &args, const biased_layout &s) {
@@ -40,51 +40,51 @@ __device__ __forceinline__ void help(const nh_tiled_args &args, const biased_lay
 }
 
 #if NH_CLUSTER > 1
-/* Stores an item's sums, which the cluster's blocks have in parts; zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_shared_keys(const nh_tiled_args &args, const nh_item &item, unsigned sums,
-                                                    int row, const key_rows &r, bool counts) {
+/* Stores a work tile's sums, which the cluster's blocks have in parts; zero, or NaN if one is not finite. */
+__device__ __forceinline__ float finish_shared_keys(const nh_tiled_args &args, const nh_work_tile &work_tile,
+                                                    unsigned sums, int row, const key_rows &r, bool counts) {
     float zero = 0;
     if (NH_SUM_D_K)
-        zero += finish_shared_rows<NH_DIM>(args, item, NH_D_K, sums, row, r.d_k, counts, (float)args.scale);
-    if (NH_SUM_D_V) zero += finish_shared_rows<NH_DIM_V>(args, item, NH_D_V, sums, row, r.d_v, counts, 1);
-    meet_cluster();
+        zero += finish_shared_rows<NH_DIM>(args, work_tile, NH_D_K, sums, row, r.d_k, counts, (float)args.scale);
+    if (NH_SUM_D_V) zero += finish_shared_rows<NH_DIM_V>(args, work_tile, NH_D_V, sums, row, r.d_v, counts, 1);
+    sync_cluster();
     return zero;
 }
 #endif
 
 __device__ __forceinline__ void consume(const nh_tiled_args &args, const biased_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    int walks = (int)(args.heads / args.kv_heads);
+    int group_heads = (int)(args.heads / args.kv_heads);
     float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E), zero = 0;
     bias_places bias_place = bias_places_of(row);
-    unsigned n = 0, items = 0;
-    nh_item item;
-    walk w;
+    unsigned n = 0, work_tiles = 0;
+    nh_work_tile work_tile;
+    kv_loop loop;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        walk_begin(args, item, warpgroup, row, w);
+    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        kv_loop_begin(args, work_tile, warpgroup, row, loop);
         key_rows_clear(r);
-        nh_barrier_wait(s.own_full, items & 1);
-        items++;
-        share mine = share_of(walks * w.window_tiles);
-        w.t = mine.begin % w.window_tiles;
-        w.counts = mine.counts;
-        tile_at(item, w.t, w.tile);
+        nh_barrier_wait(s.own_full, work_tiles & 1);
+        work_tiles++;
+        share mine = share_of(group_heads * loop.window_tiles);
+        loop.t = mine.begin % loop.window_tiles;
+        loop.counts = mine.counts;
+        tile_at(work_tile, loop.t, loop.tile);
         for (int left = mine.end - mine.begin; left > 0; left--) {
             take_queries(r, s, n, left == 1, scale, [&](float *score) {
-                bias_scores(args, s, w, n, bias_place, score);
-                mask_tile(args, w, score);
+                bias_scores(args, s, loop, n, bias_place, score);
+                mask_tile(args, loop, score);
             });
             n++;
-            advance(w, item);
-            if (w.t > w.last) walk_again(w);
+            advance(loop, work_tile);
+            if (loop.t > loop.last) kv_loop_restart(loop);
         }
 #if NH_CLUSTER > 1
-        zero += finish_shared_keys(args, item, s.k, row, r, w.counts);
+        zero += finish_shared_keys(args, work_tile, s.k, row, r, loop.counts);
 #else
-        zero += finish_keys(args, item, row, r);
+        zero += finish_keys(args, work_tile, row, r);
 #endif
     }
     repair_keys(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS, zero);

@@ -19,16 +19,16 @@ bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass
 
 /* dV alone needs no V. */
 int64_t nh_split90_own_bytes(const struct nh_problem *problem, const int32_t own[3],
-                             const int32_t walk[3], enum nh_split90_pass pass) {
+                             const int32_t loop[3], enum nh_split90_pass pass) {
     int64_t values =
         pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_sm90_row_bytes(problem->dim_v) : 0;
-    return nh_split90_bias_bytes(problem, own, walk, nh_split90_facts[pass].keys) - values;
+    return nh_split90_bias_bytes(problem, own, loop, nh_split90_facts[pass].keys) - values;
 }
 
 int32_t nh_split90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
-    return nh_backward90_stages(problem, cuda, walk, nh_split90_facts[pass].keys,
-                                nh_split90_own_bytes(problem, own, walk, pass));
+                          const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass) {
+    return nh_backward90_stages(problem, cuda, loop, nh_split90_facts[pass].keys,
+                                nh_split90_own_bytes(problem, own, loop, pass));
 }
 
 /* Registers that setmaxnreg leaves a thread beside addresses and masks. */
@@ -37,28 +37,28 @@ static int64_t most_registers(const struct nh_problem *problem, enum nh_split90_
 }
 
 bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass) {
+                     const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass) {
     if (problem->has_bias && !nh_sm90_pairs(own)) return false;
     int64_t sums =
         nh_split90_facts[pass].sums * problem->dim + nh_split90_facts[pass].sums_v * problem->dim_v;
-    return sums / 2 + nh_box_volume(walk) * nh_split90_facts[pass].registers / 4 <=
+    return sums / 2 + nh_box_volume(loop) * nh_split90_facts[pass].registers / 4 <=
                most_registers(problem, pass) &&
-           nh_split90_stages(problem, cuda, own, walk, pass) >= 2;
+           nh_split90_stages(problem, cuda, own, loop, pass) >= 2;
 }
 
 nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             size_t stats, const int32_t own[3], const int32_t loop[3],
                              enum nh_split90_pass pass, struct nh_cuda_step *step,
                              struct nh_kernel_spec *spec) {
     nhood_status status =
-        nh_backward90_step(problem, cuda, stats, own, walk, nh_split90_facts[pass].keys,
-                           nh_split90_stages(problem, cuda, own, walk, pass), step, spec);
+        nh_backward90_step(problem, cuda, stats, own, loop, nh_split90_facts[pass].keys,
+                           nh_split90_stages(problem, cuda, own, loop, pass), step, spec);
     if (status) return status;
     if (nh_split90_facts[pass].keys)
         nh_kernel_define(spec, "NH_SUM_D_K", nh_split90_facts[pass].sums);
     if (nh_split90_facts[pass].keys)
         nh_kernel_define(spec, "NH_SUM_D_V", nh_split90_facts[pass].sums_v);
-    step->shared_bytes += nh_split90_own_bytes(problem, own, walk, pass);
+    step->shared_bytes += nh_split90_own_bytes(problem, own, loop, pass);
     step->outputs = nh_split90_facts[pass].outputs;
     step->overlaps = true;
     return NHOOD_OK;

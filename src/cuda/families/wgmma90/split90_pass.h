@@ -14,12 +14,12 @@ enum nh_split90_pass {
 };
 
 struct nh_split90_facts {
-    /* owns keys and walks queries */
+    /* owns keys and loops over queries */
     bool keys;
     uint32_t outputs;
     /* products with rows of the head dim and of the value dim, and sums */
     int products, products_v, sums, sums_v;
-    /* registers of a thread per four rows walked: scores, their gradients and what is packed of them */
+    /* registers of a thread per four rows of a loop tile: scores, their gradients and what is packed of them */
     int registers;
 };
 extern const struct nh_split90_facts nh_split90_facts[NH_SPLIT90_PASSES];
@@ -27,21 +27,21 @@ extern const struct nh_split90_facts nh_split90_facts[NH_SPLIT90_PASSES];
 /* Whether the gradients of this problem are made by this launch: registers hold both sums of keys up to some width. */
 bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass);
 
-/* Whether a pair of tiles fits registers and, that of `walk` twice, shared memory. */
+/* Whether a pair of tiles fits registers and, that of `loop` twice, shared memory. */
 bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass);
+                     const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass);
 
 /* Shared memory that a launch takes beside what nh_backward90_shared_bytes counts. */
 int64_t nh_split90_own_bytes(const struct nh_problem *problem, const int32_t own[3],
-                             const int32_t walk[3], enum nh_split90_pass pass);
+                             const int32_t loop[3], enum nh_split90_pass pass);
 
-/* Walked tiles that fit shared memory at a time. */
+/* Loop tiles that fit shared memory at a time. */
 int32_t nh_split90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t walk[3], enum nh_split90_pass pass);
+                          const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass);
 
 /* As nh_backward90_step, with the knobs and the shared memory of the launch. */
 nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             size_t stats, const int32_t own[3], const int32_t walk[3],
+                             size_t stats, const int32_t own[3], const int32_t loop[3],
                              enum nh_split90_pass pass, struct nh_cuda_step *step,
                              struct nh_kernel_spec *spec);
 

@@ -1,4 +1,5 @@
-/* dQ of the fused backward for sm_90: blocks own query tiles and walk their keys, as the forward does. Per key tile
+/* dQ of the fused backward for sm_90: blocks own query tiles and loop over their keys, as the forward does. Per key
+ * tile
  *     S = Q K^T, dP = dO V^T, dS = exp(S - LSE) * (dP - delta), dQ += dS K
  * with Q, dO, K and V in shared memory and dS in registers. With a bias its gradient is made beside dQ, by the warps
  * that fetch nothing (fused90_bias_gradient.cuh). All sums are made in the same order every time.
@@ -20,7 +21,7 @@
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
-#define SCORES (NH_WALK_ROWS / 2)
+#define SCORES (NH_LOOP_ROWS / 2)
 
 #define MAP_Q 0
 #define MAP_D_O 1
@@ -59,25 +60,25 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
 }
 
 __device__ __forceinline__ void clear_own(const shared_layout &s) {
-    clear_void_rows(s.q, NH_DIM);
-    clear_void_rows(s.d_o, NH_DIM_V);
+    clear_padding_rows(s.q, NH_DIM);
+    clear_padding_rows(s.d_o, NH_DIM_V);
 }
 
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
-    unsigned n = 0, items = 0;
+    unsigned n = 0, work_tiles = 0;
     int heads = (int)args.heads;
-    nh_item item;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        if (items) nh_barrier_wait(s.own_free, (items - 1) & 1);
-        items++;
+    nh_work_tile work_tile;
+    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
+        work_tiles++;
         nh_barrier_expect(s.own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
-        const nh_tensor_map *map = maps_of(args, item, maps.map, MAPS);
-        int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, item, item.head);
-        int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, item, item.head);
-        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.own_full, NH_DIM, item, q_head, heads);
-        fetch_own<NH_D_O_MAP>(args, s.d_o, map + MAP_D_O, s.own_full, NH_DIM_V, item, d_o_head, heads);
-        fetch_walk(args, s, map, item, n);
+        const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
+        int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
+        int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, work_tile.head);
+        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.own_full, NH_DIM, work_tile, q_head, heads);
+        fetch_own<NH_D_O_MAP>(args, s.d_o, map + MAP_D_O, s.own_full, NH_DIM_V, work_tile, d_o_head, heads);
+        fetch_loop(args, s, map, work_tile, n);
     }
 }
 
@@ -88,18 +89,18 @@ __device__ __forceinline__ void help(const nh_tiled_args &args, const shared_lay
 /* dQ += dS K: 64 x NH_DIM. */
 __device__ __forceinline__ void issue_d_q(float *d_q, unsigned *d_s, unsigned long long k) {
 #pragma unroll
-    for (int i = 0; i < NH_WALK_ROWS / 16; i++)
+    for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
         NH_WGMMA_HELD(NH_DIM16, NH_DIM, d_q, d_s + 4 * i, k + i * (16 * ROW_BYTES(NH_DIM) >> 4), 1, 1);
     NH_WGMMA_COMMIT();
 }
 
 /* LSE in powers of two, and delta, of one row; zeros for a row outside the grid. */
-__device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_item &item, int row) {
+__device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int row) {
     long long token[3];
-    if (!row_token(args, item, row, token)) return make_float2(0, 0);
+    if (!row_token(args, work_tile, row, token)) return make_float2(0, 0);
     const nh_cuda_tensor &t = args.tensor[NH_DELTA];
-    return *(const float2 *)((const float *)t.data + item.batch * t.batch + item.head * t.head + token[0] * t.axis[0] +
-                             token[1] * t.axis[1] + token[2] * t.axis[2]);
+    return *(const float2 *)((const float *)t.data + work_tile.batch * t.batch + work_tile.head * t.head +
+                             token[0] * t.axis[0] + token[1] * t.axis[1] + token[2] * t.axis[2]);
 }
 
 /* dP becomes dS. The bias's gradient has no row to make again where a masked pair's dP is not finite: its dS is 0. */
@@ -130,31 +131,31 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
     bias_places bias_place = bias_places_of(row);
     unsigned long long q = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
     unsigned long long d_o = nh_descriptor(s.d_o + warpgroup * 64 * ROW_BYTES(NH_DIM_V), ROW_BYTES(NH_DIM_V), 16);
-    unsigned n = 0, m = 0, items = 0, packed[SCORES / 2];
+    unsigned n = 0, m = 0, work_tiles = 0, packed[SCORES / 2];
     float score[SCORES], d_p[SCORES], d_q[NH_DIM / 2], zero = 0;
-    nh_item item;
-    walk w;
-    for (int round = 0, index; (index = nh_item_index(round)) < args.tiling.items; round++) {
-        nh_item_at(args, index, item);
-        walk_begin(args, item, warpgroup, row, w);
-        take_share(item, w);
-        float2 a = stats_of(args, item, row), b = stats_of(args, item, row + 8);
+    nh_work_tile work_tile;
+    kv_loop loop;
+    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at(args, index, work_tile);
+        kv_loop_begin(args, work_tile, warpgroup, row, loop);
+        take_share(work_tile, loop);
+        float2 a = stats_of(args, work_tile, row), b = stats_of(args, work_tile, row + 8);
 #pragma unroll
         for (int i = 0; i < NH_DIM / 2; i++)
             d_q[i] = 0;
-        nh_barrier_wait(s.own_full, items & 1);
-        items++;
-        while (w.t <= w.last) {
+        nh_barrier_wait(s.own_full, work_tiles & 1);
+        work_tiles++;
+        while (loop.t <= loop.last) {
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
             nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
             NH_WGMMA_FENCE();
             ISSUE_ROWS(NH_DIM, score, q, nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16));
             ISSUE_ROWS(NH_DIM_V, d_p, d_o, nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), 16));
             NH_WGMMA_WAIT(1);
-            bias_scores(args, s, w, n, bias_place, score);
-            mask_tile(args, w, score);
+            bias_scores(args, s, loop, n, bias_place, score);
+            mask_tile(args, loop, score);
 #pragma unroll
-            for (int j = 0; j < NH_WALK_ROWS / 8; j++) {
+            for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
                 score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -a.x));
                 score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -a.x));
                 score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, -b.x));
@@ -162,23 +163,23 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
             }
             NH_WGMMA_WAIT(0);
             release(s.v_free + 8 * SLOT(n));
-            if (w.t == w.last) release(s.own_free);
+            if (loop.t == loop.last) release(s.own_free);
             differentiate(d_p, score, a.y, b.y);
             pack_weights(packed, d_p);
             NH_WGMMA_FENCE();
             issue_d_q(d_q, packed,
-                      nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_WALK_ROWS * ROW_BYTES(NH_DIM)));
-            if (NH_BIASED && of_window(w)) pass_on_d_s(s.gradient, d_p, m++);
+                      nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM)));
+            if (NH_BIASED && of_window(loop)) pass_on_d_s(s.gradient, d_p, m++);
             NH_WGMMA_WAIT(0);
             release(s.k_free + 8 * SLOT(n));
             n++;
-            advance(w, item);
+            advance(loop, work_tile);
         }
 #if NH_CLUSTER > 1
-        zero += finish_shared_rows<NH_DIM>(args, item, NH_D_Q, s.q, row, d_q, w.counts, (float)args.scale);
-        meet_cluster();
+        zero += finish_shared_rows<NH_DIM>(args, work_tile, NH_D_Q, s.q, row, d_q, loop.counts, (float)args.scale);
+        sync_cluster();
 #else
-        finish_rows<NH_DIM>(args, item, NH_D_Q, row, d_q, (float)args.scale);
+        finish_rows<NH_DIM>(args, work_tile, NH_D_Q, row, d_q, (float)args.scale);
         zero += doubt<NH_DIM / 2>(d_q);
 #endif
     }

@@ -1,39 +1,39 @@
-/* Work items handed out one after the other, to whichever block is the first to ask. All blocks are then at items that
- * follow each other in the launch's order, however long each takes, and what these share stays in the L2.
+/* Work tiles handed out one after the other, to whichever block is the first to ask. All blocks are then at work tiles
+ * that follow each other in the launch's order, however long each takes, and what these share stays in the L2.
  *
- * A block starts with the item of its own number. One thread claims the next by a counter in memory, which an earlier
- * launch has set to zero, and passes it to the other threads through shared memory. */
+ * A block starts with the work tile of its own number. One thread claims the next by a counter in memory, which an
+ * earlier launch has set to zero, and passes it to the other threads through shared memory. */
 #pragma once
 #include "boxes.cuh"
 #include "tma.cuh"
 
-/* Addresses in shared memory: the item, and its barriers. */
-struct item_queue {
-    unsigned item, full, free;
+/* Addresses in shared memory: the work tile, and its barriers. */
+struct work_tile_queue {
+    unsigned work_tile, full, free;
 };
 
-/* Readers: threads that call next_item. */
-__device__ __forceinline__ void init_queue(const item_queue &queue, unsigned readers) {
+/* Readers: threads that call next_work_tile. */
+__device__ __forceinline__ void init_queue(const work_tile_queue &queue, unsigned readers) {
     nh_barrier_init(queue.full, 1);
     nh_barrier_init(queue.free, readers);
 }
 
-/* The block's n-th item; from the number of items on there is none. */
-__device__ __forceinline__ int claim_item(const nh_tiled_args &args, const item_queue &queue, int n) {
-    unsigned item = blockIdx.x;
-    if (n > 0) item = gridDim.x + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
-    if (item > (unsigned)args.tiling.items) item = (unsigned)args.tiling.items;
+/* The block's n-th work tile; from the number of work tiles on there is none. */
+__device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const work_tile_queue &queue, int n) {
+    unsigned work_tile = blockIdx.x;
+    if (n > 0) work_tile = gridDim.x + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
+    if (work_tile > (unsigned)args.tiling.work_tiles) work_tile = (unsigned)args.tiling.work_tiles;
     nh_barrier_wait(queue.free, n & 1 ^ 1);
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(queue.item), "r"(item) : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(queue.work_tile), "r"(work_tile) : "memory");
     nh_barrier_arrive(queue.full);
-    return (int)item;
+    return (int)work_tile;
 }
 
 /* The same for those who are told. */
-__device__ __forceinline__ int next_item(const item_queue &queue, int n) {
-    int item;
+__device__ __forceinline__ int next_work_tile(const work_tile_queue &queue, int n) {
+    int work_tile;
     nh_barrier_wait(queue.full, n & 1);
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(item) : "r"(queue.item) : "memory");
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(work_tile) : "r"(queue.work_tile) : "memory");
     nh_barrier_arrive(queue.free);
-    return item;
+    return work_tile;
 }

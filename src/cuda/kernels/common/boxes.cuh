@@ -1,13 +1,14 @@
-/* Work items of the fused kernels: a tile of rows that a block owns, the tiles it walks, and which rows of these each
- * of its own rows sees. Owned rows are queries and walked rows their keys or, with NH_INVERSE, owned rows are keys and
- * walked rows the queries that attend them: the ranges of both are boxes whose ends never decrease from row to row.
+/* Work tiles of the fused kernels: a tile of rows that a block owns, the tiles of its loop over their halo, and which
+ * rows of these each of its own rows sees. Owned rows are queries and the loop's rows their keys or, with NH_INVERSE,
+ * owned rows are keys and the loop's rows the queries that attend them: the ranges of both are boxes whose ends never
+ * decrease from row to row.
  *
- * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a walked tile NH_WALK_X x NH_WALK_Y
- * x NH_WALK_Z; rows of a walked tile are numbered with z fastest. All positions are inside the dilation group.
+ * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a loop tile NH_LOOP_X x NH_LOOP_Y x
+ * NH_LOOP_Z; rows of a loop tile are numbered with z fastest. All positions are inside the dilation group.
  *
- * An owned tile is slabs of at most 64 rows, one per warpgroup, stacked along the axis NH_STACK; rows are numbered slab
- * by slab, in these with z fastest. Every slab counts as 64 rows: those that its box lacks are void. They are at the
- * place of its last row, with zeros for elements, and nothing of them is stored.
+ * An owned tile is warpgroup tiles of at most 64 rows, which follow each other along the axis NH_STACK; rows are
+ * numbered one of these after the other, in each with z fastest. Every warpgroup tile counts as 64 rows: those that its
+ * box lacks are padding. They are at the place of its last row, with zeros for elements, and nothing of them is stored.
  *
  * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
  * axis of its rows, the tile has so many fewer positions, and its halo is smaller.
@@ -26,19 +27,19 @@
 #define NH_INVERSE 0
 #endif
 #ifndef NH_STACK
-#define STACKED(EXTENT) ((EXTENT) > 1 && (EXTENT) % SLABS == 0)
+#define STACKED(EXTENT) ((EXTENT) > 1 && (EXTENT) % WARPGROUP_TILES == 0)
 #define NH_STACK (STACKED(NH_OWN_X) ? 0 : STACKED(NH_OWN_Y) ? 1 : 2)
 #endif
 
 #define POSITIONS (NH_OWN_X * NH_OWN_Y * NH_OWN_Z)
-#define SLABS ((POSITIONS * NH_OWN_HEADS + 63) / 64)
-#define SLAB (POSITIONS / SLABS)
-#define VOID_ROWS (64 - SLAB * NH_OWN_HEADS)
-#define SLAB_X (NH_OWN_X / (NH_STACK == 0 ? SLABS : 1))
-#define SLAB_Y (NH_OWN_Y / (NH_STACK == 1 ? SLABS : 1))
-#define SLAB_Z (NH_OWN_Z / (NH_STACK == 2 ? SLABS : 1))
-#if SLAB_X * SLAB_Y * SLAB_Z * SLABS != POSITIONS
-#error "the owned tile is no stack of slabs of at most 64 rows"
+#define WARPGROUP_TILES ((POSITIONS * NH_OWN_HEADS + 63) / 64)
+#define WARPGROUP_POSITIONS (POSITIONS / WARPGROUP_TILES)
+#define PADDING_ROWS (64 - WARPGROUP_POSITIONS * NH_OWN_HEADS)
+#define WARPGROUP_X (NH_OWN_X / (NH_STACK == 0 ? WARPGROUP_TILES : 1))
+#define WARPGROUP_Y (NH_OWN_Y / (NH_STACK == 1 ? WARPGROUP_TILES : 1))
+#define WARPGROUP_Z (NH_OWN_Z / (NH_STACK == 2 ? WARPGROUP_TILES : 1))
+#if WARPGROUP_X * WARPGROUP_Y * WARPGROUP_Z * WARPGROUP_TILES != POSITIONS
+#error "the owned tile cannot be cut into warpgroup tiles of at most 64 rows"
 #endif
 
 /* Heads in so many equal parts, of which every block keeps to one: their number divides that of the blocks. */
@@ -46,7 +47,7 @@
 #define NH_HEAD_PARTS 1
 #endif
 
-/* Blocks that share an item, each with a part of its walk. */
+/* Blocks that share a work tile, each with a part of its loop. */
 #ifndef NH_CLUSTER
 #define NH_CLUSTER 1
 #endif
@@ -57,13 +58,13 @@
 #endif
 
 #define NH_OWN_TILE {NH_OWN_X, NH_OWN_Y, NH_OWN_Z}
-#define NH_WALK_TILE {NH_WALK_X, NH_WALK_Y, NH_WALK_Z}
-/* A walked tile is so many boxes of these extents, of lines that are walked abreast (fused90_kv_loop.cuh). */
-#ifndef NH_ABREAST
-#define NH_ABREAST 1
+#define NH_LOOP_TILE {NH_LOOP_X, NH_LOOP_Y, NH_LOOP_Z}
+/* A loop tile is so many boxes of these extents, of neighboring lines (fused90_kv_loop.cuh). */
+#ifndef NH_TILE_BOXES
+#define NH_TILE_BOXES 1
 #endif
-#define NH_BOX_ROWS (NH_WALK_X * NH_WALK_Y * NH_WALK_Z)
-#define NH_WALK_ROWS (NH_ABREAST * NH_BOX_ROWS)
+#define NH_BOX_ROWS (NH_LOOP_X * NH_LOOP_Y * NH_LOOP_Z)
+#define NH_LOOP_ROWS (NH_TILE_BOXES * NH_BOX_ROWS)
 
 /* Axes in front of the problem's first have length 1: the compiler then drops them. */
 #define NH_FIRST_AXIS (3 - NH_RANK)
@@ -76,7 +77,7 @@ __device__ __forceinline__ int nh_max(int a, int b) {
     return a > b ? a : b;
 }
 
-struct nh_item {
+struct nh_work_tile {
     int index;
     int batch;
     int head;    /* of the owned rows: a key head with NH_INVERSE, else the first of NH_OWN_HEADS query heads */
@@ -84,20 +85,20 @@ struct nh_item {
     int group[3];  /* of dilation */
     int length[3]; /* of the group; of a part of a grid, where its rows end */
     int own[3];    /* first position of the owned tile */
-    int walk[3];   /* first position of the walk */
-    int tiles[3];  /* of the walk */
+    int halo[3];   /* first position of the halo */
+    int tiles[3];  /* of the loop over the halo */
 #if NH_REGIONS
     int grid[3];         /* length of the group */
     int rows[3];         /* position of its first row */
-    nh_range columns[3]; /* positions of the walked rows that tensors have of it */
+    nh_range columns[3]; /* positions that tensors have of what the loop is over */
 #endif
 #if NH_PERIODIC
-    int lap[3];       /* position of the first walked row of the lap in which the walk begins */
-    int lap_tiles[3]; /* tiles of the walk before the next lap */
+    int lap[3];       /* position of the first column that tensors have of the lap in which the loop begins */
+    int lap_tiles[3]; /* tiles of the loop before the next lap */
 #endif
 };
 
-/* Number of a division by a run-time constant; items fit 32 bits. */
+/* Number of a division by a run-time constant; work tiles fit 32 bits. */
 __device__ __forceinline__ int nh_digit(unsigned *index, int base) {
     unsigned quotient = *index / (unsigned)base;
     int digit = (int)(*index - quotient * (unsigned)base);
@@ -109,34 +110,34 @@ __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int l
     return nh_seen_range(length, (int)axis.window, (int)axis.stride, axis.causal, false, NH_INVERSE, position);
 }
 
-/* The item that this block takes in its n-th round; past the last one it is done. Blocks change places from round to
- * round: were they to keep them, a block would get the border's tiles, or the inner ones, again and again wherever the
- * number of blocks is a multiple of the tiles along an axis. A cluster of blocks has one item and no other. */
-__device__ __forceinline__ int nh_item_index(int round) {
+/* The work tile that this block takes in its n-th round; past the last one it is done. Blocks change places from round
+ * to round: were they to keep them, a block would get the border's tiles, or the inner ones, again and again wherever
+ * the number of blocks is a multiple of the tiles along an axis. A cluster of blocks has one work tile and no other. */
+__device__ __forceinline__ int nh_work_tile_index(int round) {
     int blocks = (int)gridDim.x;
     if (NH_CLUSTER > 1) return ((int)blockIdx.x + round * blocks) / NH_CLUSTER;
     return round * blocks + ((int)blockIdx.x + round) % blocks;
 }
 
 #if NH_REGIONS
-/* Moves an item to the rows that tensors have of its dilation group. */
-__device__ __forceinline__ void nh_item_place(const nh_cuda_args &args, int a, nh_item &item) {
+/* Moves a work tile to the rows that tensors have of its dilation group. */
+__device__ __forceinline__ void nh_work_tile_place(const nh_cuda_args &args, int a, nh_work_tile &work_tile) {
     const nh_cuda_region &region = args.region[a];
     const int dilation = (int)args.axis[a].dilation;
-    const nh_range rows = nh_covered(NH_INVERSE ? region.key : region.query, dilation, item.group[a]);
-    item.columns[a] = nh_covered(NH_INVERSE ? region.query : region.key, dilation, item.group[a]);
-    item.grid[a] = item.length[a];
-    item.rows[a] = rows.begin;
-    item.own[a] += rows.begin;
-    item.length[a] = rows.end;
+    const nh_range rows = nh_covered(NH_INVERSE ? region.key : region.query, dilation, work_tile.group[a]);
+    work_tile.columns[a] = nh_covered(NH_INVERSE ? region.query : region.key, dilation, work_tile.group[a]);
+    work_tile.grid[a] = work_tile.length[a];
+    work_tile.rows[a] = rows.begin;
+    work_tile.own[a] += rows.begin;
+    work_tile.length[a] = rows.end;
 }
 
-__device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, const nh_item &item, int a,
+__device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, const nh_work_tile &work_tile, int a,
                                                     int position) {
-    const nh_range columns = item.columns[a];
-    if (item.rows[a] >= item.length[a]) return {columns.begin, columns.begin}; /* the group has no row */
-    const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), NH_INVERSE, item.grid[a], position);
-    return nh_covered_part(seen, columns, item.grid[a], nh_wraps(a));
+    const nh_range columns = work_tile.columns[a];
+    if (work_tile.rows[a] >= work_tile.length[a]) return {columns.begin, columns.begin}; /* the group has no row */
+    const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), NH_INVERSE, work_tile.grid[a], position);
+    return nh_covered_part(seen, columns, work_tile.grid[a], nh_wraps(a));
 }
 #endif
 
@@ -144,44 +145,44 @@ __device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, co
  * place the compiler orders the instructions of kernels for whole grids in another way, and these have been measured as
  * they are. */
 #if NH_REGIONS
-#define NH_SEEN_BY(axis, item, a, position) nh_covered_seen(axis, item, a, position)
+#define NH_SEEN_BY(axis, work_tile, a, position) nh_covered_seen(axis, work_tile, a, position)
 #else
-#define NH_SEEN_BY(axis, item, a, position) nh_seen_from(axis, (item).length[a], position)
+#define NH_SEEN_BY(axis, work_tile, a, position) nh_seen_from(axis, (work_tile).length[a], position)
 #endif
 
 #if NH_PERIODIC
-/* The copy engine cannot go around. So a walk up to `end` begins earlier if a lap ends within it: then a tile ends
- * there, too, and the next begins with the first row that tensors have. The host sees to it that one ends with the
- * second lap as well, where a walk meets the ends of two. */
-__device__ __forceinline__ void nh_item_align(int a, int end, nh_item &item) {
-    const int extent[3] = NH_WALK_TILE;
-    const int first = item.columns[a].begin, length = item.grid[a];
-    item.lap[a] = first;
-    item.lap_tiles[a] = 1 << 30;
+/* The copy engine cannot go around. So a loop up to `end` begins earlier if a lap ends within it: then a tile ends
+ * there, too, and the next begins with the first column that tensors have. The host sees to it that a tile ends with
+ * the second lap as well, where a loop meets the ends of two. */
+__device__ __forceinline__ void nh_work_tile_align(int a, int end, nh_work_tile &work_tile) {
+    const int extent[3] = NH_LOOP_TILE;
+    const int first = work_tile.columns[a].begin, length = work_tile.grid[a];
+    work_tile.lap[a] = first;
+    work_tile.lap_tiles[a] = 1 << 30;
     if (!nh_wraps(a)) return;
-    item.lap[a] += nh_laps(item.walk[a], first, length) * length;
-    const int seam = item.lap[a] + length;
+    work_tile.lap[a] += nh_laps(work_tile.halo[a], first, length) * length;
+    const int seam = work_tile.lap[a] + length;
     if (seam >= end) return;
-    item.lap_tiles[a] = (seam - item.walk[a] + extent[a] - 1) / extent[a];
-    item.walk[a] = seam - item.lap_tiles[a] * extent[a];
+    work_tile.lap_tiles[a] = (seam - work_tile.halo[a] + extent[a] - 1) / extent[a];
+    work_tile.halo[a] = seam - work_tile.lap_tiles[a] * extent[a];
 }
 
-/* The position, in the lap that tensors have, at which the tile begins that is the n-th of a walk along an axis. */
-__device__ __forceinline__ int nh_wrapped(const nh_item &item, int a, int n, int position) {
+/* The position, in the lap that tensors have, at which the tile begins that is the n-th of the loop along an axis. */
+__device__ __forceinline__ int nh_wrapped(const nh_work_tile &work_tile, int a, int n, int position) {
     if (!nh_wraps(a)) return position;
-    position -= item.lap[a];
-    if (n >= item.lap_tiles[a]) position -= item.grid[a];
-    if (position >= item.grid[a]) position -= item.grid[a];
-    return position + item.columns[a].begin;
+    position -= work_tile.lap[a];
+    if (n >= work_tile.lap_tiles[a]) position -= work_tile.grid[a];
+    if (position >= work_tile.grid[a]) position -= work_tile.grid[a];
+    return position + work_tile.columns[a].begin;
 }
 #endif
 
-/* A group may be too short for its last tile: that tile walks what the group's last row sees and stores nothing.
- * (Passing over it would put the products under a condition, see fused90_forward.cu.) Of a part of a grid one that
- * sees nothing walks one tile. */
-__device__ __forceinline__ void nh_item_at(const nh_tiled_args &args, int index, nh_item &item) {
-    const int q_tile[3] = NH_OWN_TILE, k_tile[3] = NH_WALK_TILE;
-    /* Of the items of a round, every NH_HEAD_PARTS-th is one of this block's part. */
+/* A group may be too short for its last tile: that tile loops over what the group's last row sees and stores nothing.
+ * (Passing over it would put the products under a condition, see fused90_forward.cu.) A tile of a part of a grid that
+ * sees nothing loops over one tile. */
+__device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int index, nh_work_tile &work_tile) {
+    const int q_tile[3] = NH_OWN_TILE, k_tile[3] = NH_LOOP_TILE;
+    /* Every NH_HEAD_PARTS-th work tile of a round is one of this block's part. */
     unsigned rest = (unsigned)index / NH_HEAD_PARTS;
     int tile[3] = {0, 0, 0};
 #pragma unroll
@@ -194,98 +195,100 @@ __device__ __forceinline__ void nh_item_at(const nh_tiled_args &args, int index,
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         const nh_cuda_axis &axis = args.axis[a];
-        item.group[a] = 0;
-        item.length[a] = 1;
-        item.own[a] = item.walk[a] = 0;
-        item.tiles[a] = 1;
+        work_tile.group[a] = 0;
+        work_tile.length[a] = 1;
+        work_tile.own[a] = work_tile.halo[a] = 0;
+        work_tile.tiles[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        if (axis.dilation > 1) item.group[a] = nh_digit(&rest, (int)axis.dilation);
-        item.length[a] = nh_axis_group_length((int)axis.length, (int)axis.dilation, item.group[a]);
-        item.own[a] = tile[a] * q_tile[a];
+        if (axis.dilation > 1) work_tile.group[a] = nh_digit(&rest, (int)axis.dilation);
+        work_tile.length[a] = nh_axis_group_length((int)axis.length, (int)axis.dilation, work_tile.group[a]);
+        work_tile.own[a] = tile[a] * q_tile[a];
 #if NH_REGIONS
-        nh_item_place(args, a, item);
+        nh_work_tile_place(args, a, work_tile);
 #endif
-        int last = nh_min(item.own[a] + q_tile[a], item.length[a]) - 1;
-        item.walk[a] = NH_SEEN_BY(axis, item, a, nh_min(item.own[a], last)).begin;
-        int end = NH_SEEN_BY(axis, item, a, last).end;
+        int last = nh_min(work_tile.own[a] + q_tile[a], work_tile.length[a]) - 1;
+        work_tile.halo[a] = NH_SEEN_BY(axis, work_tile, a, nh_min(work_tile.own[a], last)).begin;
+        int end = NH_SEEN_BY(axis, work_tile, a, last).end;
 #if NH_PERIODIC
-        nh_item_align(a, end, item);
+        nh_work_tile_align(a, end, work_tile);
 #endif
-        item.tiles[a] = (end - item.walk[a] + k_tile[a] - 1) / k_tile[a];
+        work_tile.tiles[a] = (end - work_tile.halo[a] + k_tile[a] - 1) / k_tile[a];
 #if NH_REGIONS
-        item.tiles[a] = nh_max(item.tiles[a], 1);
+        work_tile.tiles[a] = nh_max(work_tile.tiles[a], 1);
 #endif
     }
-    item.index = index;
+    work_tile.index = index;
     int heads = (int)(NH_INVERSE ? args.kv_heads : args.heads) / NH_OWN_HEADS / NH_HEAD_PARTS;
-    item.head = (nh_digit(&rest, heads) + (int)blockIdx.x % NH_HEAD_PARTS * heads) * NH_OWN_HEADS;
-    item.batch = (int)rest;
+    work_tile.head = (nh_digit(&rest, heads) + (int)blockIdx.x % NH_HEAD_PARTS * heads) * NH_OWN_HEADS;
+    work_tile.batch = (int)rest;
     bool shared = !NH_INVERSE && args.heads != args.kv_heads;
-    item.kv_head = shared ? item.head / (int)(args.heads / args.kv_heads) : item.head;
+    work_tile.kv_head = shared ? work_tile.head / (int)(args.heads / args.kv_heads) : work_tile.head;
 }
 
-/* The walked tiles of an axis that every row of a box sees as a whole: [begin, end). */
+/* The loop tiles along an axis that every row of a box sees as a whole: [begin, end). */
 struct nh_full {
     int begin[3], end[3];
 };
 
-/* For the box of owned rows that starts at `first` (position inside the item's tile) with this extent. */
-__device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const nh_item &item,
+/* For the box of owned rows that starts at `first` (position inside the work tile) with this extent. */
+__device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const nh_work_tile &work_tile,
                                                  const int first[3], const int extent[3]) {
-    const int k_tile[3] = NH_WALK_TILE;
+    const int k_tile[3] = NH_LOOP_TILE;
     nh_full full;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         full.begin[a] = 0;
         full.end[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        int low = nh_min(item.own[a] + first[a], item.length[a] - 1);
-        int high = nh_min(item.own[a] + first[a] + extent[a], item.length[a]) - 1;
+        int low = nh_min(work_tile.own[a] + first[a], work_tile.length[a] - 1);
+        int high = nh_min(work_tile.own[a] + first[a] + extent[a], work_tile.length[a]) - 1;
         high = nh_max(high, low);
-        int begin = NH_SEEN_BY(args.axis[a], item, a, high).begin - item.walk[a];
-        int end = NH_SEEN_BY(args.axis[a], item, a, low).end - item.walk[a];
+        int begin = NH_SEEN_BY(args.axis[a], work_tile, a, high).begin - work_tile.halo[a];
+        int end = NH_SEEN_BY(args.axis[a], work_tile, a, low).end - work_tile.halo[a];
         full.begin[a] = (begin + k_tile[a] - 1) / k_tile[a];
         full.end[a] = end / k_tile[a];
-        if (!NH_OUTSIDE_SEES && item.own[a] + first[a] + extent[a] > item.length[a]) full.end[a] = 0;
+        if (!NH_OUTSIDE_SEES && work_tile.own[a] + first[a] + extent[a] > work_tile.length[a]) full.end[a] = 0;
     }
     return full;
 }
 
-/* Where in an item's tile a row is. */
+/* Where in a work tile a row is. */
 __device__ __forceinline__ void nh_row_position(int row, int at[3]) {
-    const int slab[3] = {SLAB_X, SLAB_Y, SLAB_Z};
+    const int warpgroup_tile[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z};
     int position = row % 64 / NH_OWN_HEADS;
-    if (VOID_ROWS) position = nh_min(position, SLAB - 1);
-    at[0] = position / (SLAB_Z * SLAB_Y);
-    at[1] = position / SLAB_Z % SLAB_Y;
-    at[2] = position % SLAB_Z;
-    at[NH_STACK] += row / 64 * slab[NH_STACK];
+    if (PADDING_ROWS) position = nh_min(position, WARPGROUP_POSITIONS - 1);
+    at[0] = position / (WARPGROUP_Z * WARPGROUP_Y);
+    at[1] = position / WARPGROUP_Z % WARPGROUP_Y;
+    at[2] = position % WARPGROUP_Z;
+    at[NH_STACK] += row / 64 * warpgroup_tile[NH_STACK];
 }
 
-__device__ __forceinline__ bool nh_row_void(int row) {
-    return VOID_ROWS && row % 64 >= 64 - VOID_ROWS;
+__device__ __forceinline__ bool nh_row_is_padding(int row) {
+    return PADDING_ROWS && row % 64 >= 64 - PADDING_ROWS;
 }
 
-/* What one row sees, relative to the start of the item's walk. */
-struct nh_sight {
+/* The box that one row sees, relative to the start of the work tile's halo. */
+struct nh_visible_box {
     int begin[3], end[3];
 };
 
-__device__ __forceinline__ nh_sight nh_sight_of(const nh_cuda_args &args, const nh_item &item, int row) {
-    nh_sight sight;
+__device__ __forceinline__ nh_visible_box nh_visible_box_of(const nh_cuda_args &args, const nh_work_tile &work_tile,
+                                                            int row) {
+    nh_visible_box visible;
     int at[3];
     nh_row_position(row, at);
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        sight.begin[a] = 0;
-        sight.end[a] = 1;
+        visible.begin[a] = 0;
+        visible.end[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        nh_range keys = NH_SEEN_BY(args.axis[a], item, a, nh_min(item.own[a] + at[a], item.length[a] - 1));
-        sight.begin[a] = keys.begin - item.walk[a];
-        sight.end[a] = keys.end - item.walk[a];
-        if (!NH_OUTSIDE_SEES && item.own[a] + at[a] >= item.length[a]) sight.end[a] = sight.begin[a];
+        nh_range keys =
+            NH_SEEN_BY(args.axis[a], work_tile, a, nh_min(work_tile.own[a] + at[a], work_tile.length[a] - 1));
+        visible.begin[a] = keys.begin - work_tile.halo[a];
+        visible.end[a] = keys.end - work_tile.halo[a];
+        if (!NH_OUTSIDE_SEES && work_tile.own[a] + at[a] >= work_tile.length[a]) visible.end[a] = visible.begin[a];
     }
-    return sight;
+    return visible;
 }
 
 /* The low n bits, 0 <= n <= 31. */
@@ -293,61 +296,61 @@ __device__ __forceinline__ unsigned nh_ones(int n) {
     return (1u << n) - 1u;
 }
 
-/* Eight columns of a walked box that follow each other are a run: a part of a line along z or, where lines are 4 long,
- * two of them. Runs repeat from line to line or, with NH_RUN_AXIS 1, from plane to plane: what is said of lines
+/* Eight columns of a box of the loop that follow each other are a run: a part of a line along z or, where lines are 4
+ * long, two of them. Runs repeat from line to line or, with NH_RUN_AXIS 1, from plane to plane: what is said of lines
  * holds of planes then. */
 #ifndef NH_RUN_AXIS
-#define NH_RUN_AXIS (NH_WALK_Z == 4 ? 1 : 2)
+#define NH_RUN_AXIS (NH_LOOP_Z == 4 ? 1 : 2)
 #endif
-#define NH_LINE_RUNS (NH_WALK_Z == 4 ? 1 : NH_WALK_Z / 8)
-#define NH_RUNS (NH_RUN_AXIS == 1 ? NH_WALK_Y * NH_WALK_Z / 8 : NH_LINE_RUNS)
+#define NH_LINE_RUNS (NH_LOOP_Z == 4 ? 1 : NH_LOOP_Z / 8)
+#define NH_RUNS (NH_RUN_AXIS == 1 ? NH_LOOP_Y * NH_LOOP_Z / 8 : NH_LINE_RUNS)
 
 /* What the row sees of a box that starts at `start`, on one axis and relative to it. */
-__device__ __forceinline__ nh_range nh_seen_of_tile(const nh_sight &sight, int axis, int start) {
-    const int extent[3] = NH_WALK_TILE;
+__device__ __forceinline__ nh_range nh_seen_of_tile(const nh_visible_box &visible, int axis, int start) {
+    const int extent[3] = NH_LOOP_TILE;
     nh_range seen = {0, extent[axis]};
     if (axis < NH_FIRST_AXIS) return seen;
-    seen.begin = nh_min(nh_max(sight.begin[axis] - start, 0), extent[axis]);
-    seen.end = nh_min(nh_max(sight.end[axis] - start, 0), extent[axis]);
+    seen.begin = nh_min(nh_max(visible.begin[axis] - start, 0), extent[axis]);
+    seen.end = nh_min(nh_max(visible.end[axis] - start, 0), extent[axis]);
     return seen;
 }
 
 /* Bit i: column 8 i + c of a line is seen by the row. */
-__device__ __forceinline__ unsigned nh_run_bits(const nh_sight &sight, const int start[3], int c) {
+__device__ __forceinline__ unsigned nh_run_bits(const nh_visible_box &visible, const int start[3], int c) {
 #if NH_RUN_AXIS == 1
-    const bool pairs = NH_WALK_Z == 4;
+    const bool pairs = NH_LOOP_Z == 4;
     /* The line of a pair is that of the even column, too: said, so that the compiler compares once for both. */
     int y = start[1] + (pairs ? (int)threadIdx.x >> 1 & 1 : 0), z = start[2] + (pairs ? c & 3 : c);
     unsigned line = 0, runs = 0;
 #pragma unroll
     for (int i = 0; i < NH_LINE_RUNS; i++)
-        line |= (unsigned)(z + 8 * i >= sight.begin[2] && z + 8 * i < sight.end[2]) << i;
+        line |= (unsigned)(z + 8 * i >= visible.begin[2] && z + 8 * i < visible.end[2]) << i;
 #pragma unroll
     for (int i = 0; i < NH_RUNS; i += NH_LINE_RUNS, y += pairs ? 2 : 1)
-        runs |= (y >= sight.begin[1] && y < sight.end[1] ? line : 0) << i;
+        runs |= (y >= visible.begin[1] && y < visible.end[1] ? line : 0) << i;
     return runs;
 #else
-    nh_range z = nh_seen_of_tile(sight, 2, start[2]);
+    nh_range z = nh_seen_of_tile(visible, 2, start[2]);
     return nh_ones((z.end - c + 7) >> 3) & ~nh_ones((z.begin - c + 7) >> 3);
 #endif
 }
 
 /* Bit j: group j of 8 columns stands in a line that the row sees something of; `run`: of the groups of each line only
  * these. Separable: lines are cut to a range in every plane, then the planes. */
-__device__ __forceinline__ unsigned nh_line_bits(const nh_sight &sight, const int start[3], unsigned run) {
-    const int plane = NH_RUN_AXIS == 1 ? NH_RUNS : NH_WALK_Y * NH_RUNS, all = NH_BOX_ROWS / 8;
+__device__ __forceinline__ unsigned nh_line_bits(const nh_visible_box &visible, const int start[3], unsigned run) {
+    const int plane = NH_RUN_AXIS == 1 ? NH_RUNS : NH_LOOP_Y * NH_RUNS, all = NH_BOX_ROWS / 8;
     const unsigned every_run = nh_ones(plane) / nh_ones(NH_RUNS), every_plane = nh_ones(all) / nh_ones(plane);
-    nh_range x = nh_seen_of_tile(sight, 0, start[0]), y = nh_seen_of_tile(sight, 1, start[1]);
+    nh_range x = nh_seen_of_tile(visible, 0, start[0]), y = nh_seen_of_tile(visible, 1, start[1]);
     unsigned lines = NH_RUN_AXIS == 1 ? 1u : nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin) & every_run;
     return lines * run * every_plane & nh_ones(plane * x.end) & ~nh_ones(plane * x.begin);
 }
 
 /* Bit j: column 8 j + c of the box is seen by the row. */
-__device__ __forceinline__ unsigned nh_sight_bits(const nh_sight &sight, const int start[3], int c) {
-    return nh_line_bits(sight, start, nh_run_bits(sight, start, c));
+__device__ __forceinline__ unsigned nh_visible_bits(const nh_visible_box &visible, const int start[3], int c) {
+    return nh_line_bits(visible, start, nh_run_bits(visible, start, c));
 }
 
 /* Bit j: column 8 j + c is below `count`. */
 __device__ __forceinline__ unsigned nh_count_bits(int count, int c) {
-    return nh_ones((nh_min(nh_max(count, 0), NH_WALK_ROWS) - c + 7) >> 3);
+    return nh_ones((nh_min(nh_max(count, 0), NH_LOOP_ROWS) - c + 7) >> 3);
 }

@@ -310,19 +310,19 @@ __device__ __forceinline__ nh_box nh_inverse_box(const nh_cuda_args &args, const
 }
 
 /* A tensor's rows under a box: row(x, y, z) = base + x * step[0] + y * step[1] + z * step[2]. */
-struct nh_walk {
+struct nh_box_rows {
     const elem *base;
     long long step[3];
 };
 
-__device__ __forceinline__ nh_walk nh_walk_of(const nh_cuda_tensor &t, const nh_box &box,
-                                              long long batch, long long head) {
-    nh_walk walk;
-    walk.base = nh_row(t, batch, box.first, head);
+__device__ __forceinline__ nh_box_rows nh_box_rows_of(const nh_cuda_tensor &t, const nh_box &box, long long batch,
+                                                      long long head) {
+    nh_box_rows rows;
+    rows.base = nh_row(t, batch, box.first, head);
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        walk.step[a] = t.axis[a] * box.step[a];
-    return walk;
+        rows.step[a] = t.axis[a] * box.step[a];
+    return rows;
 }
 
 /* Offset of a token of a box from its first, in elements of a tensor of scalars. */

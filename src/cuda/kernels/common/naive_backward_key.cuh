@@ -1,4 +1,4 @@
-/* dK = scale * dS^T Q and dV = P^T dO of one key by a group of lanes, which walks the queries of its inverse
+/* dK = scale * dS^T Q and dV = P^T dO of one key by a group of lanes, which goes through the queries of its inverse
  * neighborhood. */
 #pragma once
 #include "naive.cuh"
@@ -41,8 +41,9 @@ __device__ __forceinline__ real nh_key_bias(const nh_cuda_args &args, const nh_b
 }
 
 /* The queries of one head; q, d_o: their rows. */
-__device__ __forceinline__ void nh_walk_head(const nh_cuda_args &args, nh_key_rows &r, const nh_query &key,
-                                             const nh_box &box, long long head, const nh_walk &q, const nh_walk &d_o) {
+__device__ __forceinline__ void nh_add_head(const nh_cuda_args &args, nh_key_rows &r, const nh_query &key,
+                                            const nh_box &box, long long head, const nh_box_rows &q,
+                                            const nh_box_rows &d_o) {
     const nh_cuda_tensor &lse = args.tensor[NH_LSE], &delta = args.tensor[NH_DELTA];
     const real *lse_base = nh_scalar(lse, key.batch, box.first, head);
     const real *delta_base = nh_scalar(delta, key.batch, box.first, head) + NH_DELTA_AT;
@@ -81,12 +82,12 @@ __device__ __forceinline__ void nh_differentiate_key(const nh_cuda_args &args, c
     nh_key_rows_set(args, key, r);
     nh_box box = nh_inverse_box(args, key.at);
     for (long long head = key.head * share; head < (key.head + 1) * share; head++) {
-        nh_walk_head(args, r, key, box, head, nh_walk_of(args.tensor[NH_Q], box, key.batch, head),
-                     nh_walk_of(args.tensor[NH_D_O], box, key.batch, head));
+        nh_add_head(args, r, key, box, head, nh_box_rows_of(args.tensor[NH_Q], box, key.batch, head),
+                    nh_box_rows_of(args.tensor[NH_D_O], box, key.batch, head));
         for (int piece = 1; piece < NH_PIECES; piece++) {
             const nh_box more = nh_inverse_box(args, key.at, piece);
-            nh_walk_head(args, r, key, more, head, nh_walk_of(args.tensor[NH_Q], more, key.batch, head),
-                         nh_walk_of(args.tensor[NH_D_O], more, key.batch, head));
+            nh_add_head(args, r, key, more, head, nh_box_rows_of(args.tensor[NH_Q], more, key.batch, head),
+                        nh_box_rows_of(args.tensor[NH_D_O], more, key.batch, head));
         }
     }
     nh_key_rows_store(args, key, r);

@@ -19,8 +19,8 @@ __device__ __forceinline__ void nh_take_key(const nh_query_rows &r, const elem *
 
 /* Takes in the keys of a box; k, v: the rows under it. */
 __device__ __forceinline__ void nh_differentiate_box(const nh_cuda_args &args, const nh_query &query,
-                                                     const nh_query_rows &r, const nh_box &box, const nh_walk &k,
-                                                     const nh_walk &v, nh_long_row &d_q) {
+                                                     const nh_query_rows &r, const nh_box &box, const nh_box_rows &k,
+                                                     const nh_box_rows &v, nh_long_row &d_q) {
     nh_bias bias = nh_bias_of(args, query, box);
     for (int x = 0; x < box.count[0]; x++)
         for (int y = 0; y < box.count[1]; y++)
@@ -34,7 +34,7 @@ __device__ __forceinline__ void nh_differentiate_box(const nh_cuda_args &args, c
 /* box: the query's window, or the first piece of it; k, v: the rows under it. */
 __device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &args, const nh_query &query,
                                                           const nh_operand &d_o, real delta, const nh_box &box,
-                                                          const nh_walk &k, const nh_walk &v) {
+                                                          const nh_box_rows &k, const nh_box_rows &v) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     nh_query_rows r;
     r.d_o = d_o;
@@ -47,8 +47,8 @@ __device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &ar
     nh_differentiate_box(args, query, r, box, k, v, d_q);
     for (int piece = 1; piece < NH_PIECES; piece++) {
         const nh_box more = nh_window_box(args, query.at, piece);
-        nh_differentiate_box(args, query, r, more, nh_walk_of(args.tensor[NH_K], more, query.batch, kv_head),
-                             nh_walk_of(args.tensor[NH_V], more, query.batch, kv_head), d_q);
+        nh_differentiate_box(args, query, r, more, nh_box_rows_of(args.tensor[NH_K], more, query.batch, kv_head),
+                             nh_box_rows_of(args.tensor[NH_V], more, query.batch, kv_head), d_q);
     }
     const nh_cuda_tensor &ek = args.tensor[NH_EXTRA_K], &ev = args.tensor[NH_EXTRA_V];
     for (long long m = 0; NH_EXTRA && m < args.extra_tokens; m++)
@@ -67,6 +67,7 @@ __device__ __forceinline__ void nh_differentiate_query(const nh_cuda_args &args,
                                                        const nh_operand &d_o, real delta) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     nh_box box = nh_window_box(args, query.at);
-    nh_differentiate_query_by(args, query, d_o, delta, box, nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head),
-                              nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head));
+    nh_differentiate_query_by(args, query, d_o, delta, box,
+                              nh_box_rows_of(args.tensor[NH_K], box, query.batch, kv_head),
+                              nh_box_rows_of(args.tensor[NH_V], box, query.batch, kv_head));
 }

@@ -50,7 +50,7 @@ __device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, co
 
 /* Takes in the keys of a box; k, v: the rows under it. */
 __device__ __forceinline__ void nh_take_box(const nh_cuda_args &args, const nh_query &query, const nh_operand &q,
-                                            const nh_box &box, const nh_walk &k, const nh_walk &v, real scale,
+                                            const nh_box &box, const nh_box_rows &k, const nh_box_rows &v, real scale,
                                             nh_sums &s) {
     nh_bias bias = nh_bias_of(args, query, box);
     for (int x = 0; x < box.count[0]; x++)
@@ -66,7 +66,7 @@ __device__ __forceinline__ void nh_take_box(const nh_cuda_args &args, const nh_q
 
 /* box: the query's window, or the first piece of it; k, v: the rows under it. */
 __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
-                                             const nh_walk &k, const nh_walk &v) {
+                                             const nh_box_rows &k, const nh_box_rows &v) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     real scale = (real)args.scale;
     nh_operand q;
@@ -78,8 +78,8 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
     nh_take_box(args, query, q, box, k, v, scale, s);
     for (int piece = 1; piece < NH_PIECES; piece++) {
         const nh_box more = nh_window_box(args, query.at, piece);
-        nh_take_box(args, query, q, more, nh_walk_of(args.tensor[NH_K], more, query.batch, kv_head),
-                    nh_walk_of(args.tensor[NH_V], more, query.batch, kv_head), scale, s);
+        nh_take_box(args, query, q, more, nh_box_rows_of(args.tensor[NH_K], more, query.batch, kv_head),
+                    nh_box_rows_of(args.tensor[NH_V], more, query.batch, kv_head), scale, s);
     }
     const nh_cuda_tensor &ek = args.tensor[NH_EXTRA_K], &ev = args.tensor[NH_EXTRA_V];
     const elem *k_extra = (const elem *)ek.data + query.batch * ek.batch + kv_head * ek.head;
@@ -101,6 +101,6 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
 __device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_query &query) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     nh_box box = nh_window_box(args, query.at);
-    nh_attend_to(args, query, box, nh_walk_of(args.tensor[NH_K], box, query.batch, kv_head),
-                 nh_walk_of(args.tensor[NH_V], box, query.batch, kv_head));
+    nh_attend_to(args, query, box, nh_box_rows_of(args.tensor[NH_K], box, query.batch, kv_head),
+                 nh_box_rows_of(args.tensor[NH_V], box, query.batch, kv_head));
 }

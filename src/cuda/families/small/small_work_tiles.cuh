@@ -1,4 +1,4 @@
-/* Items of the small windows: where the boxes of rows and their halos lie. See small.cuh. */
+/* Work tiles of the small windows: where the boxes of rows and their halos lie. See small.cuh. */
 #pragma once
 
 #include "small_region.cuh"
@@ -26,7 +26,7 @@ NH_DEVICE int nh_digit(unsigned *index, const nh_divisor &base) {
     return digit;
 }
 
-/* What the digits of an item's number count. */
+/* What the digits of a work tile's number count. */
 struct nh_digits {
     nh_divisor tiles[3], groups[3], batch, heads, share; /* heads: of the rows; share: of heads among keys */
 };
@@ -48,7 +48,7 @@ NH_DEVICE int nh_dilation(const nh_tiled_args &args, int axis) {
     return NH_DILATED ? (int)args.axis[axis].dilation : 1;
 }
 
-struct nh_item {
+struct nh_work_tile {
     int number, batch, head, column_head; /* head: of the rows; column_head: of the columns, the first that shares it */
     /* dilation group and its tokens, first positions of rows and halo */
     int group[3], length[3], row[3], column[3];
@@ -60,14 +60,14 @@ struct nh_item {
     bool seam;
 #endif
     /* For each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
-     * (In shared memory because the compiler would keep products of strides in registers across items.) */
+     * (In shared memory because the compiler would keep products of strides in registers across work tiles.) */
     long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
 };
 
 /* The first row that tensors have of the group. */
-NH_DEVICE int nh_first_row(const nh_item &item, int a) {
+NH_DEVICE int nh_first_row(const nh_work_tile &work_tile, int a) {
 #if NH_REGIONS
-    return item.covered[a].first;
+    return work_tile.covered[a].first;
 #else
     return 0;
 #endif
@@ -75,53 +75,53 @@ NH_DEVICE int nh_first_row(const nh_item &item, int a) {
 
 /* What columns of a row follow from. */
 #if NH_REGIONS
-NH_DEVICE const nh_covered_group &nh_group_of(const nh_item &item, int a) {
-    return item.covered[a];
+NH_DEVICE const nh_covered_group &nh_group_of(const nh_work_tile &work_tile, int a) {
+    return work_tile.covered[a];
 }
 #else
-NH_DEVICE int nh_group_of(const nh_item &item, int a) {
-    return item.length[a];
+NH_DEVICE int nh_group_of(const nh_work_tile &work_tile, int a) {
+    return work_tile.length[a];
 }
 #endif
 
 /* Whether tensors have the position that is `at` behind the halo's first; moves it to where they have it. */
-NH_DEVICE bool nh_halo_position(const nh_item &item, int a, int &at) {
+NH_DEVICE bool nh_halo_position(const nh_work_tile &work_tile, int a, int &at) {
 #if NH_REGIONS
-    const nh_covered_group &covered = item.covered[a];
-    int place = item.ahead[a] + at;
+    const nh_covered_group &covered = work_tile.covered[a];
+    int place = work_tile.ahead[a] + at;
 #if NH_PERIODIC
     while (nh_wraps(a) && place >= covered.grid)
         place -= covered.grid;
-    at = place - item.ahead[a];
+    at = place - work_tile.ahead[a];
 #endif
     return place < covered.columns.end - covered.columns.begin;
 #else
-    return item.column[a] + at < item.length[a];
+    return work_tile.column[a] + at < work_tile.length[a];
 #endif
 }
 
 /* Where tensors have a position of the halo, from where they have its first. */
-NH_DEVICE int nh_halo_place(const nh_item &item, int a, int position) {
-    int place = position - item.column[a];
+NH_DEVICE int nh_halo_place(const nh_work_tile &work_tile, int a, int position) {
+    int place = position - work_tile.column[a];
 #if NH_REGIONS
-    nh_halo_position(item, a, place);
+    nh_halo_position(work_tile, a, place);
 #endif
     return place;
 }
 
 /* Positions of the halo that tensors have, where it has no seam. */
-NH_DEVICE int nh_halo_count(const nh_item &item, int a) {
+NH_DEVICE int nh_halo_count(const nh_work_tile &work_tile, int a) {
 #if NH_REGIONS
-    return item.covered[a].columns.end - item.covered[a].columns.begin - item.ahead[a];
+    return work_tile.covered[a].columns.end - work_tile.covered[a].columns.begin - work_tile.ahead[a];
 #else
-    return item.length[a] - item.column[a];
+    return work_tile.length[a] - work_tile.column[a];
 #endif
 }
 
-/* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that item
- * has no rows that exist. first: of those that a block takes. */
-NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits, int index, bool first,
-                              nh_item &item) {
+/* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that work
+ * tile has no rows that exist. first: of those that a block takes. */
+NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &digits, int index, bool first,
+                                   nh_work_tile &work_tile) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
     int length[3] = {1, 1, 1};
@@ -183,29 +183,29 @@ NH_DEVICE void nh_item_locate(const nh_tiled_args &args, const nh_digits &digits
             int at = of_keys == (NH_INVERSE != 0) ? row[a] : column[a];
 #endif
             origin += (long long)(at * nh_dilation(args, a) + group[a]) * t.axis[a];
-            item.step[lane][a] = nh_dilation(args, a) * t.axis[a];
+            work_tile.step[lane][a] = nh_dilation(args, a) * t.axis[a];
         }
-        item.origin[lane] = origin;
+        work_tile.origin[lane] = origin;
     }
     if (lane == 0) {
-        item.number = index;
-        item.batch = (int)rest;
-        item.head = row_head;
-        item.column_head = column_head;
-        item.roll = roll;
+        work_tile.number = index;
+        work_tile.batch = (int)rest;
+        work_tile.head = row_head;
+        work_tile.column_head = column_head;
+        work_tile.roll = roll;
 #if NH_REGIONS
-        item.seam = seam;
+        work_tile.seam = seam;
 #endif
 #pragma unroll
         for (int a = 0; a < 3; a++) {
 #if NH_REGIONS
-            item.covered[a] = covered[a];
-            item.ahead[a] = ahead[a];
+            work_tile.covered[a] = covered[a];
+            work_tile.ahead[a] = ahead[a];
 #endif
-            item.group[a] = group[a];
-            item.row[a] = row[a];
-            item.column[a] = column[a];
-            item.length[a] = length[a];
+            work_tile.group[a] = group[a];
+            work_tile.row[a] = row[a];
+            work_tile.column[a] = column[a];
+            work_tile.length[a] = length[a];
         }
     }
 }
@@ -215,38 +215,38 @@ NH_DEVICE void nh_note_warp_tile(const nh_tiled_args &args, int index, int warp_
     if (NH_NOTED && threadIdx.x % 32 == 0) nh_note_tile(args, index, warp_tile, true, !NH_DENSE);
 }
 
-NH_DEVICE bool nh_warp_tile_exists(const nh_item &item, int warp_tile) {
+NH_DEVICE bool nh_warp_tile_exists(const nh_work_tile &work_tile, int warp_tile) {
     bool exists = true;
 #pragma unroll
     for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
-        exists = exists && item.row[a] + nh_row_at(warp_tile, 0, a) < item.length[a];
+        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, 0, a) < work_tile.length[a];
     return exists;
 }
 
 /* Calls work(warp tile) for each that is the warp's and exists. */
 template <typename Work>
-NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_item &item, const Work &work) {
+NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_work_tile &work_tile, const Work &work) {
 #pragma unroll 1
     for (int warp_tile = (int)(threadIdx.x / 32); warp_tile < NH_WARP_TILES; warp_tile += NH_WARPS)
-        if (nh_warp_tile_exists(item, warp_tile)) {
-            nh_note_warp_tile(args, item.number, warp_tile);
+        if (nh_warp_tile_exists(work_tile, warp_tile)) {
+            nh_note_warp_tile(args, work_tile.number, warp_tile);
             work(warp_tile);
         }
 }
 
-NH_DEVICE bool nh_row_exists(const nh_item &item, int warp_tile, int row) {
+NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int row) {
     bool exists = true;
 #pragma unroll
     for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
-        exists = exists && item.row[a] + nh_row_at(warp_tile, row, a) < item.length[a];
+        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) < work_tile.length[a];
     return exists;
 }
 
 /* Elements from a tensor's start to a row. */
-NH_DEVICE long long nh_row_offset(const nh_item &item, int slot, int warp_tile, int row) {
-    long long offset = item.origin[slot];
+NH_DEVICE long long nh_row_offset(const nh_work_tile &work_tile, int slot, int warp_tile, int row) {
+    long long offset = work_tile.origin[slot];
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        offset += nh_row_at(warp_tile, row, a) * item.step[slot][a];
+        offset += nh_row_at(warp_tile, row, a) * work_tile.step[slot][a];
     return offset;
 }

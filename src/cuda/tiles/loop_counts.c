@@ -1,17 +1,17 @@
-#include "walk_counts.h"
+#include "loop_counts.h"
 
 #include <string.h>
 
 /* Behind the last if it is not there. */
-static int place_of(const struct nh_walk_extents *extents, int a, int32_t extent) {
+static int place_of(const struct nh_loop_extents *extents, int a, int32_t extent) {
     int place = 0;
     while (place < extents->count[a] && extents->extent[a][place] != extent)
         place++;
     return place;
 }
 
-bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3],
-                 struct nh_walk_columns *columns) {
+bool nh_loop_extents_add(struct nh_loop_extents *extents, const int32_t tile[3],
+                         struct nh_loop_columns *columns) {
     int place[NH_AXES];
     for (int a = 0; a < NH_AXES; a++)
         if (!extents->count[a]) extents->extent[a][extents->count[a]++] = 1;
@@ -25,8 +25,8 @@ bool nh_walk_add(struct nh_walk_extents *extents, const int32_t tile[3],
     return true;
 }
 
-void nh_walk_start(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
-                   bool beyond, const struct nh_walk_extents *columns) {
+void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem *problem,
+                          bool inverse, bool beyond, const struct nh_loop_extents *columns) {
     memcpy(counts->axis, problem->axis, sizeof counts->axis);
     counts->inverse = inverse;
     counts->beyond = beyond;
@@ -34,8 +34,8 @@ void nh_walk_start(struct nh_walk_counts *counts, const struct nh_problem *probl
     memset(counts->lines, 0, sizeof counts->lines);
 }
 
-static bool same_walks(const struct nh_walk_counts *counts, const struct nh_problem *problem,
-                       bool inverse, bool beyond, const struct nh_walk_extents *columns) {
+static bool same_loops(const struct nh_loop_counts *counts, const struct nh_problem *problem,
+                       bool inverse, bool beyond, const struct nh_loop_extents *columns) {
     if (counts->inverse != inverse || counts->beyond != beyond) return false;
     for (int a = 0; a < NH_AXES; a++) {
         int extents = columns->count[a];
@@ -48,18 +48,18 @@ static bool same_walks(const struct nh_walk_counts *counts, const struct nh_prob
     return true;
 }
 
-void nh_walk_resume(struct nh_walk_counts *counts, const struct nh_problem *problem, bool inverse,
-                    bool beyond, const struct nh_walk_extents *columns) {
-    if (!same_walks(counts, problem, inverse, beyond, columns))
-        nh_walk_start(counts, problem, inverse, beyond, columns);
+void nh_loop_counts_resume(struct nh_loop_counts *counts, const struct nh_problem *problem,
+                           bool inverse, bool beyond, const struct nh_loop_extents *columns) {
+    if (!same_loops(counts, problem, inverse, beyond, columns))
+        nh_loop_counts_start(counts, problem, inverse, beyond, columns);
 }
 
-bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const int32_t part[3],
-                     struct nh_walk_rows *found) {
-    struct nh_walk_rows walked;
+bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
+                     struct nh_loop_rows *found) {
+    struct nh_loop_rows loop_rows;
     if (!counts->columns.count[0]) return false;
     for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_walk_tile tile = {rows[a], part[a]};
+        const struct nh_loop_row_tile tile = {rows[a], part[a]};
         int line = 0, lines = counts->lines[a];
         while (line < lines &&
                (counts->tile[a][line].rows != tile.rows || counts->tile[a][line].part != tile.part))
@@ -71,8 +71,8 @@ bool nh_walk_rows_of(struct nh_walk_counts *counts, const int32_t rows[3], const
                            counts->columns.extent[a], counts->columns.count[a],
                            &counts->line[a][line]);
         }
-        walked.of[a] = &counts->line[a][line];
+        loop_rows.of[a] = &counts->line[a][line];
     }
-    *found = walked;
+    *found = loop_rows;
     return true;
 }

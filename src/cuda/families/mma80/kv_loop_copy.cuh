@@ -1,11 +1,11 @@
-/* Copies of the tiles of a walk (key_walk.cuh) to shared memory.
+/* Copies of the tiles of a KV loop (kv_loop.cuh) to shared memory.
  *
  * What is needed from tile to tile is kept so that a step is a few additions: each thread copies the same places of
  * every tile and has a pointer to them in each tensor, which moves by one of four distances. Nothing is read from
  * shared memory between copies: the compiler puts three dummy loads between such a load and the next copy. */
 #pragma once
 
-#include "key_walk.cuh"
+#include "kv_loop.cuh"
 
 /* Coordinates of a tile's row, one a byte. */
 NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
@@ -35,14 +35,14 @@ NH_DEVICE bool nh_is_whole(const struct nh_halo &halo, const struct nh_cursor &t
            tile.at[2] + NH_TILE_K2 <= halo.end[2];
 }
 
-/* The tensors that are walked: two of rows, and what is known of queries if those are the columns. */
-enum { NH_WALK_FIRST, NH_WALK_SECOND, NH_WALK_STATS, NH_WALK_TENSORS = NH_INVERSE ? 3 : 2 };
+/* The tensors that the loop reads: two of rows, and what is known of queries if those are the columns. */
+enum { NH_LOOP_FIRST, NH_LOOP_SECOND, NH_LOOP_STATS, NH_LOOP_TENSORS = NH_INVERSE ? 3 : 2 };
 
 /* In bytes: from a tile's first row to its others, and from a tile to the next one where so many axes start again;
  * the last of these leads to the next query head. */
-struct nh_walk_tables {
-    long long row[NH_WALK_TENSORS][NH_COLUMNS];
-    long long step[4][NH_WALK_TENSORS];
+struct nh_loop_tables {
+    long long row[NH_LOOP_TENSORS][NH_COLUMNS];
+    long long step[4][NH_LOOP_TENSORS];
 };
 
 /* The first of these, worked out: `column` is the same for all threads. */
@@ -56,8 +56,8 @@ NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int slot, int colu
 }
 
 /* By the whole block, after a barrier; another one must follow. `bytes`: of an element. */
-NH_DEVICE void nh_walk_table_fill(const nh_cuda_args &args, const struct nh_halo &halo, int slot,
-                                  int bytes, int which, struct nh_walk_tables &tables) {
+NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const struct nh_halo &halo, int slot, int bytes, int which,
+                                  struct nh_loop_tables &tables) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     for (int i = (int)threadIdx.x; i < NH_COLUMNS + 4; i += NH_THREADS) {
         int again = i - NH_COLUMNS;
@@ -75,11 +75,11 @@ NH_DEVICE void nh_walk_table_fill(const nh_cuda_args &args, const struct nh_halo
 }
 
 /* Where a thread's places in the tile at hand are; of the stats, the tile's first. */
-struct nh_walk {
+struct nh_kv_loop {
     struct nh_cursor cursor;
     /* how many are left, this one included; which query head */
     int left, head;
-    const char *at[NH_WALK_TENSORS];
+    const char *at[NH_LOOP_TENSORS];
 };
 
 /* How a tensor's rows are shared out. If 16 bytes are copied at a time, as many lanes share a row as are a power of two
@@ -101,12 +101,12 @@ template <int WIDTH> NH_DEVICE long long nh_share_offset(const long long *row) {
            (int)threadIdx.x % share::LANES * (NH_UNIT * NH_ELEMENT_BYTES);
 }
 
-NH_DEVICE struct nh_cursor nh_walk_origin(const struct nh_halo &halo) {
+NH_DEVICE struct nh_cursor nh_loop_origin(const struct nh_halo &halo) {
     return {{halo.begin[0], halo.begin[1], halo.begin[2]}};
 }
 
-NH_DEVICE const char *nh_walk_start(const nh_cuda_args &args, const struct nh_block &block,
-                                    const struct nh_halo &halo, int slot, int head, int bytes) {
+NH_DEVICE const char *nh_loop_start(const nh_cuda_args &args, const struct nh_block &block, const struct nh_halo &halo,
+                                    int slot, int head, int bytes) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     long long offset = block.batch * tensor.batch + head * tensor.head;
 #pragma unroll
@@ -116,23 +116,24 @@ NH_DEVICE const char *nh_walk_start(const nh_cuda_args &args, const struct nh_bl
 }
 
 #if NH_PERIODIC
-/* How many laps a position of the halo is ahead of the one that the walk starts in; halos are two long at most. */
-NH_DEVICE int nh_laps_ahead(const struct nh_block &block, const struct nh_course &course, int axis, int position) {
-    const int ahead = position - course.lap[axis], length = block.grid[axis];
+/* How many laps a position of the halo is ahead of the one that the loop starts in; halos are two long at most. */
+NH_DEVICE int nh_laps_ahead(const struct nh_block &block, const struct nh_loop_bounds &bounds, int axis, int position) {
+    const int ahead = position - bounds.lap[axis], length = block.grid[axis];
     return (ahead >= length) + (ahead >= 2 * length);
 }
 
-/* Bytes from where steps of a walk would lead to a column of the tile at hand to where the tensor has it, on axes that
+/* Bytes from where steps of a loop would lead to a column of the tile at hand to where the tensor has it, on axes that
  * wrap; `there` is set to false where it does not. */
-NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &block, const struct nh_course &course,
-                               const struct nh_cursor &tile, int slot, int bytes, unsigned place, bool &there) {
+NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &block,
+                               const struct nh_loop_bounds &bounds, const struct nh_cursor &tile, int slot, int bytes,
+                               unsigned place, bool &there) {
     long long offset = 0;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         if (!nh_wraps(a)) continue;
         const int position = tile.at[a] + (int)(place >> 8 * a & 255);
-        const int laps = nh_laps_ahead(block, course, a, position);
-        const int in_lap = position - course.lap[a] - laps * block.grid[a];
+        const int laps = nh_laps_ahead(block, bounds, a, position);
+        const int in_lap = position - bounds.lap[a] - laps * block.grid[a];
         offset -= laps * (args.axis[a].length * args.tensor[slot].axis[a]);
         there = there && in_lap < block.columns[a].end - block.columns[a].begin;
     }
@@ -140,34 +141,34 @@ NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &
 }
 
 /* Whether no seam, or what tensors lack before it, runs through what the halo has of a tile. */
-NH_DEVICE bool nh_in_one_lap(const struct nh_block &block, const struct nh_course &course,
+NH_DEVICE bool nh_in_one_lap(const struct nh_block &block, const struct nh_loop_bounds &bounds,
                              const struct nh_cursor &tile) {
     bool one = true;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         if (!nh_wraps(a)) continue;
-        const int laps = nh_laps_ahead(block, course, a, tile.at[a]), end = tile.at[a] + nh_tile_k(a);
-        const int last = end < course.halo.end[a] ? end : course.halo.end[a];
-        const int in_lap = last - course.lap[a] - laps * block.grid[a];
+        const int laps = nh_laps_ahead(block, bounds, a, tile.at[a]), end = tile.at[a] + nh_tile_k(a);
+        const int last = end < bounds.halo.end[a] ? end : bounds.halo.end[a];
+        const int in_lap = last - bounds.lap[a] - laps * block.grid[a];
         one = one && in_lap <= block.columns[a].end - block.columns[a].begin;
     }
     return one;
 }
 #endif
 
-NH_DEVICE void nh_next(struct nh_walk &walk, const struct nh_course &course,
-                       const struct nh_walk_tables &tables) {
-    int again = nh_advance(walk.cursor, course.halo);
-    walk.left--;
-    if (again == 3) walk.head++;
+NH_DEVICE void nh_next(struct nh_kv_loop &loop, const struct nh_loop_bounds &bounds,
+                       const struct nh_loop_tables &tables) {
+    int again = nh_advance(loop.cursor, bounds.halo);
+    loop.left--;
+    if (again == 3) loop.head++;
 #pragma unroll
-    for (int i = 0; i < NH_WALK_TENSORS; i++)
-        walk.at[i] += tables.step[again][i];
+    for (int i = 0; i < NH_LOOP_TENSORS; i++)
+        loop.at[i] += tables.step[again][i];
 }
 
 /* ---- copies ---- */
 
-/* The tile at a walk's pointer `from`, past the halo's end zeros. */
+/* The tile at a loop's pointer `from`, past the halo's end zeros. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, const char *from,
                             const long long *row_offset, bool whole, unsigned limits) {
@@ -201,16 +202,16 @@ NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, cons
 /* A tile that a seam runs through, row by row; `from`: its pointer, less the thread's own place. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const struct nh_block &block,
-                            const struct nh_course &course, const struct nh_cursor &cursor, int slot, const char *from,
-                            const long long *row_offset) {
+                            const struct nh_loop_bounds &bounds, const struct nh_cursor &cursor, int slot,
+                            const char *from, const long long *row_offset) {
     const int units = WIDTH / NH_UNIT;
-    const unsigned limits = nh_limits(course.halo, cursor);
+    const unsigned limits = nh_limits(bounds.halo, cursor);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < NH_COLUMNS * units; i += NH_THREADS) {
         const int row = i / units, column = i % units * NH_UNIT;
         const unsigned place = nh_place_of_column(row);
         bool there = nh_within(limits, place);
-        const long long moved = nh_wrapped(args, block, course, cursor, slot, NH_ELEMENT_BYTES, place, there);
+        const long long moved = nh_wrapped(args, block, bounds, cursor, slot, NH_ELEMENT_BYTES, place, there);
         nh_copy_unit(tile + row * PITCH + column, (const elem *)(from + row_offset[row] + moved) + column, there);
     }
 }
@@ -234,34 +235,33 @@ NH_DEVICE const elem *nh_extra_row(const nh_cuda_args &args, const struct nh_blo
            token * extra.axis[3 - args.rank];
 }
 
-/* Starts the copies of the walk's tile of one tensor: of the halo, or of extra tokens. */
+/* Starts the copies of the loop's tile of one tensor: of the halo, or of extra tokens. */
 template <int WIDTH, int PITCH, int TENSOR>
 NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_block &block,
-                            const struct nh_course &course, const struct nh_walk_tables &tables,
-                            const struct nh_walk &walk) {
-    const char *from = walk.at[TENSOR];
-    const int slot = TENSOR == NH_WALK_FIRST ? (NH_INVERSE ? NH_Q : NH_K) : (NH_INVERSE ? NH_D_O : NH_V);
-    const int extra_slot = TENSOR == NH_WALK_FIRST ? NH_EXTRA_K : NH_EXTRA_V;
-    if (nh_is_extra(course, walk.left)) {
-        long long first = nh_extra_first(course, walk.left);
+                            const struct nh_loop_bounds &bounds, const struct nh_loop_tables &tables,
+                            const struct nh_kv_loop &loop) {
+    const char *from = loop.at[TENSOR];
+    const int slot = TENSOR == NH_LOOP_FIRST ? (NH_INVERSE ? NH_Q : NH_K) : (NH_INVERSE ? NH_D_O : NH_V);
+    const int extra_slot = TENSOR == NH_LOOP_FIRST ? NH_EXTRA_K : NH_EXTRA_V;
+    if (nh_is_extra(bounds, loop.left)) {
+        long long first = nh_extra_first(bounds, loop.left);
         nh_copy_extra<WIDTH, PITCH>(to, nh_extra_row(args, block, extra_slot, first),
-                                    args.tensor[extra_slot].axis[3 - args.rank],
-                                    course.extra_tokens - first);
+                                    args.tensor[extra_slot].axis[3 - args.rank], bounds.extra_tokens - first);
         return;
     }
 #if NH_PERIODIC
-    if (!nh_in_one_lap(block, course, walk.cursor)) {
-        nh_copy_seam<WIDTH, PITCH>(to, args, block, course, walk.cursor, slot,
+    if (!nh_in_one_lap(block, bounds, loop.cursor)) {
+        nh_copy_seam<WIDTH, PITCH>(to, args, block, bounds, loop.cursor, slot,
                                    from - nh_share_offset<WIDTH>(tables.row[TENSOR]), tables.row[TENSOR]);
         return;
     }
     bool there = true;
-    from += nh_wrapped(args, block, course, walk.cursor, slot, NH_ELEMENT_BYTES, 0, there);
+    from += nh_wrapped(args, block, bounds, loop.cursor, slot, NH_ELEMENT_BYTES, 0, there);
 #endif
-    if (nh_share<WIDTH>::REGULAR && nh_is_whole(course.halo, walk.cursor)) {
+    if (nh_share<WIDTH>::REGULAR && nh_is_whole(bounds.halo, loop.cursor)) {
         nh_copy_tile<WIDTH, PITCH>(to, args, slot, from, tables.row[TENSOR], true, ~0u);
     } else {
         nh_copy_tile<WIDTH, PITCH>(to, args, slot, from, tables.row[TENSOR], false,
-                                   nh_limits(course.halo, walk.cursor));
+                                   nh_limits(bounds.halo, loop.cursor));
     }
 }

@@ -1,8 +1,9 @@
-#include "abreast_count.h"
+#include "box_tile_count.h"
 
 #include "tile_count.h"
 
-/* How row tiles of an axis meet its boxes: so many of a walk, of which [begin, end) are seen whole; how many do. */
+/* A way in which row tiles lie to the boxes of an axis: `boxes` of a halo, of which [begin, end) are seen whole, for
+ * `count` row tiles. */
 struct way {
     int64_t boxes, begin, end, count;
 };
@@ -37,15 +38,15 @@ static struct nh_range seen_by(const struct group *group, int64_t row) {
     return nh_covered_part(seen, group->columns, group->length, axis->periodic);
 }
 
-/* The walk of the row tile at `row`: where it begins, and its boxes. */
-struct walk {
+/* The loop of the row tile at `row`: where it begins, and its boxes. */
+struct key_loop {
     int64_t begin, boxes;
 };
 
-static struct walk walk_of(const struct group *group, int64_t row, int32_t rows, int32_t box) {
+static struct key_loop loop_of(const struct group *group, int64_t row, int32_t rows, int32_t box) {
     const struct nh_range halo = {seen_by(group, row).begin, seen_by(group, row + rows - 1).end};
     int64_t begin = nh_first_box(group->axis, group->columns, group->length, halo, box);
-    return (struct walk){begin, nh_max(nh_ceil_div(halo.end - begin, box), 1)};
+    return (struct key_loop){begin, nh_max(nh_ceil_div(halo.end - begin, box), 1)};
 }
 
 static void add_way(struct ways *ways, struct way way) {
@@ -61,7 +62,7 @@ static void add_way(struct ways *ways, struct way way) {
     ways->way[i].count += way.count;
 }
 
-/* Of row tiles of an axis across the stack's. */
+/* Adds the row tiles along an axis that is not the stacking axis. */
 static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, struct ways *ways) {
     int64_t tiles = nh_ceil_div(nh_longest_rows(axis, false), rows);
     ways->count = 0;
@@ -70,26 +71,26 @@ static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, str
         for (int64_t tile = 0; tile < tiles; tile++) {
             int64_t row = group.rows.begin + tile * rows;
             struct nh_range first = seen_by(&group, row), last = seen_by(&group, row + rows - 1);
-            struct walk walk = walk_of(&group, row, rows, box);
-            add_way(ways, (struct way){walk.boxes, nh_ceil_div(last.begin - walk.begin, box),
-                                       (first.end - walk.begin) / box, group.count});
+            struct key_loop loop = loop_of(&group, row, rows, box);
+            add_way(ways, (struct way){loop.boxes, nh_ceil_div(last.begin - loop.begin, box),
+                                       (first.end - loop.begin) / box, group.count});
         }
     }
 }
 
-/* Along a line: boxes of walks, those of parts, and of these those that are seen whole. */
+/* Along the stacking axis: boxes of halos, those of parts, and of these those that are seen whole. */
 struct line {
     int64_t fetched, multiplied, whole;
 };
 
-static void add_part(const struct group *group, const struct walk *walk, int64_t row, int32_t part,
-                     int32_t box, struct line *line) {
+static void add_part(const struct group *group, const struct key_loop *loop, int64_t row,
+                     int32_t part, int32_t box, struct line *line) {
     struct nh_range first = seen_by(group, row), last = seen_by(group, row + part - 1);
-    int64_t begin = nh_min((first.begin - walk->begin) / box, walk->boxes - 1);
-    int64_t end = nh_max(nh_ceil_div(last.end - walk->begin, box), begin + 1);
+    int64_t begin = nh_min((first.begin - loop->begin) / box, loop->boxes - 1);
+    int64_t end = nh_max(nh_ceil_div(last.end - loop->begin, box), begin + 1);
     if (row >= group->rows.end) end = begin + 1;
-    int64_t from = nh_max(begin, nh_ceil_div(last.begin - walk->begin, box));
-    int64_t to = nh_min(end, (first.end - walk->begin) / box);
+    int64_t from = nh_max(begin, nh_ceil_div(last.begin - loop->begin, box));
+    int64_t to = nh_min(end, (first.end - loop->begin) / box);
     line->multiplied += group->count * (end - begin);
     line->whole += group->count * nh_max(to - from, 0);
 }
@@ -101,31 +102,32 @@ static struct line line_of(const struct nh_axis *axis, int32_t rows, int32_t par
         const struct group group = group_of(axis, g);
         for (int64_t tile = 0; tile < tiles; tile++) {
             int64_t row = group.rows.begin + tile * rows;
-            struct walk walk = walk_of(&group, row, rows, box);
-            line.fetched += group.count * walk.boxes;
+            struct key_loop loop = loop_of(&group, row, rows, box);
+            line.fetched += group.count * loop.boxes;
             for (int64_t first = row; first < row + rows; first += part)
-                add_part(&group, &walk, first, part, box, &line);
+                add_part(&group, &loop, first, part, box, &line);
         }
     }
     return line;
 }
 
 /* Tiles all of whose lines are seen whole, where lines are numbered along the second axis first. */
-static int64_t whole_tiles(const struct way *second, const struct way *third, int32_t abreast) {
+static int64_t whole_tiles(const struct way *second, const struct way *third, int32_t tile_boxes) {
     int64_t lines = second->boxes, whole = 0;
     if (second->end <= second->begin || third->end <= third->begin) return 0;
     if (second->end - second->begin == lines)
-        return nh_max(third->end * lines / abreast - nh_ceil_div(third->begin * lines, abreast), 0);
+        return nh_max(
+            third->end * lines / tile_boxes - nh_ceil_div(third->begin * lines, tile_boxes), 0);
     for (int64_t plane = third->begin; plane < third->end; plane++) {
-        int64_t end = (plane * lines + second->end) / abreast;
-        whole += nh_max(end - nh_ceil_div(plane * lines + second->begin, abreast), 0);
+        int64_t end = (plane * lines + second->end) / tile_boxes;
+        whole += nh_max(end - nh_ceil_div(plane * lines + second->begin, tile_boxes), 0);
     }
     return whole;
 }
 
-struct nh_abreast_count nh_abreast_count(const struct nh_problem *problem, const int32_t own[3],
-                                         int32_t part, int32_t stack, const int32_t box[3],
-                                         int32_t abreast) {
+struct nh_box_tile_count nh_box_tile_count(const struct nh_problem *problem, const int32_t own[3],
+                                           int32_t part, int32_t stack, const int32_t box[3],
+                                           int32_t tile_boxes) {
     int second = stack == 2 ? 1 : 2, third = 3 - stack - second;
     struct ways seconds, thirds;
     int64_t tiles = 0, whole = 0;
@@ -134,14 +136,14 @@ struct nh_abreast_count nh_abreast_count(const struct nh_problem *problem, const
     for (int i = 0; i < seconds.count; i++)
         for (int j = 0; j < thirds.count; j++) {
             const struct way *a = &seconds.way[i], *b = &thirds.way[j];
-            tiles += a->count * b->count * nh_ceil_div(a->boxes * b->boxes, abreast);
-            whole += a->count * b->count * whole_tiles(a, b, abreast);
+            tiles += a->count * b->count * nh_ceil_div(a->boxes * b->boxes, tile_boxes);
+            whole += a->count * b->count * whole_tiles(a, b, tile_boxes);
         }
     struct line line = line_of(&problem->axis[stack], own[stack], part, box[stack]);
-    double items = 1;
+    double work_tiles = 1;
     for (int a = 0; a < NH_AXES; a++)
-        items *= (double)nh_row_tiles(&problem->axis[a], own[a], false);
+        work_tiles *= (double)nh_row_tiles(&problem->axis[a], own[a], false);
     double multiplied = (double)line.multiplied * (double)tiles;
-    return (struct nh_abreast_count){items, (double)line.fetched * (double)tiles, multiplied,
-                                     multiplied - (double)line.whole * (double)whole};
+    return (struct nh_box_tile_count){work_tiles, (double)line.fetched * (double)tiles, multiplied,
+                                      multiplied - (double)line.whole * (double)whole};
 }

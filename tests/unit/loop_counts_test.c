@@ -1,6 +1,6 @@
 /* Counts that a search shares between pairs of tiles are those of the pairs alone, whatever it asked for before, and what
  * there is no room for is refused. */
-#include "walk_counts.h"
+#include "loop_counts.h"
 
 #include "random_problem.h"
 #include "test.h"
@@ -11,56 +11,57 @@ enum { SHAPES = 4 };
 static const int32_t shapes[SHAPES][3] = {{1, 1, 16}, {1, 4, 8}, {2, 3, 8}, {4, 4, 4}};
 
 static bool same(struct nh_tiling_count a, struct nh_tiling_count b) {
-    return a.items == b.items && a.visited == b.visited && a.partial == b.partial &&
+    return a.work_tiles == b.work_tiles && a.visited == b.visited && a.partial == b.partial &&
            a.longest == b.longest;
 }
 
 /* Columns from the shape `first` on: two searches on the same axes may differ in them. */
-static void check_walks(const char *text, struct nh_walk_counts *counts,
+static void check_loops(const char *text, struct nh_loop_counts *counts,
                         const struct nh_problem *problem, bool inverse, int first) {
-    struct nh_walk_extents extents = {.count = {0}};
-    struct nh_walk_columns columns[SHAPES];
+    struct nh_loop_extents extents = {.count = {0}};
+    struct nh_loop_columns columns[SHAPES];
     for (int i = first; i < SHAPES; i++)
-        CHECK(nh_walk_add(&extents, shapes[i], &columns[i]), "%s: shape %d", text, i);
-    nh_walk_resume(counts, problem, inverse, true, &extents);
+        CHECK(nh_loop_extents_add(&extents, shapes[i], &columns[i]), "%s: shape %d", text, i);
+    nh_loop_counts_resume(counts, problem, inverse, true, &extents);
     for (int row = 0; row < SHAPES; row++)
         for (int i = first; i < SHAPES; i++) {
-            struct nh_walk_rows rows;
-            bool found = nh_walk_rows_of(counts, shapes[row], shapes[row], &rows);
+            struct nh_loop_rows rows;
+            bool found = nh_loop_rows_of(counts, shapes[row], shapes[row], &rows);
             CHECK(found, "%s: shapes %d and %d", text, row, i);
             if (!found) return;
             struct nh_tiling_count alone = (inverse ? nh_tiling_inverse_count : nh_tiling_count)(
                 problem, shapes[row], shapes[i]);
-            CHECK(same(nh_walk_count(&rows, columns[i]), alone), "%s: shapes %d and %d", text, row,
+            CHECK(same(nh_loop_count(&rows, columns[i]), alone), "%s: shapes %d and %d", text, row,
                   i);
         }
 }
 
 static void check_room(const struct nh_problem *problem) {
-    static struct nh_walk_counts counts;
-    struct nh_walk_extents extents = {.count = {0}};
-    struct nh_walk_rows rows;
-    struct nh_walk_columns columns;
+    static struct nh_loop_counts counts;
+    struct nh_loop_extents extents = {.count = {0}};
+    struct nh_loop_rows rows;
+    struct nh_loop_columns columns;
     const int32_t one[3] = {1, 1, 1}, other[3] = {1, 1, 200}, more[3] = {7, 1, 200};
-    nh_walk_start(&counts, problem, false, true, &extents);
-    CHECK(!nh_walk_rows_of(&counts, one, one, &rows), "without columns there is nothing to count");
+    nh_loop_counts_start(&counts, problem, false, true, &extents);
+    CHECK(!nh_loop_rows_of(&counts, one, one, &rows), "without columns there is nothing to count");
     for (int32_t i = 1; i <= NH_MOST_EXTENTS; i++)
-        CHECK(nh_walk_add(&extents, (const int32_t[3]){1, 1, i}, &columns) &&
+        CHECK(nh_loop_extents_add(&extents, (const int32_t[3]){1, 1, i}, &columns) &&
                   columns.place[2] == i - 1,
               "extent %d", i);
-    CHECK(!nh_walk_add(&extents, more, &columns) && extents.count[0] == 1, "one extent too many");
-    nh_walk_start(&counts, problem, false, true, &extents);
+    CHECK(!nh_loop_extents_add(&extents, more, &columns) && extents.count[0] == 1,
+          "one extent too many");
+    nh_loop_counts_start(&counts, problem, false, true, &extents);
     for (int32_t i = 1; i <= NH_MOST_LINES; i++) {
         const int32_t row[3] = {1, 1, i};
-        CHECK(nh_walk_rows_of(&counts, row, row, &rows), "row tile %d", i);
+        CHECK(nh_loop_rows_of(&counts, row, row, &rows), "row tile %d", i);
     }
     rows.of[0] = NULL;
-    CHECK(!nh_walk_rows_of(&counts, other, other, &rows) && !rows.of[0], "one row tile too many");
-    CHECK(nh_walk_rows_of(&counts, one, one, &rows), "those that are counted are still there");
+    CHECK(!nh_loop_rows_of(&counts, other, other, &rows) && !rows.of[0], "one row tile too many");
+    CHECK(nh_loop_rows_of(&counts, one, one, &rows), "those that are counted are still there");
 }
 
 int main(void) {
-    static struct nh_walk_counts counts;
+    static struct nh_loop_counts counts;
     uint64_t state = 20240307;
     nhood_problem given;
     struct nh_problem problem;
@@ -69,10 +70,10 @@ int main(void) {
         random_problem(&state, text, sizeof text);
         CHECK(!nhood_problem_parse(text, &given) && !nh_problem_canonical(&given, &problem), "%s",
               nhood_last_error());
-        check_walks(text, &counts, &problem, i % 2, 0);
-        check_walks(text, &counts, &problem, i % 2, 0);
-        check_walks(text, &counts, &problem, i % 2, 1);
-        check_walks(text, &counts, &problem, !(i % 2), 1);
+        check_loops(text, &counts, &problem, i % 2, 0);
+        check_loops(text, &counts, &problem, i % 2, 0);
+        check_loops(text, &counts, &problem, i % 2, 1);
+        check_loops(text, &counts, &problem, !(i % 2), 1);
     }
     check_room(&problem);
     return test_result();

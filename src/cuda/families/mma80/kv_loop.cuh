@@ -1,6 +1,6 @@
-/* The walk over a halo in whole tiles of columns. It starts at the halo's first position, so that every tile is needed
- * by some row. Extra tokens follow as tiles after the last; or, where rows are keys, the halo starts again with the
- * next query head of the group. */
+/* The KV loop: over a halo in whole tiles of columns. It starts at the halo's first position, so that every tile is
+ * needed by some row. Extra tokens follow as tiles after the last; or, where rows are keys, the halo starts again with
+ * the next query head of the group. */
 #pragma once
 
 #include "tile_copy.cuh"
@@ -9,7 +9,7 @@
 
 /* ---- which tiles ---- */
 
-struct nh_course {
+struct nh_loop_bounds {
     struct nh_halo halo;
     long long extra_tokens;
     int extra_tiles;
@@ -23,47 +23,47 @@ NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo, int axis) {
     return (halo.end[axis] - halo.begin[axis] + nh_tile_k(axis) - 1) / nh_tile_k(axis);
 }
 
-/* Query heads that a row meets. */
+/* Query heads whose columns a row is multiplied with. */
 NH_DEVICE int nh_heads_of_row(const nh_cuda_args &args) {
     return NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
 }
 
-NH_DEVICE struct nh_course nh_course_of(const nh_cuda_args &args, const struct nh_block &block,
-                                        const struct nh_mask_tables &masks) {
-    struct nh_course course = {nh_halo_of(masks), 0, 0};
+NH_DEVICE struct nh_loop_bounds nh_loop_bounds_of(const nh_cuda_args &args, const struct nh_block &block,
+                                                  const struct nh_mask_tables &masks) {
+    struct nh_loop_bounds bounds = {nh_halo_of(masks), 0, 0};
 #if NH_PERIODIC
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         const int first = block.columns[a].begin, length = block.grid[a];
-        course.lap[a] = first;
-        if (nh_wraps(a)) course.lap[a] += nh_laps(course.halo.begin[a], first, length) * length;
+        bounds.lap[a] = first;
+        if (nh_wraps(a)) bounds.lap[a] += nh_laps(bounds.halo.begin[a], first, length) * length;
     }
 #endif
     if (NH_EXTRA_TOKENS) {
-        course.extra_tokens = args.extra_tokens;
-        course.extra_tiles = (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
+        bounds.extra_tokens = args.extra_tokens;
+        bounds.extra_tiles = (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
     }
-    return course;
+    return bounds;
 }
 
-NH_DEVICE int nh_course_tiles(const nh_cuda_args &args, const struct nh_course &course) {
+NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const struct nh_loop_bounds &bounds) {
     int tiles = nh_heads_of_row(args);
 #pragma unroll
     for (int a = 0; a < 3; a++)
-        tiles *= nh_halo_tiles(course.halo, a);
-    return tiles + course.extra_tiles;
+        tiles *= nh_halo_tiles(bounds.halo, a);
+    return tiles + bounds.extra_tiles;
 }
 
 /* `left`: tiles, that at hand included. */
-NH_DEVICE bool nh_is_extra(const struct nh_course &course, int left) {
-    return NH_EXTRA_TOKENS && left <= course.extra_tiles;
+NH_DEVICE bool nh_is_extra(const struct nh_loop_bounds &bounds, int left) {
+    return NH_EXTRA_TOKENS && left <= bounds.extra_tiles;
 }
 
-NH_DEVICE long long nh_extra_first(const struct nh_course &course, int left) {
-    return (long long)(course.extra_tiles - left) * NH_COLUMNS;
+NH_DEVICE long long nh_extra_first(const struct nh_loop_bounds &bounds, int left) {
+    return (long long)(bounds.extra_tiles - left) * NH_COLUMNS;
 }
 
-/* Moves to the next tile of the halo. Of the axes, how many start again: 3 with the last tile. */
+/* Moves to the next tile of the halo. Returns how many axes start again: 3 with the last tile. */
 NH_DEVICE int nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
     int again = 0;
 #pragma unroll
@@ -114,12 +114,12 @@ struct nh_view {
     unsigned extra_mask;
 };
 
-NH_DEVICE struct nh_view nh_view_of(const struct nh_dense_box &box, const struct nh_course &course,
+NH_DEVICE struct nh_view nh_view_of(const struct nh_dense_box &box, const struct nh_loop_bounds &bounds,
                                     const struct nh_cursor &cursor, int left) {
     struct nh_view view;
-    view.extra = nh_is_extra(course, left);
+    view.extra = nh_is_extra(bounds, left);
     view.extra_mask =
-        view.extra ? nh_first_columns(course.extra_tokens - nh_extra_first(course, left)) : 0;
+        view.extra ? nh_first_columns(bounds.extra_tokens - nh_extra_first(bounds, left)) : 0;
     view.partial = __any_sync(~0u, view.extra ? view.extra_mask != ~0u : !nh_is_dense(box, cursor));
     return view;
 }

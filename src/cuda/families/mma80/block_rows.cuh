@@ -1,7 +1,7 @@
-/* Which rows a block owns, and the tiles of columns that they meet: queries and keys, or the other way round.
- * Rows may also be extra tokens, numbered along the last axis, which meet the queries of the whole grid.
+/* Which rows a block owns, and the tiles of columns that they are multiplied with: queries and keys, or the other way
+ * round. Rows may also be extra tokens, numbered along the last axis, whose columns are the queries of the whole grid.
  *
- * Rows of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, columns are met in
+ * Rows of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, columns come in
  * tiles of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2. As a window is the box of its axes' ranges, and ranges only move
  * forward, the windows of all rows lie in one box, the halo. All positions count inside the dilation group. */
 #pragma once
@@ -23,7 +23,7 @@ NH_DEVICE constexpr int nh_tile_k(int axis) {
     return axis == 0 ? NH_TILE_K0 : axis == 1 ? NH_TILE_K1 : NH_TILE_K2;
 }
 
-/* Coordinate on one axis of item `index` of a box, whose last two extents are given: the last is fastest. */
+/* Coordinate on one axis of position `index` of a box, whose last two extents are given: the last is fastest. */
 NH_DEVICE constexpr int nh_box_axis(int index, int axis, int extent1, int extent2) {
     return axis == 2   ? index % extent2
            : axis == 1 ? index / extent2 % extent1
@@ -80,7 +80,7 @@ NH_DEVICE void nh_block_place(const nh_cuda_args &args, int axis, struct nh_bloc
 }
 #endif
 
-/* Items of work are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
+/* Work tiles are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
  * keys in the cache. `heads`: query heads, or key heads if those own the rows. False for a tile beyond the end of a
  * dilation group that is shorter than the first. */
 NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, unsigned index, long long heads,
