@@ -48,7 +48,7 @@ def no_attention(query, key, value, kernel_size, dilation, bias) -> Tensor:
 
 @functools.lru_cache(maxsize=None)
 def window_index(length: int, kernel_size: int, dilation: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of each token of an axis: the first key of its window in its dilation group, and its own position there."""
+    """For each token of an axis the first key of its window in its dilation group, and its own position there."""
     token = torch.arange(length, device=device)
     group, position = token % dilation, token // dilation
     group_length = (length - group + dilation - 1) // dilation

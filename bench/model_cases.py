@@ -196,7 +196,7 @@ def graph_of(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def timed(run: Callable[[], None], seconds: float) -> float:
-    """Of one call: of as many as fit the time, queued one after the other, so that a busy CPU does not show."""
+    """Time of one call; as many as fit the time are queued one after the other, so that a busy CPU does not show."""
 
     def spent(calls: int) -> float:
         start = time.perf_counter()

@@ -129,7 +129,7 @@ class Problem:
 
     @property
     def dense_gflop(self) -> float:
-        """Of attention over all keys."""
+        """Operations of attention over all keys."""
         return self.flops * self.tokens / self.keys * 1e-9
 
     @property

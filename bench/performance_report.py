@@ -37,7 +37,7 @@ ISA = {"avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON", "sve256": "SVE", "sv
 
 
 class Fault(Exception):
-    """Of a file of results or of the template."""
+    """What is wrong with a file of results or with the template."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def read_lines(path: Path) -> Iterator[Result]:
 
 
 def where_all(lines: list[Result]) -> Where:
-    """Of lines from several devices, drivers or commits."""
+    """Where lines come from; there may be several devices, drivers or commits."""
     return Where(*(", ".join(sorted({line[key] for line in lines})) for key in ("description", "driver", "commit")))
 
 

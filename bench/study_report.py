@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def group_tokens(self) -> int:
-        """Of the largest dilation group."""
+        """Tokens of the largest dilation group."""
         return math.prod(-(-length // step) for length, step in zip(self.lengths, self.dilation))
 
     @property

@@ -62,7 +62,7 @@ class TimedProcessor(NhoodProcessor):
         return out
 
     def seconds(self) -> float:
-        """Of a device that has been waited for."""
+        """Time on the device, which has been waited for."""
         return sum(seconds() for seconds in self.ended)
 
 

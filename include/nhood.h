@@ -170,7 +170,7 @@ NHOOD_API nhood_status nhood_device_query(const nhood_context *context, int32_t 
  * install where something is missing. Valid as long as the context. */
 NHOOD_API const char *nhood_context_notes(const nhood_context *context);
 
-/* Of the kernels that the context's plans asked for so far: where they came from, and what that took in all. */
+/* Where the kernels came from that the context's plans asked for so far, and what that took in all. */
 typedef struct nhood_kernel_counts {
     size_t struct_size;
     int64_t from_memory; /* loaded before, by the same context */

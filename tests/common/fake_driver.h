@@ -48,7 +48,7 @@ extern struct fake_state fake;
 void fake_driver_reset(int arch);
 void fake_driver_table(struct nh_driver *driver);
 
-/* Of the calling thread: contexts pushed, and its capture mode (0 to begin with). */
+/* The calling thread's number of contexts pushed, and its capture mode (0 to begin with). */
 int fake_context_depth(void);
 int fake_capture_mode_now(void);
 

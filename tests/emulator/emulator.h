@@ -31,7 +31,7 @@ template <class Ready> void wait_until(const char *what, Ready ready) {
 
 void block_barrier();
 void cluster_barrier();
-// Of an aligned group of 2^n lanes, this thread's one among them.
+// Waits for an aligned group of 2^n lanes, this thread's one among them.
 void lane_barrier(unsigned lanes);
 
 // 16 words per lane, by which those of a lane_barrier show each other values: written before it, read after it. The next

@@ -99,7 +99,7 @@ static bool attends(const nhood_problem *problem, int64_t query, int64_t key) {
     return false;
 }
 
-/* Of an output, the tokens that have to do with the poisoned one (reached[token]) are not finite, all others as they are
+/* Tokens of an output that have to do with the poisoned one (reached[token]) are not finite, all others as they are
  * without poison. A row made again may round another way: a unit in the last place, below 1 up to 2^-8. */
 static void check_output(const char *what, const nhood_problem *problem, const bool *reached,
                          const nhood_io *clean, const nhood_io *dirty, int tensor) {
@@ -115,7 +115,7 @@ static void check_output(const char *what, const nhood_problem *problem, const b
     }
 }
 
-/* Of the bias's gradient, the entries of pairs with the poisoned token are not finite, the others close to what they are
+/* Entries of the bias's gradient for pairs with the poisoned token are not finite, the others close to what they are
  * without poison. */
 static void check_bias(const char *what, const nhood_problem *problem, bool of_key,
                        int64_t poisoned, const nhood_io *clean, const nhood_io *dirty) {

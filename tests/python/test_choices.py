@@ -46,7 +46,7 @@ def test_untimed_choices_do_not_count():
 
 
 class OtherEstimates:
-    """Of the problem's candidates it proposes qx=2, which was not timed, and qx=1, and no more qx=0."""
+    """Among the problem's candidates it proposes qx=2, which was not timed, and qx=1, and no more qx=0."""
 
     def ask(self, command):
         return {"candidates": [["cuda.fused90", f"qx={i}", 50 + i, 0, 0] for i in (2, 1, 3)]}

@@ -80,7 +80,7 @@ class OldDlpack(ByDlpack):
 
 
 class Standard(ByDlpack):
-    """Of a library with the array API's namespace."""
+    """An array of a library with the array API's namespace."""
 
     def __array_namespace__(self):
         return self

@@ -31,7 +31,7 @@ def assert_equal(got, expected):
 @pytest.mark.parametrize("error", (KeyboardInterrupt, MemoryError))
 @pytest.mark.parametrize("step, cold", ((1, False), (37, True)))
 def test_errors_between_any_two_bytecodes(error, step, cold):
-    """Of a call that needs a larger workspace than the pool has, with its plan in the cache and without."""
+    """In a call that needs a larger workspace than the pool has, with its plan in the cache and without."""
     expected = backward(SMALL, 3), backward(LARGE, 101)
     assert_workspaces_are_owned()
     largest = max(scratch.io.workspace_bytes for scratch in _plans._idle)
@@ -55,7 +55,7 @@ def test_errors_between_any_two_bytecodes(error, step, cold):
 
 
 def test_every_allocation_fails(monkeypatch):
-    """Of results and workspaces, which are the ones that ask for more than some objects."""
+    """Those of results and workspaces, which are the ones that ask for more than some objects."""
     expected = backward(SMALL, 3), backward(LARGE, 101)
     empty = np.empty
 

@@ -19,7 +19,7 @@ def qkv(shape, heads=2, heads_kv=None, dim=8, dim_v=None, batch=2, **options):
 
 
 def assert_gradients_agree(results, expected, inputs):
-    """Of a random combination of all results, so that log-sum-exps count, too."""
+    """Gradients of a random combination of all results, so that log-sum-exps count, too."""
     weights = [randn(*r.shape) for r in expected]
     got, wanted = (
         torch.autograd.grad(sum((r * w).sum() for r, w in zip(rs, weights)), inputs)

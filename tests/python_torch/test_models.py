@@ -96,7 +96,7 @@ def test_multiply_adds(name: str) -> None:
 
 
 def windows(length: int, kernel_size: int, dilation: int) -> tuple[Tensor, Tensor]:
-    """Of each query of an axis: its keys, and their relative positions in the dilation group, from 0."""
+    """For each query of an axis its keys, and their relative positions in the dilation group, from 0."""
     token = torch.arange(length)  # an index of any device's tensors
     group, position = token % dilation, token // dilation
     group_length = (length - group + dilation - 1) // dilation

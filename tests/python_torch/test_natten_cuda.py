@@ -15,7 +15,7 @@ from natten.utils.device import get_device_cc  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
-# Of the largest magnitude of an expected result: NATTEN's own tests allow 1e-2 and more.
+# Shares of the largest magnitude of an expected result: NATTEN's own tests allow 1e-2 and more.
 LIMITS = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 DTYPES = pytest.mark.parametrize("dtype", LIMITS, ids=str)
 

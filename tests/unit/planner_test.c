@@ -235,7 +235,7 @@ static void wisdom_decides(struct nh_wisdom *wisdom) {
 
 static double asked_below;
 
-/* Of a solver whose best is estimated at 100. */
+/* A solver whose best is estimated at 100. */
 static int picky_candidates(const struct nh_problem *given, const struct nh_device *on,
                             double below_ns, struct nh_config *config, int capacity) {
     asked_below = below_ns;

@@ -170,7 +170,7 @@ static void check_covered_tiles(const struct nh_axis *axis, int32_t rows, int32_
           rows, columns, counted, visits);
 }
 
-/* Of a row of a dilation group, the columns that tensors have, counted on around a circle; empty if there are none. */
+/* What a row of a dilation group sees of the columns that tensors have, counted on around a circle; empty if there are none. */
 static struct nh_range find_seen(const struct nh_axis *axis, int64_t group, int64_t row) {
     const int64_t query = row * axis->dilation + group;
     const struct nh_range window = nh_axis_window(axis, query);

@@ -12,7 +12,7 @@ static struct {
     int count;
 } tried;
 
-/* Of estimates that few numbers share, some of them INFINITY. */
+/* Draws estimates that share few numbers, some of them INFINITY. */
 static void draw(uint32_t *state, int count) {
     tried.count = count;
     for (int i = 0; i < count; i++) {

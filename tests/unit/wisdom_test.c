@@ -92,7 +92,7 @@ static void merging(void) {
     }
 }
 
-/* Of two records, that with more samples stays; of as many, the faster. */
+/* The record with more samples stays; of as many, the faster. */
 static void preferring(void) {
     static const int64_t given[][2] = {{100, 5}, {80, 4}, {90, 5}, {95, 5}}; /* ns, samples */
     static const int64_t kept[][2] = {{100, 5}, {100, 5}, {90, 5}, {90, 5}};

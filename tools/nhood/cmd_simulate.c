@@ -81,7 +81,7 @@ static const struct {
     [NHOOD_LIMIT_MEMORY] = {"memory", "memory_ns"},
 };
 
-/* Of the part that binds. */
+/* The name of the part that binds. */
 static const char *limit_of(const struct candidate *row) {
     int largest = 0;
     for (int limit = 1; limit < NHOOD_LIMIT_COUNT; limit++)

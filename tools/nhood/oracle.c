@@ -136,7 +136,7 @@ static double arithmetic_roundoff(const nhood_problem *problem) {
     return storage_roundoff(problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32);
 }
 
-/* Of the factors of f32 products that may be rounded to TF32, whose mantissa is as long as f16's. */
+/* The roundoff of factors of f32 products that may be rounded to TF32, whose mantissa is as long as f16's. */
 static double product_roundoff(const nhood_problem *problem) {
     bool tf32 = problem->dtype == NHOOD_DTYPE_F32 && problem->flags & NHOOD_FLAG_ALLOW_TF32;
     return tf32 ? storage_roundoff(NHOOD_DTYPE_F16) : 0;

@@ -115,7 +115,7 @@ static struct visible visible_of(const struct grid *grid, int a, int64_t query) 
     return visible;
 }
 
-/* Of positions on the two axes. */
+/* A box of positions on the two axes. */
 static void draw_box(FILE *file, const struct grid *grid, const int64_t from[2],
                      const int64_t size[2], const char *color) {
     const double at[2] = {LEFT + (double)from[1] * grid->scale,

@@ -27,7 +27,7 @@ def _interface(array: Any) -> Optional[dict[str, Any]]:
 
 
 def ordinal_of(array: Any) -> Optional[int]:
-    """Of the CUDA device that the array is on; None for one that is on none."""
+    """The ordinal of the CUDA device that the array is on; None for one that is on none."""
     if hasattr(array, "__dlpack_device__"):
         kind, number = array.__dlpack_device__()
         return int(number) if kind in (_dlpack.CUDA, _dlpack.CUDA_MANAGED) else None

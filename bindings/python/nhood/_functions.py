@@ -150,7 +150,7 @@ def number(value: Any, name: str) -> float:
 
 
 def _dtype_name(value: Any) -> str:
-    """Of a scalar or array of numpy or torch; empty for others."""
+    """The dtype of a scalar or array of numpy or torch, in words; empty for others."""
     return str(getattr(value, "dtype", ""))
 
 

@@ -9,7 +9,7 @@ enum { MOST_CANDIDATES = 512 };
 /* Problems are judged in so many parts, each by a fit to the others. */
 enum { FOLDS = 4 };
 
-/* Of a solver's timings, by the planner's rule: among those that take about as long as its least estimate the one that is preferred
+/* A solver's choice by the planner's rule: among its timings that take about as long as its least estimate the one that is preferred
  * most, of these the least estimate, which is *choice_ns. */
 static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, const double *ns,
                                                int64_t count, const struct nh_solver *solver,
@@ -29,7 +29,7 @@ static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, co
     return best;
 }
 
-/* Of the problem's first MOST_CANDIDATES timings: a contest has at most 128. */
+/* The choice among the problem's first MOST_CANDIDATES timings: a contest has at most 128. */
 static const struct nh_timed *choose(const struct nh_cuda_device *device,
                                      const struct nh_timed *timing, int64_t count,
                                      const struct nh_coefficients *coefficients) {

@@ -9,7 +9,7 @@
 void nh_judge(const struct nh_cuda_device *device, const struct nh_timed *timing, int64_t count,
               struct nh_fold fold, const struct nh_coefficients *coefficients, double *slower);
 
-/* Of all problems: the share whose choice is close to the fastest, the worst, and the geometric mean less 1. */
+/* Over all problems: the share whose choice is close to the fastest, the worst, and the geometric mean less 1. */
 #define NH_CLOSE 1.1
 struct nh_verdict {
     double within, worst, lost;

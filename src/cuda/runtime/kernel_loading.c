@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-/* Of all plans together, which may be built side by side themselves: a compiler at work takes some hundred megabytes. */
+/* Threads that compile for all plans together, which may be built side by side themselves: a compiler at work takes some hundred megabytes. */
 enum { MOST_THREADS = 8 };
 static atomic_int threads;
 

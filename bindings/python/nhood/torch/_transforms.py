@@ -72,7 +72,7 @@ def vmap_rule(call: Callable[..., Any], operation: Operation) -> Callable[..., t
         rank = tensors[0].dim() - len(inputs[0].shape) + 1 - (in_dims[0] is not None)
 
         def place(shape: str) -> int:
-            """Of the axis that the mapped one joins."""
+            """The number of the axis that the mapped one joins."""
             head = shape.index(next(letter for letter in shape if letter in joined))
             return head + (rank - 1) * any(letter in "XYR" for letter in shape[:head])
 

@@ -46,7 +46,7 @@ def inverse(*arguments: Any) -> Tensor:
 
 
 def _sum(a: OptionalTensor, b: OptionalTensor) -> Any:
-    """Of what is there; one of the two is."""
+    """The sum of what is there; at least one of the two is."""
     if a is None or b is None:
         return b if a is None else a
     return a + b

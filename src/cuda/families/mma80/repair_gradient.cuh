@@ -50,7 +50,7 @@ NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &
     }
 }
 
-/* Of a row of the work tile's block: its gradients to first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
+/* Computes the gradients of a row of the work tile into first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
 static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args, unsigned work_tile, int tile_row,
                                                        elem *first, elem *second) {
     struct nh_block block;

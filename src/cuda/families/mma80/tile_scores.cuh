@@ -36,7 +36,7 @@ NH_DEVICE long long nh_bias_entries(const nh_cuda_args &args) {
     return nh_bias_stride(args, 0) * (2 * args.axis[0].window - 1);
 }
 
-/* Of a query head's row against the column at a box's origin. */
+/* Offset of the bias of a query head's row against the column at a box's origin. */
 NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_block &block,
                                    int head, const struct nh_cursor &tile, int row) {
     long long offset = head * nh_bias_entries(args);

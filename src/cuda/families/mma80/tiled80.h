@@ -15,7 +15,7 @@ struct nh_tiled80_widths {
 };
 struct nh_tiled80_widths nh_tiled80_widths(const struct nh_problem *problem);
 
-/* Of masks: words per coordinate of the columns, and ranges per coordinate of the rows. */
+/* Shared memory of masks: words per coordinate of the columns, and ranges per coordinate of the rows. */
 int64_t nh_tiled80_mask_bytes(const int32_t row[NH_AXES], const int32_t column[NH_AXES]);
 
 /* Registers that a thread may have. */

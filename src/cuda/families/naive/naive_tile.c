@@ -33,7 +33,7 @@ static int64_t row_bytes(const struct nh_problem *problem) {
     return (vectors | 1) * VECTOR_BYTES;
 }
 
-/* Of a launch: blocks, rows that one stages, at most and on average. */
+/* A launch: blocks, and the rows that one stages, at most and on average. */
 struct grid {
     double blocks;
     int64_t most_rows;
@@ -76,7 +76,7 @@ int64_t nh_naive_tile_resident(int32_t op, const int32_t tile[NH_AXES], bool key
     return nh_max(1, NH_CUDA_REGISTERS / (per_thread * nh_box_volume(tile)));
 }
 
-/* Of a multiprocessor; 0: not even one block fits. */
+/* Resident warps of a multiprocessor; 0: not even one block fits. */
 static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                         const int32_t tile[NH_AXES], bool keys, const struct grid *grid) {
     int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes(problem, tile, grid));

@@ -11,7 +11,7 @@
 bool nh_naive_tile_choose(const struct nh_problem *problem, const struct nh_cuda_device *device,
                           int32_t tile[NH_AXES]);
 
-/* Of a block that owns a tile of queries or of keys. */
+/* Shared memory of a block that owns a tile of queries or of keys. */
 int64_t nh_naive_tile_shared_bytes(const struct nh_problem *problem, const int32_t tile[NH_AXES],
                                    bool keys);
 

@@ -59,7 +59,7 @@ NH_DEVICE unsigned nh_tensor_bytes(int rows, int width) {
 }
 
 
-/* Of a stage. Outputs take the places of queries. */
+/* Addresses of a stage's tensors. Outputs take the places of queries. */
 NH_DEVICE unsigned nh_keys_at(const nh_ring &ring, int stage) {
     const unsigned stage_bytes = nh_tensor_bytes(ring.rows, NH_DIM) + nh_tensor_bytes(ring.rows, NH_DIM_V) +
                                  nh_tensor_bytes(ring.own_rows, NH_WIDEST);
@@ -113,8 +113,8 @@ NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     return group;
 }
 
-/* Of a work tile's number, digit by digit. With NH_BOXES residues are the last of them, so that work tiles of one kind
- * follow each other. */
+/* Reads a work tile's number digit by digit. With NH_BOXES residues are the last of them, so that work tiles of one
+ * kind follow each other. */
 NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     nh_place place = {};
     unsigned rest = (unsigned)number;

@@ -76,8 +76,8 @@ NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int positi
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
-/* Of the work tile that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By one
- * warp: lane 0 works out what the work tile needs, lane 1 the one before, lane 2 the oldest that may not be done,
+/* The roll of the work tile that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By
+ * one warp: lane 0 works out what the work tile needs, lane 1 the one before, lane 2 the oldest that may not be done,
  * perhaps of the chain before. */
 NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int number, bool first, int &begin) {
     int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;

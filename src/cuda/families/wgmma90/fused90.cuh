@@ -51,9 +51,9 @@ __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map
 #define MAP_VARIANTS (1 << (NH_UNEVEN & 1) + (NH_UNEVEN >> 1 & 1) + (NH_UNEVEN >> 2 & 1))
 #define IS_FAR(a) (NH_FAR >> (a) & 1)
 
-/* Of a part of a grid, maps begin with the first token that tensors have: in them a work tile has another dilation
- * group, whose first position is that of the first row which tensors have of it. OWN: of the owned rows, else of the
- * walked ones. */
+/* Maps of a part of a grid begin with the first token that tensors have: in them a work tile has another dilation
+ * group, whose first position is that of the first row which tensors have of it. OWN: of the owned rows, else of those
+ * that the loop is over. */
 template <bool OWN> __device__ __forceinline__ long long tokens_of_map(const nh_tiled_args &args, int a) {
 #if NH_REGIONS
     return (OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query).length;

@@ -9,7 +9,7 @@
  * multiply. */
 #define PASSES_OVER (NH_CLUSTER == 1)
 
-/* Of the tiles of the window: those at [begin, end) on that axis. `last`: the number of the last tile to multiply,
+/* Those tiles of the window that are at [begin, end) on that axis. `last`: the number of the last tile to multiply,
  * extra tokens included. */
 struct part {
     int begin, end, last;

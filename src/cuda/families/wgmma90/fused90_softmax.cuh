@@ -4,8 +4,8 @@
 #include "fused90_kv_loop.cuh"
 #include "lanes.cuh"
 
-/* Of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums shrank by
- * in the last tile, if some row of the warp moved. */
+/* State of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums
+ * shrank by in the last tile, if some row of the warp moved. */
 struct rows {
     float shift[2], sum[2], shrink[2];
     bool set, moved; /* set: all rows of the warp have seen keys */

@@ -161,7 +161,7 @@ NH_DEVICE float nh_exp2(float x) {
     return y;
 }
 
-/* Of numbers that are neither subnormal nor too large for the other of these: to 1 and 2 units in the last place. */
+/* For normal numbers, to 1 and 2 units in the last place; a reciprocal below 2^-126 is flushed to 0. */
 NH_DEVICE float nh_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

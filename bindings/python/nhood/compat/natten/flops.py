@@ -20,7 +20,7 @@ def _product_flops(
     is_heads_last: bool,
     return_macs: bool,
 ) -> int:
-    """Of one of the two products: each token's head dim times its window."""
+    """Operations of one of the two products: each token's head dim times its window."""
     if len(shape) not in (4, 5, 6):
         raise ValueError(f"shape = {tuple(shape)} has rank {len(shape)}, expected 4, 5 or 6")
     na_dim = len(shape) - 3
@@ -78,13 +78,13 @@ def get_flops(model: torch.nn.Module, input: Any, disable_warnings: bool = False
 
 
 def _sizes(values: Sequence[Any]) -> List[List[int]]:
-    """Of those that are tensors, in a traced graph."""
+    """Shapes of those that are tensors, in a traced graph."""
     return [value.type().sizes() for value in values if value.isCompleteTensor()]
 
 
 def _window(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-    """Of a traced call: an autograd Function, which has its axis parameters among what is no tensor; or, where
-    no gradient is needed, the operator nhood::na itself."""
+    """Slots of the window of a traced call: an autograd Function, which has its axis parameters among what is no tensor;
+    or, where no gradient is needed, the operator nhood::na itself."""
     node = outputs[0].node()
     if node.kind() == "prim::PythonOp":
         axes = next(constant for constant in node.scalar_args() if hasattr(constant, "kernel_size"))

@@ -42,7 +42,7 @@ def universal_tensor_checks(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _heads_refusal(
     query: Tensor, key: Tensor, value: Tensor, must_match_head_dims: bool, supports_gqa_mqa: bool, name: str
 ) -> Optional[Exception]:
-    """Of the axes that every kind of attention has: batch, heads, head dim."""
+    """What is wrong with the axes that every kind of attention has: batch, heads, head dim."""
     if query.shape[-1] != key.shape[-1]:
         return ValueError(f"head dims of query and key differ: {query.shape[-1]} and {key.shape[-1]}")
     if not query.shape[0] == key.shape[0] == value.shape[0]:
@@ -94,7 +94,7 @@ def tensor_refusal(
     supports_gqa_mqa: bool = True,
     backend_name: Optional[str] = None,
 ) -> Optional[Exception]:
-    """Of neighborhood attention (fna) or attention over all keys (fmha)."""
+    """What is wrong with tensors for neighborhood attention (fna) or attention over all keys (fmha)."""
     name = backend_name or "this operation"
     found = _SHAPE_REFUSALS[kind](query, key, value)
     return found or _heads_refusal(query, key, value, must_match_head_dims, supports_gqa_mqa, name)
