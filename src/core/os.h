@@ -22,7 +22,7 @@ enum { NH_PATH_BYTES = 4096 };
 void *nh_os_allocate(size_t bytes);
 void nh_os_release(void *memory);
 
-/* How many processors there are, and how many this process may run on. */
+/* How many processors there are, and how many this process may run on; 1 where the system does not tell. */
 int32_t nh_os_cpus(void);
 int32_t nh_os_usable_cpus(void);
 /* The processor's name; the text is left alone where the system does not tell. */

@@ -27,7 +27,8 @@ void nh_os_release(void *memory) {
 }
 
 int32_t nh_os_cpus(void) {
-    return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int32_t)online : 1;
 }
 
 int32_t nh_os_usable_cpus(void) {

@@ -43,7 +43,8 @@ void nh_os_release(void *memory) {
 }
 
 int32_t nh_os_cpus(void) {
-    return (int32_t)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
+    const DWORD active = GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
+    return active ? (int32_t)active : 1;
 }
 
 /* The masks are zero for a process on several groups of 64 processors, which then may use all. */
