@@ -43,6 +43,7 @@ import decoder_report
 import diffusers
 import nhood
 import torch
+from attention_ways import synchronize
 from decoder_ways import WAYS, Absent, Compiled, Way, WayProcessor, blocks_of, by_mask
 from diffusers import LTX2VideoDiffusionDecoderModel
 from nhood.integrations.diffusers import use_nhood
@@ -65,11 +66,6 @@ SECONDS = 0.02  # at least, of calls that are timed together
 
 Size = tuple[int, int, int]
 """height, width and frames"""
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def reset_peak(device: torch.device) -> None:

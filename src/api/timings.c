@@ -3,7 +3,6 @@
 #include "planner.h"
 #include "registry.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,55 +25,43 @@ static char *split(char *line, char *field[FIELDS]) {
     return next;
 }
 
-/* What solvers propose for a problem, by their rows: wisdom may name any config, and only those that are proposed are sound. What was
- * proposed before a calibration counts, too, as it was timed then. */
-enum { MOST_PROPOSED = 64 };
-struct proposals {
-    bool asked;
-    int count;
-    struct nh_config config[2 * MOST_PROPOSED];
-};
+/* Room for what all solvers of a device propose for a problem. */
+enum { MOST_PROPOSED = 512 };
 
 struct reader {
     const struct nh_device *device;
     struct nh_device plain; /* the device by the built-in table */
     struct nh_cuda_device plain_backend;
     struct nh_problem problem; /* of the lines at hand */
-    bool legal;
-    struct proposals proposals[NH_MOST_SOLVERS];
+    /* Its candidates: wisdom may name any config, and only those that are proposed are sound. What was proposed before a
+     * calibration counts, too, as it was timed then. None: lines about this problem are left out. */
+    int proposals;
+    struct nh_choice proposal[2 * MOST_PROPOSED];
 };
 
-/* Returns the solver's row, or -1 if the device has none of this name. */
-static int find_row(const struct nh_device *device, const char *name) {
-    for (int row = 0; row < NH_MOST_SOLVERS && nh_registry_solvers[row]; row++)
-        if (!strcmp(nh_registry_solvers[row]->name, name))
-            return nh_registry_solvers[row]->device_kind == device->info.kind ? row : -1;
-    return -1;
+static void propose(struct reader *reader, const struct nh_device *device) {
+    const struct nh_request request = {
+        .table = nh_registry_solvers, .device = device, .problem = &reader->problem};
+    reader->proposals +=
+        nh_planner_list(&request, &reader->proposal[reader->proposals], MOST_PROPOSED);
 }
 
-static void propose(const struct reader *reader, int row, const struct nh_device *device,
-                    struct proposals *proposals) {
-    const struct nh_solver *solver = nh_registry_solvers[row];
-    struct nh_problem room;
-    const struct nh_problem *view = nh_solver_view(solver, &reader->problem, &room);
-    if (nh_solver_refusal(solver, view, device)) return;
-    struct nh_config *first = &proposals->config[proposals->count];
-    memset(first, 0, MOST_PROPOSED * sizeof *first);
-    proposals->count += solver->candidates(view, device, INFINITY, first, MOST_PROPOSED);
-}
-
-static bool is_proposed(struct reader *reader, int row, const struct nh_config *config) {
-    struct proposals *proposals = &reader->proposals[row];
-    if (!proposals->asked) {
-        proposals->asked = true;
-        proposals->count = 0;
-        propose(reader, row, reader->device, proposals);
-        if (((const struct nh_cuda_device *)reader->device->backend)->coefficients)
-            propose(reader, row, &reader->plain, proposals);
+/* The proposal that a line is about, or NULL. */
+static const struct nh_choice *find_proposal(const struct reader *reader,
+                                             char *const field[FIELDS]) {
+    const char *text = strcmp(field[CONFIG], "-") != 0 ? field[CONFIG] : "";
+    const struct nh_solver *solver = NULL;
+    struct nh_config config = {{0}};
+    for (int i = 0; i < reader->proposals; i++) {
+        const struct nh_choice *choice = &reader->proposal[i];
+        if (!solver && !strcmp(choice->solver->name, field[SOLVER])) {
+            solver = choice->solver;
+            if (!nh_config_parse(solver, text, &config)) return NULL;
+        }
+        if (choice->solver == solver && !memcmp(&choice->config, &config, sizeof config))
+            return choice;
     }
-    for (int i = 0; i < proposals->count; i++)
-        if (!memcmp(&proposals->config[i], config, sizeof *config)) return true;
-    return false;
+    return NULL;
 }
 
 static struct nh_timed *make_room(struct nh_timings *timings) {
@@ -91,31 +78,30 @@ static struct nh_timed *make_room(struct nh_timings *timings) {
 }
 
 /* Adds a line about the problem at hand, if it can be used. MEMORY. */
-static nhood_status add_line(struct reader *reader, char *const field[FIELDS],
+static nhood_status add_line(const struct reader *reader, char *const field[FIELDS],
                              struct nh_timings *timings) {
-    struct nh_config config = {{0}};
-    const int row = find_row(reader->device, field[SOLVER]);
-    if (row < 0) return NHOOD_OK;
-    const struct nh_solver *solver = nh_registry_solvers[row];
-    if (!nh_config_parse(solver, strcmp(field[CONFIG], "-") != 0 ? field[CONFIG] : "", &config) ||
-        !is_proposed(reader, row, &config))
-        return NHOOD_OK;
+    const struct nh_choice *proposal = find_proposal(reader, field);
+    if (!proposal) return NHOOD_OK;
     struct nh_timed *timing = make_room(timings);
     if (!timing) return NHOOD_ERR_MEMORY;
     timing->problem = timings->problems;
-    timing->solver = solver;
+    timing->solver = proposal->solver;
     timing->measured_ns = (double)strtoll(field[MEDIAN], NULL, 10);
-    if (nh_timed_work(&reader->problem, reader->device, &config, timing)) timings->count++;
+    if (nh_timed_work(&reader->problem, reader->device, &proposal->config, timing))
+        timings->count++;
     return NHOOD_OK;
 }
 
 /* The problem of the lines that follow. */
 static void begin_problem(struct reader *reader, const char *text, bool wanted) {
     nhood_problem parsed;
-    reader->legal = wanted && !nhood_problem_parse(text, &parsed) &&
-                    !nh_problem_canonical(&parsed, &reader->problem);
-    for (int row = 0; row < NH_MOST_SOLVERS; row++)
-        reader->proposals[row].asked = false;
+    reader->proposals = 0;
+    if (!wanted || nhood_problem_parse(text, &parsed) ||
+        nh_problem_canonical(&parsed, &reader->problem))
+        return;
+    propose(reader, reader->device);
+    if (((const struct nh_cuda_device *)reader->device->backend)->coefficients)
+        propose(reader, &reader->plain);
 }
 
 /* How many lines are about the device. */
@@ -153,7 +139,7 @@ static nhood_status read_lines(struct reader *reader, char *wisdom, struct nh_ti
             last = field[PROBLEM];
             begin_problem(reader, last, seen++ % every == 0);
         }
-        if (reader->legal) status = add_line(reader, field, timings);
+        status = add_line(reader, field, timings);
     }
     end_problem(timings, first);
     return status;

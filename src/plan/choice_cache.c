@@ -1,5 +1,6 @@
 #include "choice_cache.h"
 
+#include "hash.h"
 #include "thread.h"
 
 #include <string.h>
@@ -41,11 +42,11 @@ void nh_choice_cache_destroy(struct nh_choice_cache *cache) {
 
 /* FNV-1a by words. Canonical problems have zeros for padding; if one had not, it would just not be found. */
 static size_t slot_of(const struct nh_request *request) {
-    uint64_t hash = 0xcbf29ce484222325u ^ (uintptr_t)request->device, word;
+    uint64_t hash = NH_HASH_START ^ (uintptr_t)request->device, word;
     const char *at = (const char *)request->problem;
     for (size_t i = 0; i + sizeof word <= sizeof *request->problem; i += sizeof word) {
         memcpy(&word, at + i, sizeof word);
-        hash = (hash ^ word) * 0x100000001b3u;
+        hash = (hash ^ word) * NH_HASH_PRIME;
     }
     return (size_t)(hash >> 32 ^ hash) & (SLOTS - 1);
 }

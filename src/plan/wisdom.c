@@ -2,6 +2,7 @@
  * names a record, so that one is found among any number. */
 #include "wisdom.h"
 
+#include "hash.h"
 #include "wisdom_table.h"
 
 #include <stdio.h>
@@ -9,15 +10,13 @@
 
 enum { FIRST_BUCKETS = 64 };
 
-/* FNV-1a over the text and the zero behind it. */
+/* Over the text and the zero behind it. */
 static uint64_t hash_more(uint64_t hash, const char *text) {
-    for (const char *at = text; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
-    return hash * 0x100000001b3u;
+    return nh_hash(hash, text, strlen(text) + 1);
 }
 
 static uint64_t hash_of_key(const char *device, const char *problem) {
-    return hash_more(hash_more(0xcbf29ce484222325u, device), problem);
+    return hash_more(hash_more(NH_HASH_START, device), problem);
 }
 
 static uint64_t hash_of(uint64_t key_hash, const char *solver, const char *config) {

@@ -1,6 +1,7 @@
 #include "entry.h"
 
 #include "file_io.h"
+#include "hash.h"
 #include "os.h"
 
 #include <errno.h>
@@ -11,16 +12,9 @@ enum { SCHEMA = 1 };
 
 static const char magic[8] = "nhoodent";
 
-/* FNV-1a: guards against damage, not against forgery, which is up to the owner and mode of folders and files. */
-static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes) {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
+/* Against forgery stand the owner and mode of folders and files. */
 uint64_t nh_entry_hash(const void *data, size_t bytes) {
-    return hash_more(0xcbf29ce484222325u, data, bytes);
+    return nh_hash(NH_HASH_START, data, bytes);
 }
 
 static bool read_at(int file, uint64_t offset, void *data, size_t bytes) {
@@ -41,7 +35,7 @@ bool nh_entry_write(int file, const char *key, const void *payload, size_t bytes
                                      .key_bytes = (uint32_t)key_bytes,
                                      .payload_bytes = bytes,
                                      .hash =
-                                         hash_more(nh_entry_hash(key, key_bytes), payload, bytes)};
+                                         nh_hash(nh_entry_hash(key, key_bytes), payload, bytes)};
     memcpy(header.magic, magic, sizeof magic);
     return nh_file_write(file, &header, sizeof header) && nh_file_write(file, key, key_bytes) &&
            nh_file_write(file, payload, bytes);
@@ -64,7 +58,7 @@ bool nh_entry_key_hash(int file, uint64_t offset, const struct nh_entry_header *
     for (uint64_t left = header->key_bytes; left;) {
         size_t bytes = (size_t)(left < sizeof part ? left : sizeof part);
         if (!read_at(file, offset, part, bytes)) return false;
-        *hash = hash_more(*hash, part, bytes);
+        *hash = nh_hash(*hash, part, bytes);
         offset += bytes;
         left -= bytes;
     }

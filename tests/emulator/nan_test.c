@@ -201,17 +201,16 @@ static void prefer(nhood_context *context, const char *solver, const char *text,
     nhood_plan_release(plan);
 }
 
-/* The same where threads copy tensors of columns side by side, and in turns. */
-static void check_small_regions(nhood_context *context) {
-    static const char *const texts[] = {"fwd:f32:b1h1d64:90:w9:q30+60:k4+40",
-                                        "bwd:f32:b1h1d64:80:w9:p1:q70+80:k3+80"};
-    for (int i = 0; i < 4; i++) {
+/* Where threads copy tensors of columns, which lie side by side in shared memory, and take turns there. */
+static void check_small(nhood_context *context, const char *const *texts, int count,
+                        int64_t poisoned) {
+    for (int i = 0; i < 2 * count; i++) {
         const char *text = texts[i / 2];
         const bool is_backward = text[0] == 'b';
         prefer(context, "cuda.small", text, ",stages=", i % 2 ? -1 : 0);
         if (is_backward) prefer(context, "cuda.small", text, ",key_stages=", i % 2 ? -1 : 0);
         for (int of_key = !is_backward; of_key < 2; of_key++)
-            nan_stays_outside(context, "cuda.small", text, of_key, 9);
+            nan_stays_outside(context, "cuda.small", text, of_key, poisoned);
     }
 }
 
@@ -241,9 +240,10 @@ static void check_regions(nhood_context *context) {
 int main(void) {
     static const char *const long_calls[] = {"fwd:bf16:b1h1d32:70:w9:rpb",
                                              "fwd:bf16:b1h1d32:60:w8:c1"};
-    /* tensors of columns lie side by side in shared memory, and take turns there */
     static const char *const in_turns[] = {"fwd:f32:b1h1d128:70:w9:rpb", "fwd:f32:b1h1d64:60:w8:c1",
                                            "bwd:f32:b1h1d128:70:w9", "bwd:f32:b1h1d64:60:w8:c1"};
+    static const char *const in_turns_of_regions[] = {"fwd:f32:b1h1d64:90:w9:q30+60:k4+40",
+                                                      "bwd:f32:b1h1d64:80:w9:p1:q70+80:k3+80"};
     static const char *const forward[] = {"cuda.small",   "cuda.short",   "cuda.short90",
                                           "cuda.fused80", "cuda.fused90", "cuda.gemm",
                                           "cuda.naive"};
@@ -293,16 +293,9 @@ int main(void) {
         prefer(context, "cuda.fused90", long_calls[i], ",again=", 1);
         nan_stays_outside(context, "cuda.fused90", long_calls[i], true, 29);
     }
-    for (size_t i = 0; i < 2 * (sizeof in_turns / sizeof *in_turns); i++) {
-        const char *text = in_turns[i / 2];
-        const bool is_backward = text[0] == 'b';
-        prefer(context, "cuda.small", text, ",stages=", i % 2 ? -1 : 0);
-        if (is_backward) prefer(context, "cuda.small", text, ",key_stages=", i % 2 ? -1 : 0);
-        for (int of_key = !is_backward; of_key < 2; of_key++)
-            nan_stays_outside(context, "cuda.small", text, of_key, 29);
-    }
+    check_small(context, in_turns, 4, 29);
     check_regions(context);
-    check_small_regions(context);
+    check_small(context, in_turns_of_regions, 2, 9);
     nhood_context_destroy(context);
     return test_result();
 }

@@ -1,5 +1,6 @@
 #include "coefficients.h"
 
+#include "hash.h"
 #include "rates.h"
 
 #define NH_KERNEL(...)
@@ -46,25 +47,18 @@ void nh_coefficients_scale(const double factor[NH_FACTORS], struct nh_coefficien
     }
 }
 
-/* FNV-1a over the bytes. */
-static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes) {
-    for (const unsigned char *at = data; bytes--; at++)
-        hash = (hash ^ *at) * 0x100000001b3u;
-    return hash;
-}
-
 uint64_t nh_coefficients_version(const struct nh_cuda_device *device) {
     const struct nh_problem f16 = {.dtype = NHOOD_DTYPE_F16};
     const double rates[] = {nh_cuda_products_per_clock(&f16, device, false),
                             nh_cuda_products_per_clock(&f16, device, true),
                             nh_cuda_l2_clocks(device, 1)};
-    uint64_t hash = hash_more(0xcbf29ce484222325u, rates, sizeof rates);
+    uint64_t hash = nh_hash(NH_HASH_START, rates, sizeof rates);
     for (int i = 0; i < NH_KERNEL_KINDS; i++) {
         const struct nh_kernel_coefficients *kernel = &nh_built_in.kernel[i];
-        hash = hash_more(hash, kernel->pipeline, sizeof *kernel->pipeline);
-        hash = hash_more(hash, &kernel->start, sizeof kernel->start);
-        hash = hash_more(hash, &kernel->step, sizeof kernel->step);
-        hash = hash_more(hash, kernel->unit, sizeof kernel->unit);
+        hash = nh_hash(hash, kernel->pipeline, sizeof *kernel->pipeline);
+        hash = nh_hash(hash, &kernel->start, sizeof kernel->start);
+        hash = nh_hash(hash, &kernel->step, sizeof kernel->step);
+        hash = nh_hash(hash, kernel->unit, sizeof kernel->unit);
     }
-    return hash_more(hash, nh_built_in.operation, sizeof nh_built_in.operation);
+    return nh_hash(hash, nh_built_in.operation, sizeof nh_built_in.operation);
 }

@@ -29,7 +29,8 @@ static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, co
     return best;
 }
 
-/* The choice among the problem's first MOST_CANDIDATES timings: a contest has at most 128. */
+/* The choice among the problem's first MOST_CANDIDATES timings: a contest has at most 128. Those of a solver that follow each other
+ * are judged once. */
 static const struct nh_timed *choose(const struct nh_cuda_device *device,
                                      const struct nh_timed *timing, int64_t count,
                                      const struct nh_coefficients *coefficients) {
@@ -39,6 +40,7 @@ static const struct nh_timed *choose(const struct nh_cuda_device *device,
     for (int64_t i = 0; i < count; i++)
         ns[i] = nh_predict_by(coefficients, device, &timing[i].work);
     for (int64_t i = 0; i < count; i++) {
+        if (i > 0 && timing[i].solver == timing[i - 1].solver) continue;
         double own_ns = INFINITY;
         const struct nh_timed *own = choose_of_solver(timing, ns, count, timing[i].solver, &own_ns);
         if (own_ns >= least_ns) continue;

@@ -13,8 +13,8 @@
  * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
  * axis of its rows, the tile has so many fewer positions, and its halo is smaller.
  *
- * Of a part of a grid (region.cuh) owned rows are those that tensors have, and what they see is cut to the walked rows
- * that tensors have. On a periodic axis positions are counted on beyond both ends of the group. */
+ * For a part of a grid (region.cuh) owned rows are those that tensors have, and what they see is cut to the rows of the
+ * loop that tensors have. On a periodic axis positions are counted on beyond both ends of the group. */
 #pragma once
 #include "prelude.cuh"
 #include "region.cuh"
