@@ -145,7 +145,9 @@ def steady(name: str, window: tuple[int, ...], video: list[Tensor], expected: Te
     step = WAYS[name](window, video[0])
     for at in range(video[0].shape[1]):
         out = step(*(x[:, at : at + 1] for x in video))
-    torch.testing.assert_close(out, expected)
+    # Another solver may serve the whole video: it rounds other sums.
+    eps = torch.finfo(out.dtype).eps
+    torch.testing.assert_close(out, expected, rtol=2 * eps, atol=2 * eps * float(expected.abs().max()))
     frame = tuple(x[:, -1:].contiguous() for x in video)
     for _ in range(step.period):
         step(*frame)
