@@ -74,26 +74,26 @@ static const struct fake_launch *naive(const char *text, struct nh_problem *prob
     return &fake.launch[0];
 }
 
-/* cuda.small's tensor maps are those of the tensors, which begin with their boxes, as are the workspace's statistics. */
-static void check_small_regions(void) {
+/* Tensor maps are those of the tensors, which begin with their boxes, as are the workspace's statistics. */
+static void check_maps_of_regions(const struct nh_solver *solver, int launches, int least_maps) {
     struct nh_problem problem;
     nhood_io io;
     const char *text = "bwd:bf16:b1h4d32:56x56:w7x7:p01:q8+20x50+56:k0+48x30+56";
     read_problem(text, &problem);
-    if (!execute(&nh_solver_cuda_small, &problem, text, &io)) return;
-    CHECK(fake.launch_count == 2 && fake.maps_encoded >= 13, "%d launches, %d maps",
-          fake.launch_count, fake.maps_encoded);
+    if (!execute(solver, &problem, text, &io)) return;
+    CHECK(fake.launch_count == launches && fake.maps_encoded >= least_maps,
+          "%s: %d launches, %d maps", solver->name, fake.launch_count, fake.maps_encoded);
     for (int m = 0; m < fake.maps_encoded && m < FAKE_MAPS; m++) {
         bool known = fake.map_address[m] == io.workspace;
         for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
             known = known || fake.map_address[m] == address_of(t);
-        CHECK(known, "map %d at %p", m, fake.map_address[m]);
+        CHECK(known, "%s: map %d at %p", solver->name, m, fake.map_address[m]);
     }
     const struct nh_cuda_args *args = &fake.launch[0].args;
     CHECK((uintptr_t)args->tensor[NH_DELTA].data ==
                   (uintptr_t)workspace_address() - (uint64_t)(8 * 56 + 50) * 4 * 4 &&
               args->tensor[NH_DELTA].head == 20 * 56 * 4,
-          "statistics at %p", args->tensor[NH_DELTA].data);
+          "%s: statistics at %p", solver->name, args->tensor[NH_DELTA].data);
 }
 
 /* Tensors that cover boxes of a grid are handed over as if they covered it all, and only rows that they have are launched. */
@@ -119,7 +119,8 @@ static void check_regions(void) {
           launch->region[1].query.length);
     CHECK(launch->grid[0] == 20 * 30 * 2 * 8 / 128, "%u blocks", launch->grid[0]);
     nhood_io io;
-    check_small_regions();
+    check_maps_of_regions(&nh_solver_cuda_small, 2, 13);
+    check_maps_of_regions(&nh_solver_cuda_split90, 3, 9);
     read_problem("bwd:f16:b1h2d64:4096:w300:q1024+512:k700+1024", &problem);
     if (!execute(&nh_solver_cuda_split80, &problem, "split80", &io)) return;
     const struct fake_launch *stats = &fake.launch[0];
@@ -152,11 +153,24 @@ static void check_region_refusals(void) {
                 "windows that meet both ends of a key box on a periodic axis"},
                {&nh_solver_cuda_fused90, "fwd:f16:b1h1d32:192:w191:p1", NULL},
                {&nh_solver_cuda_fused90, "fwd:f16:b1h1d32:190:w189:p1",
-                "windows almost all around a periodic axis that no key tile divides"},
+                "a window and a query tile go around a periodic axis that no key tile divides"},
+               {&nh_solver_cuda_fused90, "fwd:f16:b1h1d32:60:w9:p1",
+                "a window and a query tile go around a periodic axis that no key tile divides"},
                {&nh_solver_cuda_fused90, "fwd:f16:b1h1d32:60x9:w3x9:d10x1:k3+10x0+9", NULL},
                {&nh_solver_cuda_fused90, "fwd:f16:b1h1d32:60x9:w3x9:d10x1:k3+9x0+9",
                 "a box that lacks whole dilation groups of an axis with a large dilation"},
-               {&nh_solver_cuda_split90, "bwd:f16:b1h1d32:60:w9:q3+50", "part of a grid"},
+               {&nh_solver_cuda_split90, "bwd:f16:b1h1d32:600:w9:p1:q3+592:k46+600", NULL},
+               {&nh_solver_cuda_split90, "bwd:f16:b1h1d32:600:w9:p1:q3+593:k46+600",
+                "keys whose queries are at both ends of a query box on a periodic axis"},
+               {&nh_solver_cuda_split90, "bwd:f16:b1h1d32:192:w191:p1", NULL},
+               {&nh_solver_cuda_split90, "bwd:f16:b1h1d32:190:w189:p1",
+                "a window and a query tile go around a periodic axis that no key tile divides"},
+               {&nh_solver_cuda_split90, "bwd:f16:b1h1d32:254:w128:s127:p1",
+                "queries of a key tile go around a periodic axis that no query tile divides"},
+               {&nh_solver_cuda_joint90, "bwd:f16:b1h1d32:192:w191:p1", NULL},
+               {&nh_solver_cuda_joint90, "bwd:f16:b1h1d32:240:w239:p1",
+                "queries of a key tile go around a periodic axis that no query tile divides"},
+               {&nh_solver_cuda_short, "bwd:f16:b1h1d32:60:w9:q3+50", "part of a grid"},
                {&nh_solver_cuda_small, "fwd:f16:b1h1d32:60:w9:p1:q3+50:k46+52", NULL},
                {&nh_solver_cuda_small, "fwd:f16:b1h1d32:60:w9:p1:q3+50:k46+53",
                 "windows that meet both ends of a key box on a periodic axis"},

@@ -218,6 +218,8 @@ static void check_small(nhood_context *context, const char *const *texts, int co
 static void check_regions(nhood_context *context) {
     static const char *const part = ":bf16:b1h1d32:90:w20:d2:q30+60:k4+40";
     static const char *const circle = ":bf16:b1h1d32:80:w9:s2:p1:q70+60:k3+80";
+    /* whose length a tile of 64 queries divides */
+    static const char *const near_circle = "bwd:bf16:b1h1d32:64:w9:s2:p1:q50+64:k3+64";
     for (int i = 0; i < 2; i++) {
         char forward[80], backward[80];
         snprintf(forward, sizeof forward, "fwd%s", i ? circle : part);
@@ -231,6 +233,8 @@ static void check_regions(nhood_context *context) {
         }
         for (int of_key = 0; of_key < 2; of_key++) {
             nan_stays_outside(context, "cuda.split80", backward, of_key, 9);
+            nan_stays_outside(context, "cuda.split90", backward, of_key, 9);
+            nan_stays_outside(context, "cuda.joint90", i ? near_circle : backward, of_key, 9);
             nan_stays_outside(context, "cuda.small", backward, of_key, 9);
             nan_stays_outside(context, "cuda.naive", backward, of_key, 9);
         }

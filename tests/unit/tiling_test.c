@@ -170,39 +170,78 @@ static void check_covered_tiles(const struct nh_axis *axis, int32_t rows, int32_
           rows, columns, counted, visits);
 }
 
-/* What a row of a dilation group sees of the columns that tensors have, counted on around a circle; empty if there are none. */
-static struct nh_range find_seen(const struct nh_axis *axis, int64_t group, int64_t row) {
-    const int64_t query = row * axis->dilation + group;
-    const struct nh_range window = nh_axis_window(axis, query);
+/* Whether a box covers the token at a position of a dilation group, counted on around a circle. */
+static bool covers(const struct nh_axis *axis, const struct nh_box *box, int64_t group,
+                   int64_t position) {
+    int64_t token = position * axis->dilation + group - box->offset;
+    if (axis->periodic) token = (token % axis->length + axis->length) % axis->length;
+    return token >= 0 && token < box->length;
+}
+
+/* The window of a query at a position of a dilation group, counted on around a circle, also from before 0. */
+static struct nh_range window_at(const struct nh_axis *axis, int64_t group, int64_t position) {
+    int64_t ahead = axis->periodic ? 2 * axis->length / axis->dilation : 0;
+    struct nh_range window = nh_axis_window(axis, (position + ahead) * axis->dilation + group);
+    return (struct nh_range){window.begin - ahead, window.end - ahead};
+}
+
+/* What a row of a dilation group, of a token that tensors have, sees of the columns that they have: a query of keys or, inverse,
+ * a key of queries. Counted on around a circle; empty if there are none. */
+static struct nh_range find_seen(const struct nh_axis *axis, int64_t group, int64_t row,
+                                 bool inverse) {
+    const struct nh_box *columns = inverse ? &axis->query : &axis->key;
+    int64_t length = nh_axis_group_length(axis->length, axis->dilation, group);
     struct nh_range seen = {INT64_MAX, INT64_MIN};
-    int64_t key;
-    for (int64_t slot = 0; slot < axis->window; slot++)
-        if (find_key(axis, query, slot, &key)) {
-            seen.begin = nh_min(seen.begin, window.begin + slot);
-            seen.end = nh_max(seen.end, window.begin + slot + 1);
-        }
+    for (int64_t column = row - length; column <= row + length; column++) {
+        if (!axis->periodic && (column < 0 || column >= length)) continue;
+        const struct nh_range window = window_at(axis, group, inverse ? column : row);
+        const int64_t key = inverse ? row : column;
+        if (key < window.begin || key >= window.end || !covers(axis, columns, group, column))
+            continue;
+        seen.begin = nh_min(seen.begin, column);
+        seen.end = nh_max(seen.end, column + 1);
+    }
     return seen;
 }
 
-/* What rows of [row, row + rows) see that are before `end`. */
-static struct nh_range find_covered_halo(const struct nh_axis *axis, int64_t group, int64_t row,
-                                         int64_t rows, int64_t end) {
+/* A dilation group of an axis, of which rows are queries or, inverse, keys. */
+struct rows {
+    const struct nh_axis *axis;
+    int64_t group;
+    bool inverse;
+    struct nh_range row; /* that tensors have */
+};
+
+static struct rows rows_of(const struct nh_axis *axis, int64_t group, bool inverse) {
+    const struct nh_box *own = inverse ? &axis->key : &axis->query;
+    return (struct rows){axis, group, inverse, nh_axis_covered(axis, own, group)};
+}
+
+/* What rows of [row, row + count) see that tensors have. */
+static struct nh_range find_covered_halo(const struct rows *rows, int64_t row, int64_t count) {
     struct nh_range halo = {INT64_MAX, INT64_MIN};
-    for (int64_t r = row; r < nh_min(row + rows, end); r++) {
-        const struct nh_range seen = find_seen(axis, group, r);
+    for (int64_t r = row; r < nh_min(row + count, rows->row.end); r++) {
+        const struct nh_range seen = find_seen(rows->axis, rows->group, r, rows->inverse);
         halo.begin = nh_min(halo.begin, seen.begin);
         halo.end = nh_max(halo.end, seen.end);
     }
     return halo;
 }
 
-/* Where the boxes of a walk begin: around a circle one ends where a lap of the columns does. */
-static int64_t find_loop(const struct nh_axis *axis, int64_t group, struct nh_range halo,
-                         int64_t columns) {
-    int64_t seam = nh_axis_covered(axis, &axis->key, group).begin - 2 * axis->length;
-    while (seam <= halo.begin)
+/* The first end of a lap of the columns behind a position. */
+static int64_t find_seam(const struct rows *rows, int64_t position) {
+    const struct nh_axis *axis = rows->axis;
+    const struct nh_box *columns = rows->inverse ? &axis->query : &axis->key;
+    int64_t seam = nh_axis_covered(axis, columns, rows->group).begin - 2 * axis->length;
+    while (seam <= position)
         seam += axis->length / axis->dilation;
-    if (!axis->periodic || seam >= halo.end) return halo.begin;
+    return seam;
+}
+
+/* Where the boxes of a walk begin: around a circle one ends where a lap of the columns does. */
+static int64_t find_loop(const struct rows *rows, struct nh_range halo, int64_t columns) {
+    int64_t seam = find_seam(rows, halo.begin);
+    if (!rows->axis->periodic || seam >= halo.end) return halo.begin;
     while (seam > halo.begin)
         seam -= columns;
     return seam;
@@ -213,12 +252,11 @@ struct boxes {
 };
 
 /* A part of a row tile meets a box at least, whether it sees one or not; where it has no row, that of the last one. */
-static void count_part_boxes(const struct nh_axis *axis, int64_t group, int64_t row, int64_t rows,
-                             int64_t end, int64_t halo_begin, int64_t columns,
-                             struct boxes *boxes) {
-    bool outside = row >= end;
-    if (outside) row = end - 1;
-    const struct nh_range halo = find_covered_halo(axis, group, row, rows, end);
+static void count_part_boxes(const struct rows *rows, int64_t row, int64_t count,
+                             int64_t halo_begin, int64_t columns, struct boxes *boxes) {
+    bool outside = row >= rows->row.end;
+    if (outside) row = rows->row.end - 1;
+    const struct nh_range halo = find_covered_halo(rows, row, count);
     int64_t first = (halo.begin - halo_begin) / columns,
             last = nh_ceil_div(halo.end - halo_begin, columns);
     if (halo.begin >= halo.end) last = first = 0;
@@ -226,8 +264,8 @@ static void count_part_boxes(const struct nh_axis *axis, int64_t group, int64_t 
     boxes->visits += (double)(last - first);
     for (int64_t box = first; box < last && halo.begin < halo.end; box++) {
         bool whole = true;
-        for (int64_t r = row; r < nh_min(row + rows, end); r++) {
-            const struct nh_range seen = find_seen(axis, group, r);
+        for (int64_t r = row; r < nh_min(row + count, rows->row.end); r++) {
+            const struct nh_range seen = find_seen(rows->axis, rows->group, r, rows->inverse);
             whole = whole && seen.begin <= halo_begin + box * columns &&
                     seen.end >= halo_begin + (box + 1) * columns;
         }
@@ -235,34 +273,60 @@ static void count_part_boxes(const struct nh_axis *axis, int64_t group, int64_t 
     }
 }
 
+static int laps_met; /* second ends of laps that tiles had to end with */
+
+/* Where the laps fit, a tile ends with each that the loop meets. */
+static void check_laps(const struct rows *rows, struct nh_range halo, int32_t own,
+                       int32_t columns) {
+    struct nh_problem problem;
+    const int32_t row_tile[3] = {1, 1, own}, column_tile[3] = {1, 1, columns};
+    for (int a = 0; a < NH_AXES; a++)
+        problem.axis[a] = nh_whole_axis(1, 1, 1, 1, 0);
+    problem.axis[2] = *rows->axis;
+    if (!rows->axis->periodic ||
+        !nh_tiling_laps_fit(&problem, row_tile, column_tile, rows->inverse))
+        return;
+    int64_t first = find_seam(rows, halo.begin), lap = rows->axis->length / rows->axis->dilation;
+    for (int64_t seam = first; seam < halo.end; seam += lap) {
+        CHECK((seam - find_loop(rows, halo, columns)) % columns == 0,
+              "L %lld w %lld s %lld d %lld, %d rows, %d columns, inverse %d: no tile ends at %lld",
+              (long long)rows->axis->length, (long long)rows->axis->window,
+              (long long)rows->axis->stride, (long long)rows->axis->dilation, own, columns,
+              rows->inverse, (long long)seam);
+        laps_met += seam > first;
+    }
+}
+
 /* Boxes of columns that the copy engine fetches (boxes.cuh). */
-static void check_boxes(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t columns) {
+static void check_boxes(const struct nh_axis *axis, int32_t own, int32_t part, int32_t columns,
+                        bool inverse) {
     struct boxes boxes = {0, 0};
     for (int64_t group = 0; group < axis->dilation; group++) {
-        const struct nh_range row = nh_axis_covered(axis, &axis->query, group);
-        for (int64_t t = 0; t < nh_row_tiles(axis, rows, false) / axis->dilation; t++) {
-            const int64_t first = row.begin + t * rows, seen = nh_min(first, row.end - 1);
-            const struct nh_range halo = find_covered_halo(axis, group, seen, rows, row.end);
-            if (row.begin >= row.end || halo.begin >= halo.end) {
-                boxes.visits += rows / part;
+        const struct rows rows = rows_of(axis, group, inverse);
+        for (int64_t t = 0; t < nh_row_tiles(axis, own, inverse) / axis->dilation; t++) {
+            const int64_t first = rows.row.begin + t * own, seen = nh_min(first, rows.row.end - 1);
+            const struct nh_range halo = find_covered_halo(&rows, seen, own);
+            if (rows.row.begin >= rows.row.end || halo.begin >= halo.end) {
+                boxes.visits += own / part;
                 continue;
             }
-            const int64_t halo_begin = find_loop(axis, group, halo, columns);
-            for (int64_t r = first; r < first + rows; r += part)
-                count_part_boxes(axis, group, part < rows ? r : seen, part, row.end, halo_begin,
-                                 columns, &boxes);
+            const int64_t halo_begin = find_loop(&rows, halo, columns);
+            check_laps(&rows, halo, own, columns);
+            for (int64_t r = first; r < first + own; r += part)
+                count_part_boxes(&rows, part < own ? r : seen, part, halo_begin, columns, &boxes);
         }
     }
-    const struct nh_tile_count count = nh_tile_part_count(axis, rows, part, columns, false);
+    const struct nh_tile_count count = nh_tile_part_count(axis, own, part, columns, inverse);
     CHECK(count.visits + count.visits_beyond == boxes.visits &&
               count.dense + count.dense_beyond == boxes.dense,
           "L %lld w %lld s %lld d %lld causal %d periodic %d, queries %lld + %lld, keys %lld + "
-          "%lld, %d rows, parts of %d, %d columns: %g boxes, %g whole; enumerated %g, %g",
+          "%lld, inverse %d, %d rows, parts of %d, %d columns: %g boxes, %g whole; enumerated %g, "
+          "%g",
           (long long)axis->length, (long long)axis->window, (long long)axis->stride,
           (long long)axis->dilation, axis->causal, axis->periodic, (long long)axis->query.offset,
           (long long)axis->query.length, (long long)axis->key.offset, (long long)axis->key.length,
-          rows, part, columns, count.visits + count.visits_beyond, count.dense + count.dense_beyond,
-          boxes.visits, boxes.dense);
+          inverse, own, part, columns, count.visits + count.visits_beyond,
+          count.dense + count.dense_beyond, boxes.visits, boxes.dense);
 }
 
 static struct nh_box random_box(uint64_t *state, const struct nh_axis *axis) {
@@ -299,7 +363,9 @@ static void check_covered(uint64_t *state) {
             boxed = (int32_t)test_between(state, 1, 9);
     bool parted = !nh_is_whole(&axis, &axis.query) || !nh_is_whole(&axis, &axis.key);
     if (axis.periodic ? axis.key.length == axis.length : parted)
-        check_boxes(&axis, part * parts, part, boxed);
+        check_boxes(&axis, part * parts, part, boxed, false);
+    if (axis.periodic ? axis.query.length == axis.length : parted)
+        check_boxes(&axis, part * parts, part, boxed, true);
     if (!axis.periodic)
         check_covered_tiles(&axis, (int32_t)test_between(state, 1, 9),
                             (int32_t)test_between(state, 1, 9));
@@ -314,7 +380,8 @@ static void check_queue_order(int64_t stride, int64_t first, int expected) {
     problem.axis[0] = nh_whole_axis(first, 18, stride, 1, 0);
     problem.axis[1] = nh_whole_axis(48, 24, stride, 1, 0);
     problem.axis[2] = nh_whole_axis(48, 24, stride, 1, 0);
-    CHECK(nh_tiling_set(&problem, own, 1, nh_tiling_queue_order(&problem), &tiling) == NHOOD_OK,
+    CHECK(nh_tiling_set(&problem, own, 1, false, nh_tiling_queue_order(&problem), &tiling) ==
+              NHOOD_OK,
           "%lld tokens: refused", (long long)first);
     CHECK(tiling.order[0] == expected && tiling.order[1] == 1,
           "%lld tokens, stride %lld: order %d, %d, %d", (long long)first, (long long)stride,
@@ -330,5 +397,6 @@ int main(void) {
         check_random(&state);
     for (int i = 0; i < 4000; i++)
         check_covered(&state);
+    CHECK(laps_met > 100, "%d laps that tiles end with", laps_met);
     return test_result();
 }

@@ -16,6 +16,21 @@ void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
     step->grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
 }
 
+void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
+                        size_t offset_bytes) {
+    struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
+    int64_t stride = 4, to_grid = 0;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        tensor->axis[a] = stride;
+        to_grid -= problem->axis[a].query.offset * stride;
+        stride *= problem->axis[a].query.length;
+    }
+    tensor->head = stride;
+    tensor->batch = stride * problem->heads;
+    offset_bytes += (size_t)to_grid * sizeof(float);
+    step->binding[NH_DELTA] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+}
+
 nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                                const struct nh_problem *problem, int64_t sum_columns) {
     struct nh_kernel_spec spec = {.source = "backward_stats.cu"};

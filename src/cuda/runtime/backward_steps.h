@@ -9,6 +9,11 @@
 void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
                            struct nh_kernel_spec *spec, struct nh_cuda_step *step);
 
+/* Binds NH_DELTA to the workspace as [B, H, X, Y, Z, 4] in f32 over the queries that the tensors have, of which the copy
+ * engine of sm_90 fetches boxes. */
+void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
+                        size_t offset_bytes);
+
 /* Appends the launch that makes LSE and delta of the queries, of a step with NH_DELTA bound to them, and zeroes sums of
  * dQ of so many columns. */
 nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,

@@ -46,22 +46,24 @@ struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, co
     return count_tiles(problem, row, row, column, inverse, false);
 }
 
-int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks) {
+int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t own[3], bool inverse,
+                        int32_t blocks) {
     int32_t best = 0;
     double least = 0;
     for (int32_t o = 0; o < orders_of(problem->rank); o++) {
         int64_t left = blocks;
-        double keys = 1;
+        double columns = 1;
         for (int i = 0; i < NH_AXES; i++) {
             const struct nh_axis *axis = &problem->axis[orders[o][i]];
-            int64_t rows = nh_longest_rows(axis, false), tile = q[orders[o][i]];
+            int64_t rows = nh_longest_rows(axis, inverse), tile = own[orders[o][i]];
             int64_t tiles = nh_min(nh_ceil_div(rows, tile), left);
             left = nh_max(1, left / tiles);
-            keys *= (double)nh_min(nh_longest_rows(axis, true), axis->window + tiles * tile - 1);
+            columns *=
+                (double)nh_min(nh_longest_rows(axis, !inverse), axis->window + tiles * tile - 1);
         }
-        if (o > 0 && keys >= least * 0.999) continue;
+        if (o > 0 && columns >= least * 0.999) continue;
         best = o;
-        least = keys;
+        least = columns;
     }
     return best;
 }
@@ -86,14 +88,27 @@ int32_t nh_tiling_queue_order(const struct nh_problem *problem) {
     return best;
 }
 
-nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
-                           int32_t order, struct nh_cuda_tiling *tiling) {
+bool nh_tiling_laps_fit(const struct nh_problem *problem, const int32_t own[3],
+                        const int32_t loop[3], bool inverse) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        int64_t rows = nh_min(own[a], nh_longest_rows(axis, inverse)), lap = nh_longest_group(axis),
+                window = axis->window, stride = axis->stride;
+        int64_t halo = inverse ? nh_ceil_div(window + rows - 1, stride) * stride
+                               : window + nh_ceil_div(rows - 1, stride) * stride;
+        if (axis->periodic && halo > lap + 1 && lap % loop[a]) return false;
+    }
+    return true;
+}
+
+nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t own[3], int32_t heads,
+                           bool inverse, int32_t order, struct nh_cuda_tiling *tiling) {
     int64_t work_tiles = problem->batch;
     bool fits = nh_multiply(work_tiles, problem->heads / heads, &work_tiles);
     *tiling = (struct nh_cuda_tiling){.work_tiles = 0};
     for (int a = 0, next = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_rows(axis, false), q[a]);
+        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_rows(axis, inverse), own[a]);
         fits = fits && nh_multiply(work_tiles, tiling->tiles[a], &work_tiles) &&
                nh_multiply(work_tiles, axis->dilation, &work_tiles);
         /* The kernel knows only the problem's own axes. */

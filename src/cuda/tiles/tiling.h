@@ -33,15 +33,23 @@ struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem,
 struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
                                             const int32_t column[3], bool inverse);
 
-/* The order of query tiles in which `blocks` of them at a time share the most keys. */
-int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t q[3], int32_t blocks);
+/* The order of owned tiles in which `blocks` of them at a time share the most of what their loops are over. inverse:
+ * they are tiles of keys. */
+int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t own[3], bool inverse,
+                        int32_t blocks);
 
 /* The order for blocks that take work tiles one after the other (work_queue.cuh), which shares most of what they read:
  * fastest the axis that the halo of a row covers most of. */
 int32_t nh_tiling_queue_order(const struct nh_problem *problem);
 
-/* Everything but extra_tiles; heads: of one query tile. UNSUPPORTED if there are too many work tiles to number. */
-nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t q[3], int32_t heads,
-                           int32_t order, struct nh_cuda_tiling *tiling);
+/* Whether loops that meet the ends of two laps of a periodic axis have a tile that ends with each: the copy engine
+ * fetches boxes, which cannot go around (boxes.cuh). inverse: owned tiles are of keys, loops over queries. */
+bool nh_tiling_laps_fit(const struct nh_problem *problem, const int32_t own[3],
+                        const int32_t loop[3], bool inverse);
+
+/* Everything but extra_tiles; heads: of one work tile; inverse: work tiles are of keys. UNSUPPORTED if there are too
+ * many of them to number. */
+nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t own[3], int32_t heads,
+                           bool inverse, int32_t order, struct nh_cuda_tiling *tiling);
 
 #endif

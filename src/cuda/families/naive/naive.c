@@ -141,7 +141,7 @@ static nhood_status add_tiles(struct nh_cuda_operation *operation, const struct 
     nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_naive_tile_resident(problem->op, tile, pass->keys));
     nhood_status status =
         nh_tiling_set(problem, tile, pass->keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
-                      0, &tiled.own.tiling);
+                      pass->keys, 0, &tiled.own.tiling);
     if (status) return status;
     tiled.work_tiles = tiled.grid[0] = tiled.own.tiling.work_tiles;
     tiled.shared_bytes = nh_naive_tile_shared_bytes(problem, tile, pass->keys);

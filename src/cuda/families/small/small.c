@@ -238,22 +238,12 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* Binds the statistics of each head and query, as nh_sm90_stats_map expects them: -LSE in base 2 and delta, in 16
- * bytes. */
+/* Those of each head and query: -LSE in base 2 and delta, in 16 bytes. */
 static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                             struct nh_cuda_step *step) {
-    struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
-    int64_t stride = 4, to_grid = 0;
-    for (int a = NH_AXES - 1; a >= 0; a--) {
-        tensor->axis[a] = stride;
-        to_grid -= problem->axis[a].query.offset * stride;
-        stride *= problem->axis[a].query.length;
-    }
-    tensor->head = stride;
-    tensor->batch = stride * problem->heads;
-    size_t bytes = (size_t)(problem->batch * tensor->batch) * sizeof(float);
-    size_t offset_bytes = nh_cuda_reserve(operation, bytes) + (size_t)to_grid * sizeof(float);
-    step->binding[NH_DELTA] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+    enum { STATISTICS_BYTES = 16 };
+    size_t rows = (size_t)(problem->batch * problem->heads * problem->query_tokens);
+    nh_cuda_bind_stats(step, problem, nh_cuda_reserve(operation, rows * STATISTICS_BYTES));
 }
 
 static nhood_status add_backward(struct nh_cuda_operation *operation,

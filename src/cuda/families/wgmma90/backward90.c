@@ -1,5 +1,6 @@
 /* The backward on sm_90: what its solvers share. */
 #include "backward90.h"
+#include "backward_steps.h"
 #include "rates.h"
 #include "predict.h"
 
@@ -111,9 +112,14 @@ static struct nh_loop_counts *counts_of(const struct nh_problem *problem, bool k
     return &last[keys];
 }
 
-static bool start_pair(const struct state *state, const int32_t own[3], const int32_t loop[3],
-                       const struct nh_backward90_loops *loops, struct nh_work *work) {
-    const struct nh_backward90_search *search = state->search;
+static bool laps_fit(const struct nh_backward90_search *search, const int32_t own[3],
+                     const int32_t loop[3]) {
+    return nh_tiling_laps_fit(search->problem, own, loop, search->keys);
+}
+
+static bool start_pair(const struct nh_backward90_search *search, const int32_t own[3],
+                       const int32_t loop[3], const struct nh_backward90_loops *loops,
+                       struct nh_work *work) {
     nh_work_start(work, search->operation, search->problem);
     work->overlaps = true;
     return search->work(search->problem, search->device, own, loop, loops, search->keys, work);
@@ -127,7 +133,7 @@ static double work_clocks(const struct state *state, const int32_t own[3], const
                                               (double)nh_box_volume(loop)};
     struct nh_work work;
     double clocks = 0;
-    if (!start_pair(state, own, loop, &loops, &work)) return INFINITY;
+    if (!start_pair(state->search, own, loop, &loops, &work)) return INFINITY;
     for (int i = 0; i < work.launches; i++)
         clocks += work.launch[i].blocks *
                   nh_predict_block_clocks(state->search->device->backend, &work.launch[i]);
@@ -151,7 +157,7 @@ static void rank_own(struct state *state, const int32_t own[3], const struct nh_
     for (struct loop_tile *loop = state->loop_tile; loop < state->loop_tile + state->shapes;
          loop++) {
         if (!state->known || problem->has_bias) find_prices(state, own, loop);
-        if (!loop->runs) continue;
+        if (!loop->runs || !laps_fit(state->search, own, loop->shape)) continue;
         const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
         struct ranked ranked = {
             .loop = loop,
@@ -176,21 +182,23 @@ static int predict_ranked(struct state *state, struct nh_backward90_pair *best) 
         struct nh_backward90_pair pair;
         pair.loop = ranked->loop->shape;
         memcpy(pair.own, ranked->own, sizeof pair.own);
-        if (!start_pair(state, pair.own, pair.loop, &ranked->loops, &pair.work)) continue;
+        if (!start_pair(state->search, pair.own, pair.loop, &ranked->loops, &pair.work)) continue;
         nh_top_n_add(&top, &pair, nh_predict_clocks(state->search->device->backend, &pair.work));
     }
     return top.count;
 }
 
+static bool may_own(const struct nh_backward90_search *search, const int32_t shape[3]) {
+    int32_t warpgroup_tile[3];
+    return nh_box_volume(shape) >= search->least_rows &&
+           nh_sm90_boxes_fit(search->problem, shape) &&
+           nh_sm90_first_warpgroup_tile(shape, warpgroup_tile);
+}
+
 static void try_shape(struct state *state, const int32_t shape[3]) {
     struct nh_loop_rows rows;
-    int32_t warpgroup_tile[3];
-    if (nh_box_volume(shape) < state->search->least_rows ||
-        !nh_sm90_boxes_fit(state->search->problem, shape) ||
-        !nh_sm90_first_warpgroup_tile(shape, warpgroup_tile) ||
-        !nh_loop_rows_of(state->counts, shape, shape, &rows))
-        return;
-    rank_own(state, shape, &rows);
+    if (may_own(state->search, shape) && nh_loop_rows_of(state->counts, shape, shape, &rows))
+        rank_own(state, shape, &rows);
 }
 
 /* Where it is not among the others. */
@@ -228,6 +236,19 @@ int nh_backward90_best(const struct nh_backward90_search *search,
     try_all(&state, false);
     if (!state.top.count) try_all(&state, true);
     return predict_ranked(&state, best);
+}
+
+bool nh_backward90_goes_around(const struct nh_backward90_search *search) {
+    for (size_t i = 0; i < OWNED; i++)
+        for (size_t j = 0; j < LOOP_SHAPES && may_own(search, own_shapes[i]); j++) {
+            const int32_t *own = own_shapes[i], *loop = loop_shapes[j];
+            const struct nh_backward90_loops one = {1, 1, 0, 1, (double)nh_box_volume(loop)};
+            struct nh_work work;
+            if (nh_sm90_boxes_fit(search->problem, loop) && laps_fit(search, own, loop) &&
+                start_pair(search, own, loop, &one, &work))
+                return true;
+        }
+    return false;
 }
 
 /* ---- work ---- */
@@ -298,20 +319,6 @@ size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
         operation, (size_t)(problem->batch * problem->heads * problem->query_tokens) * STATS_BYTES);
 }
 
-void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
-                              size_t stats) {
-    struct nh_cuda_tensor *t = &step->args.tensor[NH_DELTA];
-    step->binding[NH_DELTA] =
-        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = stats};
-    int64_t stride = STATS_BYTES / (int64_t)sizeof(float);
-    for (int a = NH_AXES - 1; a >= 0; a--) {
-        t->axis[a] = stride;
-        stride *= problem->axis[a].length;
-    }
-    t->head = stride;
-    t->batch = stride * problem->heads;
-}
-
 nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                 size_t stats, const int32_t own[3], const int32_t loop[3],
                                 bool keys, int32_t stages, struct nh_cuda_step *step,
@@ -332,7 +339,7 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
     nh_kernel_define(spec, "NH_INVERSE", keys);
     nh_cuda_step_init(step, problem);
-    nh_backward90_bind_stats(step, problem, stats);
+    nh_cuda_bind_stats(step, problem, stats);
     step->threads = 128 * (WARPGROUPS + 1);
     step->shared_bytes = nh_backward90_shared_bytes(problem, loop, keys, stages);
     struct nh_cuda_map q = nh_sm90_map(problem, NHOOD_Q, q_tile, 1),
@@ -343,9 +350,9 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
                        by_key[] = {k, v, q, d_o, nh_sm90_stats_map(problem, q_tile)};
     step->maps = keys ? 5 : 4;
     memcpy(step->map, keys ? by_key : by_query, (size_t)step->maps * sizeof *step->map);
-    nhood_status status =
-        nh_tiling_set(problem, own, keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
-                      nh_tiling_order(problem, own, cuda->multiprocessors), &step->own.tiling);
+    nhood_status status = nh_tiling_set(
+        problem, own, keys ? (int32_t)(problem->heads / problem->kv_heads) : 1, keys,
+        nh_tiling_order(problem, own, keys, cuda->multiprocessors), &step->own.tiling);
     step->work_tiles = step->own.tiling.work_tiles;
     step->grid[0] = nh_min(step->work_tiles, cuda->multiprocessors);
     return status;

@@ -64,6 +64,9 @@ struct nh_backward90_search {
 int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
 
+/* Whether a pair of tiles runs whose loops can go around the problem's periodic axes (nh_tiling_laps_fit). */
+bool nh_backward90_goes_around(const struct nh_backward90_search *search);
+
 /* Shared memory of a kernel that owns keys, or queries, beside what it may have of its own. */
 int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t loop[3],
                                    bool keys, int64_t stages);
@@ -75,9 +78,6 @@ int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_c
 /* Reserves the stats' memory in the workspace; returns its offset. */
 size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
                                    const struct nh_problem *problem);
-
-void nh_backward90_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
-                              size_t stats);
 
 /* Sets up the launch of a kernel that owns keys, or queries; its source, its outputs and what it has of its own are
  * left to the caller. UNSUPPORTED if there are too many tiles. */

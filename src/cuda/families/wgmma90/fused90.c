@@ -10,7 +10,7 @@
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
     if (nh_problem_periodic(problem) && !nh_fused90_goes_around(problem))
-        return "windows almost all around a periodic axis that no key tile divides";
+        return "a window and a query tile go around a periodic axis that no key tile divides";
     return nh_sm90_refuse(problem, device,
                           NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
                           NH_BIT(O), NH_FUSED90_MOST_DIM);

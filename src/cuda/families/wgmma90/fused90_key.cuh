@@ -92,6 +92,7 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
         work_tiles++;
         nh_barrier_expect(s.own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, work_tile, maps.map, KEY_MAPS);
+        const nh_tensor_map *loop_map = NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, KEY_MAPS) : map;
         fetch_own<NH_K_MAP>(args, s.k, map + MAP_K, s.own_full, NH_DIM, work_tile,
                             head_or_origin<NH_K_MAP>(args, NH_K, work_tile, work_tile.head), kv_heads);
         if (NH_SUM_D_K)
@@ -103,7 +104,7 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
         tile_at(work_tile, mine.begin % tiles, tile);
         for (int left = mine.end - mine.begin; left > 0; left--, n++) {
             loop_token(args, work_tile, tile, token);
-            fetch_queries(args, map, s, n, work_tile, head, token);
+            fetch_queries(args, loop_map, s, n, work_tile, head, token);
             next_tile(work_tile, tile);
             if (tile[LOOP_LAST] < work_tile.tiles[LOOP_LAST]) continue;
             tile[LOOP_LAST] = 0;

@@ -89,7 +89,7 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     nh_cuda_step_init(&step, problem);
     if (value[REPAIR_APART]) nh_repair_bind(&step, words);
     nhood_status status =
-        nh_tiling_set(problem, value + QX, value[QH], value[ORDER], &step.own.tiling);
+        nh_tiling_set(problem, value + QX, value[QH], false, value[ORDER], &step.own.tiling);
     if (status) return status;
     step.work_tiles = step.own.tiling.work_tiles;
     step.own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);

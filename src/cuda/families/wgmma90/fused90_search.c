@@ -182,23 +182,31 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
 
 /* ---- pairs ---- */
 
-/* Whether KV loops that meet the ends of two laps of a periodic axis have a key tile that ends with each. */
-static bool laps_fit(const struct nh_problem *problem, const int32_t q[3], const int32_t k[3]) {
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        int64_t rows = nh_min(q[a], nh_longest_rows(axis, false)), lap = nh_longest_group(axis);
-        int64_t halo = axis->window + nh_ceil_div(rows - 1, axis->stride) * axis->stride;
-        if (axis->periodic && halo > lap + 1 && lap % k[a]) return false;
-    }
-    return true;
+/* Warpgroup tiles are full, or of multiples of 7 that fit. */
+static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
+    int64_t rows = nh_box_volume(shape) * heads;
+    if (rows == 128 || rows == 192) return true;
+    return (rows == 112 || rows == 168) && !problem->has_bias && nh_sm90_sevens_fit(problem, shape);
+}
+
+/* Whether so many heads of these rows are worth a query tile, and the copy engine brings them. */
+static bool may_share(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
+    return (problem->heads / problem->kv_heads) % heads == 0 && rows_fit(problem, shape, heads) &&
+           (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH);
+}
+
+static bool may_own(const struct nh_problem *problem, const int32_t shape[3]) {
+    bool any = false;
+    for (int32_t heads = 1; heads <= MOST_HEADS; heads *= 2)
+        any = any || may_share(problem, shape, heads);
+    return any && nh_sm90_boxes_fit(problem, shape);
 }
 
 bool nh_fused90_goes_around(const struct nh_problem *problem) {
     for (size_t q = 0; q < Q_SHAPES; q++)
         for (size_t k = 0; k < KEY_TILES; k++)
-            if (nh_sm90_boxes_fit(problem, q_shapes[q]) &&
-                nh_sm90_boxes_fit(problem, k_shapes[k]) &&
-                laps_fit(problem, q_shapes[q], k_shapes[k]))
+            if (may_own(problem, q_shapes[q]) && nh_sm90_boxes_fit(problem, k_shapes[k]) &&
+                nh_tiling_laps_fit(problem, q_shapes[q], k_shapes[k], false))
                 return true;
     return false;
 }
@@ -220,7 +228,8 @@ static void try_parts(struct search *search, const struct query_tile *query,
         double limit = nh_top_n_limit(&search->top);
         int32_t boxes = boxes_per_tile(key->shape);
         if ((boxes > 1 && queries->value[STACK] != 0) || !(biased || stages[0] || stages[1]) ||
-            (search->parts && !laps_fit(search->problem, query->shape, key->shape)))
+            (search->parts &&
+             !nh_tiling_laps_fit(search->problem, query->shape, key->shape, false)))
             continue;
         double fetched = nh_loop_visits(&query->whole, key->columns),
                seen = nh_loop_visits(parts, key->columns), block = work_tiles * prices->block;
@@ -272,13 +281,6 @@ static void predict_pair(struct search *search, struct ranked *ranked, struct nh
     }
 }
 
-/* Warpgroup tiles are full, or of multiples of 7 that fit. */
-static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
-    int64_t rows = nh_box_volume(shape) * heads;
-    if (rows == 128 || rows == 192) return true;
-    return (rows == 112 || rows == 168) && !problem->has_bias && nh_sm90_sevens_fit(problem, shape);
-}
-
 /* Adds the covering tiles of two and three warpgroups where they are not among the others. */
 static void add_covering(struct search *search) {
     for (int32_t warpgroups = 2; warpgroups <= 3; warpgroups++) {
@@ -293,7 +295,6 @@ static void add_covering(struct search *search) {
 /* Collects the tiles that suit the problem, or all of them. */
 static void find_tiles(struct search *search, bool all) {
     const struct nh_problem *problem = search->problem;
-    int64_t sharing = problem->heads / problem->kv_heads;
     search->keys = search->queries = 0;
     memset(&search->extents, 0, sizeof search->extents);
     for (size_t i = 0; i < KEY_TILES; i++)
@@ -302,10 +303,8 @@ static void find_tiles(struct search *search, bool all) {
     nh_loop_counts_start(&search->counts, problem, false, true, &search->extents);
     for (size_t i = 0; i < Q_SHAPES; i++) {
         if (!(all || nh_sm90_suits(problem, q_shapes[i], false))) continue;
-        for (int32_t heads = 1; heads <= MOST_HEADS && sharing % heads == 0; heads *= 2)
-            if (rows_fit(problem, q_shapes[i], heads) &&
-                (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH))
-                add_queries(search, q_shapes[i], heads);
+        for (int32_t heads = 1; heads <= MOST_HEADS; heads *= 2)
+            if (may_share(problem, q_shapes[i], heads)) add_queries(search, q_shapes[i], heads);
     }
     if (problem->rank > 1 && !problem->has_bias) add_covering(search);
 }
@@ -334,6 +333,6 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_device 
     struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {
         int32_t *value = config[i].value;
-        value[ORDER] = nh_tiling_order(problem, value + QX, cuda->multiprocessors);
+        value[ORDER] = nh_tiling_order(problem, value + QX, false, cuda->multiprocessors);
     }
 }

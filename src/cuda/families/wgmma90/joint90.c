@@ -9,6 +9,7 @@
 #include "cuda_solvers.h"
 #include "permuted_axes.h"
 #include "repair.h"
+#include "tile_count.h"
 
 enum {
 #define KNOB NH_KNOB_AS_INDEX
@@ -24,14 +25,31 @@ static const struct nh_knob knobs[] = {
 /* Padding rows cost it more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
 
+static nh_backward90_work pair_work;
+
+static struct nh_backward90_search search_of(const struct nh_problem *problem,
+                                             const struct nh_device *device) {
+    return (struct nh_backward90_search){.problem = problem,
+                                         .device = device,
+                                         .work = pair_work,
+                                         .operation = NH_OPERATION_JOINT90,
+                                         .keys = true,
+                                         .least_rows = FULL_ROWS};
+}
+
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
     if (problem->extra_tokens) return "no extra tokens";
     if (problem->has_bias) return "no relative bias";
     if (problem->flags & NHOOD_FLAG_DETERMINISTIC)
         return "dQ is summed in whatever order blocks come, which differs from run to run";
-    return nh_sm90_refuse(problem, device, NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O),
-                          NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
+    const char *reason =
+        nh_sm90_refuse(problem, device, NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O),
+                       NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
+    const struct nh_backward90_search search = search_of(problem, device);
+    if (!reason && nh_problem_periodic(problem) && !nh_backward90_goes_around(&search))
+        return "queries of a key tile go around a periodic axis that no query tile divides";
+    return reason;
 }
 
 /* ---- tiles ---- */
@@ -101,12 +119,7 @@ static bool pair_work(const struct nh_problem *problem, const struct nh_device *
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
-    const struct nh_backward90_search search = {.problem = problem,
-                                                .device = device,
-                                                .work = pair_work,
-                                                .operation = NH_OPERATION_JOINT90,
-                                                .keys = true,
-                                                .least_rows = FULL_ROWS};
+    const struct nh_backward90_search search = search_of(problem, device);
     int count = (int)nh_min(capacity, nh_backward90_best(&search, best));
     (void)below_ns;
     for (int i = 0; i < count; i++)
@@ -130,7 +143,7 @@ static struct sums sums_of(const struct nh_problem *problem) {
     int64_t rows = problem->batch * problem->heads;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        sums.extent[a] = axis->dilation * nh_longest_group(axis);
+        sums.extent[a] = axis->dilation * nh_longest_rows(axis, false);
         rows *= sums.extent[a];
     }
     sums.bytes = (size_t)(rows * sums.columns) * sizeof(float);
@@ -155,7 +168,7 @@ static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *proble
 static void init_with_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
                             size_t stats, const struct sums *sums) {
     nh_cuda_step_init(step, problem);
-    nh_backward90_bind_stats(step, problem, stats);
+    nh_cuda_bind_stats(step, problem, stats);
     bind_sums(step, problem, sums);
 }
 
@@ -178,7 +191,7 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
         nh_backward90_step(problem, cuda, stats, own, loop, true,
                            nh_backward90_stages(problem, cuda, loop, true, beside), &step, &spec);
     if (status) return status;
-    status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads),
+    status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads), true,
                            nh_tiling_queue_order(problem), &step.own.tiling);
     if (status) return status;
     int64_t columns = sums->columns * nh_box_volume(loop) / (64 * WARPGROUPS);
@@ -240,6 +253,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_joint90 = {
     .name = "cuda.joint90",
     .device_kind = NHOOD_DEVICE_CUDA,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = knobs,
     .view = nh_permuted_axes,
     .refuse = refuse,

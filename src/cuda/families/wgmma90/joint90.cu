@@ -4,9 +4,9 @@
  * keys of both, is split between them. It leaves through shared memory and the copy engine, which adds it to f32 sums
  * of all blocks: in whatever order they come, so results differ in rounding run to run.
  *
- * Sums: [B H, X', Y', Z', columns] where an axis holds one dilation group after the other, each as long as the longest,
- * so that a loop tile is a box; it may run into the next group, to which it adds zeros. Columns of a row are permuted
- * (store_d_q): see joint90_convert.cu.
+ * Sums: [B H, X', Y', Z', columns] where an axis holds the queries of one dilation group after the other, each as long
+ * as the longest, so that a loop tile is a box; it may run into the groups beside, to which it adds zeros. Columns of a
+ * row are permuted (store_d_q): see joint90_convert.cu.
  *
  * Knobs: those of fused90_key.cuh; NH_D_Q_N and NH_D_Q_N16, columns of dQ per warpgroup. */
 /* A key outside has no key in shared memory but zeros, and no weight: zero times infinity would be NaN in dQ. */
@@ -70,15 +70,34 @@ __device__ __forceinline__ void init_barriers(const joint_layout &s) {
 
 /* ---- the thread that adds dQ to the sums ---- */
 
-/* Where on an axis of the sums the loop starts. */
+/* Where on an axis of the sums the loop starts; of a part of a grid, what leads there from a position of the work
+ * tile's dilation group. */
 __device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_work_tile &work_tile, int a) {
     const nh_cuda_axis &axis = args.axis[a];
     if (a < NH_FIRST_AXIS) return 0;
+#if NH_REGIONS
+    return work_tile.group[a] * nh_axis_group_length((int)args.region[a].query.length, (int)axis.dilation, 0) -
+           (int)work_tile.columns[a].begin;
+#else
     return work_tile.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + work_tile.halo[a];
+#endif
+}
+
+/* Where the n-th tile of the loop along an axis is in the sums; start: sums_start of the axis. */
+__device__ __forceinline__ int place_in_sums(const nh_work_tile &work_tile, int start, int a, int n) {
+    const int extent[3] = NH_LOOP_TILE;
+#if NH_REGIONS
+    int position = work_tile.halo[a] + n * extent[a];
+#if NH_PERIODIC
+    position = nh_wrapped(work_tile, a, n, position);
+#endif
+    return start + position;
+#else
+    return start + n * extent[a];
+#endif
 }
 
 __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps &maps, const joint_layout &s) {
-    const int extent[3] = NH_LOOP_TILE;
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
     nh_work_tile work_tile;
@@ -91,8 +110,9 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
             nh_barrier_wait(s.d_q_full, n & 1);
 #pragma unroll
             for (int chunk = 0; chunk < D_Q_CHUNKS; chunk++) {
-                const int at[5] = {32 * chunk, z + tile[2] * extent[2], y + tile[1] * extent[1],
-                                   x + tile[0] * extent[0], head};
+                const int at[5] = {32 * chunk, place_in_sums(work_tile, z, 2, tile[2]),
+                                   place_in_sums(work_tile, y, 1, tile[1]), place_in_sums(work_tile, x, 0, tile[0]),
+                                   head};
                 nh_add_box(&maps.map[MAP_D_Q], s.d_q + chunk * D_Q_CHUNK, at);
             }
             nh_add_boxes_done();

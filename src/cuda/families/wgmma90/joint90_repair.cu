@@ -16,13 +16,13 @@ __device__ __forceinline__ void make_query(const nh_cuda_args &args, const nh_qu
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_repair(const __grid_constant__ nh_cuda_args args) {
     if (!nh_any_repair(args)) return;
-    long long tokens = args.batch * nh_token_count(args);
-    for (long long row = nh_first_row(); row < tokens * args.heads; row += nh_row_step()) {
+    long long query_tokens = args.batch * nh_token_count(args), key_tokens = args.batch * nh_token_count(args, true);
+    for (long long row = nh_first_row(); row < query_tokens * args.heads; row += nh_row_step()) {
         nh_query query = nh_query_of(args, row, args.heads);
         if (nh_row_needs_repair(args.tensor[NH_D_Q], query, args.dim)) make_query(args, query);
     }
-    for (long long row = nh_first_row(); row < tokens * args.kv_heads; row += nh_row_step()) {
-        nh_query key = nh_query_of(args, row, args.kv_heads);
+    for (long long row = nh_first_row(); row < key_tokens * args.kv_heads; row += nh_row_step()) {
+        nh_query key = nh_query_of(args, row, args.kv_heads, true);
         bool repair = nh_row_needs_repair(args.tensor[NH_D_K], key, args.dim) ||
                       nh_row_needs_repair(args.tensor[NH_D_V], key, args.dim_v);
         if (repair) nh_differentiate_key(args, key);

@@ -36,14 +36,38 @@ static const struct nh_knob knobs[] = {
 /* Padding rows of keys cost more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * WARPGROUPS };
 
+static nh_backward90_work pair_work;
+
+/* keys: of the launches that own keys, or queries */
+static struct nh_backward90_search search_of(const struct nh_problem *problem,
+                                             const struct nh_device *device, bool keys) {
+    return (struct nh_backward90_search){.problem = problem,
+                                         .device = device,
+                                         .work = pair_work,
+                                         .operation = NH_OPERATION_SPLIT90,
+                                         .keys = keys,
+                                         .least_rows = keys ? FULL_ROWS : 0};
+}
+
+static const char *refuse_around(const struct nh_problem *problem, const struct nh_device *device) {
+    const struct nh_backward90_search query = search_of(problem, device, false),
+                                      key = search_of(problem, device, true);
+    if (!nh_problem_periodic(problem)) return NULL;
+    if (!nh_backward90_goes_around(&query))
+        return "a window and a query tile go around a periodic axis that no key tile divides";
+    if (!nh_backward90_goes_around(&key))
+        return "queries of a key tile go around a periodic axis that no query tile divides";
+    return NULL;
+}
+
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
     const char *reason = nh_sm90_refuse(problem, device,
                                         NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O) |
                                             NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
                                         NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
-    if (reason || !problem->extra_tokens) return reason;
-    return nh_split90_refuse_extra(problem, device);
+    if (!reason && problem->extra_tokens) reason = nh_split90_refuse_extra(problem, device);
+    return reason ? reason : refuse_around(problem, device);
 }
 
 /* ---- work ---- */
@@ -163,16 +187,10 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_backward90_pair query[NH_BACKWARD90_KEPT], key[NH_BACKWARD90_KEPT];
     struct nh_top_n top;
     const size_t tile_bytes = 3 * sizeof(int32_t);
-    struct nh_backward90_search search = {.problem = problem,
-                                          .device = device,
-                                          .work = pair_work,
-                                          .operation = NH_OPERATION_SPLIT90,
-                                          .keys = true,
-                                          .least_rows = FULL_ROWS};
-    int keys = nh_backward90_best(&search, key);
-    search.keys = false;
-    search.least_rows = 0;
-    int queries = keys ? nh_backward90_best(&search, query) : 0;
+    const struct nh_backward90_search by_query = search_of(problem, device, false),
+                                      by_key = search_of(problem, device, true);
+    int keys = nh_backward90_best(&by_key, key);
+    int queries = keys ? nh_backward90_best(&by_query, query) : 0;
     nh_top_configs_start(&top, below_ns, config, capacity);
     for (int q = 0; q < queries; q++)
         for (int k = 0; k < keys; k++) {
@@ -199,7 +217,7 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
                               size_t stats) {
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_backward90_bind_stats(&step, problem, stats);
+    nh_cuda_bind_stats(&step, problem, stats);
     return nh_cuda_add_stats(operation, &step, problem, 0);
 }
 
@@ -263,6 +281,7 @@ static nhood_status build(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cuda_split90 = {
     .name = "cuda.split90",
     .device_kind = NHOOD_DEVICE_CUDA,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = knobs,
     .view = nh_permuted_axes,
     .refuse = refuse,

@@ -7,12 +7,12 @@ enum { ROWS = 64 * NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 static const int32_t own[] = {1, 1, ROWS};
 static const uint32_t outputs = NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
 
-/* Every query attends every extra token, whatever the windows, without a bias. */
+/* Every query attends every extra token, whatever the windows, without a bias: the queries' box is a grid of its own. */
 static struct nh_problem without_windows(const struct nh_problem *problem) {
     struct nh_problem dense = *problem;
     dense.has_bias = false;
     for (int a = 0; a < NH_AXES; a++)
-        dense.axis[a].dilation = 1;
+        dense.axis[a] = nh_whole_axis(problem->axis[a].query.length, 1, 1, 1, 0);
     return dense;
 }
 

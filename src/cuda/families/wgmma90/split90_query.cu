@@ -78,7 +78,7 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
         int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, work_tile.head);
         fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.own_full, NH_DIM, work_tile, q_head, heads);
         fetch_own<NH_D_O_MAP>(args, s.d_o, map + MAP_D_O, s.own_full, NH_DIM_V, work_tile, d_o_head, heads);
-        fetch_loop(args, s, map, work_tile, n);
+        fetch_loop(args, s, NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, MAPS) : map, work_tile, n);
     }
 }
 

@@ -1,5 +1,5 @@
-/* Where a query's sums of dQ are: [B, H, X', Y', Z', columns] in f32, an axis holding one dilation group after the
- * other, each as long as the longest. */
+/* Where a query's sums of dQ are: [B, H, X', Y', Z', columns] in f32, an axis holding the queries that tensors have of
+ * one dilation group after the other, each as long as the longest. */
 #pragma once
 #include "naive.cuh"
 
@@ -9,10 +9,16 @@ __device__ __forceinline__ float *nh_sums_row(const nh_cuda_args &args, const nh
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         long long dilation = args.axis[a].dilation, at = query.at[a];
+#if NH_REGIONS
+        const nh_cuda_box &box = args.region[a].query;
+        long long group = at, position = nh_split(&group, dilation);
+        at = group * nh_axis_group_length(box.length, dilation, 0) + position - nh_covered(box, dilation, group).begin;
+#else
         if (dilation > 1) {
             long long group = at, position = nh_split(&group, dilation);
             at = group * nh_axis_group_length(args.axis[a].length, dilation, 0) + position;
         }
+#endif
         row += at * t.axis[a];
     }
     return row;
