@@ -126,7 +126,7 @@ def torch_lines(device: str) -> Lines:
     return {
         f"nhood.torch.na2d, {device}": call,
         f"· the long way, {device}": the_long_way(call),
-        f"· nothing but inference or not, {device}": lambda: _dispatch.only_inference((query, key, value, WINDOW)),
+        f"· nothing but inference or not, {device}": _dispatch.only_inference_here,
         f"· a result tensor, {device}": lambda: query.new_empty(SHAPE),
         f"nhood.torch.na2d, gradients to come, {device}": call_with_gradients,
         f"· the long way, gradients to come, {device}": the_long_way(call_with_gradients),

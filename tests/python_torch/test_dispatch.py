@@ -1,8 +1,12 @@
 """Torch's dispatcher is left out where it would do nothing, and only there."""
 
+import subprocess
+import sys
+
 import nhood.torch as nt
 import pytest
 import torch
+from nhood import _quick
 from nhood.torch import _dispatch, _ops
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -52,6 +56,89 @@ def test_plain_calls_go_directly(query):
         assert plain((query, torch.ones(2)))
     with torch.autocast("cpu", torch.bfloat16):
         assert plain((query,))
+
+
+def kinds_of_tensors(query):
+    """A tensor, whether the dispatcher would only find its implementation, and whether gradients are recorded for it."""
+    trained = query.clone().requires_grad_()
+    with torch.inference_mode():
+        in_inference_mode = query.clone()
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(query)
+    return {
+        "a plain one": (query, True, False),
+        "a view": (query[:, ::2, 1:], True, False),
+        "another dtype": (query.bfloat16(), True, False),
+        "of inference mode": (in_inference_mode, True, False),
+        "trained": (trained, True, True),
+        "a parameter": (torch.nn.Parameter(query), True, True),
+        "a result to train through": (trained * 2, True, True),
+        "detached": (trained.detach(), True, False),
+        "lazily negated": (torch._neg_view(query), False, False),
+        "lazily conjugated": (torch.complex(query, query).conj(), False, False),
+        "zeros without memory": (torch._efficientzerotensor(query.shape), False, False),
+        "sparse": (query.to_sparse(), False, False),
+        "of meta": (query.to("meta"), False, False),
+        "fake": (fake, False, False),
+        "a subclass": (Wrapper(query), False, False),
+        "nested": (torch.nested.nested_tensor([query[0], query[0]]), False, False),
+        "functional": (torch._to_functional_tensor(query), False, False),
+        "quantized": (torch.quantize_per_tensor(query, 0.1, 0, torch.qint8), False, False),
+        "mapped": (torch._C._functorch._add_batch_dim(query, 0, 1), False, False),
+    }
+
+
+needs_keys_read = pytest.mark.skipif(
+    _dispatch._are_plain is _dispatch._ask_torch, reason="nhood_quick is not built, or torch does not tell keys"
+)
+
+
+@needs_keys_of_dispatch
+@needs_keys_read
+@pytest.mark.parametrize("ask", (_dispatch._ask_torch, _dispatch._are_plain), ids=("of torch", "as read"))
+@pytest.mark.filterwarnings("ignore")  # of torch, on kinds it will not have for ever
+def test_keys_and_gradients_are_seen(query, ask):
+    for name, (tensor, plain, recorded) in kinds_of_tensors(query).items():
+        assert ask(False, tensor) is plain, name
+        assert ask(True, query, tensor, 3, None, "text") is (plain and not recorded), name
+        assert ask(False, tensor, query) is plain, name
+        with torch.no_grad():
+            assert ask(True, tensor) is plain, name
+    assert ask(True) and ask(True, None, 3, [query])
+
+
+@needs_keys_of_dispatch
+@needs_keys_read
+def test_keys_follow_the_tensor(query):
+    tensor = query.clone()
+    assert _dispatch._are_plain(True, tensor)
+    tensor.requires_grad_()
+    assert not _dispatch._are_plain(True, tensor) and _dispatch._are_plain(False, tensor)
+    tensor.requires_grad_(False)
+    tensor.data = torch._neg_view(query)
+    assert not _dispatch._are_plain(False, tensor)
+
+
+def test_keys_that_are_not_found(query):
+    """Samples that contradict each other, or too few: nothing is learnt, in a process of its own as it is learnt once."""
+    program = """
+import torch
+from nhood import _quick
+x, y = torch.empty(2), torch.empty(2).to_sparse()
+right = [(t, t._cdata, torch._C._dispatch_keys(t).raw_repr()) for t in (x, y, x, y)]
+learn = lambda samples, kind=torch.Tensor: _quick.tensors_are_plain(kind, samples, (right[0][2],), torch.is_grad_enabled)
+assert learn(right[:3]) is None
+assert learn([*right, (x, x._cdata, 12345)]) is None
+assert learn([*right, (x, y._cdata, right[1][2])]) is None
+assert learn([*right, (torch.nn.Parameter(x), 1, 2)]) is None
+assert not _quick._module.are_plain(False, x)
+known = learn(right)
+assert known(False, x) and not known(False, y)
+assert learn(right) is None
+"""
+    if _quick._module is None:
+        pytest.skip("nhood_quick is not built")
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_modes_see_the_operators(query):

@@ -11,6 +11,7 @@
 #include <Python.h>
 
 #include "nhood.h"
+#include "tensor_keys.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -69,7 +70,7 @@ enum { DL_CPU = 1 };
 /* Exact types: what a subclass means by its memory is not known. */
 static struct type {
     PyTypeObject *type;
-    const struct dl_exchange *exchange; /* NULL: numpy's */
+    const struct dl_exchange *exchange; /* torch's; NULL: the type is numpy's */
 } types[MOST_TYPES];
 
 static Py_ssize_t head_bytes; /* of every object: object.__basicsize__ */
@@ -80,7 +81,7 @@ static const struct type *type_of(PyObject *object) {
     return NULL;
 }
 
-/* Reads an array in CPU memory; false for what is none, without an exception. */
+/* Reads an array in CPU memory; false for what is none, without an exception, and for tensors that torch would have to see. */
 static bool read_layout(const struct type *type, PyObject *object, struct layout *layout) {
     if (!type->exchange) {
         const struct numpy_array *array =
@@ -89,6 +90,7 @@ static bool read_layout(const struct type *type, PyObject *object, struct layout
                                   (uintptr_t)array->dtype};
         return true;
     }
+    if (!tensor_is_plain(object, true)) return false;
     struct dl_tensor tensor;
     if (type->exchange->view(object, &tensor)) {
         PyErr_Clear();
@@ -508,6 +510,13 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_NOARGS, "forget(): everything, and the workspace."},
     {"generation", get_generation, METH_NOARGS,
      "generation(): how often everything was forgotten."},
+    {"learn_keys", tensor_keys_learn, METH_VARARGS,
+     "learn_keys(type, its __basicsize__, samples, plain, is_grad_enabled): where tensors of torch "
+     "have their dispatch keys, by samples (tensor, its _cdata, keys), and which keys are plain. "
+     "Returns whether that was found."},
+    {"are_plain", (PyCFunction)(void (*)(void))tensor_keys_are_plain, METH_FASTCALL,
+     "are_plain(without_gradients, *arguments): whether all tensors among the arguments have plain "
+     "keys and, without gradients, none is recorded for them."},
     {NULL, NULL, 0, NULL},
 };
 

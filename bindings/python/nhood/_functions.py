@@ -69,7 +69,7 @@ def publish(
     def published(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(rank, *args, **kwargs)
 
-    return _document(published, function, name, rank, common, documented or function)
+    return document(published, function, name, rank, common, documented or function)
 
 
 Asked = tuple[Request, tuple[Optional[Array], ...]]
@@ -88,10 +88,10 @@ def _publish(ask: Callable[Concatenate[int, P], Asked], name: str, rank: int) ->
             result = results[0] if len(results) == 1 else tuple(results)
         return result
 
-    return _document(published, ask, name, rank, _COMMON_PARAGRAPHS, ask)
+    return document(published, ask, name, rank, _COMMON_PARAGRAPHS, ask)
 
 
-def _document(
+def document(
     published: Callable[P, R],
     function: Callable[..., Any],
     name: str,
@@ -99,6 +99,8 @@ def _document(
     common: str,
     documented: Callable[..., Any],
 ) -> Callable[P, R]:
+    """Names `published`, and gives it the signature of `function` without its first argument, the rank, and what `documented`
+    says."""
     functools.update_wrapper(published, function)
     published.__name__ = published.__qualname__ = name
     signature = inspect.signature(function)

@@ -106,7 +106,21 @@ def forget() -> None:
 
 
 def add_type(array: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    """Makes arrays of a type known that has DLPack's table of C functions, if that reads `array` as it lies."""
+    """Makes tensors of torch's type known if it has DLPack's table of C functions, and that reads `array` as it lies; after
+    tensors_are_plain."""
     capsule = getattr(type(array), "__dlpack_c_exchange_api__", None)
     if _module is not None and capsule is not None:
         _module.add_type(array, capsule, address, shape, strides)
+
+
+def tensors_are_plain(
+    kind: type, samples: Sequence[tuple[Any, int, int]], plain: tuple[int, ...], grad_mode: Callable[[], bool]
+) -> Optional[Callable[..., bool]]:
+    """(without_gradients, *arguments) -> whether all tensors among the arguments have plain dispatch keys and, without
+    gradients, none is recorded for them; None if the module does not find where tensors of torch have their keys.
+
+    kind: their type; samples: some with the addresses and keys that torch tells of them; grad_mode: whether gradients are
+    recorded at all."""
+    if _module is None or not _module.learn_keys(kind, kind.__basicsize__, tuple(samples), plain, grad_mode):
+        return None
+    return _module.are_plain

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .. import _quick
+
 
 def _keys(*names: str) -> int:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
@@ -32,42 +34,69 @@ try:
     _PLAIN_TENSORS = _plain_tensors("CPU") | _plain_tensors("CUDA")
 except AttributeError:  # a torch that does not tell: always through the dispatcher
     _PLAIN_THREADS = set()
+    _profiling = _function_modes = lambda: True
+
+
+# Dynamo traces these calls; export and make_fx have keys of their own in the thread.
+_traced = torch.compiler.is_dynamo_compiling
 
 
 def _is_plain_thread() -> bool:
-    if torch.compiler.is_compiling() or not _PLAIN_THREADS:
-        return False
-    return not _profiling() and not _function_modes() and _thread_keys().raw_repr() in _PLAIN_THREADS
+    return not (_traced() or _profiling() or _function_modes()) and _thread_keys().raw_repr() in _PLAIN_THREADS
+
+
+def _ask_torch(without_gradients: bool, *arguments: Any) -> bool:
+    """Whether all tensors among the arguments have such keys and, without gradients, none is recorded for them."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            if without_gradients and argument.requires_grad and torch.is_grad_enabled():
+                return False
+            if _tensor_keys(argument).raw_repr() not in _PLAIN_TENSORS:
+                return False
+    return True
+
+
+def _samples() -> Iterable[tuple[Tensor, int, int]]:
+    """Tensors of all kinds of keys, their addresses and their keys."""
+    plain = torch.empty(2, device="cpu")
+    with torch.inference_mode():
+        in_inference_mode = torch.empty(2, device="cpu")
+    for tensor in (plain, in_inference_mode, plain.to("meta"), torch._neg_view(plain), plain.to_sparse()):
+        yield tensor, tensor._cdata, _tensor_keys(tensor).raw_repr()
+
+
+def _asking() -> Callable[..., bool]:
+    """_ask_torch, or the same by the module nhood_quick in a tenth of the time, if that reads the keys of samples right."""
+    if not _PLAIN_THREADS:
+        return _ask_torch
+    known = _quick.tensors_are_plain(Tensor, list(_samples()), tuple(_PLAIN_TENSORS), torch.is_grad_enabled)
+    tried = torch.empty(3, 5, device="cpu")[:, 1:4]
+    _quick.add_type(tried, tried.data_ptr(), tuple(tried.shape), tried.stride())
+    return known or _ask_torch
+
+
+_are_plain = _asking()
 
 
 def only_implementation(tensors: Sequence[Optional[Tensor]]) -> bool:
     """Whether nothing but the implementation would take notice of a call with these tensors."""
-    if not _is_plain_thread():
-        return False
-    for tensor in tensors:
-        if tensor is not None and _tensor_keys(tensor).raw_repr() not in _PLAIN_TENSORS:
-            return False
-    return True
+    return _is_plain_thread() and _are_plain(False, *tensors)
 
 
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
-def only_inference(arguments: Iterable[Any]) -> bool:
-    """Whether a call with these arguments, tensors and others, is nothing but the implementation on the tensors as they are:
-    without autocast, gradients and forward-mode differentiation too. Said of few calls that it is not, of none that it is."""
-    if not _is_plain_thread() or _any_autocast() or forward_ad._current_level >= 0:
+def only_inference_here() -> bool:
+    """Whether calls in this thread, with tensors that are plain and without gradients, are nothing but the implementation on
+    the tensors as they are: without autocast and forward-mode differentiation too."""
+    if _traced() or _profiling() or _function_modes() or _any_autocast() or forward_ad._current_level >= 0:
         return False
-    with_gradients = torch.is_grad_enabled()
-    for argument in arguments:
-        if type(argument) is Tensor:
-            if with_gradients and argument.requires_grad:
-                return False
-            if _tensor_keys(argument).raw_repr() not in _PLAIN_TENSORS:
-                return False
-        elif isinstance(argument, Tensor):
-            return False
-    return True
+    return _thread_keys().raw_repr() in _PLAIN_THREADS
+
+
+def only_inference(arguments: Iterable[Any]) -> bool:
+    """Whether a call with these arguments, tensors and others, is that. Said of few calls that it is not, of none that it is."""
+    return only_inference_here() and _are_plain(True, *arguments)
 
 
 def directly(operator: Any, implementation: Callable[..., Any], tensors: int) -> Callable[..., Any]:

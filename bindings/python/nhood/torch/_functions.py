@@ -4,7 +4,7 @@ its namesake for arrays."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -12,9 +12,20 @@ from torch import Tensor
 
 from .. import _functions as of_arrays
 from .. import _quick
-from .._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis, publish, region_of
+from .._functions import (
+    FlagPerAxis,
+    PerAxis,
+    check_additional,
+    document,
+    flag,
+    flag_per_axis,
+    number,
+    per_axis,
+    publish,
+    region_of,
+)
 from .._operations import AV, FORWARD, QK, Operation
-from ._dispatch import only_inference
+from ._dispatch import only_inference, only_inference_here
 from ._fused import fused_attention, of_operator
 from ._ops import ask_na
 from ._tensors import deterministic, run
@@ -116,23 +127,29 @@ def attention_arguments(
     return inputs, axes, scale, flag(clamp_window, "clamp_window"), return_lse
 
 
-def attention_of_rank(rank: int, *args: Any, **named: Any) -> Any:
-    if not only_inference((*args, *named.values())):
-        arguments = attention_arguments(rank, *args, **named)
-        results = fused_attention(*arguments)
-        return tuple(results) if arguments[-1] else results[0]
-    whole = (_NAMES[rank], deterministic(), *args)
-    result = _quick.call(*whole, **named)
-    if result is None or result is False:
-        begun = None if result is False else _quick.begin(whole, named, _PARAMETERS)
+def _attention(rank: int) -> Callable[..., Any]:
+    name = f"torch.na{rank}d"
+
+    def attend(*args: Any, **named: Any) -> Any:
+        known = False
+        if only_inference_here():
+            known = _quick.call(name, deterministic(), *args, **named)
+            if known is not None and known is not False:
+                return known
+        if not only_inference((*args, *named.values())):
+            arguments = attention_arguments(rank, *args, **named)
+            results = fused_attention(*arguments)
+            return tuple(results) if arguments[-1] else results[0]
+        begun = None
+        if known is None:
+            begun = _quick.begin((name, deterministic(), *args), named, _PARAMETERS)
         results = run(*ask_na(*of_operator(*attention_arguments(rank, *args, **named))), begun)
-        result = results[0] if len(results) == 1 else tuple(results)
-    return result
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return document(attend, attention_arguments, f"na{rank}d", rank, _COMMON_PARAGRAPHS, of_arrays.attention)
 
 
-setattr(attention_of_rank, "__signature__", inspect.signature(attention_arguments))
 _PARAMETERS = ("", *inspect.signature(attention_arguments).parameters)
-_NAMES = {rank: f"torch.na{rank}d" for rank in (1, 2, 3)}
 
 
 def _qk(
@@ -185,6 +202,25 @@ def _av(
     return av(attn, value, axes, flag(clamp_window, "clamp_window"))
 
 
+def _publish(function: Any, name: str, rank: int, documented: Any) -> Any:
+    return publish(function, name, rank, _COMMON_PARAGRAPHS, documented)
+
+
+na1d, na2d, na3d = _attention(1), _attention(2), _attention(3)
+na1d_qk = _publish(_qk, "na1d_qk", 1, of_arrays.qk)
+na2d_qk = _publish(_qk, "na2d_qk", 2, of_arrays.qk)
+na3d_qk = _publish(_qk, "na3d_qk", 3, of_arrays.qk)
+na1d_av = _publish(_av, "na1d_av", 1, of_arrays.av)
+na2d_av = _publish(_av, "na2d_av", 2, of_arrays.av)
+na3d_av = _publish(_av, "na3d_av", 3, of_arrays.av)
+
+_OF_RANK = {1: na1d, 2: na2d, 3: na3d}
+
+
+def attention_of_rank(rank: int, *arguments: Any, **named: Any) -> Any:
+    return _OF_RANK[rank](*arguments, **named)
+
+
 def neighborhood_attention(
     query: Tensor, key: Tensor, value: Tensor, kernel_size: PerAxis, *arguments: Any, **named: Any
 ) -> Any:
@@ -197,19 +233,5 @@ def neighborhood_attention(
         )
     return attention_of_rank(rank, query, key, value, kernel_size, *arguments, **named)
 
-
-def _publish(function: Any, name: str, rank: int, documented: Any) -> Any:
-    return publish(function, name, rank, _COMMON_PARAGRAPHS, documented)
-
-
-na1d = _publish(attention_of_rank, "na1d", 1, of_arrays.attention)
-na2d = _publish(attention_of_rank, "na2d", 2, of_arrays.attention)
-na3d = _publish(attention_of_rank, "na3d", 3, of_arrays.attention)
-na1d_qk = _publish(_qk, "na1d_qk", 1, of_arrays.qk)
-na2d_qk = _publish(_qk, "na2d_qk", 2, of_arrays.qk)
-na3d_qk = _publish(_qk, "na3d_qk", 3, of_arrays.qk)
-na1d_av = _publish(_av, "na1d_av", 1, of_arrays.av)
-na2d_av = _publish(_av, "na2d_av", 2, of_arrays.av)
-na3d_av = _publish(_av, "na3d_av", 3, of_arrays.av)
 
 setattr(neighborhood_attention, "__signature__", inspect.signature(na2d))

@@ -114,14 +114,6 @@ def _settings(request: Request, first: Tensor, low_bits: int) -> Request:
     return request if flags == request.flags else request._replace(flags=flags)
 
 
-def _make_tensors_known() -> None:
-    tried = torch.empty(3, 5)[:, 1:4]
-    _quick.add_type(tried, tried.data_ptr(), tuple(tried.shape), tried.stride())
-
-
-_make_tensors_known()
-
-
 def compute(
     name: str, ask: Callable[..., tuple[Request, Sequence[Optional[Tensor]]]], arguments: tuple[Any, ...]
 ) -> list[Tensor]:

@@ -1,0 +1,18 @@
+/* What torch's tensors are to torch, without asking it: their dispatch keys, and whether gradients are wanted. */
+#ifndef NHOOD_TENSOR_KEYS_H
+#define NHOOD_TENSOR_KEYS_H
+
+#define Py_LIMITED_API 0x03090000
+#include <Python.h>
+
+#include <stdbool.h>
+
+/* Whether a tensor has plain keys and, if `without_gradients`, no gradient with respect to it is recorded. False for all tensors
+ * before the keys are learnt. No exception is set. */
+bool tensor_is_plain(PyObject *tensor, bool without_gradients);
+
+/* Methods of the module; their texts are in its table. */
+PyObject *tensor_keys_learn(PyObject *module, PyObject *arguments);
+PyObject *tensor_keys_are_plain(PyObject *module, PyObject *const *given, Py_ssize_t count);
+
+#endif
