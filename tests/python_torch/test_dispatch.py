@@ -89,13 +89,13 @@ def kinds_of_tensors(query):
 
 
 needs_keys_read = pytest.mark.skipif(
-    _dispatch._are_plain is _dispatch._ask_torch, reason="nhood_quick is not built, or torch does not tell keys"
+    _dispatch.are_plain is _dispatch._ask_torch, reason="nhood_quick is not built, or torch does not tell keys"
 )
 
 
 @needs_keys_of_dispatch
 @needs_keys_read
-@pytest.mark.parametrize("ask", (_dispatch._ask_torch, _dispatch._are_plain), ids=("of torch", "as read"))
+@pytest.mark.parametrize("ask", (_dispatch._ask_torch, _dispatch.are_plain), ids=("of torch", "as read"))
 @pytest.mark.filterwarnings("ignore")  # of torch, on kinds it will not have for ever
 def test_keys_and_gradients_are_seen(query, ask):
     for name, (tensor, plain, recorded) in kinds_of_tensors(query).items():
@@ -111,12 +111,12 @@ def test_keys_and_gradients_are_seen(query, ask):
 @needs_keys_read
 def test_keys_follow_the_tensor(query):
     tensor = query.clone()
-    assert _dispatch._are_plain(True, tensor)
+    assert _dispatch.are_plain(True, tensor)
     tensor.requires_grad_()
-    assert not _dispatch._are_plain(True, tensor) and _dispatch._are_plain(False, tensor)
+    assert not _dispatch.are_plain(True, tensor) and _dispatch.are_plain(False, tensor)
     tensor.requires_grad_(False)
     tensor.data = torch._neg_view(query)
-    assert not _dispatch._are_plain(False, tensor)
+    assert not _dispatch.are_plain(False, tensor)
 
 
 def test_keys_that_are_not_found(query):

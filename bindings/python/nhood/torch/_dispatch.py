@@ -70,33 +70,31 @@ def _asking() -> Callable[..., bool]:
     if not _PLAIN_THREADS:
         return _ask_torch
     known = _quick.tensors_are_plain(Tensor, list(_samples()), tuple(_PLAIN_TENSORS), torch.is_grad_enabled)
+    if known is None:
+        return _ask_torch
     tried = torch.empty(3, 5, device="cpu")[:, 1:4]
     _quick.add_type(tried, tried.data_ptr(), tuple(tried.shape), tried.stride())
-    return known or _ask_torch
+    return known
 
 
-_are_plain = _asking()
+are_plain = _asking()
+"""(without_gradients, *arguments) -> whether it is so of them"""
 
 
 def only_implementation(tensors: Sequence[Optional[Tensor]]) -> bool:
     """Whether nothing but the implementation would take notice of a call with these tensors."""
-    return _is_plain_thread() and _are_plain(False, *tensors)
+    return _is_plain_thread() and are_plain(False, *tensors)
 
 
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def only_inference_here() -> bool:
-    """Whether calls in this thread, with tensors that are plain and without gradients, are nothing but the implementation on
-    the tensors as they are: without autocast and forward-mode differentiation too."""
+    """Whether calls in this thread are nothing but the implementation on the tensors as they are, if those are plain and nothing
+    is recorded for gradients: without autocast and forward-mode differentiation too. Said of few threads that it is not so."""
     if _traced() or _profiling() or _function_modes() or _any_autocast() or forward_ad._current_level >= 0:
         return False
     return _thread_keys().raw_repr() in _PLAIN_THREADS
-
-
-def only_inference(arguments: Iterable[Any]) -> bool:
-    """Whether a call with these arguments, tensors and others, is that. Said of few calls that it is not, of none that it is."""
-    return only_inference_here() and _are_plain(True, *arguments)
 
 
 def directly(operator: Any, implementation: Callable[..., Any], tensors: int) -> Callable[..., Any]:

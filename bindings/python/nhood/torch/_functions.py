@@ -25,7 +25,7 @@ from .._functions import (
     region_of,
 )
 from .._operations import AV, FORWARD, QK, Operation
-from ._dispatch import only_inference, only_inference_here
+from ._dispatch import are_plain, only_inference_here
 from ._fused import fused_attention, of_operator
 from ._ops import ask_na
 from ._tensors import deterministic, run
@@ -131,12 +131,12 @@ def _attention(rank: int) -> Callable[..., Any]:
     name = f"torch.na{rank}d"
 
     def attend(*args: Any, **named: Any) -> Any:
-        known = False
-        if only_inference_here():
+        known, inference = False, only_inference_here()
+        if inference:
             known = _quick.call(name, deterministic(), *args, **named)
             if known is not None and known is not False:
                 return known
-        if not only_inference((*args, *named.values())):
+        if not inference or not are_plain(True, *args, *named.values()):
             arguments = attention_arguments(rank, *args, **named)
             results = fused_attention(*arguments)
             return tuple(results) if arguments[-1] else results[0]
