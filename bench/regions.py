@@ -403,7 +403,7 @@ def measure(ways: list[Way], operation: str, device: torch.device, clock: Any, o
     contenders, results = [], {}
     for way in ways:
         call = make(way, tensors)
-        if way.beside in results and way.problem.periodic == ways[0].problem.periodic:
+        if way.beside and way.problem.periodic == ways[0].problem.periodic:
             compare(way, call, results[way.beside])
         if any(other.beside == way.name for other in ways):
             results[way.name] = call()
@@ -452,6 +452,7 @@ def main() -> None:
 
 @torch.inference_mode()
 def run(cases: list[list[Way]], device: torch.device, options: argparse.Namespace) -> None:
+    clock = Clock(device) if device.type == "cuda" else ThreadClock()
     number = number_of(device)
     start = time.perf_counter()
     refused = prepare(cases, options.operations, number)
@@ -459,9 +460,10 @@ def run(cases: list[list[Way]], device: torch.device, options: argparse.Namespac
         print(f"{nhood.devices()[number].description}; nhood {nhood.version()}, torch {torch.__version__}")
         print(f"plans and kernels in {time.perf_counter() - start:.1f} s; {options.turns} turns\n")
         print("| | way | what the library is asked for | solver | ms | ratio | of turns | goal |\n" + "|---" * 8 + "|")
-    clock = Clock(device) if device.type == "cuda" else ThreadClock()
     for ways, operation in itertools.product(cases, options.operations):
         ways = [way for way in ways if not refused & {f"{op}:{way.problem.text}" for op in ("fwd", operation)}]
+        names = {way.name for way in ways}
+        ways = [way for way in ways if way.beside is None or way.beside in names]
         for row in measure(ways, operation, device, clock, options):
             print(row.record() if options.json else row.line(), flush=True)
         if device.type == "cuda":
