@@ -33,6 +33,8 @@ struct MemoryBarrier {
 };
 static_assert(sizeof(MemoryBarrier) == 8);
 
+constexpr int MOST_PENDING_BYTES = (1 << 20) - 1; // the range of tx-count in the PTX ISA
+
 inline MemoryBarrier &barrier_at(unsigned address) {
     return *(MemoryBarrier *)emulator::shared(address, 8, 8);
 }
@@ -50,6 +52,8 @@ inline void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned
     MemoryBarrier &barrier = barrier_at(address);
     if (!barrier.pending) emulator::fail("one arrival too many at the barrier at %#x", address);
     barrier.bytes += (int)bytes;
+    if (barrier.bytes > MOST_PENDING_BYTES)
+        emulator::fail("%d bytes pending at the barrier at %#x", barrier.bytes, address);
     barrier.pending--;
     end_phase_if_complete(barrier);
 }
@@ -122,6 +126,17 @@ inline void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complet
     });
 }
 
+// A box that is written may end outside the tensor but not start before it ("Using TMA to transfer multi-dimensional
+// arrays" in the CUDA C++ Programming Guide): an H200 takes such sums for an illegal instruction.
+inline void check_written_box(const emulator::TensorMap &map, const Coordinates &first) {
+    for (int axis = 0; axis < map.rank; axis++) {
+        if (map.element_stride[axis] != 1) emulator::fail("a box with element strides is written");
+        if (first.at[axis] < 0)
+            emulator::fail("a box is written from coordinate %d of axis %d on", first.at[axis],
+                           axis);
+    }
+}
+
 // Adds a row of the box; returns the address after it.
 inline unsigned add_row(const emulator::TensorMap &map, unsigned from, const char *to, int first) {
     const unsigned lines = map.swizzle ? 1u << map.swizzle : 1;
@@ -139,11 +154,10 @@ inline void ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_
     memcpy(&map, encoded, sizeof map);
     emulator::shared(from, 4, 128);
     if (map.element_bytes != 4) emulator::fail("only sums of f32 are emulated");
-    for (int axis = 0; axis < map.rank; axis++)
-        if (map.element_stride[axis] != 1) emulator::fail("sums with element strides");
-    emulator::start(emulator::SUMS, [=] {
-        for_rows(map, from, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, add_row);
-    });
+    const Coordinates first = {{x0, x1, x2, x3, x4}};
+    check_written_box(map, first);
+    emulator::start(emulator::SUMS,
+                    [=] { for_rows(map, from, map.address, first, map.rank - 1, add_row); });
 }
 // Stores a row of the box; returns the address after it.
 inline unsigned store_row(const emulator::TensorMap &map, unsigned from, const char *to,
@@ -164,11 +178,10 @@ inline void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char
     emulator::TensorMap map;
     memcpy(&map, encoded, sizeof map);
     emulator::shared(from, map.element_bytes, 128);
-    for (int axis = 0; axis < map.rank; axis++)
-        if (map.element_stride[axis] != 1) emulator::fail("stores with element strides");
-    emulator::start(emulator::SUMS, [=] {
-        for_rows(map, from, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, store_row);
-    });
+    const Coordinates first = {{x0, x1, x2, x3, x4}};
+    check_written_box(map, first);
+    emulator::start(emulator::SUMS,
+                    [=] { for_rows(map, from, map.address, first, map.rank - 1, store_row); });
 }
 inline void ptx_cp_async_bulk_commit_group(const char *) {
     emulator::commit(emulator::SUMS);

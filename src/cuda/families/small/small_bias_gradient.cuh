@@ -17,6 +17,9 @@ enum {
     NH_BIAS_WARPS = NH_BIAS_COUNT ? NH_WARPS : 1
 };
 
+static_assert(!NH_BIAS_PRODUCTS || 8 * NH_BIAS_UNITS <= NH_LAID_COLUMNS,
+              "products would read score gradients of the next warp, which may be writing them");
+
 struct nh_bias_sums {
     alignas(16) elem d_scores[NH_BIAS_WARPS][16][NH_LAID_COLUMNS];
     float sum[NH_BIAS_WARPS][NH_BIAS_SUMS];

@@ -19,7 +19,12 @@ enum {
     NH_BIAS_LAST = NH_BIAS_COUNT ? ((NH_W0 - 1) * NH_K1 + NH_W1 - 1) * NH_K2 + NH_W2 - 1 + 7 : 0,
     NH_BIAS_STEPS = NH_BIAS_LAST / 16 + 1,
     /* of sums there are registers for a few; where there is no more than one window there is nothing inside */
-    NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS
+    NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS,
+    /* whether the second unit of the last step has no entries and, in the last row, lies behind the unit that follows
+     * its columns */
+    NH_BIAS_BEHIND = NH_BIAS_LAST % 16 < 8 && nh_row_shift(15) / 8 * 8 + 16 * NH_BIAS_STEPS > NH_COLUMNS + 8,
+    /* to the end of the last unit that is read of the last row */
+    NH_BIAS_UNITS = nh_row_shift(15) / 8 + 2 * NH_BIAS_STEPS - NH_BIAS_BEHIND
 };
 
 struct nh_bias_products {
@@ -44,8 +49,10 @@ NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, in
         nh_shared_address(laid) + (unsigned)(row * pitch + 16 * (nh_row_shift(row) / 8 + lane / 8 % 2));
 #pragma unroll
     for (int i = 0; i < NH_BIAS_STEPS; i++) {
-        unsigned rows[4];
-        nh_load_matrices_transposed_at(rows, from + 32 * i);
+        unsigned rows[4], unit = from + 32 * i;
+        /* nobody asks for sums of that unit: the first one stands in for it */
+        if (NH_BIAS_BEHIND && i == NH_BIAS_STEPS - 1) unit -= 16 * (lane / 8 % 2);
+        nh_load_matrices_transposed_at(rows, unit);
         if (NH_DTYPE == NH_F16) {
             nh_mma_f16(products.sum[i], rows, ones);
         } else {

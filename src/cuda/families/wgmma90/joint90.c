@@ -132,20 +132,25 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-/* dQ's sums: [B, H, X', Y', Z', columns], see joint90.cu, and the two words of NH_QUEUE. */
+/* dQ's sums: [B, H, X', Y', Z', columns], see joint90.cu, and the two words of NH_QUEUE. first: bytes before the first
+ * query, since periodic axes begin with the positions in front of them at which loop tiles start. */
 struct sums {
-    size_t offset, bytes, queue;
+    size_t offset, first, bytes, queue;
     int64_t extent[NH_AXES], columns;
 };
 
-static struct sums sums_of(const struct nh_problem *problem) {
+static struct sums sums_of(const struct nh_problem *problem, const int32_t loop[3]) {
     struct sums sums = {.columns = sum_columns(problem)};
-    int64_t rows = problem->batch * problem->heads;
-    for (int a = 0; a < NH_AXES; a++) {
+    int64_t rows = 1, first = 0;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
         const struct nh_axis *axis = &problem->axis[a];
-        sums.extent[a] = axis->dilation * nh_longest_rows(axis, false);
+        int64_t before = axis->periodic ? loop[a] - 1 : 0;
+        sums.extent[a] = before + axis->dilation * nh_longest_rows(axis, false);
+        first += before * rows;
         rows *= sums.extent[a];
     }
+    rows *= problem->batch * problem->heads;
+    sums.first = (size_t)(first * sums.columns) * sizeof(float);
     sums.bytes = (size_t)(rows * sums.columns) * sizeof(float);
     return sums;
 }
@@ -154,8 +159,8 @@ static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *proble
                       const struct sums *sums) {
     struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
     nh_repair_bind(step, sums->queue);
-    step->binding[NH_D_Q_SUMS] =
-        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset};
+    step->binding[NH_D_Q_SUMS] = (struct nh_cuda_binding){
+        .from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset + sums->first};
     int64_t stride = sums->columns;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         t->axis[a] = stride;
@@ -199,7 +204,8 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
     bind_sums(&step, problem, sums);
     nh_sm90_add_twins(&step, problem);
-    step.map[step.maps++] = nh_sm90_sums_map(problem, sums->extent, sums->columns, loop);
+    step.map[step.maps] = nh_sm90_sums_map(problem, sums->extent, sums->columns, loop);
+    step.map[step.maps++].offset_bytes = -(int64_t)sums->first;
     step.overlaps = true;
     step.shared_bytes += beside;
     return nh_cuda_step_add(operation, &step, &spec);
@@ -235,7 +241,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
                               const struct nh_config *config) {
     const int32_t *value = config->value;
     size_t stats = nh_backward90_reserve_stats(operation, problem);
-    struct sums sums = sums_of(problem);
+    struct sums sums = sums_of(problem, value + LOOP);
     sums.offset = nh_cuda_reserve(operation, sums.bytes);
     sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
     nhood_status status = add_stats(operation, problem, stats, &sums);

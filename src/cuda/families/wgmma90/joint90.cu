@@ -5,8 +5,10 @@
  * of all blocks: in whatever order they come, so results differ in rounding run to run.
  *
  * Sums: [B H, X', Y', Z', columns] where an axis holds the queries of one dilation group after the other, each as long
- * as the longest, so that a loop tile is a box; it may run into the groups beside, to which it adds zeros. Columns of a
- * row are permuted (store_d_q): see joint90_convert.cu.
+ * as the longest, so that a loop tile is a box; it may run into the groups beside, to which it adds zeros. A loop that
+ * goes around may start in front of a periodic axis; there the axis has room for a tile less one row, since boxes that
+ * the copy engine adds must not start at negative coordinates, as boxes that it fetches may. Columns of a row are
+ * permuted (store_d_q): see joint90_convert.cu.
  *
  * Knobs: those of fused90_key.cuh; NH_D_Q_N and NH_D_Q_N16, columns of dQ per warpgroup. */
 /* A key outside has no key in shared memory but zeros, and no weight: zero times infinity would be NaN in dQ. */
@@ -76,7 +78,8 @@ __device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_wo
     const nh_cuda_axis &axis = args.axis[a];
     if (a < NH_FIRST_AXIS) return 0;
 #if NH_REGIONS
-    return work_tile.group[a] * nh_axis_group_length((int)args.region[a].query.length, (int)axis.dilation, 0) -
+    const int extent[3] = NH_LOOP_TILE, before = nh_wraps(a) ? extent[a] - 1 : 0;
+    return before + work_tile.group[a] * nh_axis_group_length((int)args.region[a].query.length, (int)axis.dilation, 0) -
            (int)work_tile.columns[a].begin;
 #else
     return work_tile.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + work_tile.halo[a];
