@@ -1,8 +1,9 @@
-"""One of several processes that run sharded attention on the CPU (gloo) and compare with one process' results.
+"""One of several processes that run sharded attention and compare with one process' results.
 
-    python sharded_worker.py RANK PROCESSES FOLDER
+    python sharded_worker.py RANK PROCESSES FOLDER cpu|cuda
 
-FOLDER has the store by which they meet; each writes its results there, as JSON: case -> "" or what went wrong.
+On the CPU by gloo, on GPUs, one for each process, by NCCL. FOLDER has the store by which they meet; each writes its results
+there, as JSON: case -> "", what went wrong, or TOO_FEW.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import os
+import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
@@ -25,14 +29,24 @@ import nhood.torch
 from nhood.torch import distributed
 
 CASES: dict[str, Callable[[], None]] = {}
+CUDA_CASES: dict[str, Callable[[], None]] = {}
+"""on GPUs besides, and first"""
 MESHES: dict[tuple[int, ...], DeviceMesh] = {}
+TOO_FEW = "too few processes"
+device = torch.device("cpu")
+
+
+class TooFew(Exception):
+    """Processes, for a case."""
 
 
 def mesh_of(*shape: int) -> DeviceMesh:
     """A mesh of the first processes; all have to make it, in the same order."""
+    size = torch.Size(shape).numel()
+    if size > dist.get_world_size():
+        raise TooFew
     if shape not in MESHES:
-        ranks = torch.arange(torch.Size(shape).numel()).view(shape)
-        MESHES[shape] = DeviceMesh("cpu", ranks, mesh_dim_names=tuple("uvw"[: len(shape)]))
+        MESHES[shape] = DeviceMesh(device.type, torch.arange(size).view(shape), mesh_dim_names=tuple("uvw"[: len(shape)]))
     return MESHES[shape]
 
 
@@ -56,15 +70,30 @@ def shard_of(tensor: torch.Tensor, mesh: DeviceMesh, axes: Any, sizes: Any = Non
     return tensor.detach().clone().contiguous()
 
 
-def random_inputs(lengths: tuple[int, ...], heads: int, kv_heads: int, dim: int, dtype: torch.dtype, extra: int, bias: Any):
+def random_inputs(
+    lengths: tuple[int, ...],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    dtype: torch.dtype,
+    extra: int,
+    bias: Any,
+    dim_v: Optional[int] = None,
+):
+    """dim_v: dim + 1 if it is not given"""
+    dim_v = dim_v or dim + 1
     make = torch.Generator().manual_seed(7)
-    shapes = [(2, *lengths, heads, dim), (2, *lengths, kv_heads, dim), (2, *lengths, kv_heads, dim + 1)]
+    shapes = [(2, *lengths, heads, dim), (2, *lengths, kv_heads, dim), (2, *lengths, kv_heads, dim_v)]
     tensors = [torch.randn(shape, generator=make, dtype=torch.float64) for shape in shapes]
     tensors.append(torch.randn((heads, *(2 * k - 1 for k in bias)), generator=make, dtype=torch.float64) if bias else None)
-    for width in (dim, dim + 1):
+    for width in (dim, dim_v):
         shape = (2, extra, kv_heads, width)
         tensors.append(torch.randn(shape, generator=make, dtype=torch.float64) if extra else None)
-    return [None if t is None else t.to(dtype).requires_grad_() for t in tensors]
+    return [None if t is None else t.to(device, dtype).requires_grad_() for t in tensors]
+
+
+def random_tensor(*shape: int, seed: int = 4) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device)
 
 
 def compare(
@@ -86,6 +115,8 @@ def check(
     strategy: str = "halo",
     heads: int = 4,
     kv_heads: int = 4,
+    dim: int = 4,
+    dim_v: Optional[int] = None,
     dtype: torch.dtype = torch.float64,
     extra: int = 0,
     bias: bool = False,
@@ -100,11 +131,11 @@ def check(
         return  # not of this mesh
     limit = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
     kernel = (kernel_size,) * len(lengths) if isinstance(kernel_size, int) else kernel_size
-    whole = random_inputs(lengths, heads, kv_heads, 4, dtype, extra, kernel if bias else None)
+    whole = random_inputs(lengths, heads, kv_heads, dim, dtype, extra, kernel if bias else None, dim_v)
     named_extras = ("bias", "additional_keys", "additional_values")
     extras = dict(zip(named_extras, whole[3:]))
     out, lse = nhood.torch.neighborhood_attention(*whole[:3], kernel, return_lse=True, **extras, **window)
-    weights = [torch.randn(t.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) for t in (out, lse)]
+    weights = [random_tensor(*t.shape, seed=3) for t in (out, lse)]
     ((out * weights[0].to(dtype)).sum() + (lse * weights[1].to(lse.dtype)).sum()).backward()
 
     local = [shard_of(t, mesh, axes, sizes).requires_grad_() for t in whole[:3]]
@@ -168,6 +199,16 @@ CASES["f32"] = lambda: check((4,), ("u", None), (18, 9), 5, dtype=torch.float32,
 CASES["bf16"] = lambda: check((2,), ("u", None), (18, 9), 5, dtype=torch.bfloat16)
 CASES["compiled"] = lambda: check((4,), ("u", None), (18, 9), 5, dtype=torch.float32, compiled=True)
 CASES["compiled-heads"] = lambda: check((4,), ("u", None), (18, 9), 5, strategy="heads", compiled=True)
+# What two processes, and so two GPUs, can show of these
+CASES["pair-uneven"] = lambda: check((2,), (None, "u"), (5, 21), 5, sizes=[None, (5, 16)], dtype=torch.float32)
+CASES["pair-uneven-heads"] = lambda: check((2,), ("u",), (21,), 5, sizes=[(4, 17)], heads=4, kv_heads=2, strategy="heads")
+CASES["pair-sizes-asked"] = lambda: check((2,), ("u", None), (20, 6), 5, known=False)
+CASES["pair-compiled"] = lambda: check((2,), ("u", None), (18, 9), 5, dtype=torch.float32, compiled=True)
+for strategy, dtype in itertools.product(("halo", "heads", "gather"), (torch.float32, torch.bfloat16)):
+    CASES[f"pair-{strategy}-extras-{str(dtype)[6:]}"] = lambda s=strategy, d=dtype: check(
+        (2,), ("u", None), (18, 9), 5, strategy=s, heads=4, kv_heads=2, dtype=d, bias=True, extra=3
+    )
+
 CASES["one-process"] = lambda: check((1,), ("u",), (12,), 5)
 CASES["not-sharded"] = lambda: check((2,), (None, None), (12, 7), 5)
 
@@ -204,12 +245,13 @@ def check_module(make: Callable[[], torch.nn.Module], shape: tuple[int, ...], ax
     mesh = mesh_of(*shape)
     if mesh.get_coordinate() is None:
         return
+    inputs = inputs.to(device)
     torch.manual_seed(1)
-    whole = make().double()
+    whole = make().double().to(device)
     torch.manual_seed(1)
-    parts = make().double()
+    parts = make().double().to(device)
     expected = whole(inputs)
-    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weights = random_tensor(*expected.shape, seed=2)
     (expected * weights).sum().backward()
     sharding = distributed.Sharding(mesh, axes, timeout=60.0)
     distributed.shard(parts, sharding)
@@ -228,10 +270,6 @@ def check_module(make: Callable[[], torch.nn.Module], shape: tuple[int, ...], ax
     distributed.reduce_gradients(parts, sharding)
     for (name, mine), theirs in zip(parts.named_parameters(), whole.parameters()):
         compare(f"gradient of {name}", mine.grad, theirs.grad, 1e-11)
-
-
-def random_tensor(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 
 
 CASES["layer"] = lambda: check_module(
@@ -260,7 +298,7 @@ CASES["model-dinats"] = lambda: check_module(
 @named("explain")
 def explain() -> None:
     mesh = mesh_of(4)
-    query = torch.empty(1, 64, 8, 6, 16)
+    query = torch.empty(1, 64, 8, 6, 16, device=device)
     sharding = distributed.Sharding(mesh, ("u", None), grid=(256, 8))
     near = distributed.explain(query, query, query, 5, sharding)
     gather = next(choice for choice in near if choice.strategy == "gather")
@@ -281,7 +319,7 @@ def expect(kind: type[Exception], words: str, *arguments: Any, **named_arguments
 @named("bad-arguments")
 def bad_arguments() -> None:
     mesh = mesh_of(4)
-    x = torch.zeros(1, 5, 4, 4, 8)
+    x = torch.zeros(1, 5, 4, 4, 8, device=device)
     good = dict(mesh=mesh, sharded_axes=("u", None), grid=(20, 4))
     expect(TypeError, "mesh is None", x, x, x, 3)
     expect(ValueError, "'z' is not a dimension of the mesh", x, x, x, 3, **{**good, "sharded_axes": ("z", None)})
@@ -293,7 +331,7 @@ def bad_arguments() -> None:
     expect(ValueError, "stride[1] = 4", x, x, x, 3, stride=(1, 4), **good)
     expect(ValueError, "a causal axis cannot wrap", x, x, x, 3, is_causal=True, is_periodic=True, **good)
     expect(ValueError, "strategy = 'fast'", x, x, x, 3, strategy="fast", **good)
-    three = torch.zeros(1, 5, 4, 3, 8)
+    three = torch.zeros(1, 5, 4, 3, 8, device=device)
     expect(ValueError, "do not divide 3 query heads", three, three, three, 3, strategy="heads", **good)
     expect(ValueError, "key.shape", x, x[:, :3], x, 3, **good)
 
@@ -301,28 +339,91 @@ def bad_arguments() -> None:
 @named("missing-process")
 def missing_process() -> None:
     """One process does not take part: the others do not hang. It is the last case, as its group is of no use afterwards."""
-    mesh = mesh_of(4)
-    if dist.get_rank() == 3:
-        return
-    x = torch.zeros(1, 5, 4, 8)
-    expect(RuntimeError, "", x, x, x, 7, mesh=mesh, sharded_axes=("u",), grid=(20,), timeout=2.0)
+    processes = dist.get_world_size()
+    mesh = mesh_of(processes)
+    x = torch.zeros(1, 20 // processes, 4, 8, device=device)
+    all_the_same = dict(mesh=mesh, sharded_axes=("u",), strategy="halo", grid=(20,))
+    distributed.neighborhood_attention(x, x, x, 7, **all_the_same)
+    if dist.get_rank() < processes - 1:
+        expect(RuntimeError, "", x, x, x, 7, timeout=2.0, **all_the_same)
+
+
+# Large enough, and of head dims, for the solvers that the problems of docs/distributed.md get
+
+LARGE: dict[str, dict[str, Any]] = {
+    "line": dict(lengths=(1500,), kernel_size=257),
+    "line-causal": dict(lengths=(1500,), kernel_size=257, is_causal=True),
+    "line-dilated": dict(lengths=(1500,), kernel_size=101, dilation=3),
+    "line-strided": dict(lengths=(1500,), kernel_size=256, stride=32),
+    "line-periodic": dict(lengths=(1536,), kernel_size=257, is_periodic=True),
+    "line-uneven": dict(lengths=(1500,), kernel_size=257, sizes=[(411, 1089)]),
+    "line-wide": dict(lengths=(1500,), kernel_size=1301),
+    "line-shared-heads": dict(lengths=(1500,), kernel_size=257, kv_heads=2),
+    "plane": dict(lengths=(40, 70), kernel_size=(9, 23)),
+    "plane-bias": dict(lengths=(40, 70), kernel_size=(9, 23), bias=True),
+    "plane-extra": dict(lengths=(40, 70), kernel_size=(9, 23), extra=17),
+    "plane-causal-periodic": dict(lengths=(40, 72), kernel_size=(9, 23), is_causal=(True, False), is_periodic=(False, True)),
+    "volume": dict(lengths=(9, 14, 40), kernel_size=(5, 7, 12)),
+    "volume-causal-dilated": dict(lengths=(9, 14, 40), kernel_size=(5, 7, 9), is_causal=(True, False, False), dilation=(1, 1, 2)),
+}
+for (name, case), dtype in itertools.product(LARGE.items(), (torch.bfloat16, torch.float32)):
+    axes = (None,) * (len(case["lengths"]) - 1) + ("u",)
+    for strategy in ("halo", "heads", "gather"):
+        CUDA_CASES[f"large-{name}-{strategy}-{str(dtype)[6:]}"] = lambda c=case, a=axes, s=strategy, d=dtype: check(
+            (2,), a, strategy=s, dtype=d, dim=64, dim_v=64, **c
+        )
+
+
+def start(processes: int, folder: Path, device_type: str) -> list[dict[str, str]]:
+    """Runs the cases in so many processes; what each found, by case."""
+    command = [sys.executable, __file__]
+    # After an error NCCL's watchdog is to leave the process alive, which has results to write.
+    environment = {**os.environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
+    running = [
+        subprocess.Popen([*command, str(rank), str(processes), str(folder), device_type], env=environment)
+        for rank in range(processes)
+    ]
+    deadline = time.monotonic() + 600
+    try:
+        for process in running:
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    finally:
+        for process in running:
+            process.kill()
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
+
+
+def verdict(results: list[dict[str, str]], case: str) -> bool:
+    """Whether the case was run, for which there may have been too few processes. AssertionError if it failed."""
+    for rank, found in enumerate(results):
+        assert case in found, f"process {rank} did not come to it"
+        assert found[case] in ("", TOO_FEW), f"process {rank}: {found[case]}"
+    return results[0][case] == ""
 
 
 def main() -> None:
+    global device
     rank, processes, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     nhood.configure(threads=1)
+    cuda = sys.argv[4] == "cuda"
+    if cuda:
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
     store = dist.FileStore(str(folder / "store"), processes)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=processes, timeout=datetime.timedelta(seconds=120)
+        "nccl" if cuda else "gloo", store=store, rank=rank, world_size=processes, timeout=datetime.timedelta(seconds=120)
     )
     for shape in ((1,), (2,), (3,), (4,), (2, 2)):
-        mesh_of(*shape)
+        if torch.Size(shape).numel() <= processes:
+            mesh_of(*shape)
     results = {}
-    for name, case in CASES.items():
+    for name, case in {**(CUDA_CASES if cuda else {}), **CASES}.items():
         try:
             case()
             results[name] = ""
+        except TooFew:
+            results[name] = TOO_FEW
         except Exception:  # told to the test
             results[name] = traceback.format_exc()
         (folder / f"{rank}.json").write_text(json.dumps(results))
@@ -331,7 +432,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Groups that a process has left hang in their destructors.
-    import os
-
-    os._exit(0)
+    os._exit(0)  # groups that a process has left hang in their destructors

@@ -8,25 +8,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import sharded_worker
 import pytest
-
-PROCESSES = 4
+import sharded_worker
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: Any) -> list[dict[str, str]]:
-    """Per process what it found, by case."""
-    folder = tmp_path_factory.mktemp("distributed")
-    command = [sys.executable, sharded_worker.__file__]
-    running = [subprocess.Popen([*command, str(rank), str(PROCESSES), str(folder)]) for rank in range(PROCESSES)]
-    for process in running:
-        process.wait(timeout=600)
-    return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(PROCESSES)]
+    folder: Path = tmp_path_factory.mktemp("distributed")
+    return sharded_worker.start(4, folder, "cpu")
 
 
 @pytest.mark.parametrize("case", sharded_worker.CASES)
 def test_case(results: list[dict[str, str]], case: str) -> None:
-    for rank, found in enumerate(results):
-        assert case in found, f"process {rank} did not come to it"
-        assert not found[case], f"process {rank}: {found[case]}"
+    assert sharded_worker.verdict(results, case)
+
+
+def test_benchmark(tmp_path: Path) -> None:
+    """bench/sharded.py by two processes, cut short; it compares the results with one process itself."""
+    program = Path(__file__).parents[2] / "bench" / "sharded.py"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(program), "b1h2d8:6x10:w3x5"]
+    modes = ["--modes", "table", "link", "breakdown", "--turns", "1", "--calls", "1"]
+    done = subprocess.run([*launch, *modes, "--json", str(tmp_path / "found.json")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    rows = {row["strategy"]: row for row in found["table"][0]["rows"]}
+    assert set(rows) == {"one", "halo", "heads", "gather"}
+    element, columns, heads = 4, 2 * 8, 2
+    assert rows["halo"]["received_bytes"] == [6 * 2 * columns * heads * element] * 2  # 2 of 5 columns, K and V
+    assert all(row["error"] < 1e-5 for name, row in rows.items() if name != "one")
+    assert {part["what"] for part in found["breakdown"][0]["processes"][0]["forward"]} >= {"waiting for the exchange"}

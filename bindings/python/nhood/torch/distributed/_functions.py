@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -99,6 +100,11 @@ def _tensor_sizes(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     return query.shape[0], heads, key.shape[-2], dim, value.shape[-1], query.element_size()
 
 
+def _constants(lengths: Sequence[int]) -> tuple[int, ...]:
+    """As integers: torch.compile makes a symbol of a length that it has seen change, which is no constant to hand on."""
+    return tuple([operator.index(length) for length in lengths])
+
+
 def _windows(
     rank: int,
     kernel_size: PerAxis,
@@ -189,7 +195,7 @@ def neighborhood_attention(
     if torch.compiler.is_compiling() and grid is None and sizes is None:
         raise ValueError("grid and sizes are None: compiled code cannot ask the other processes for theirs")
     sharded = (sharded_axes if isinstance(sharded_axes, str) else tuple(sharded_axes), grid, sizes, strategy, timeout)
-    extents, sizes_of_tensors = tuple(query.shape[1:-2]), _tensor_sizes(*inputs[:3])
+    extents, sizes_of_tensors = _constants(query.shape[1:-2]), _constants(_tensor_sizes(*inputs[:3]))
     text = _plan_text(
         mesh, sharded, link and tuple(link), windows, scale, extents, query.device, sizes_of_tensors
     )

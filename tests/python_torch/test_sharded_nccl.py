@@ -1,0 +1,25 @@
+"""Grids sharded over GPUs by NCCL, see sharded_worker.py. Cases for more processes than there are GPUs are skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sharded_worker
+import torch
+
+GPUS = min(4, torch.cuda.device_count())
+pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two CUDA devices")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: Any) -> list[dict[str, str]]:
+    folder: Path = tmp_path_factory.mktemp("distributed")
+    return sharded_worker.start(GPUS, folder, "cuda")
+
+
+@pytest.mark.parametrize("case", {**sharded_worker.CUDA_CASES, **sharded_worker.CASES})
+def test_case(results: list[dict[str, str]], case: str) -> None:
+    if not sharded_worker.verdict(results, case):
+        pytest.skip(f"{GPUS} GPUs are {sharded_worker.TOO_FEW}")
