@@ -289,6 +289,9 @@ class _Backward:
             if tokens.segment is None:
                 aside.append((tokens, parts))
                 continue
+            if tokens.segment not in home and tokens.end - tokens.begin == tokens.segment.length:
+                home[tokens.segment] = parts
+                continue
             if tokens.segment not in home:
                 shapes = [(*p.shape[: 1 + axis], tokens.segment.length, *p.shape[2 + axis :]) for p in parts]
                 home[tokens.segment] = [p.new_zeros(shape) for p, shape in zip(parts, shapes)]

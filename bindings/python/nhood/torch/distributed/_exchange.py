@@ -58,10 +58,11 @@ def _all_to_all(
     parts: Sequence[Sequence[Tensor]], expected: Sequence[int], like: Tensor, link: Link
 ) -> Travel:
     """Sends each process its parts, one after the other in one flat buffer; `expected` elements come from each."""
-    flat = [part.reshape(-1) for process in parts for part in process]
-    sent = torch.cat(flat) if flat else like.new_empty(0)
-    received = like.new_empty(sum(expected))
     counts = [sum(part.numel() for part in process) for process in parts]
+    sent, received = like.new_empty(sum(counts)), like.new_empty(sum(expected))
+    flat = [part for process in parts for part in process]
+    for target, part in zip(sent.split([part.numel() for part in flat]), flat):
+        target.view(part.shape).copy_(part)  # parts need not be contiguous: no copy but this one
     work = dist.all_to_all_single(received, sent, list(expected), counts, group=link.group, async_op=True)
     return Travel(sent, received, work, link.timeout)
 
