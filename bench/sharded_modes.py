@@ -118,26 +118,20 @@ def medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 
 
-class Counted(_exchange.Travel):
-    """Counts what arrives in this process."""
-
-    received_bytes = 0
-
-    def __init__(self, sent: Tensor, received: Tensor, *arguments: Any) -> None:
-        super().__init__(sent, received, *arguments)
-        Counted.received_bytes += received.numel() * received.element_size()
-
-
 def bytes_that_travel(run: Run, step: Step) -> tuple[float, float]:
-    """Forward and backward, to the process that receives most (its own part of an all-to-all is among it)."""
-    with mock.patch.object(_exchange, "Travel", Counted):
-        Counted.received_bytes = 0
+    """From other processes, forward and backward, to the one that receives most."""
+    received = [0.0]
+
+    def counting(parts: Any, expected: Any, like: Tensor, link: Any, exchange: Any = _exchange._all_to_all) -> Any:
+        received[-1] += (sum(expected) - expected[link.index]) * like.element_size()
+        return exchange(parts, expected, like, link)
+
+    with mock.patch.object(_exchange, "_all_to_all", counting):
         out = step.forward(*step.inputs)
-        forward = Counted.received_bytes
+        received.append(0.0)
         torch.autograd.grad(out, step.inputs, step.d_out)
-        both = Counted.received_bytes
-    most = [max(column) for column in zip(*run.everyone([forward, both - forward]))]
-    return most[0], most[1]
+    forward, backward = [max(column) for column in zip(*run.everyone(received))]
+    return forward, backward
 
 
 def error_of(got: Tensor, expected: Tensor) -> float:
