@@ -8,10 +8,11 @@
 Problems are texts of the nhood tool without operation and dtype; @ and the number of shards per axis may follow (all processes
 along the last axis). Modes:
     table      A training step, forward and backward, of one GPU with the whole grid and of all by every strategy. They take
-               turns; a turn is a step that is not timed, then some that are, all enqueued one after the other. Times are
-               between events on the stream, medians; of the sharded ones that of the slowest process, of one GPU the mean over
-               the GPUs, which compute the same at the same time. Efficiency is the time of one / (processes * time of all).
-               What is computed is compared with the one GPU before anything is timed.
+               turns; a turn is a call that is not timed, then some that are, all enqueued one after the other and timed
+               together: forwards, and then steps. Backward is what a step takes longer. Times are between events on the
+               stream, medians; of the sharded ones that of the slowest process, of one GPU the mean over the GPUs, which
+               compute the same at the same time. Efficiency is the time of one / (processes * time of all). What is computed
+               is compared with the one GPU before anything is timed.
     link       What neighbours send each other both ways, by the collective that the package takes, and by single messages.
     breakdown  What the stream does in a step by halo, and how long each part takes by itself, without an exchange meanwhile.
     graph      The forward pass, and the step, captured in CUDA graphs and replayed, by halo.
@@ -55,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--strategies", nargs="+", default=["halo", "heads", "gather"])
     parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16" if torch.cuda.is_available() else "f32")
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=2, help="timed steps of a turn")
+    parser.add_argument("--calls", type=int, default=2, help="timed forwards, and steps, of a turn")
     parser.add_argument("--seconds", type=float, default=120.0, help="after which no turn is begun but the first two")
     parser.add_argument("--without-one", action="store_true", help="only the sharded grid: one GPU does not hold the whole")
     parser.add_argument("--json", type=Path, help="where the results go, written after every problem")

@@ -80,9 +80,13 @@ class Step:
 
     def __init__(self, run: Run, name: str, forward: Forward, inputs: list[Tensor], d_out: Tensor) -> None:
         self.run, self.name, self.forward, self.inputs, self.d_out = run, name, forward, inputs, d_out
-        self.samples: list[tuple[float, float]] = []
-        """forward and backward: of all, by the slowest process; of one, the mean"""
-        self.host: list[tuple[float, float]] = []
+        self.times: dict[str, list[list[float]]] = {"forward": [], "step": []}
+        """per turn what a call took in each process"""
+        self.host: list[float] = []
+        """what this process took to have a step enqueued"""
+
+    def forward_alone(self) -> Tensor:
+        return self.forward(*self.inputs).detach()
 
     def __call__(self) -> tuple[Tensor, ...]:
         out = self.forward(*self.inputs)
@@ -90,32 +94,24 @@ class Step:
 
     def turn(self, calls: int) -> None:
         run = self.run
-        self()
-        run.align()
-        marks, clocks = [], []
-        for _ in range(calls):
-            marks.append(run.mark())
-            clocks.append(time.perf_counter())
-            out = self.forward(*self.inputs)
-            clocks.append(time.perf_counter())
-            marks.append(run.mark())
-            torch.autograd.grad(out, self.inputs, self.d_out)
-        marks.append(run.mark())
-        clocks.append(time.perf_counter())
-        run.synchronize()
-        times = run.everyone([run.seconds(*pair) for pair in zip(marks, marks[1:])])
-        merge = statistics.mean if self.name == "one" else max
-        merged = [merge(column) for column in zip(*times)]
-        self.samples += list(zip(merged[::2], merged[1::2]))
-        host = [end - begin for begin, end in zip(clocks, clocks[1:])]
-        self.host += list(zip(host[::2], host[1::2]))
+        for name, call in (("forward", self.forward_alone), ("step", self)):
+            call()
+            run.align()
+            begin, clock = run.mark(), time.perf_counter()
+            for _ in range(calls):
+                call()
+            host = time.perf_counter() - clock
+            end = run.mark()
+            run.synchronize()
+            self.times[name].append([row[0] / calls for row in run.everyone([run.seconds(begin, end)])])
+            if name == "step":
+                self.host.append(host / calls)
 
     def medians(self) -> tuple[float, float]:
-        return medians(self.samples)
-
-
-def medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+        """Forward and backward, which is what a step takes longer. Where processes wait for each other the slowest counts."""
+        merge = statistics.mean if self.name == "one" else max
+        forward, step = [[merge(row) for row in self.times[name]] for name in ("forward", "step")]
+        return statistics.median(forward), statistics.median(b - a for a, b in zip(forward, step))
 
 
 def bytes_that_travel(run: Run, step: Step) -> tuple[float, float]:
@@ -190,14 +186,13 @@ def table(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     rows = []
     for step in steps:
         forward, backward = step.medians()
-        host = medians(step.host)
+        host = statistics.median(step.host)
         row: dict[str, Any] = {
             "strategy": step.name,
             "forward_s": forward,
             "backward_s": backward,
-            "host_forward_s": host[0],
-            "host_backward_s": host[1],
-            "samples_s": step.samples,
+            "host_step_s": host,
+            "times_s": step.times,
         }
         rows.append(row)
         line = f"{step.name:10}{forward * 1e6:14.0f}{backward * 1e6:14.0f}"
@@ -213,7 +208,7 @@ def table(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
             line += "  {:6.0f} {:6.0f}".format(*(b * 1e-6 for b in travels[step.name]))
         else:
             line += " " * 38
-        line += f"  {host[0] * 1e6:5.0f} {host[1] * 1e6:5.0f}"
+        line += f"  {host * 1e6:8.0f}"
         run.say(line + (f"   {errors[step.name]:.1e}" if step.name in errors else ""))
     if retries:
         run.say(f"the allocator gave memory back {retries} times meanwhile: times include that")
@@ -221,7 +216,7 @@ def table(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     if wrong:
         run.say(f"WRONG RESULTS: {', '.join(wrong)}")
     result = {"problem": problem.text, "dtype": problem.dtype, "shards": problem.shards_text, "auto": auto}
-    return {**result, "turns": len(steps[0].samples) // run.args.calls, "alloc_retries": retries, "rows": rows}
+    return {**result, "turns": len(steps[0].times["step"]), "alloc_retries": retries, "rows": rows}
 
 
 def pair(values: Any) -> str:

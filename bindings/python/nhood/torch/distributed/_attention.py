@@ -19,6 +19,7 @@ from .._transforms import once_each, transformed
 from ._axes import Piece, Segment
 from ._exchange import (
     add_gradients,
+    copy,
     heads_for_tokens,
     reduce_over,
     send_gradients,
@@ -169,7 +170,16 @@ class _Forward:
             [_along(own[i] if s is None else came[s][i], axis, begin, end) for i in range(2)]
             for s, begin, end in _tokens_of(self.plan, axis, piece)
         ]
-        return tuple(torch.cat(tensors, dim=1 + axis) for tensors in zip(*parts))  # type: ignore[return-value]
+        found = []
+        for i, tensor in enumerate(own):
+            shape = list(tensor.shape)
+            shape[1 + axis] = piece.last - piece.first
+            found.append(tensor.new_empty(shape))
+            begin = 0
+            for part in parts:
+                copy(_along(found[i], axis, begin, begin + part[i].shape[1 + axis]), part[i])
+                begin += part[i].shape[1 + axis]
+        return found[0], found[1]
 
 
 def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -62,9 +62,24 @@ def _all_to_all(
     sent, received = like.new_empty(sum(counts)), like.new_empty(sum(expected))
     flat = [part for process in parts for part in process]
     for target, part in zip(sent.split([part.numel() for part in flat]), flat):
-        target.view(part.shape).copy_(part)  # parts need not be contiguous: no copy but this one
+        copy(target.view(part.shape), part)  # parts need not be contiguous: no copy but this one
     work = dist.all_to_all_single(received, sent, list(expected), counts, group=link.group, async_op=True)
     return Travel(sent, received, work, link.timeout)
+
+
+def copy(target: Tensor, source: Tensor) -> None:
+    """16 bytes at a time where they lie so: slices of 16-bit numbers torch copies at 1.6 of an H200's 4.3 TB/s."""
+    if all(_in_vectors(tensor) for tensor in (target, source)):
+        target, source = target.view(torch.complex128), source.view(torch.complex128)
+    target.copy_(source)
+
+
+def _in_vectors(tensor: Tensor) -> bool:
+    numbers = 16 // tensor.element_size()
+    strides = (tensor.stride(axis) for axis in range(tensor.dim() - 1))
+    aligned = not tensor.data_ptr() % 16 and not tensor.storage_offset() % numbers
+    whole = not tensor.shape[-1] % numbers and not any(stride % numbers for stride in strides)
+    return tensor.stride(-1) == 1 and aligned and whole
 
 
 def _elements(tensor: Tensor, axis: int, tokens: int) -> int:
@@ -139,7 +154,7 @@ def heads_for_tokens(tensors: Sequence[Tensor], axis: int, sizes: Sequence[int],
     for process in link.processes:
         for result in results:
             target = result.narrow(axis, begin, sizes[process])
-            target.copy_(flat[at : at + target.numel()].view(target.shape))
+            copy(target, flat[at : at + target.numel()].view(target.shape))
             at += target.numel()
         begin += sizes[process]
     return results
@@ -164,7 +179,7 @@ def tokens_for_heads(tensors: Sequence[Tensor], axis: int, sizes: Sequence[int],
     for process in link.processes:
         for result in results:
             target = _share(result, process, count)
-            target.copy_(flat[at : at + target.numel()].view(target.shape))
+            copy(target, flat[at : at + target.numel()].view(target.shape))
             at += target.numel()
     return results
 
