@@ -131,7 +131,7 @@ def bytes_that_travel(run: Run, step: Step) -> tuple[float, float]:
 
 
 def error_of(got: Tensor, expected: Tensor) -> float:
-    """Of the largest value, over slices of the first axis of the grid: of whole tensors there is no room for more."""
+    """The largest difference over the largest value, slice by slice along the first axis, as memory is scarce."""
     worst = largest = 0.0
     for mine, theirs in zip(got.detach().split(1 << 12, 1), expected.split(1 << 12, 1)):
         worst = max(worst, float((mine - theirs).abs().max()))

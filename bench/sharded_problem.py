@@ -47,12 +47,11 @@ class Problem:
 
     @staticmethod
     def parse(text: str, dtype: str, processes: int) -> Problem:
-        """Of TEXT or TEXT@SHARDS, such as @1x2x2."""
+        """Reads TEXT or TEXT@SHARDS, such as @1x2x2."""
         text, _, given = text.partition("@")
-        problem, flops = c.Problem(struct_size=ctypes.sizeof(c.Problem)), ctypes.c_double()
+        problem = c.Problem(struct_size=ctypes.sizeof(c.Problem))
         whole = f"fwd:{dtype}:{text}"
         c.check(c.lib.nhood_problem_parse_sized(whole.encode(), ctypes.byref(problem), ctypes.sizeof(problem)))
-        c.check(c.lib.nhood_problem_cost(ctypes.byref(problem), ctypes.byref(flops), None))
         regions = any(region.query_length or region.key_length for region in problem.region)
         if problem.extra_tokens or problem.has_bias or not math.isnan(problem.scale) or regions:
             raise SystemExit(f"{text}: only whole grids, without extra tokens, bias and scale")
@@ -95,7 +94,7 @@ class Problem:
         return "x".join(map(str, self.shards))
 
     def shapes(self, lengths: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Of query, key, value and out."""
+        """The shapes of query, key, value and out."""
         heads = ((self.heads, self.dim), (self.kv_heads, self.dim), (self.kv_heads, self.dim_v), (self.heads, self.dim_v))
         return [(self.batch, *lengths, *pair) for pair in heads]
 
@@ -135,7 +134,7 @@ class Shards:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of this process' part."""
+        """The extents of this process' part."""
         return tuple(self.own(torch.empty((1, *self.problem.lengths), device="meta")).shape[1:])
 
     def sharding(self, strategy: str) -> distributed.Sharding:
