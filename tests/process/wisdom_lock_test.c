@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -11,6 +12,7 @@
 
 enum { PROCESSES = 16, ROUNDS = 5 };
 
+static double *released_s; /* when a holder of the lock let go, in memory that processes share */
 static char folder[] = "/tmp/nhood-lock-XXXXXX", path[64], lock_path[80], last_log[512];
 
 static void keep_log(void *user, int32_t level, const char *line) {
@@ -97,6 +99,7 @@ static pid_t hold(int milliseconds) {
         if (file < 0 || flock(file, LOCK_EX)) _exit(2);
         if (write(held[1], "1", 1) != 1) _exit(3);
         usleep((useconds_t)milliseconds * 1000);
+        *released_s = now_s();
         _exit(0);
     }
     if (read(held[0], &byte, 1) != 1) exit(EXIT_FAILURE);
@@ -109,15 +112,14 @@ static void holders(void) {
     nhood_context *context = create();
     CHECK(!plan(context, 1, NHOOD_EFFORT_MEASURE), "%s", nhood_last_error());
     pid_t child = hold(300);
-    double start = now_s();
     CHECK(!nhood_wisdom_save(context, NULL, 0), "%s", nhood_last_error());
-    CHECK(now_s() - start > 0.2, "saved while another process held the lock");
+    CHECK(*released_s > 0, "saved while another process held the lock");
     waitpid(child, NULL, 0);
     child = hold(60000);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     CHECK(!access(lock_path, F_OK), "the killed holder's file");
-    start = now_s();
+    double start = now_s();
     CHECK(!nhood_wisdom_save(context, NULL, 0), "%s", nhood_last_error());
     CHECK(now_s() - start < 10, "waited %g s for a process that is gone", now_s() - start);
     CHECK(access(lock_path, F_OK), "%s is left", lock_path);
@@ -132,7 +134,9 @@ static void holders(void) {
 }
 
 int main(void) {
-    if (!mkdtemp(folder)) exit(EXIT_FAILURE);
+    released_s =
+        mmap(NULL, sizeof *released_s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (released_s == MAP_FAILED || !mkdtemp(folder)) exit(EXIT_FAILURE);
     snprintf(path, sizeof path, "%s/wisdom", folder);
     snprintf(lock_path, sizeof lock_path, "%s.lock", path);
     for (int round = 0; round < ROUNDS; round++)

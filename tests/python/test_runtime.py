@@ -35,7 +35,7 @@ def run_python(code, **environment):
         env={**os.environ, "PYTHONPATH": str(package), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -73,9 +73,8 @@ def test_errors_belong_to_their_thread():
         list(pool.map(work, range(65, 81)))
 
 
-def test_interpreter_runs_on_while_a_call_computes():
-    nhood.configure(threads=1)
-    arrays = np.random.default_rng(0).standard_normal((3, 1, 128, 128, 4, 32))
+def turns_while_a_call_computes(arrays):
+    """How often this thread comes to its turn meanwhile."""
     started, done = threading.Event(), threading.Event()
 
     def work():
@@ -83,7 +82,6 @@ def test_interpreter_runs_on_while_a_call_computes():
         nhood.na2d(*arrays, 31)
         done.set()
 
-    before = time.perf_counter()
     thread = threading.Thread(target=work)
     thread.start()
     started.wait()
@@ -91,10 +89,20 @@ def test_interpreter_runs_on_while_a_call_computes():
     while not done.is_set():
         time.sleep(0.001)
         turns += 1
-    took = time.perf_counter() - before
     thread.join()
-    assert took > 0.02, "too quick to tell"
-    assert turns >= 5, f"{turns} turns in {took} s"
+    return turns
+
+
+def test_interpreter_runs_on_while_a_call_computes():
+    """One or two turns, before and after, would come without. A machine that does other things may give fewer than it could,
+    and a fast one needs longer calls."""
+    nhood.configure(threads=1)
+    turns = []
+    for batch in (1, 1, 1, 4, 16):
+        turns.append(turns_while_a_call_computes(np.zeros((3, batch, 128, 128, 4, 32))))
+        if turns[-1] >= 5:
+            return
+    raise AssertionError(f"{turns} turns")
 
 
 def test_results_do_not_depend_on_the_number_of_threads():
@@ -247,6 +255,8 @@ def test_everything_that_matters_is_in_the_key():
 
 
 def test_repeated_calls_need_no_more_memory():
+    """Of two threads: with many, some get their first work, and the memory for it, late."""
+    nhood.configure(threads=2)
     nhood.clear_cache()
     small, large = problem(tokens=64), problem(tokens=512)
 

@@ -248,7 +248,7 @@ def test_deterministic_algorithms_are_asked_for(monkeypatch):
 def test_tf32_is_allowed_as_torch_is_told(setting, allowed):
     """In processes of their own: torch refuses its old settings once a new one has been used."""
     code = f"import torch, nhood.torch._tensors as t; {setting}; print(t.tf32_allowed())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == str(allowed), done.stderr
 
 
@@ -294,5 +294,5 @@ def test_the_numpy_package_points_here():
 
 def test_old_versions_are_refused():
     code = "import torch; del torch.library.register_fake; import nhood.torch"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert f"ImportError: nhood.torch needs torch 2.4 or later, this is {torch.__version__}" in done.stderr
