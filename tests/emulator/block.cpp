@@ -36,6 +36,8 @@ struct Fiber {
     jmp_buf at;
     bool started, done;
     const char *waits_for;
+    bool (*ready)(void *); // whether it can go on, where it has yielded
+    void *argument;
     const Barrier *barrier; // that it waits at, while that is of this generation
     unsigned generation;
     Groups groups[KINDS];
@@ -100,9 +102,11 @@ struct LaneGroup {
 };
 
 LaneGroup lane_group(unsigned lanes) {
+    if (lanes == ~0u) return {block->warps[threadIdx.x / WARP], LEVELS - 1, 0};
     unsigned first = (unsigned)__builtin_ctz(lanes), ones = lanes >> first;
     unsigned size = WARP - (unsigned)__builtin_clz(ones);
-    if (ones & (ones + 1) || size & (size - 1) || first % size || !(lanes >> threadIdx.x % WARP & 1))
+    if (ones & (ones + 1) || size & (size - 1) || first % size ||
+        !(lanes >> threadIdx.x % WARP & 1))
         fail("a barrier of the lanes %#x is not emulated", lanes);
     return {block->warps[threadIdx.x / WARP], (unsigned)__builtin_ctz(size), first};
 }
@@ -171,6 +175,7 @@ void prepare(Fiber &fiber) {
 void resume(unsigned thread) {
     Fiber &fiber = block->fibers[thread];
     threadIdx.x = thread;
+    if (fiber.started && !fiber.ready(fiber.argument)) return;
     if (_setjmp(scheduler)) return;
     if (fiber.started) _longjmp(fiber.at, 1);
     fiber.started = progress = true;
@@ -284,9 +289,11 @@ void fail(const char *format, ...) {
     _Exit(1);
 }
 
-void yield(const char *what) {
+void yield_until(const char *what, bool (*ready)(void *), void *argument) {
     Fiber &fiber = current();
     fiber.waits_for = what;
+    fiber.ready = ready;
+    fiber.argument = argument;
     if (!_setjmp(fiber.at)) _longjmp(scheduler, 1);
 }
 
@@ -370,8 +377,7 @@ void commit(Kind kind) {
 
 void wait_groups(Kind kind, unsigned pending) {
     auto &closed = current().groups[kind].closed;
-    if (kind == SUMS && closed.size() > pending)
-        wait_until("the copy engine", [] { return idle; });
+    if (kind == SUMS && closed.size() > pending) wait_until("the copy engine", [] { return idle; });
     while (closed.size() > pending) {
         for (auto &effect : closed.front())
             effect();

@@ -42,7 +42,6 @@ std::string name_of(const std::string &all) {
 
 // Other threads and processes see a file whole or not at all.
 void write(const fs::path &path, const std::string &text) {
-    if (fs::exists(path)) return;
     fs::path unfinished = path.string() + "." + std::to_string(gettid());
     std::ofstream(unfinished) << text;
     fs::rename(unfinished, path);
@@ -76,19 +75,19 @@ fs::path header_folder(const Program &program) {
     std::string all;
     for (auto &[name, text] : program.headers)
         all += name + text;
-    for (const char *name : {"emulator.h", "cuda_language.h", "ptx.h", "ptx90.h"})
+    for (const char *name : {"emulator.h", "cuda_language.h", "ptx.h", "ptx90.h", "rewrite.cpp"})
         all += contents(here / name);
     all += contents(EMULATOR_FLAGS) + contents(EMULATOR_LIBRARY);
     fs::path folder = modules / name_of(all);
     fs::create_directories(folder);
     for (auto &[name, text] : program.headers)
-        write(folder / name, rewrite(text));
+        if (!fs::exists(folder / name)) write(folder / name, rewrite(text));
     return folder;
 }
 
 bool compile(Program &program, const std::vector<std::string> &defines) {
     fs::path folder = header_folder(program);
-    std::string text = module_text(program), all = text;
+    std::string all = program.text;
     for (const std::string &define : defines)
         all += define;
     fs::path base = folder / (program.name + "-" + name_of(all));
@@ -96,9 +95,10 @@ bool compile(Program &program, const std::vector<std::string> &defines) {
     if (fs::exists(program.module)) return true;
     fs::path source = base.string() + ".cpp", log = base.string() + ".log";
     fs::path unfinished = base.string() + "." + std::to_string(gettid());
-    write(source, text);
-    std::vector<std::string> command = {EMULATOR_COMPILER, "@" EMULATOR_FLAGS, "-shared", "-o",
-                                        unfinished,        source,             EMULATOR_LIBRARY};
+    if (!fs::exists(source)) write(source, module_text(program));
+    std::vector<std::string> command = {
+        EMULATOR_COMPILER, "@" EMULATOR_FLAGS, "-shared", "-o", unfinished, source,
+        EMULATOR_LIBRARY};
     command.insert(command.end(), defines.begin(), defines.end());
     int status = run(command, log);
     program.log = contents(log);

@@ -19,13 +19,15 @@ constexpr unsigned MOST_THREADS = 1024, MOST_SHARED_BYTES = 232448;
 
 // ---- waiting ----
 
-// Hands over to the next thread; `what` says in the report of a deadlock what this one waits for.
-void yield(const char *what);
+// Hands over to the next thread until it is this one's turn and ready(argument) holds, which is asked for without a
+// switch to this thread; `what` says in the report of a deadlock what it waits for.
+void yield_until(const char *what, bool (*ready)(void *), void *argument);
 void awake();
 
 template <class Ready> void wait_until(const char *what, Ready ready) {
-    while (!ready())
-        yield(what);
+    if (!ready())
+        yield_until(
+            what, [](void *asked) { return (*(Ready *)asked)(); }, &ready);
     awake();
 }
 

@@ -1,9 +1,7 @@
-// The PTX instructions of sm_90: barriers that count bytes, the copy engine, products of warpgroups.
+// The PTX instructions of sm_90: barriers that count bytes, the copy engine, products of warpgroups. The longer ones are in
+// ptx90.cpp.
 #pragma once
 #include "ptx.h"
-
-#include <cstdio>
-#include <vector>
 
 // ---- what only hardware heeds ----
 
@@ -26,169 +24,26 @@ inline void ptx_wgmma_fence_sync_aligned(const char *) {
 
 // ---- barriers ----
 
-struct MemoryBarrier {
-    uint16_t expected, pending;
-    int32_t bytes : 31;
-    uint32_t phase : 1;
-};
-static_assert(sizeof(MemoryBarrier) == 8);
-
-constexpr int MOST_PENDING_BYTES = (1 << 20) - 1; // the range of tx-count in the PTX ISA
-
-inline MemoryBarrier &barrier_at(unsigned address) {
-    return *(MemoryBarrier *)emulator::shared(address, 8, 8);
-}
-inline void end_phase_if_complete(MemoryBarrier &barrier) {
-    if (barrier.pending || barrier.bytes) return;
-    barrier.pending = barrier.expected;
-    barrier.phase ^= 1;
-}
-
-inline void ptx_mbarrier_init_shared__cta_b64(const char *, unsigned address, unsigned arrivals) {
-    barrier_at(address) = {(uint16_t)arrivals, (uint16_t)arrivals, 0, 0};
-}
-inline void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned address,
-                                                          unsigned bytes) {
-    MemoryBarrier &barrier = barrier_at(address);
-    if (!barrier.pending) emulator::fail("one arrival too many at the barrier at %#x", address);
-    barrier.bytes += (int)bytes;
-    if (barrier.bytes > MOST_PENDING_BYTES)
-        emulator::fail("%d bytes pending at the barrier at %#x", barrier.bytes, address);
-    barrier.pending--;
-    end_phase_if_complete(barrier);
-}
-inline void ptx_mbarrier_arrive_shared__cta_b64(const char *text, unsigned address) {
-    ptx_mbarrier_arrive_expect_tx_shared__cta_b64(text, address, 0);
-}
+void ptx_mbarrier_init_shared__cta_b64(const char *, unsigned address, unsigned arrivals);
+void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned address, unsigned bytes);
+void ptx_mbarrier_arrive_shared__cta_b64(const char *text, unsigned address);
 // Waits until the phase of that parity is over.
-inline void ptx_mbarrier_try_wait_parity_shared__cta_b64(const char *, unsigned address,
-                                                         unsigned parity) {
-    const MemoryBarrier &barrier = barrier_at(address);
-    char what[64];
-    snprintf(what, sizeof what, "phase %u of the barrier at %#x", parity, address);
-    emulator::wait_until(what, [&] {
-        if (barrier.phase == parity) emulator::land_boxes(address);
-        return barrier.phase != parity;
-    });
-}
+void ptx_mbarrier_try_wait_parity_shared__cta_b64(const char *, unsigned address, unsigned parity);
 
 // ---- boxes ----
 
-// Where the swizzle puts a byte: bits 4 and up of its address change with the 128-byte line it is in.
-inline unsigned swizzled(unsigned address, unsigned lines) {
-    return address ^ (address >> 7 & (lines - 1)) << 4;
-}
-
-// Copies a row of the box, zeros where the tensor ends; returns the address after it.
-inline unsigned copy_row(const emulator::TensorMap &map, unsigned to, const char *from, int first) {
-    const unsigned lines = map.swizzle ? 1u << map.swizzle : 1;
-    for (int i = 0; i < map.box[0]; i++, to += map.element_bytes) {
-        void *element = emulator::shared(swizzled(to, lines), map.element_bytes, map.element_bytes);
-        bool inside = from && first + i >= 0 && (uint64_t)(first + i) < map.extent[0];
-        if (inside) {
-            memcpy(element, from + (int64_t)(first + i) * map.element_bytes, map.element_bytes);
-        } else {
-            memset(element, 0, map.element_bytes);
-        }
-    }
-    return to;
-}
-
-struct Coordinates {
-    int at[5];
-};
-
-// Row by row, axis 1 fastest. A box spans box[i] elements of an axis and takes every element_stride[i]-th of them.
-template <class Row>
-unsigned for_rows(const emulator::TensorMap &map, unsigned shared, const char *memory,
-                  const Coordinates &first, int axis, Row row) {
-    if (axis == 0) return row(map, shared, memory, first.at[0]);
-    for (int i = 0; i < map.box[axis]; i += map.element_stride[axis]) {
-        int at = first.at[axis] + i;
-        bool inside = memory && at >= 0 && (uint64_t)at < map.extent[axis];
-        const char *part = inside ? memory + at * (int64_t)map.stride_bytes[axis - 1] : nullptr;
-        shared = for_rows(map, shared, part, first, axis - 1, row);
-    }
-    return shared;
-}
-
-inline void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__bytes(
+void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__bytes(
     const char *, unsigned to, const void *encoded, unsigned barrier, int x0, int x1, int x2,
-    int x3, int x4) {
-    emulator::TensorMap map;
-    memcpy(&map, encoded, sizeof map);
-    emulator::shared(to, map.element_bytes, 128);
-    emulator::start_box(barrier, [=] {
-        unsigned end =
-            for_rows(map, to, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, copy_row);
-        barrier_at(barrier).bytes -= (int)(end - to);
-        end_phase_if_complete(barrier_at(barrier));
-    });
-}
+    int x3, int x4);
+void ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_group(
+    const char *, const void *encoded, unsigned from, int x0, int x1, int x2, int x3, int x4);
+void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char *, const void *encoded,
+                                                               int x0, int x1, int x2, int x3,
+                                                               int x4, unsigned from);
+void ptx_cp_async_bulk_commit_group(const char *);
+void ptx_cp_async_bulk_wait_group_read(const char *);
 
-// A box that is written may end outside the tensor but not start before it ("Using TMA to transfer multi-dimensional
-// arrays" in the CUDA C++ Programming Guide): an H200 takes such sums for an illegal instruction.
-inline void check_written_box(const emulator::TensorMap &map, const Coordinates &first) {
-    for (int axis = 0; axis < map.rank; axis++) {
-        if (map.element_stride[axis] != 1) emulator::fail("a box with element strides is written");
-        if (first.at[axis] < 0)
-            emulator::fail("a box is written from coordinate %d of axis %d on", first.at[axis],
-                           axis);
-    }
-}
-
-// Adds a row of the box; returns the address after it.
-inline unsigned add_row(const emulator::TensorMap &map, unsigned from, const char *to, int first) {
-    const unsigned lines = map.swizzle ? 1u << map.swizzle : 1;
-    for (int i = 0; i < map.box[0]; i++, from += 4) {
-        float *element = (float *)emulator::shared(swizzled(from, lines), 4, 4);
-        bool inside = to && first + i >= 0 && (uint64_t)(first + i) < map.extent[0];
-        if (inside) ((float *)const_cast<char *>(to))[first + i] += *element;
-    }
-    return from;
-}
-
-inline void ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_group(
-    const char *, const void *encoded, unsigned from, int x0, int x1, int x2, int x3, int x4) {
-    emulator::TensorMap map;
-    memcpy(&map, encoded, sizeof map);
-    emulator::shared(from, 4, 128);
-    if (map.element_bytes != 4) emulator::fail("only sums of f32 are emulated");
-    const Coordinates first = {{x0, x1, x2, x3, x4}};
-    check_written_box(map, first);
-    emulator::start(emulator::SUMS,
-                    [=] { for_rows(map, from, map.address, first, map.rank - 1, add_row); });
-}
-// Stores a row of the box; returns the address after it.
-inline unsigned store_row(const emulator::TensorMap &map, unsigned from, const char *to,
-                          int first) {
-    const unsigned lines = map.swizzle ? 1u << map.swizzle : 1, bytes = map.element_bytes;
-    for (int i = 0; i < map.box[0]; i++, from += bytes) {
-        const void *element = emulator::shared(swizzled(from, lines), bytes, bytes);
-        bool inside = to && first + i >= 0 && (uint64_t)(first + i) < map.extent[0];
-        if (inside) memcpy(const_cast<char *>(to) + (int64_t)(first + i) * bytes, element, bytes);
-    }
-    return from;
-}
-
-inline void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char *,
-                                                                      const void *encoded, int x0,
-                                                                      int x1, int x2, int x3,
-                                                                      int x4, unsigned from) {
-    emulator::TensorMap map;
-    memcpy(&map, encoded, sizeof map);
-    emulator::shared(from, map.element_bytes, 128);
-    const Coordinates first = {{x0, x1, x2, x3, x4}};
-    check_written_box(map, first);
-    emulator::start(emulator::SUMS,
-                    [=] { for_rows(map, from, map.address, first, map.rank - 1, store_row); });
-}
-inline void ptx_cp_async_bulk_commit_group(const char *) {
-    emulator::commit(emulator::SUMS);
-}
-inline void ptx_cp_async_bulk_wait_group_read(const char *) {
-    emulator::wait_groups(emulator::SUMS, 0);
-}
+// ---- shared memory ----
 
 inline void ptx_st_shared_v4_f32(const char *, unsigned address, float a, float b, float c,
                                  float d) {
@@ -248,137 +103,25 @@ inline void ptx_ld_shared__cluster_v2_f32(const char *, float &a, float &b, unsi
 
 // ---- products of a warpgroup ----
 
-// A tile of 16-bit elements in shared memory, as a descriptor tells: rows of one swizzle atom, 8 rows `stride` bytes
-// after the last 8, and, when the columns exceed the atom, the next columns `leading` bytes on.
-struct Tile {
-    unsigned address, leading, stride, row_bytes;
+// D = A B or D += A B with both in shared memory, `count` elements of D each thread's.
+void multiply_warpgroup(const char *text, unsigned long long a, unsigned long long b,
+                        float *const *d, size_t count);
+// The same with A in registers.
+void multiply_warpgroup(const char *text, const unsigned (&a)[4], unsigned long long b,
+                        float *const *d, size_t count);
 
-    explicit Tile(unsigned long long descriptor)
-        : address((descriptor & 0x3fff) << 4), leading((descriptor >> 16 & 0x3fff) << 4),
-          stride((descriptor >> 32 & 0x3fff) << 4), row_bytes(descriptor >> 62 == 1 ? 128 : 64) {
-        unsigned mode = (unsigned)(descriptor >> 62);
-        if (mode != 1 && mode != 2) emulator::fail("wgmma: swizzle mode %u is not emulated", mode);
-    }
-
-    // The pair of elements at an even column.
-    uint32_t pair(int row, int column) const {
-        unsigned byte = 2 * (unsigned)column, chunk = byte / row_bytes;
-        unsigned at =
-            address + chunk * leading + row / 8 * stride + row % 8 * row_bytes + byte % row_bytes;
-        return *(uint32_t *)emulator::shared(swizzled(at, row_bytes / 16), 4, 4);
-    }
-};
-
-constexpr int DEPTH = 16;
-
-// Two rows of A, g and g + 8 of the thread's warp, as floats.
-struct Rows {
-    float at[2][DEPTH];
-};
-
-template <class Type> Rows rows_of_shared(const Tile &a) {
-    Rows rows;
-    int first = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-    for (int half = 0; half < 2; half++)
-        for (int k = 0; k < DEPTH; k++)
-            rows.at[half][k] = Type::at(a.pair(first + 8 * half, k & ~1), k % 2);
-    return rows;
-}
-
-// Four lanes hold two rows together.
-template <class Type> Rows rows_of_lanes(const unsigned a[4]) {
-    struct {
-        unsigned word[4];
-    } mine;
-    memcpy(mine.word, a, sizeof mine.word);
-    return exchange(~0u, mine, [](emulator::Words *words) {
-        Rows rows;
-        for (int half = 0; half < 2; half++)
-            for (int k = 0; k < DEPTH; k++)
-                rows.at[half][k] =
-                    Type::at(words[threadIdx.x % 32 / 4 * 4 + k % 8 / 2][half + k / 8 * 2], k % 2);
-        return rows;
-    });
-}
-
-// One thread's part of D: of each 8 columns the pair that starts at column 2 t, of both its rows.
-template <class Type>
-void multiply_rows(const Rows &a, const Tile &b, bool transposed, bool accumulate,
-                   const std::vector<float *> &d) {
-    int t = threadIdx.x % 4;
-    for (size_t i = 0; i < d.size(); i += 4) {
-        int column = (int)i * 2 + 2 * t;
-        double sum[4] = {};
-        for (int k = 0; k < DEPTH; k += 2)
-            for (int one = 0; one < 2; one++) {
-                // b of (k, column + one) and (k + 1, column + one), or of (k + one, column) and (k + one, column + 1)
-                uint32_t pair = transposed ? b.pair(k + one, column) : b.pair(column + one, k);
-                for (int two = 0; two < 2; two++) {
-                    double element = Type::at(pair, two);
-                    for (int half = 0; half < 2; half++)
-                        sum[2 * half + (transposed ? two : one)] +=
-                            a.at[half][k + (transposed ? one : two)] * element;
-                }
-            }
-        for (int j = 0; j < 4; j++)
-            *d[i + j] = (float)((accumulate ? *d[i + j] : 0) + sum[j]);
-    }
-}
-
-inline bool accumulates(const char *text) {
-    int flag = 0;
-    if (sscanf(text, "{.reg .pred p; setp.ne.b32 p, %d, 0;", &flag) != 1)
-        emulator::fail("not understood: %s", text);
-    return flag;
-}
-
-inline void check_columns(const char *text, size_t registers) {
-    unsigned n = 0;
-    const char *shape = strstr(text, ".m64n");
-    if (!shape || sscanf(shape, ".m64n%uk16.", &n) != 1 || n != 2 * registers)
-        emulator::fail("wgmma of %zu registers: %s", registers, text);
-}
-
-// D = A B or D += A B with both in shared memory; the text's last operand tells whether B is transposed. A is read when
-// the product is done, not before.
 template <class... D>
 void ptx_wgmma_mma_async_sync_aligned_m64n(const char *text, unsigned long long a,
                                            unsigned long long b, D &...d) {
-    check_columns(text, sizeof...(d));
-    bool transposed = strstr(text, ", 1;}");
-    emulator::start(
-        emulator::PRODUCTS, [=, to = std::vector<float *>{&d...}, add = accumulates(text)] {
-            if (strstr(text, ".bf16")) {
-                multiply_rows<BF16>(rows_of_shared<BF16>(Tile(a)), Tile(b), transposed, add, to);
-            } else {
-                multiply_rows<F16>(rows_of_shared<F16>(Tile(a)), Tile(b), transposed, add, to);
-            }
-        });
+    float *const to[] = {&d...};
+    multiply_warpgroup(text, a, b, to, sizeof...(d));
 }
-
-// The same with A in registers; the text's last operand tells whether B is transposed.
 template <class... D>
 void ptx_wgmma_mma_async_sync_aligned_m64n(const char *text, unsigned a0, unsigned a1, unsigned a2,
                                            unsigned a3, unsigned long long b, D &...d) {
-    check_columns(text, sizeof...(d));
-    const unsigned a[] = {a0, a1, a2, a3};
-    bool bf16 = strstr(text, ".bf16"), transposed = strstr(text, ", 1;}");
-    Rows rows = bf16 ? rows_of_lanes<BF16>(a) : rows_of_lanes<F16>(a);
-    emulator::start(emulator::PRODUCTS,
-                    [=, to = std::vector<float *>{&d...}, add = accumulates(text)] {
-                        if (bf16) {
-                            multiply_rows<BF16>(rows, Tile(b), transposed, add, to);
-                        } else {
-                            multiply_rows<F16>(rows, Tile(b), transposed, add, to);
-                        }
-                    });
+    float *const to[] = {&d...};
+    multiply_warpgroup(text, {a0, a1, a2, a3}, b, to, sizeof...(d));
 }
 
-inline void ptx_wgmma_commit_group_sync_aligned(const char *) {
-    emulator::commit(emulator::PRODUCTS);
-}
-// The lanes of a warp go on together: one of them may then say for all that what they read is free.
-inline void ptx_wgmma_wait_group_sync_aligned(const char *, unsigned pending) {
-    emulator::wait_groups(emulator::PRODUCTS, pending);
-    emulator::lane_barrier(~0u);
-}
+void ptx_wgmma_commit_group_sync_aligned(const char *);
+void ptx_wgmma_wait_group_sync_aligned(const char *, unsigned pending);
