@@ -5,7 +5,8 @@ BENCH ?= --suite bench/suites/cpu.txt
 PHOTO ?= $(firstword $(wildcard examples/data/*.png))
 MAKEFLAGS += --no-print-directory
 
-CTEST = ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-label-summary
+# The limit only ends what hangs, also on a machine that is slow or busy.
+CTEST = ctest --test-dir build --parallel $(JOBS) --timeout 3600 --output-on-failure --no-label-summary
 
 VERSION = $(shell sed -n 's/^.define NHOOD_VERSION_[A-Z]* \([0-9]*\).*/\1/p' include/nhood.h | paste -sd.)
 

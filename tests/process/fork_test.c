@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_FORKS = 150, LEAST_FORKS = 25, SECONDS = 4, CHILD_SECONDS = 20, TEXT_BYTES = 1 << 20 };
+enum { MOST_FORKS = 150, LEAST_FORKS = 25, SECONDS = 4, CHILD_SECONDS = 120, TEXT_BYTES = 1 << 20 };
 
 static nhood_context *context;
 static atomic_bool stop;

@@ -190,7 +190,7 @@ static void cancellation(void) {
     case_create(&c[1], "bwd:f32:b1h1d64:96x96:w9x9", 1);
     for (int round = 0; round < 40; round++) {
         pthread_t thread;
-        alarm(60);
+        alarm(300);
         if (round % 2) {
             pthread_create(&thread, NULL, measure_always, path);
         } else {
@@ -222,7 +222,7 @@ int main(void) {
     struct sigaction action = {.sa_handler = timed_out};
     setvbuf(stdout, NULL, _IOLBF, 0);
     sigaction(SIGALRM, &action, NULL);
-    alarm(60);
+    alarm(300);
     signals();
     no_room();
     cancellation();
