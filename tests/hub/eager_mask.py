@@ -20,6 +20,6 @@ def visible(shape: tuple, window: tuple) -> torch.Tensor:
 
 def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: tuple, scale: float) -> torch.Tensor:
     flat = [t.flatten(1, 3).transpose(1, 2).double() for t in (query, key, value)]
-    mask = visible(tuple(query.shape[1:4]), window)
+    mask = visible(tuple(query.shape[1:4]), window).to(query.device)
     out = torch.nn.functional.scaled_dot_product_attention(*flat, attn_mask=mask, scale=scale)
     return out.transpose(1, 2).reshape(query.shape).to(query.dtype)

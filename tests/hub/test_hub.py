@@ -10,6 +10,9 @@ import pytest
 import torch
 
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
 def random_tensors(shape: tuple, count: int = 3) -> list:
     generator = torch.Generator().manual_seed(7)
     return [torch.randn(shape, generator=generator) for _ in range(count)]
@@ -27,10 +30,11 @@ def test_it_is_the_local_folder(natten) -> None:
     assert Path(nhood.library_path).is_relative_to(Path(natten.__file__).parent)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_na3d(natten, dtype: torch.dtype, tolerance: float) -> None:
+def test_na3d(natten, dtype: torch.dtype, tolerance: float, device: str) -> None:
     window = (3, 4, 5)
-    query, key, value = (t.to(dtype) for t in random_tensors((2, 4, 6, 7, 2, 16)))
+    query, key, value = (t.to(device, dtype) for t in random_tensors((2, 4, 6, 7, 2, 16)))
     out = natten.na3d(query, key, value, kernel_size=window, scale=0.5, backend=None)
     expected = eager_mask.attention(query, key, value, window, 0.5)
     torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
@@ -46,9 +50,10 @@ def test_names_that_programs_take(natten) -> None:
         natten.no_such_name
 
 
-def test_gradients(natten) -> None:
-    query, key, value = (t.requires_grad_() for t in random_tensors((1, 3, 4, 5, 2, 8)))
-    weights = random_tensors((1, 3, 4, 5, 2, 8), 1)[0]
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients(natten, device: str) -> None:
+    query, key, value = (t.to(device).requires_grad_() for t in random_tensors((1, 3, 4, 5, 2, 8)))
+    weights = random_tensors((1, 3, 4, 5, 2, 8), 1)[0].to(device)
     got = torch.autograd.grad((natten.na3d(query, key, value, kernel_size=3) * weights).sum(), (query, key, value))
     by_mask = eager_mask.attention(query, key, value, (3, 3, 3), 8**-0.5)
     expected = torch.autograd.grad((by_mask * weights).sum(), (query, key, value))
@@ -73,12 +78,13 @@ def test_an_installed_nhood_comes_first(natten) -> None:
     assert Path(subprocess.check_output(run, text=True).strip()).is_relative_to(source)
 
 
-def test_diffusers_processor() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_diffusers_processor(device: str) -> None:
     from diffusers.models.autoencoders import ltx2_diffusion_decoder as ltx2
 
     torch.manual_seed(3)
-    attention = ltx2.LTX2VideoVaeNeighborhoodAttention(dim=64, kernel_size=(3, 5, 5), head_dim=32)
-    x = torch.randn(1, 4, 6, 7, 64)
+    attention = ltx2.LTX2VideoVaeNeighborhoodAttention(dim=64, kernel_size=(3, 5, 5), head_dim=32).to(device)
+    x = torch.randn(1, 4, 6, 7, 64, device=device)
     attention.set_processor(ltx2.LTX2VideoVaeNeighborhoodNattenProcessor())
     with torch.no_grad():
         got = attention(x)
