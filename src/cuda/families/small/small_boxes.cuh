@@ -25,10 +25,14 @@ struct nh_ring {
     /* of work tiles whose rows are free before their part of the halo */
     unsigned long long done[NH_HELD];
     unsigned warp_tiles;     /* of all work tiles of this block */
+#if NH_PLANES
+    unsigned long long passed[NH_HELD]; /* work tiles of which all warp tiles are past their first plane */
+    unsigned own, dealt, rest; /* work tiles, those of whole chains, where the others begin: see nh_deal_chains */
+#endif
     unsigned at[NH_WARPS]; /* which of them a warp is at */
 };
 /* Whether a warp tile's rows are taken before all else, and their stage freed then. */
-enum { NH_EARLY = NH_HELD > NH_STAGES };
+enum { NH_EARLY = NH_HELD > NH_STAGES || NH_PLANES };
 
 NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
     return ring.info[turn % NH_TILE_INFOS];
@@ -40,6 +44,39 @@ NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
     const unsigned block = blockIdx.x / NH_NEAR_HEADS + ahead, blocks = gridDim.x / NH_NEAR_HEADS;
     return (unsigned)((unsigned long long)args.tiling.work_tiles / NH_NEAR_HEADS * block / blocks);
 }
+
+#if NH_PLANES
+
+/* Chains are dealt out in turn, so that blocks next to each other walk through chains next to each other at the same
+ * time and share in the L2 what their halos have in common. Of the last, of which there are fewer than blocks, each
+ * block has an even share. By one thread. */
+NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
+    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x / NH_NEAR_HEADS;
+    const unsigned tiles = (unsigned)args.tiling.work_tiles / NH_NEAR_HEADS, rounds = tiles / (length * blocks);
+    const unsigned long long rest = tiles - rounds * length * blocks, block = blockIdx.x / NH_NEAR_HEADS;
+    ring.dealt = rounds * length;
+    ring.rest = (unsigned)(rest * block / blocks);
+    ring.own = ring.dealt + (unsigned)(rest * (block + 1) / blocks) - ring.rest;
+}
+
+/* The turn-th work tile of this block, and which it is in the block's circle of slots; whether the halo begins anew. */
+NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned turn,
+                           int &number, bool &first) {
+    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x / NH_NEAR_HEADS;
+    unsigned at = turn;
+    first = turn == 0 || turn == ring.dealt;
+    number = (int)turn;
+    if (turn < ring.dealt) {
+        const unsigned round = nh_quotient(turn, digits.tiles[NH_FIRST_AXIS]);
+        at += round * (length * blocks - length) + blockIdx.x / NH_NEAR_HEADS * length;
+    } else {
+        at += ring.dealt * blocks - ring.dealt + ring.rest;
+        number += (int)(ring.rest - nh_quotient(ring.rest, digits.tiles[NH_FIRST_AXIS]) * length);
+    }
+    return (int)(at * NH_NEAR_HEADS + blockIdx.x % NH_NEAR_HEADS);
+}
+
+#endif
 
 /* Work tiles of this block. */
 NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args) {
@@ -54,7 +91,12 @@ NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned turn) {
 
 /* By one thread; a barrier must follow. */
 NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
+#if NH_PLANES
+    nh_deal_chains(args, ring);
+    ring.warp_tiles = ring.own * NH_WARP_TILES;
+#else
     ring.warp_tiles = nh_own_work_tiles(args) * NH_WARP_TILES;
+#endif
     for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
         nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_WARP_TILES);
@@ -63,12 +105,23 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
     for (int i = 0; i < NH_HELD; i++)
         nh_barrier_init(nh_shared_address(&ring.done[i]), 32 * NH_WARP_TILES);
+#if NH_PLANES
+    for (int i = 0; i < NH_HELD; i++)
+        nh_barrier_init(nh_shared_address(&ring.passed[i]), 32 * NH_WARP_TILES);
+#endif
     nh_barrier_init_done();
 }
 
 /* By a warp that has taken its warp tile's rows. */
 NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
     if (NH_EARLY) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
+}
+
+/* By a warp whose warp tile is past the first plane of its box. */
+NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned work_tile) {
+#if NH_PLANES
+    if (NH_PASSES) nh_barrier_arrive(nh_shared_address(&ring.passed[work_tile % NH_HELD]));
+#endif
 }
 
 /* The five coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or of
@@ -189,7 +242,11 @@ template <int HALO_BYTES, int ROWS_BYTES, typename Fetch, typename CopySeam>
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
+#if NH_PLANES
+    const unsigned turns = ring.own * members;
+#else
     const unsigned turns = nh_own_work_tiles(args) * members;
+#endif
 #pragma unroll 1
     for (unsigned turn = threadIdx.x / 32 - NH_WARPS; turn < turns; turn += NH_FETCHERS) {
         const unsigned stage = turn % NH_STAGES, before = turn - 1;
@@ -197,7 +254,13 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
         nh_tile_info &info = nh_tile_info_of(ring, turn);
+#if NH_PLANES
+        bool begins;
+        int number, index = nh_own_plane(args, tables.digits, ring, own, number, begins);
+        nh_work_tile_locate(args, tables.digits, index, begins, info.work_tile, number);
+#else
         nh_work_tile_locate(args, tables.digits, nh_own_work_tile(args, own), turn == 0, info.work_tile);
+#endif
         __syncwarp();
         nh_tile_info_fill(args, tables, info, info.work_tile.head * (int)members + member, lane, 32);
         /* in turn: until the one before has been asked for, phases of other barriers may be too old to wait for */
@@ -205,10 +268,20 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_TILE_INFOS]), before / NH_TILE_INFOS & 1);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
         if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
+#if NH_PLANES
+        const unsigned late = info.work_tile.roll.late, passing = NH_PASSES ? info.work_tile.roll.passing : 0;
+        unsigned older = turn + 1 - NH_HELD;
+        for (unsigned bit = 1; bit <= (late | passing); bit <<= 1, older++) {
+            if (!((late | passing) & bit) || (int)older < 0) continue;
+            nh_barrier_wait(nh_shared_address(late & bit ? &ring.done[older % NH_HELD] : &ring.passed[older % NH_HELD]),
+                            older / NH_HELD & 1);
+        }
+#else
         if (NH_EARLY && !info.work_tile.roll.room && turn + 1 >= NH_HELD) {
             const unsigned oldest = turn + 1 - NH_HELD;
             nh_barrier_wait(nh_shared_address(&ring.done[oldest % NH_HELD]), oldest / NH_HELD & 1);
         }
+#endif
         __syncwarp();
         if (lane == 0) {
             nh_barrier_expect(full, (unsigned)(nh_fetches(info.work_tile) * HALO_BYTES + ROWS_BYTES));
@@ -267,6 +340,7 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
                 work(info, (int)stage, place.warp_tile, (int)member);
             } else {
                 nh_rows_taken(ring, (int)stage);
+                nh_plane_passed(ring, turn);
             }
             const unsigned done = nh_place_again(ring).work_tile * members + member;
             nh_barrier_arrive(nh_shared_address(NH_EARLY ? &ring.done[done % NH_HELD] : &ring.free[done % NH_STAGES]));

@@ -24,9 +24,12 @@ const struct nh_knob nh_small_knobs[] = {
 static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
-    int32_t held = launch->stages + (by_keys ? HELD_LONGER_BY_KEYS : HELD_LONGER);
+    bool planes = nh_small_rolls_planes(problem, &launch->shape);
+    int32_t held = launch->stages + (planes ? 0 : by_keys ? HELD_LONGER_BY_KEYS : HELD_LONGER);
     nh_small_roll(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, held, &launch->shape);
-    launch->held = launch->shape.slots ? held + 1 : launch->stages;
+    /* a plane is free as soon as the last warp tile that begins with it is past it, as NH_PASSES has it */
+    bool passes = problem->dtype != NHOOD_DTYPE_F16;
+    launch->held = !launch->shape.slots ? launch->stages : planes ? held + passes : held + 1;
 }
 
 bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
@@ -78,12 +81,22 @@ static const struct box key_boxes[] = {
     {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
 };
 
+/* One plane of a volume at a time, whose halos roll: each plane of keys is fetched once per column of work tiles. */
+static const struct box plane_boxes[] = {
+    {{1, 4, 12}, {1, 4, 4}, 3}, {{1, 8, 4}, {1, 4, 4}, 2},  {{1, 8, 8}, {1, 4, 4}, 4},
+    {{1, 16, 4}, {1, 4, 4}, 4}, {{1, 8, 12}, {1, 4, 4}, 6},
+};
+
 /* Warp tiles of the boxes of three axes above. */
 static const int32_t warp_tiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
 
 /* Warps of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
 static const int32_t query_warps[] = {8, 12, 16, 20, 24};
 static const int32_t key_warps[] = {8, 12, 16};
+
+/* Where planes roll, warps that work: as many for each scheduler, as the fullest sets the pace, or few that take whole
+ * work tiles. */
+static const int32_t plane_warps[] = {4, 6, 8, 12};
 
 enum { MOST_CANDIDATES = 6 };
 
@@ -175,23 +188,48 @@ static void consider_turns(const struct nh_problem *problem, const struct nh_dev
     consider(problem, device, &launch, box, choice, &tries);
 }
 
+/* Whether the box is one plane of a volume, for halos that must roll. */
+static bool is_plane(const struct nh_problem *problem, const struct box *box) {
+    return problem->rank == 3 && box->work_tile[0] == 1;
+}
+
+/* Whether chains of planes are worth their starts, at which a block is done with all work tiles and waits for as many
+ * planes as the window has: timed, they were at up to 0.26 planes per work tile and not at 0.3. */
+static bool chains_pay(const struct nh_problem *problem, const struct nh_device *device,
+                       const struct nh_small_launch *launch) {
+    const double most_planes = 0.28;
+    const struct nh_cuda_device *cuda = device->backend;
+    double blocks =
+        (double)cuda->multiprocessors * (double)nh_small_residents(problem, cuda, launch);
+    double length = (double)nh_longest_rows(&problem->axis[0], false);
+    double tiles = (double)(problem->batch * problem->heads) * launch->shape.work_tiles / blocks;
+    double planes = ceil(tiles / length) * (double)(launch->shape.columns[0] - 1);
+    return planes < most_planes * tiles;
+}
+
 /* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch.
  */
 static bool consider_stages(const struct nh_problem *problem, const struct nh_device *device,
                             const struct box *box, const struct nh_small_shape *whole,
                             struct nh_small_launch *launch, struct choice *choice) {
-    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
-    const int32_t *warps = by_keys ? key_warps : query_warps;
-    size_t count = by_keys ? sizeof key_warps / sizeof *warps : sizeof query_warps / sizeof *warps;
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY, planes = is_plane(problem, box);
+    const int32_t *warps = planes ? plane_warps : by_keys ? key_warps : query_warps;
+    size_t count = planes    ? sizeof plane_warps / sizeof *warps
+                   : by_keys ? sizeof key_warps / sizeof *warps
+                             : sizeof query_warps / sizeof *warps;
     struct tries tries = {0, 0};
     launch->shape = *whole;
     roll(problem, launch);
+    if (planes && !launch->shape.slots) return false;
     /* as many warps as a work tile has warp tiles serve heads that share keys */
     launch->warps = box->warps;
-    consider(problem, device, launch, box, choice, &tries);
+    if (!planes) consider(problem, device, launch, box, choice, &tries);
     for (size_t i = 0; i < count; i++) {
-        launch->warps = warps[i] - nh_small_fetchers(launch);
-        if (launch->warps != box->warps) consider(problem, device, launch, box, choice, &tries);
+        launch->warps = planes ? warps[i] : warps[i] - nh_small_fetchers(launch);
+        if (planes ? (launch->warps >= 8 || launch->warps % box->warps == 0) &&
+                         chains_pay(problem, device, launch)
+                   : launch->warps != box->warps)
+            consider(problem, device, launch, box, choice, &tries);
     }
     return tries.fitting || !tries.made;
 }
@@ -201,15 +239,16 @@ static void consider_box(const struct nh_problem *problem, const struct nh_devic
                          struct choice *choice) {
     struct nh_small_launch launch = {.kernel = kernel, .warps = box->warps};
     struct tries tries = {0, 0};
-    if (shape_fits(problem, box, false, &launch))
+    bool planes = is_plane(problem, box);
+    if (!planes && shape_fits(problem, box, false, &launch))
         consider(problem, device, &launch, box, choice, &tries);
-    consider_turns(problem, device, box, launch, choice);
+    if (!planes) consider_turns(problem, device, box, launch, choice);
     if (!boxes || !shape_fits(problem, box, true, &launch)) return;
     const struct nh_small_shape whole = launch.shape;
     /* One stage waits for every halo: it is for halos of which there is no room for two. */
     for (launch.stages = LEAST_STAGES; launch.stages <= MOST_STAGES; launch.stages++)
         if (!consider_stages(problem, device, box, &whole, &launch, choice)) break;
-    if (launch.stages > LEAST_STAGES) return;
+    if (planes || launch.stages > LEAST_STAGES) return;
     launch.stages = 1;
     consider_stages(problem, device, box, &whole, &launch, choice);
 }
@@ -232,9 +271,10 @@ static bool sticks_out(const struct nh_problem *problem, enum nh_small_kernel ke
 /* Boxes of one kernel, and in 3-D those that hold all rows of a dilation group and no warp tile beyond it: halos of short
  * groups are mostly their own. (In 1-D they lose to longer boxes, whose warps without a warp tile help with copies.) */
 struct boxes {
-    struct box
-        box[sizeof query_boxes / sizeof *query_boxes + sizeof warp_tiles3 / sizeof *warp_tiles3];
-    size_t count;
+    struct box box[sizeof query_boxes / sizeof *query_boxes +
+                   sizeof plane_boxes / sizeof *plane_boxes +
+                   sizeof warp_tiles3 / sizeof *warp_tiles3];
+    size_t count, planes; /* planes: where those of volumes begin */
 };
 
 /* The least box that holds all rows of a dilation group, of 2 to 16 warp tiles. */
@@ -279,6 +319,10 @@ static void list_boxes(const struct nh_problem *problem, enum nh_small_kernel ke
         struct box *box = &boxes->box[boxes->count];
         boxes->count += fit_group(problem, kernel, warp_tiles3[i], box) && !has_box(boxes, box);
     }
+    boxes->planes = boxes->count;
+    bool planes = problem->rank == 3 && kernel == NH_SMALL_FORWARD;
+    for (size_t i = 0; planes && i < sizeof plane_boxes / sizeof *plane_boxes; i++)
+        boxes->box[boxes->count++] = plane_boxes[i];
 }
 
 /* warp tile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
@@ -291,7 +335,8 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     for (int out = 0; out < 2 && !choice->top.count; out++)
         for (size_t i = 0; i < boxes.count; i++) {
             const struct box *box = &boxes.box[i];
-            if (rank_of(box) == problem->rank && sticks_out(problem, kernel, box) == out &&
+            bool fits = i >= boxes.planes || rank_of(box) == problem->rank;
+            if (fits && sticks_out(problem, kernel, box) == out &&
                 (!warp_tile || memcmp(warp_tile, box->warp_tile, sizeof box->warp_tile) == 0))
                 consider_box(problem, device, kernel, box, boxes_too, choice);
         }

@@ -2,6 +2,7 @@
  * keys in groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under
  * the products of the others. See small.cuh. */
 #define NH_INVERSE 0
+#define NH_PASSES (NH_PLANES && NH_DTYPE != NH_F16)
 #include "small_repair.cuh"
 #include "small_state.cuh"
 #if NH_STAGES
@@ -41,10 +42,14 @@ struct nh_warp_tile {
     const nh_queries &queries;
 };
 
+/* The chunk of columns with the last of the first plane. */
+enum { NH_PASSING_CHUNK = (NH_K1 * NH_K2 - 1) / NH_CHUNK };
+
 /* Scores of the warp tile, times the scale where there is a bias, and minus infinity or less where a column is not
  * seen: calls visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this
- * lane's columns in products that run over them. */
-template <typename Visit> NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit) {
+ * lane's columns in products that run over them. Calls passed() when it is past the first plane (NH_PASSES). */
+template <typename Visit, typename Passed>
+NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit, const Passed &passed) {
     const nh_tile_info &info = warp_tile.info;
     const nh_tables &tables = warp_tile.tables;
     const int first = nh_box_row(info.visibility, warp_tile.number),
@@ -79,6 +84,7 @@ template <typename Visit> NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_
             }
             visit(scores, both, nh_rows_of_pair(across, p));
         }
+        if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
     }
 }
 
@@ -93,7 +99,7 @@ NH_DEVICE void nh_refer_to_largest(const nh_warp_tile &warp_tile, nh_state &stat
 #pragma unroll
         for (int i = 0; i < (both ? 8 : 4); i++)
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
-    });
+    }, [] {});
     const float scale = nh_score_scale(warp_tile);
     const nh_visibility &visibility = warp_tile.info.visibility;
     state.reference[0] = nh_reference(visibility, warp_tile.number, 0, nh_quad_max(top[0]) * scale);
@@ -101,7 +107,9 @@ NH_DEVICE void nh_refer_to_largest(const nh_warp_tile &warp_tile, nh_state &stat
 }
 
 /* Weights of the warp tile, times the values; and the weights' sums. */
-NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, float (&output)[NH_SUMS_V][4]) {
+template <typename Passed>
+NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, float (&output)[NH_SUMS_V][4],
+                               const Passed &passed) {
     const float scale = nh_score_scale(warp_tile);
     nh_across<NH_DIM_V> values;
     nh_across_start(values, warp_tile.halo.values, nh_box_row(warp_tile.info.visibility, warp_tile.number));
@@ -117,7 +125,7 @@ NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, f
         }
         nh_pack_weights(weights, scores, both);
         nh_add_columns(output, weights, values, rows, both);
-    });
+    }, passed);
     nh_finish_sums(state);
 }
 
@@ -171,7 +179,7 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &a
     nh_state state;
     nh_refer_to_largest(warp_tile, state);
     float output[NH_SUMS_V][4];
-    nh_weigh_values(warp_tile, state, output);
+    nh_weigh_values(warp_tile, state, output, [] {});
     float2 lse = nh_finish(number, results, state, output);
     const bool repair[2] = {nh_needs_repair(output, 0), nh_needs_repair(output, 1)};
     nh_repair_rows(args, info, number, repair, lse, [=](int row, int i, elem element) {
@@ -180,20 +188,31 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &a
     return lse;
 }
 
+/* The same where planes may be gone: rows that have failed, of g and g + 8, key by key. */
+static __device__ __noinline__ float2 nh_repair_passed(const nh_tiled_args &args, const nh_tile_info &info, int number,
+                                                   char *results, bool first, bool second, float2 lse) {
+    const bool repair[2] = {first, second};
+    nh_repair_rows(args, info, number, repair, lse, [=](int row, int i, elem element) {
+        nh_result_element<NH_WIDEST>(results, number, row, i) = element;
+    });
+    return lse;
+}
+
 /* Sums of a warp tile. taken() is called when the queries' places may be written over, but for this warp tile's where
- * threads copy.
+ * threads copy; passed() once its first plane may be.
  *
  * False where weights relative to 1 are not within what can be held, or some sum is not finite. */
-template <typename Taken>
+template <typename Taken, typename Passed>
 NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
                          const nh_additive_masks &additive_masks, const nh_key_halo &halo, const nh_rows &rows,
-                         int number, nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken) {
+                         int number, nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken,
+                         const Passed &passed) {
     nh_queries queries;
     nh_load_rows<NH_WIDEST>(queries, rows.queries, number);
     taken();
     const nh_warp_tile warp_tile = {args, info, tables, additive_masks, halo, number, queries};
     state.reference[0] = state.reference[1] = 0.f;
-    nh_weigh_values(warp_tile, state, output);
+    nh_weigh_values(warp_tile, state, output, passed);
 #if NH_REGIONS
     const bool held = nh_sum_held(info.visibility, state, number, 0) && nh_sum_held(info.visibility, state, number, 1);
 #else
@@ -236,14 +255,24 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             float output[NH_SUMS_V][4];
             const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
                                         shared.rows[stage], warp_tile, state, output,
-                                        [&] { nh_rows_taken(shared.ring, stage); });
+                                        [&] { nh_rows_taken(shared.ring, stage); },
+                                        [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).work_tile); });
             const nh_place now = nh_place_again(shared.ring);
             const nh_tile_info &same = nh_tile_info_of(shared.ring, now.work_tile);
             char *results = shared.results[nh_thread_again() / 32];
+#if NH_PASSES
+            float2 lse = nh_finish(now.warp_tile, results, state, output);
+            if (!held)
+                lse = nh_repair_passed(
+                    args, same, now.warp_tile, results,
+                    !nh_sum_held(same.visibility, state, now.warp_tile, 0) || nh_needs_repair(output, 0),
+                    !nh_sum_held(same.visibility, state, now.warp_tile, 1) || nh_needs_repair(output, 1), lse);
+#else
             const float2 lse =
                 held ? nh_finish(now.warp_tile, results, state, output)
                      : nh_repair_attention(args, same, shared.tables, shared.additive_masks,
                                            shared.halo[now.work_tile % NH_STAGES % NH_HALOS], now.warp_tile, results);
+#endif
             nh_results_ready();
             nh_store_results<NH_O_MAP>(args, same.work_tile, maps.o, NH_O, now.warp_tile, results, same.work_tile.head,
                                        heads);
@@ -282,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_state state;
             float output[NH_SUMS_V][4];
             const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, halo, rows, warp_tile, state,
-                                        output, [] {});
+                                        output, [] {}, [] {});
             const float2 lse = held ? nh_finish(warp_tile, rows.queries, state, output)
                                     : nh_repair_attention(args, info, shared.tables, shared.additive_masks, halo,
                                                           warp_tile, rows.queries);

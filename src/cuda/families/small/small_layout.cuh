@@ -18,6 +18,15 @@
 #define NH_HEAD_SLOWEST 0
 #endif
 
+/* Whether a halo rolls by planes of a volume, one position each. */
+#define NH_PLANES (NH_RANK == 3 && NH_SLOTS > 0 && NH_Q0 == 1)
+
+/* Whether a plane is free as soon as the last warp tile that begins with it is past it. The repair of such a warp tile
+ * reads from memory, key by key; in f16, whose sums hold less, it is not that rare. */
+#ifndef NH_PASSES
+#define NH_PASSES 0
+#endif
+
 /* Whether warp tiles stop at the last line that any of their rows sees. */
 #ifndef NH_STOPS
 #define NH_STOPS 0

@@ -1,6 +1,6 @@
 #include "small_roll.h"
 
-enum { MOST_HELD = 16 };
+enum { MOST_HELD = 16, NEAR_PLANES = 1 };
 
 /* The axis along which they do. */
 struct chain {
@@ -53,22 +53,28 @@ static bool advances(const struct chain *chain) {
     return true;
 }
 
-/* Slots that are in use when a work tile's are asked for and the `held` last work tiles are not done, at most. */
-static int64_t slots_in_use(const struct chain *chain, int32_t held) {
+/* Slots that are in use when a work tile's are asked for and the `held` last work tiles are not done, at most. Where
+ * slots are planes a chain begins once enough of the one before is done: only its own work tiles count. */
+static int64_t slots_in_use(const struct chain *chain, int32_t held, bool planes) {
     int64_t begin[MOST_HELD], most = 1;
     for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
         int64_t own = (work_tile % chain->tiles + chain->tiles) % chain->tiles;
         struct nh_range slots = work_tile_slots(chain, own);
         begin[(work_tile + held) % held] = work_tile - own + slots.begin;
-        for (int64_t before = 0; work_tile >= 0 && before < held; before++)
+        int64_t others = planes ? nh_min(held, own + 1) : held;
+        for (int64_t before = 0; work_tile >= 0 && before < others; before++)
             most = nh_max(most, slots.end - begin[before]);
     }
     return most;
 }
 
 /* Whole turns of the swizzle, or with an even number of slots half ones. */
-static bool rows_agree(const struct nh_problem *problem, int64_t slot_rows) {
-    return slot_rows % (problem->rank == 2 ? 4 : 8) == 0;
+static bool rows_agree(const struct nh_problem *problem, bool planes, int64_t slot_rows) {
+    return slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0;
+}
+
+bool nh_small_rolls_planes(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+    return problem->rank == 3 && shape->rows[0] == 1;
 }
 
 void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
@@ -79,8 +85,10 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
     /* an axis shorter than a work tile has nothing to roll, nor gaps between its planes */
     if (axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key))
         return;
-    if (problem->rank == 1 || work_tile == 1 || work_tile != shape->warp_tile[first] ||
-        work_tile > shape->halo[first] ||
+    bool planes = nh_small_rolls_planes(problem, shape);
+    if (problem->rank == 1 || (work_tile == 1 && (!planes || problem->op == NHOOD_OP_BWD)) ||
+        work_tile != shape->warp_tile[first] || work_tile > shape->halo[first] ||
+        (planes && (shape->halo[first] == 1 || axis->length % axis->dilation)) ||
         (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
@@ -98,10 +106,10 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
                                 .columns = shape->columns[2] *
                                            (problem->rank == 3 ? shape->columns[1] : 1),
                                 .least_pairs = shape->least_pairs};
-    if (!rows_agree(problem, slot_rows) || chain.tiles * work_tile < chain.lines ||
+    if (!rows_agree(problem, planes, slot_rows) || chain.tiles * work_tile < chain.lines ||
         !advances(&chain))
         return;
-    int64_t slots = slots_in_use(&chain, held);
+    int64_t slots = slots_in_use(&chain, held, planes);
     shape->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     shape->halo[first] = (int32_t)work_tile;
     shape->fetched_rows = slot_rows;
@@ -110,6 +118,7 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
 
 int32_t nh_small_near_heads(const struct nh_problem *problem, const struct nh_small_shape *shape) {
     if (!shape->slots) return 1;
+    if (nh_small_rolls_planes(problem, shape)) return NEAR_PLANES;
     return problem->heads % 4 == 0 ? 4 : problem->heads % 2 == 0 ? 2 : 1;
 }
 

@@ -8,6 +8,9 @@
  * for NH_HELD. A warp tile's box may begin before the end of that circle and go on at its start: the tables of its
  * columns' rows are there for every line at which this may happen.
  *
+ * Where work tiles are planes of a volume (NH_PLANES) there are slots for NH_HELD work tiles of one chain; chains are
+ * dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
+ *
  * The axis is one that tensors cover whole and that is not periodic: others may be anything.
  *
  * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
@@ -48,7 +51,13 @@ enum {
 struct nh_roll {
     int place;      /* of the chain's slot 0 */
     nh_range fresh; /* slots that the work tile before did not need */
+#if NH_PLANES
+    /* a bit for each of the NH_HELD - 1 work tiles before, the oldest first, that must be done first, or past its
+     * first plane */
+    unsigned late, passing;
+#else
     bool room;      /* for them, while none of the NH_HELD - 1 work tiles before is done; else while one less is not */
+#endif
 };
 
 /* Lines of its box that a warp tile multiplies, of which it sees `seen`: columns come in pairs of 8. */
@@ -76,6 +85,30 @@ NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int positi
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
+#if NH_PLANES
+
+/* As below, where the halo's slots are planes. By one warp: lane 1 works out what the work tile before needs, lanes
+ * from 2 on the NH_HELD - 1 work tiles before from the oldest, perhaps of the chain before, which is as long. */
+NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int number, bool first, int &begin) {
+    const int lane = (int)(threadIdx.x % 32);
+    const bool older = lane > 1 && lane <= NH_HELD;
+    int own = older ? row + lane - 1 - NH_HELD : lane == 1 && row ? row - 1 : row, chain = 0;
+    for (; own < 0; own += args.tiling.tiles[NH_FIRST_AXIS])
+        chain -= args.tiling.tiles[NH_FIRST_AXIS];
+    const nh_range box = nh_roll_box(args, length, own);
+    begin = __shfl_sync(~0u, box.begin, 0);
+    nh_roll roll;
+    roll.place = (number - row) % NH_SLOTS;
+    roll.fresh.end = __shfl_sync(~0u, box.end, 0);
+    roll.fresh.begin = first || row == 0 ? begin : __shfl_sync(~0u, box.end, 1);
+    const int lacking = roll.fresh.end - NH_SLOTS - (chain + box.begin);
+    roll.late = __ballot_sync(~0u, older && (first || lacking > NH_PASSES)) >> 2;
+    roll.passing = __ballot_sync(~0u, older && lacking == 1) >> 2;
+    return roll;
+}
+
+#else
+
 /* The roll of the work tile that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By
  * one warp: lane 0 works out what the work tile needs, lane 1 the one before, lane 2 the oldest that may not be done,
  * perhaps of the chain before. */
@@ -96,6 +129,8 @@ NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int
     roll.room = same_length && chain + __shfl_sync(~0u, box.begin, 2) / NH_SLOT_LINES + NH_SLOTS >= roll.fresh.end;
     return roll;
 }
+
+#endif
 
 /* The line of the circle that has a position on the first axis. */
 NH_DEVICE int nh_roll_line(const nh_roll &roll, int position) {

@@ -11,6 +11,10 @@
 void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
                    struct nh_small_shape *shape);
 
+/* Whether slots of a halo that rolls are planes of a volume, one position each. There are then as many as `held` work
+ * tiles of a chain need, and a chain begins once enough work tiles of the one before are done. */
+bool nh_small_rolls_planes(const struct nh_problem *problem, const struct nh_small_shape *shape);
+
 /* Heads next to each other that blocks next to each other work for, where halos roll. */
 int32_t nh_small_near_heads(const struct nh_problem *problem, const struct nh_small_shape *shape);
 

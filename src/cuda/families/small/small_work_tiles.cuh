@@ -121,7 +121,7 @@ NH_DEVICE int nh_halo_count(const nh_work_tile &work_tile, int a) {
 /* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that work
  * tile has no rows that exist. first: of those that a block takes. */
 NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &digits, int index, bool first,
-                                   nh_work_tile &work_tile) {
+                                   nh_work_tile &work_tile, int number = 0) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     int lane = (int)(threadIdx.x % 32), row[3] = {0, 0, 0}, column[3] = {0, 0, 0}, group[3] = {0, 0, 0};
     int length[3] = {1, 1, 1};
@@ -154,9 +154,10 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
         column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1), false).begin;
 #endif
     }
-    nh_roll roll = {0, {0, 0}, true};
+    nh_roll roll = {0, {0, 0}, !NH_PLANES};
     if (NH_SLOTS)
-        roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], line, first, column[NH_FIRST_AXIS]);
+        roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], NH_PLANES ? number : line, first,
+                          column[NH_FIRST_AXIS]);
 #if NH_REGIONS
     if (NH_SLOTS) ahead[NH_FIRST_AXIS] = column[NH_FIRST_AXIS];
 #endif
