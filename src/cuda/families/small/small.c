@@ -148,6 +148,10 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));
     nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
     nh_kernel_define(&spec, "NH_HELD", launch->held);
+    if (nh_small_has_region(problem)) {
+        nh_kernel_define(&spec, "NH_SLOTS_BEFORE", shape->slots_before);
+        nh_kernel_define(&spec, "NH_SLOTS_AROUND", shape->slots_around);
+    }
     nh_kernel_define(&spec, "NH_LEAST_PAIRS", shape->least_pairs);
     nh_kernel_define(&spec, "NH_NEAR_HEADS", nh_small_near_heads(problem, shape));
     if (launch->stages) define_boxes(problem, &spec);

@@ -50,22 +50,21 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
 }
 
 /* The work tile's halo in a column tensor, `ahead` elements from its first head, where it has a seam: place by place,
- * by `threads` threads. Of one that rolls, so many rows from a slot on, which begins `lines` behind the halo. */
+ * by all threads. */
 template <int WIDTH>
 NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
-                            char *to, int thread, int threads, int rows, int lines) {
+                            char *to) {
     const unsigned units = nh_units(WIDTH);
     const elem *from = (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead;
 #pragma unroll 1
-    for (unsigned i = (unsigned)thread; i < NH_H0 * NH_H1 * NH_H2 * units; i += (unsigned)threads) {
+    for (unsigned i = nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2 * units; i += NH_THREADS) {
         const int unit = (int)(i % units), number = (int)(i / units);
-        int at[3] = {number / (NH_H1 * NH_H2), number / NH_H2 % NH_H1, number % NH_H2}, row = rows;
+        int at[3] = {number / (NH_H1 * NH_H2), number / NH_H2 % NH_H1, number % NH_H2}, row = 0;
         bool there = NH_PER_UNIT * unit < WIDTH;
         long long offset = NH_PER_UNIT * unit;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += at[a] * nh_axis_pitch(a);
-            if (a == NH_FIRST_AXIS) at[a] += lines;
             there = nh_halo_position(work_tile, a, at[a]) && there;
             offset += at[a] * work_tile.step[slot][a];
         }
@@ -80,7 +79,7 @@ NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_
     int count[3];
 #if NH_PERIODIC
     if (work_tile.seam) {
-        nh_copy_seam<WIDTH>(args, work_tile, slot, ahead, to, (int)nh_thread_again(), NH_THREADS, 0, 0);
+        nh_copy_seam<WIDTH>(args, work_tile, slot, ahead, to);
         return;
     }
 #endif

@@ -77,6 +77,9 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     nh_across<NH_DIM_V> d_outputs_across;
     const int first = nh_box_row(info.visibility, warp_tile), wrap = nh_box_wrap(info.visibility, warp_tile);
     const int reach = nh_visibility_reach(info.visibility, warp_tile);
+#if NH_REGIONS
+    if (reach <= 0) return; /* keys beyond all windows */
+#endif
     const float scale = tables.scale;
     /* -LSE / scale is larger than most scores: f32 products after it would be cut off at its last bit, not at theirs */
     const bool shifts_last = NH_DTYPE == NH_F32;
@@ -193,9 +196,15 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
                 nh_copy_seam_boxes<NH_DIM_V>(args, work_tile, NH_D_O, member, halo.d_outputs, lane);
                 const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
                 const float *from = (const float *)delta.data + work_tile.origin[NH_DELTA] + member * delta.head;
-                nh_for_seam_boxes(work_tile, [&](int place, int lines) {
-                    for (int i = lane; i < NH_H0 * NH_H1 * NH_H2; i += 32)
-                        nh_copy_statistic(work_tile, from, i, halo.statistics + place * NH_FETCHED_STATISTICS, lines);
+                nh_for_beyond_boxes<1>(work_tile, lane, [&](int box, const int (&place)[3], const int (&at)[3], int) {
+                    int row = box * NH_FETCHED_STATISTICS;
+                    long long offset = 0;
+#pragma unroll
+                    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+                        row += place[a] * nh_statistics_pitch(a);
+                        offset += at[a] * work_tile.step[NH_DELTA][a];
+                    }
+                    nh_copy16(&halo.statistics[row], from + offset, true);
                 });
             });
     } else {

@@ -13,6 +13,7 @@
  *
  * Knobs: NH_Q_MAP, .. (layouts of tensor maps). One head dim for keys and values. */
 #pragma once
+#include "small_seam.cuh"
 #include "small_visibility.cuh"
 #include "tma.cuh"
 
@@ -30,6 +31,9 @@ struct nh_ring {
     unsigned own, dealt, rest; /* work tiles, those of whole chains, where the others begin: see nh_deal_chains */
 #endif
     unsigned at[NH_WARPS]; /* which of them a warp is at */
+#if NH_PERIODIC
+    unsigned long long landed[NH_FETCHERS]; /* boxes of a halo with a seam, for the warp that fetches it */
+#endif
 };
 /* Whether a warp tile's rows are taken before all else, and their stage freed then. */
 enum { NH_EARLY = NH_HELD > NH_STAGES || NH_PLANES };
@@ -103,6 +107,10 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
     }
     for (int i = 0; i < NH_TILE_INFOS; i++)
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
+#if NH_PERIODIC
+    for (int i = 0; i < NH_FETCHERS; i++)
+        nh_barrier_init(nh_shared_address(&ring.landed[i]), 1);
+#endif
     for (int i = 0; i < NH_HELD; i++)
         nh_barrier_init(nh_shared_address(&ring.done[i]), 32 * NH_WARP_TILES);
 #if NH_PLANES
@@ -141,23 +149,35 @@ NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_work_
     place<LAYOUT>(at, 0, head, heads, NH_DIM, token, work_tile.batch);
 }
 
+/* Where tensors may have the first line of a slot. */
+NH_DEVICE int nh_slot_position(const nh_work_tile &work_tile, int slot) {
+    int position = nh_roll_base(nh_group_of(work_tile, NH_FIRST_AXIS)) + slot * NH_SLOT_LINES;
+#if NH_PERIODIC
+    const int length = work_tile.covered[NH_FIRST_AXIS].grid;
+    while (nh_wraps(NH_FIRST_AXIS) && position < 0)
+        position += length;
+    while (nh_wraps(NH_FIRST_AXIS) && position >= length)
+        position -= length;
+#endif
+    return position;
+}
+
 /* What the work tile needs of a tensor's halo and is not there yet. */
 template <int LAYOUT, int BYTES = NH_FETCHED_ROWS *nh_row_bytes(NH_DIM)>
 NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
     int at[5], position[3] = {work_tile.column[0], work_tile.column[1], work_tile.column[2]};
 #if NH_PERIODIC
-    if (work_tile.seam) return;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        position[a] = work_tile.covered[a].columns.begin + work_tile.ahead[a];
+        position[a] = work_tile.covered[a].columns.begin + work_tile.span[a].boxed;
 #endif
     const int slots = NH_SLOTS ? work_tile.roll.fresh.end : 1;
 #pragma unroll 1
     for (int slot = NH_SLOTS ? work_tile.roll.fresh.begin : 0; slot < slots; slot++) {
         unsigned place = 0;
         if (NH_SLOTS) {
-            position[NH_FIRST_AXIS] = slot * NH_SLOT_LINES;
+            position[NH_FIRST_AXIS] = nh_slot_position(work_tile, slot);
             place = (unsigned)(work_tile.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
         }
         nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, true);
@@ -165,34 +185,8 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work
     }
 }
 
-/* A halo with a seam in a column tensor, or what of it is not there yet, by the lanes of a fetching warp: calls
- * copy(place, lines) for each box, which begins so many lines behind the halo. */
-template <typename Copy> NH_DEVICE void nh_for_seam_boxes(const nh_work_tile &work_tile, const Copy &copy) {
-#if NH_SLOTS
-    for (int slot = work_tile.roll.fresh.begin; slot < work_tile.roll.fresh.end; slot++)
-        copy((work_tile.roll.place + slot) % NH_SLOTS, slot * NH_SLOT_LINES - work_tile.column[NH_FIRST_AXIS]);
-#else
-    copy(0, 0);
-#endif
-}
-template <int WIDTH>
-NH_DEVICE void nh_copy_seam_boxes(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int member,
-                                  char *to, int lane) {
-    nh_for_seam_boxes(work_tile, [&](int place, int lines) {
-        nh_copy_seam<WIDTH>(args, work_tile, slot, member * args.tensor[slot].head, to, lane, 32,
-                            place * NH_FETCHED_ROWS, lines);
-    });
-}
-NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, nh_key_halo &halo, int lane) {
-    nh_copy_seam_boxes<NH_DIM>(args, work_tile, NH_K, 0, halo.keys, lane);
-    nh_copy_seam_boxes<NH_DIM_V>(args, work_tile, NH_V, 0, halo.values, lane);
-}
-
 /* Boxes of each tensor's halo, for a work tile. */
 NH_DEVICE int nh_fetches(const nh_work_tile &work_tile) {
-#if NH_PERIODIC
-    if (work_tile.seam) return 0;
-#endif
     return NH_SLOTS ? work_tile.roll.fresh.end - work_tile.roll.fresh.begin : 1;
 }
 
@@ -237,7 +231,8 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
 
 /* A fetching warp's part. A work tile is fetched for each of `members` heads that share its rows: fetch(work_tile,
  * stage, member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and
- * of the work tile's rows. A halo with a seam the warp copies itself: copy_seam(work tile, stage, member, lane). */
+ * of the work tile's rows. What of a halo with a seam its boxes do not have the warp copies itself, once they have
+ * landed: copy_seam(work tile, stage, member, lane). */
 template <int HALO_BYTES, int ROWS_BYTES, typename Fetch, typename CopySeam>
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
@@ -246,6 +241,10 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
     const unsigned turns = ring.own * members;
 #else
     const unsigned turns = nh_own_work_tiles(args) * members;
+#endif
+#if NH_PERIODIC
+    const unsigned landed = nh_shared_address(&ring.landed[threadIdx.x / 32 - NH_WARPS]);
+    unsigned seams = 0;
 #endif
 #pragma unroll 1
     for (unsigned turn = threadIdx.x / 32 - NH_WARPS; turn < turns; turn += NH_FETCHERS) {
@@ -284,13 +283,21 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
 #endif
         __syncwarp();
         if (lane == 0) {
-            nh_barrier_expect(full, (unsigned)(nh_fetches(info.work_tile) * HALO_BYTES + ROWS_BYTES));
-            fetch(info.work_tile, (int)stage, member, full);
+            unsigned boxes = full;
+#if NH_PERIODIC
+            if (info.work_tile.seam) {
+                nh_barrier_arrive(full);
+                boxes = landed;
+            }
+#endif
+            nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * HALO_BYTES + ROWS_BYTES));
+            fetch(info.work_tile, (int)stage, member, boxes);
             if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
         }
         __syncwarp();
 #if NH_PERIODIC
         if (info.work_tile.seam) {
+            nh_barrier_wait(landed, seams++ & 1);
             copy_seam(info.work_tile, (int)stage, member, lane);
             nh_copy_wait();
             nh_show_shared();

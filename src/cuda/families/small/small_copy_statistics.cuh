@@ -3,9 +3,8 @@
 
 #include "small.cuh"
 
-/* Those of the i-th column of a box that begins so many lines behind the halo; from: of the halo's first. */
-NH_DEVICE void nh_copy_statistic(const nh_work_tile &work_tile, const float *from, int i, uint4 *statistics,
-                                 int lines) {
+/* Those of the i-th column of the halo; from: of its first. */
+NH_DEVICE void nh_copy_statistic(const nh_work_tile &work_tile, const float *from, int i, uint4 *statistics) {
     int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
     long long offset = 0;
     bool inside = true;
@@ -13,7 +12,6 @@ NH_DEVICE void nh_copy_statistic(const nh_work_tile &work_tile, const float *fro
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int place = at[a];
-        if (a == NH_FIRST_AXIS) at[a] += lines;
         inside = inside && nh_halo_position(work_tile, a, at[a]);
         offset += at[a] * work_tile.step[NH_DELTA][a];
         row += place * nh_statistics_pitch(a);
@@ -27,5 +25,5 @@ NH_DEVICE void nh_copy_statistics(const nh_tiled_args &args, const nh_work_tile 
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
     const float *from = (const float *)tensor.data + work_tile.origin[NH_DELTA] + member * tensor.head;
     for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS)
-        nh_copy_statistic(work_tile, from, i, statistics, 0);
+        nh_copy_statistic(work_tile, from, i, statistics);
 }

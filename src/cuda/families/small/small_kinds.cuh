@@ -46,7 +46,13 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
 
 /* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have this length. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int position) {
-    if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, length, position).begin;
+    if (NH_SLOTS && axis == NH_FIRST_AXIS) {
+#if NH_REGIONS
+        return nh_columns_of(args.axis[axis], length, position, nh_axis_wraps(axis)).begin;
+#else
+        return nh_roll_box(args, length, length, position).begin;
+#endif
+    }
     const int work_tile = position / nh_axis_rows(axis) * nh_axis_rows(axis);
     return nh_least(nh_columns_of(args.axis[axis], length, position, nh_axis_wraps(axis)).begin,
                     nh_columns_of(args.axis[axis], length, work_tile, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -

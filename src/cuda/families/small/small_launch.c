@@ -113,7 +113,8 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
     int64_t infos = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
     /* barriers of stages, tile infos and work tiles held, and where each warp is */
     int64_t ring = launch->stages
-                       ? 16 * launch->stages + 8 * (infos + launch->held) + 4 * launch->warps + 8
+                       ? 16 * launch->stages + 8 * (infos + launch->held) + 4 * launch->warps + 8 +
+                             (nh_problem_periodic(problem) ? 8 * nh_small_fetchers(launch) : 0)
                        : 0;
     /* barriers of first planes, and which work tiles are the block's */
     if (shape->slots && nh_small_rolls_planes(problem, shape)) ring += 8 * launch->held + 16;

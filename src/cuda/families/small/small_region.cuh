@@ -3,10 +3,32 @@
  * A work tile's boxes of rows begin with the first row that tensors have of the dilation group, and what a row sees is
  * cut to the columns that they have; the halo follows from both. On a periodic axis rows and columns stand at positions
  * beyond both ends of the group: with each lap of its length the columns of tensors follow once more. A halo that goes
- * on in the next lap has a seam: its positions are looked up one by one. Without NH_REGIONS there is nothing here. */
+ * on in the next lap has a seam: beyond it positions are looked up one by one. */
 #pragma once
 
-#include "small_roll.cuh"
+#include "small_layout.cuh"
+
+#include "region.cuh"
+
+NH_DEVICE int nh_least(int a, int b) {
+    return a < b ? a : b;
+}
+
+/* Whether the axis is periodic. */
+NH_DEVICE bool nh_axis_wraps(int axis) {
+    return NH_PERIODIC >> axis & 1;
+}
+
+/* Columns of the row at a position of a dilation group, in the whole grid. */
+NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position, bool wraps) {
+    const int stride = NH_STRIDED ? (int)axis.stride : 1;
+#if NH_PERIODIC
+    if (wraps) return nh_seen_range(length, (int)axis.window, stride, 0, 1, NH_INVERSE, position);
+#endif
+    if (NH_INVERSE)
+        return nh_inverse_range(length, (int)axis.window, stride, axis.causal, position);
+    return nh_window_range(length, (int)axis.window, stride, axis.causal, position);
+}
 
 #if NH_REGIONS
 /* What tensors have of a dilation group on one axis. */
@@ -35,14 +57,37 @@ NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, const nh_covered_grou
     return nh_covered_part(nh_columns_of(axis, covered.grid, position, wraps), covered.columns, covered.grid, wraps);
 }
 
-/* Columns from the first of its lap to a halo's first, `begin`; sets `seam` if what the work tile's last row sees ends
- * in the next lap. */
-NH_DEVICE int nh_halo_ahead(const nh_cuda_axis &axis, const nh_covered_group &covered, int begin, int last_row,
-                            bool wraps, bool &seam) {
+/* Where a halo lies on an axis, from the first column of the lap that it begins in. One that goes on in the next lap
+ * has a seam: the copy engine fetches a box that begins at `boxed`, before the lap if most of the halo is in the next,
+ * and what it has beyond either end of a lap is copied place by place. */
+struct nh_halo_span {
+    int ahead, boxed;
+    int count; /* of columns that the work tile's rows see */
+};
+
+NH_DEVICE nh_halo_span nh_halo_span_of(const nh_cuda_axis &axis, const nh_covered_group &covered, int begin,
+                                       int last_row, bool wraps) {
     int ahead = begin - covered.columns.begin;
-    if (!wraps) return ahead;
+    if (!wraps) return {ahead, ahead, 0};
     ahead -= nh_laps(begin, covered.columns.begin, covered.grid) * covered.grid;
-    seam |= ahead + nh_columns_of(axis, covered, last_row, true).end - begin > covered.grid;
-    return ahead;
+    const int count = nh_columns_of(axis, covered, last_row, true).end - begin, rest = ahead + count - covered.grid;
+    return {ahead, NH_DILATED || rest <= covered.grid - ahead ? ahead : ahead - covered.grid, count};
 }
+
+NH_DEVICE bool nh_has_seam(const nh_covered_group &covered, const nh_halo_span &span) {
+    return span.ahead + span.count > covered.grid;
+}
+
+typedef nh_covered_group nh_group;
+#else
+typedef int nh_group; /* its length */
 #endif
+
+/* The first row that tensors have of a group. */
+NH_DEVICE int nh_group_first(const nh_group &group) {
+#if NH_REGIONS
+    return group.first;
+#else
+    return 0;
+#endif
+}

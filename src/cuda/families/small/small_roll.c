@@ -10,6 +10,9 @@ struct chain {
     bool stops;
     /* of the longest dilation group, and whether others are shorter */
     int64_t length, tiles, shorter;
+    /* NH_REGIONS of the kernels; rows and columns that tensors have, if not all */
+    bool region, whole;
+    struct nh_range own, other;
     /* rows of a work tile along the axis, and its lines of columns with their columns */
     int64_t work_tile, lines, columns;
     int64_t least_pairs;
@@ -17,14 +20,38 @@ struct chain {
 
 /* As nh_roll_touched. */
 static int64_t touched(const struct chain *chain, int64_t seen) {
-    int64_t pairs = nh_max(nh_ceil_div(seen * chain->columns, 16), chain->least_pairs);
+    int64_t pairs = nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->least_pairs);
     return chain->stops ? nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines)
                         : chain->lines;
+}
+
+static struct nh_range covered_columns(const struct chain *chain, int64_t length,
+                                       int64_t position) {
+    const struct nh_axis *axis = chain->axis;
+    struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
+                                         axis->periodic, chain->rows == NH_SMALL_KEYS, position);
+    return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
+}
+
+static int64_t floor_div(int64_t number, int64_t by) {
+    return (number - (number % by + by) % by) / by;
+}
+
+/* Slots that the work tile's box needs, counted from that of the first row; they may stick out of the chain. */
+static struct nh_range slots_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
+    int64_t first = work_tile * chain->work_tile + chain->own.begin;
+    int64_t rows_end = chain->whole ? length : chain->own.end;
+    int64_t last = nh_min(first + chain->work_tile, rows_end) - 1;
+    int64_t begin = covered_columns(chain, length, nh_min(first, last)).begin;
+    int64_t lines = touched(chain, covered_columns(chain, length, last).end - begin);
+    return (struct nh_range){floor_div(begin - chain->own.begin, chain->work_tile),
+                             floor_div(begin + lines - 1 - chain->own.begin, chain->work_tile) + 1};
 }
 
 /* Slots that the work tile's box needs in a dilation group, as nh_roll_box has it. */
 static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
                                       int64_t work_tile) {
+    if (chain->region) return slots_in_part(chain, length, work_tile);
     int64_t first = nh_min(work_tile * chain->work_tile, length - 1);
     int64_t last = nh_min((work_tile + 1) * chain->work_tile, length) - 1;
     int64_t begin = nh_small_columns_of(chain->axis, chain->rows, length, first).begin;
@@ -55,15 +82,16 @@ static bool advances(const struct chain *chain) {
 
 /* Slots that are in use when a work tile's are asked for and the `held` last work tiles are not done, at most. Where
  * slots are planes a chain begins once enough of the one before is done: only its own work tiles count. */
-static int64_t slots_in_use(const struct chain *chain, int32_t held, bool planes) {
+static int64_t slots_in_use(const struct chain *chain, int32_t held, bool planes, int64_t around) {
     int64_t begin[MOST_HELD], most = 1;
     for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
         int64_t own = (work_tile % chain->tiles + chain->tiles) % chain->tiles;
         struct nh_range slots = work_tile_slots(chain, own);
-        begin[(work_tile + held) % held] = work_tile - own + slots.begin;
+        int64_t before = (work_tile - own) / chain->tiles * (chain->tiles + around);
+        begin[(work_tile + held) % held] = before + slots.begin;
         int64_t others = planes ? nh_min(held, own + 1) : held;
-        for (int64_t before = 0; work_tile >= 0 && before < others; before++)
-            most = nh_max(most, slots.end - begin[before]);
+        for (int64_t i = 0; work_tile >= 0 && i < others; i++)
+            most = nh_max(most, slots.end - begin[i]);
     }
     return most;
 }
@@ -77,14 +105,60 @@ bool nh_small_rolls_planes(const struct nh_problem *problem, const struct nh_sma
     return problem->rank == 3 && shape->rows[0] == 1;
 }
 
+/* Whether halos can roll along an axis that tensors do not cover whole, or that is periodic: of one dilation group, whose
+ * lines around a circle are whole work tiles. The host looks at each work tile. */
+static bool part_rolls(const struct nh_axis *axis, const struct chain *chain) {
+    enum { MOST_TILES = 4096 };
+    if (chain->whole && !axis->periodic) return true;
+    return axis->dilation == 1 && chain->tiles <= MOST_TILES &&
+           (!axis->periodic || (chain->whole && axis->length % chain->work_tile == 0));
+}
+
+/* Counts the slots of a chain before that of its first row, and those that it has more of than work tiles: less than
+ * none where columns begin later than rows, or are fewer. */
+static void count_around(const struct chain *chain, struct nh_small_shape *shape) {
+    struct nh_range all = work_tile_slots(chain, 0);
+    for (int64_t i = 1; i < chain->tiles; i++) {
+        struct nh_range slots = work_tile_slots(chain, i);
+        all = (struct nh_range){nh_min(all.begin, slots.begin), nh_max(all.end, slots.end)};
+    }
+    shape->slots_before = (int32_t)-all.begin;
+    shape->slots_around = (int32_t)(all.end - all.begin - chain->tiles);
+}
+
+static struct chain chain_of(const struct nh_problem *problem, enum nh_small_rows rows,
+                             const struct nh_small_shape *shape) {
+    int first = NH_AXES - problem->rank;
+    const struct nh_axis *axis = &problem->axis[first];
+    const struct nh_box *own = rows == NH_SMALL_KEYS ? &axis->key : &axis->query,
+                        *other = rows == NH_SMALL_KEYS ? &axis->query : &axis->key;
+    int64_t work_tile = shape->rows[first], group = nh_longest_group(axis);
+    bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
+    int64_t length =
+        whole && !axis->periodic ? nh_small_representative_length(axis, group, work_tile) : group;
+    return (struct chain){.axis = axis,
+                          .rows = rows,
+                          .stops = problem->op == NHOOD_OP_BWD,
+                          .length = length,
+                          .tiles = nh_ceil_div(whole ? length : own->length, work_tile),
+                          .shorter = axis->length % axis->dilation != 0,
+                          .region = nh_small_has_region(problem),
+                          .whole = whole,
+                          .own = {own->offset, own->offset + own->length},
+                          .other = {other->offset, other->offset + other->length},
+                          .work_tile = work_tile,
+                          .lines = shape->columns[first],
+                          .columns =
+                              shape->columns[2] * (problem->rank == 3 ? shape->columns[1] : 1),
+                          .least_pairs = shape->least_pairs};
+}
+
 void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
                    struct nh_small_shape *shape) {
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
     int64_t work_tile = shape->rows[first];
     /* an axis shorter than a work tile has nothing to roll, nor gaps between its planes */
-    if (axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key))
-        return;
     bool planes = nh_small_rolls_planes(problem, shape);
     if (problem->rank == 1 || (work_tile == 1 && (!planes || problem->op == NHOOD_OP_BWD)) ||
         work_tile != shape->warp_tile[first] || work_tile > shape->halo[first] ||
@@ -93,23 +167,12 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
     int64_t slot_rows = work_tile * lines * shape->halo[2];
-    int64_t group = nh_longest_group(axis);
-    int64_t length = nh_small_representative_length(axis, group, work_tile);
-    const struct chain chain = {.axis = axis,
-                                .rows = rows,
-                                .stops = problem->op == NHOOD_OP_BWD,
-                                .length = length,
-                                .tiles = nh_ceil_div(length, work_tile),
-                                .shorter = axis->length % axis->dilation != 0,
-                                .work_tile = work_tile,
-                                .lines = shape->columns[first],
-                                .columns = shape->columns[2] *
-                                           (problem->rank == 3 ? shape->columns[1] : 1),
-                                .least_pairs = shape->least_pairs};
-    if (!rows_agree(problem, planes, slot_rows) || chain.tiles * work_tile < chain.lines ||
-        !advances(&chain))
+    const struct chain chain = chain_of(problem, rows, shape);
+    if (!rows_agree(problem, planes, slot_rows) || !part_rolls(axis, &chain) ||
+        (!chain.region && chain.tiles * work_tile < chain.lines) || !advances(&chain))
         return;
-    int64_t slots = slots_in_use(&chain, held, planes);
+    if (chain.region) count_around(&chain, shape);
+    int64_t slots = slots_in_use(&chain, held, planes, shape->slots_around);
     shape->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     shape->halo[first] = (int32_t)work_tile;
     shape->fetched_rows = slot_rows;

@@ -11,39 +11,23 @@
  * Where work tiles are planes of a volume (NH_PLANES) there are slots for NH_HELD work tiles of one chain; chains are
  * dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
  *
- * The axis is one that tensors cover whole and that is not periodic: others may be anything.
+ * With NH_REGIONS a chain's slots begin NH_SLOTS_BEFORE of them before the first row that tensors have, and there are
+ * NH_SLOTS_AROUND more of them than work tiles (either may be less than 0): boxes never stick out. Slots beyond what
+ * tensors have are zeros, and on a periodic axis, which work tiles divide, they are those at the other end.
  *
  * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
  * other, as their rows share lines of the L2. */
 #pragma once
 
-#include "small_layout.cuh"
-
-#include "region.cuh"
-
-NH_DEVICE int nh_least(int a, int b) {
-    return a < b ? a : b;
-}
-
-/* Whether the axis is periodic. */
-NH_DEVICE bool nh_axis_wraps(int axis) {
-    return NH_PERIODIC >> axis & 1;
-}
-
-/* Columns of the row at a position of a dilation group, in the whole grid. */
-NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position, bool wraps) {
-    const int stride = NH_STRIDED ? (int)axis.stride : 1;
-#if NH_PERIODIC
-    if (wraps) return nh_seen_range(length, (int)axis.window, stride, 0, 1, NH_INVERSE, position);
-#endif
-    if (NH_INVERSE)
-        return nh_inverse_range(length, (int)axis.window, stride, axis.causal, position);
-    return nh_window_range(length, (int)axis.window, stride, axis.causal, position);
-}
+#include "small_region.cuh"
 
 enum {
     NH_SLOT_LINES = NH_FIRST_AXIS == 0 ? NH_Q0 : NH_FIRST_AXIS == 1 ? NH_Q1 : NH_Q2,
     NH_ROLL_LINES = NH_SLOTS * NH_SLOT_LINES,
+#if !NH_REGIONS
+    NH_SLOTS_BEFORE = 0,
+    NH_SLOTS_AROUND = 0,
+#endif
     /* lines of a box: how many of them come before the circle's end */
     NH_WRAPS = NH_SLOTS == 0 ? 1 : NH_FIRST_AXIS == 0 ? NH_K0 : NH_FIRST_AXIS == 1 ? NH_K1 : NH_K2
 };
@@ -60,22 +44,30 @@ struct nh_roll {
 #endif
 };
 
-/* Lines of its box that a warp tile multiplies, of which it sees `seen`: columns come in pairs of 8. */
+/* Lines of its box that a warp tile multiplies, of which it sees `seen`: columns come in pairs of 8. At least one. */
 NH_DEVICE int nh_roll_touched(int seen) {
+    if (NH_REGIONS && seen < 1) seen = 1;
     const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
     const int pairs = (seen * columns + 15) / 16;
     return NH_STOPS ? nh_least((16 * (pairs > NH_LEAST_PAIRS ? pairs : NH_LEAST_PAIRS) + columns - 1) / columns, lines)
                     : lines;
 }
 
-/* Lines of the box of the warp tile at a position that are multiplied: they do not stick out of a chain's slots. */
-NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int position) {
+/* Position of the first line of a chain's slots. */
+NH_DEVICE int nh_roll_base(const nh_group &group) {
+    return nh_group_first(group) - NH_SLOTS_BEFORE * NH_SLOT_LINES;
+}
+
+/* Lines of the box of the warp tile at a position that are multiplied: they do not stick out of a chain's slots.
+ * length: the position behind the group's last row. */
+NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, const nh_group &group, int length, int position) {
     const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
     const int slots_end = args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES;
     const bool wraps = nh_axis_wraps(NH_FIRST_AXIS);
-    int begin = nh_columns_of(axis, length, nh_least(position, length - 1), wraps).begin;
+    int begin = nh_columns_of(axis, group, nh_least(position, length - 1), wraps).begin;
     int end =
-        nh_columns_of(axis, length, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1, wraps).end;
+        nh_columns_of(axis, group, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1, wraps).end;
+    if (NH_REGIONS) return {begin, begin + nh_roll_touched(end - begin)};
     if (NH_STOPS) {
         while (begin + nh_roll_touched(end - begin) > slots_end)
             begin--;
@@ -85,22 +77,31 @@ NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, int length, int positi
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
+/* The place of slot 0 of the chain of which the number-th work tile is the tile-th. */
+NH_DEVICE int nh_roll_place(const nh_tiled_args &args, int number, int tile) {
+    const int tiles = args.tiling.tiles[NH_FIRST_AXIS], slots = NH_SLOTS + !NH_SLOTS;
+    if (!NH_REGIONS) return (number - tile) % slots;
+    return (number - tile) / tiles % slots * ((tiles + NH_SLOTS_AROUND) % slots) % slots;
+}
+
 #if NH_PLANES
 
 /* As below, where the halo's slots are planes. By one warp: lane 1 works out what the work tile before needs, lanes
  * from 2 on the NH_HELD - 1 work tiles before from the oldest, perhaps of the chain before, which is as long. */
-NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int number, bool first, int &begin) {
-    const int lane = (int)(threadIdx.x % 32);
+NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, const nh_group &group, int length, int row, int number,
+                             bool first, int &begin) {
+    const int lane = (int)(threadIdx.x % 32), tile = row - nh_group_first(group);
     const bool older = lane > 1 && lane <= NH_HELD;
-    int own = older ? row + lane - 1 - NH_HELD : lane == 1 && row ? row - 1 : row, chain = 0;
+    int own = older ? tile + lane - 1 - NH_HELD : lane == 1 && tile ? tile - 1 : tile, chain = 0;
     for (; own < 0; own += args.tiling.tiles[NH_FIRST_AXIS])
-        chain -= args.tiling.tiles[NH_FIRST_AXIS];
-    const nh_range box = nh_roll_box(args, length, own);
+        chain -= args.tiling.tiles[NH_FIRST_AXIS] + NH_SLOTS_AROUND;
+    nh_range box = nh_roll_box(args, group, length, own + nh_group_first(group));
     begin = __shfl_sync(~0u, box.begin, 0);
+    box = {box.begin - nh_roll_base(group), box.end - nh_roll_base(group)};
     nh_roll roll;
-    roll.place = (number - row) % NH_SLOTS;
+    roll.place = nh_roll_place(args, number, tile);
     roll.fresh.end = __shfl_sync(~0u, box.end, 0);
-    roll.fresh.begin = first || row == 0 ? begin : __shfl_sync(~0u, box.end, 1);
+    roll.fresh.begin = first || tile == 0 ? begin - nh_roll_base(group) : __shfl_sync(~0u, box.end, 1);
     const int lacking = roll.fresh.end - NH_SLOTS - (chain + box.begin);
     roll.late = __ballot_sync(~0u, older && (first || lacking > NH_PASSES)) >> 2;
     roll.passing = __ballot_sync(~0u, older && lacking == 1) >> 2;
@@ -112,27 +113,32 @@ NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int
 /* The roll of the work tile that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By
  * one warp: lane 0 works out what the work tile needs, lane 1 the one before, lane 2 the oldest that may not be done,
  * perhaps of the chain before. */
-NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, int length, int row, int number, bool first, int &begin) {
-    int oldest = row / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
+NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, const nh_group &group, int length, int row, int number,
+                             bool first, int &begin) {
+    const int before = row - nh_group_first(group), base = nh_roll_base(group);
+    int oldest = before / NH_SLOT_LINES - (NH_HELD - 1), chain = 0;
     for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])
-        chain -= args.tiling.tiles[NH_FIRST_AXIS];
+        chain -= args.tiling.tiles[NH_FIRST_AXIS] + NH_SLOTS_AROUND;
     const int last = NH_SLOT_LINES - nh_axis_warp_tile(NH_FIRST_AXIS), lane = (int)(threadIdx.x % 32);
-    const int own = lane == 2 ? oldest * NH_SLOT_LINES : lane == 1 && row ? row - NH_SLOT_LINES : row;
-    const nh_range box = nh_roll_box(args, length, own);
-    const int end = (nh_roll_box(args, length, own + last).end - 1) / NH_SLOT_LINES + 1;
+    const int own = lane == 2             ? oldest * NH_SLOT_LINES + nh_group_first(group)
+                    : lane == 1 && before ? row - NH_SLOT_LINES
+                                          : row;
+    const nh_range box = nh_roll_box(args, group, length, own);
+    const int end = (nh_roll_box(args, group, length, own + last).end - base - 1) / NH_SLOT_LINES + 1;
     begin = __shfl_sync(~0u, box.begin, 0);
     nh_roll roll;
-    roll.place = (number - row / NH_SLOT_LINES) % (NH_SLOTS + !NH_SLOTS);
+    roll.place = nh_roll_place(args, number, before / NH_SLOT_LINES);
     roll.fresh.end = __shfl_sync(~0u, end, 0);
-    roll.fresh.begin = first || row == 0 ? begin / NH_SLOT_LINES : __shfl_sync(~0u, end, 1);
+    roll.fresh.begin = first || before == 0 ? (begin - base) / NH_SLOT_LINES : __shfl_sync(~0u, end, 1);
     const bool same_length = !NH_DILATED || args.axis[NH_FIRST_AXIS].length % args.axis[NH_FIRST_AXIS].dilation == 0;
-    roll.room = same_length && chain + __shfl_sync(~0u, box.begin, 2) / NH_SLOT_LINES + NH_SLOTS >= roll.fresh.end;
+    const int oldest_begin = (__shfl_sync(~0u, box.begin, 2) - base) / NH_SLOT_LINES;
+    roll.room = same_length && chain + oldest_begin + NH_SLOTS >= roll.fresh.end;
     return roll;
 }
 
 #endif
 
-/* The line of the circle that has a position on the first axis. */
+/* The line of the circle that has a position on the first axis, less nh_roll_base. */
 NH_DEVICE int nh_roll_line(const nh_roll &roll, int position) {
     return (roll.place * NH_SLOT_LINES + position) % (NH_ROLL_LINES + !NH_SLOTS);
 }

@@ -5,9 +5,10 @@
 
 #include "small_shape.h"
 
-/* Makes the halo of a shape for the copy engine one that rolls, if work tiles are one warp tile wide on the first axis,
- * which tensors cover whole and which is not periodic, and the rows of a slot agree with the swizzle. held: work tiles
- * that are under way or in use. */
+/* Makes the halo of a shape for the copy engine one that rolls, if work tiles are one warp tile wide on the first axis
+ * and the rows of a slot agree with the swizzle; if tensors do not cover that axis or it is periodic, where it has one
+ * dilation group, and around a circle that is covered and that work tiles divide. held: work tiles that are under way
+ * or in use. */
 void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
                    struct nh_small_shape *shape);
 

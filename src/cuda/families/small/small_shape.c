@@ -150,7 +150,7 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
                              enum nh_small_rows rows, bool bits, int64_t infos) {
-    enum { WORK_TILE_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 64, OTHER_BYTES = 1664 };
+    enum { WORK_TILE_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 88, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);

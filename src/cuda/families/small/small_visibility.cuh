@@ -177,7 +177,7 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
         const int first = position - at % nh_axis_warp_tile(a);
         const bool rolls = NH_SLOTS && a == NH_FIRST_AXIS;
         int begin = nh_columns_of(axis, group, nh_least(first, last), wraps).begin - work_tile.column[a];
-        begin = rolls ? nh_roll_box(args, length, first).begin - work_tile.column[a]
+        begin = rolls ? nh_roll_box(args, group, length, first).begin - work_tile.column[a]
                       : nh_least(begin, nh_axis_halo(a) - nh_axis_columns(a));
         const nh_range own = nh_columns_of(axis, group, nh_least(position, last), wraps);
         const int from = own.begin - work_tile.column[a] - begin, to = own.end - work_tile.column[a] - begin;
@@ -186,7 +186,7 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
             visibility.reach[place] = (end - work_tile.column[a] - begin) * (NH_BOX / nh_axis_columns(a));
         }
         if (rolls && t == 0) {
-            visibility.line[at] = nh_roll_line(work_tile.roll, work_tile.column[a] + begin);
+            visibility.line[at] = nh_roll_line(work_tile.roll, work_tile.column[a] + begin - nh_roll_base(group));
             visibility.wrap[at] = nh_least(NH_ROLL_LINES - visibility.line[at], NH_WRAPS) - 1;
         }
         if (t == 0) {

@@ -1,7 +1,7 @@
 /* Work tiles of the small windows: where the boxes of rows and their halos lie. See small.cuh. */
 #pragma once
 
-#include "small_region.cuh"
+#include "small_roll.cuh"
 
 /* A divisor known to the launch; dividends below 2^31 are multiplied instead. */
 struct nh_divisor {
@@ -55,9 +55,8 @@ struct nh_work_tile {
     nh_roll roll;
 #if NH_REGIONS
     nh_covered_group covered[3];
-    /* from the first column of the lap that the halo begins in; whether it goes on in the next on some axis */
-    int ahead[3];
-    bool seam;
+    nh_halo_span span[3];
+    bool seam; /* on some axis */
 #endif
     /* For each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
      * (In shared memory because the compiler would keep products of strides in registers across work tiles.) */
@@ -88,13 +87,15 @@ NH_DEVICE int nh_group_of(const nh_work_tile &work_tile, int a) {
 NH_DEVICE bool nh_halo_position(const nh_work_tile &work_tile, int a, int &at) {
 #if NH_REGIONS
     const nh_covered_group &covered = work_tile.covered[a];
-    int place = work_tile.ahead[a] + at;
+    int place = work_tile.span[a].ahead + at;
 #if NH_PERIODIC
     while (nh_wraps(a) && place >= covered.grid)
         place -= covered.grid;
-    at = place - work_tile.ahead[a];
+    while (nh_wraps(a) && place < 0)
+        place += covered.grid;
+    at = place - work_tile.span[a].ahead;
 #endif
-    return place < covered.columns.end - covered.columns.begin;
+    return place >= 0 && place < covered.columns.end - covered.columns.begin;
 #else
     return work_tile.column[a] + at < work_tile.length[a];
 #endif
@@ -112,7 +113,7 @@ NH_DEVICE int nh_halo_place(const nh_work_tile &work_tile, int a, int position) 
 /* Positions of the halo that tensors have, where it has no seam. */
 NH_DEVICE int nh_halo_count(const nh_work_tile &work_tile, int a) {
 #if NH_REGIONS
-    return work_tile.covered[a].columns.end - work_tile.covered[a].columns.begin - work_tile.ahead[a];
+    return work_tile.covered[a].columns.end - work_tile.covered[a].columns.begin - work_tile.span[a].ahead;
 #else
     return work_tile.length[a] - work_tile.column[a];
 #endif
@@ -127,7 +128,7 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
     int length[3] = {1, 1, 1};
 #if NH_REGIONS
     nh_covered_group covered[3] = {{1, 0, {0, 1}}, {1, 0, {0, 1}}, {1, 0, {0, 1}}};
-    int ahead[3] = {0, 0, 0};
+    nh_halo_span span[3] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}};
     bool seam = false;
 #endif
     unsigned rest = (unsigned)index;
@@ -149,18 +150,21 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
         row[a] += covered[a].first;
         column[a] = nh_columns_of(axis, covered[a], nh_least(row[a], length[a] - 1), nh_wraps(a)).begin;
         const int last = nh_least(row[a] + nh_axis_rows(a), length[a]) - 1;
-        ahead[a] = nh_halo_ahead(axis, covered[a], column[a], last, nh_wraps(a), seam);
+        span[a] = nh_halo_span_of(axis, covered[a], column[a], last, nh_wraps(a));
+        seam |= nh_wraps(a) && !(NH_SLOTS && a == NH_FIRST_AXIS) && nh_has_seam(covered[a], span[a]);
 #else
         column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1), false).begin;
 #endif
     }
     nh_roll roll = {0, {0, 0}, !NH_PLANES};
-    if (NH_SLOTS)
-        roll = nh_roll_of(args, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], NH_PLANES ? number : line, first,
-                          column[NH_FIRST_AXIS]);
 #if NH_REGIONS
-    if (NH_SLOTS) ahead[NH_FIRST_AXIS] = column[NH_FIRST_AXIS];
+    const nh_group &chain = covered[NH_FIRST_AXIS];
+#else
+    const nh_group &chain = length[NH_FIRST_AXIS];
 #endif
+    if (NH_SLOTS)
+        roll = nh_roll_of(args, chain, length[NH_FIRST_AXIS], row[NH_FIRST_AXIS], NH_PLANES ? number : line, first,
+                          column[NH_FIRST_AXIS]);
     int row_head;
     if (NH_HEAD_SLOWEST || NH_SLOTS) {
         int batch = nh_digit(&rest, digits.batch);
@@ -179,7 +183,7 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
 #if NH_REGIONS
-            int at = of_keys == (NH_INVERSE != 0) ? row[a] : covered[a].columns.begin + ahead[a];
+            int at = of_keys == (NH_INVERSE != 0) ? row[a] : covered[a].columns.begin + span[a].ahead;
 #else
             int at = of_keys == (NH_INVERSE != 0) ? row[a] : column[a];
 #endif
@@ -201,7 +205,7 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
         for (int a = 0; a < 3; a++) {
 #if NH_REGIONS
             work_tile.covered[a] = covered[a];
-            work_tile.ahead[a] = ahead[a];
+            work_tile.span[a] = span[a];
 #endif
             work_tile.group[a] = group[a];
             work_tile.row[a] = row[a];
