@@ -6,7 +6,7 @@
 #include "nvrtc.h"
 #include "solver.h"
 
-enum { NH_KERNEL_DEFINES = 48 };
+enum { NH_KERNEL_DEFINES = 64 };
 
 /* One specialisation: a kernel source and the macros it is compiled with. Its key is all of this and nothing of
  * a problem's extents, so that a new image size compiles nothing. */

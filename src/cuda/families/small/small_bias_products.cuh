@@ -18,13 +18,15 @@ enum {
     /* x of the last entry, and the largest rest */
     NH_BIAS_LAST = NH_BIAS_COUNT ? ((NH_W0 - 1) * NH_K1 + NH_W1 - 1) * NH_K2 + NH_W2 - 1 + 7 : 0,
     NH_BIAS_STEPS = NH_BIAS_LAST / 16 + 1,
-    /* of sums there are registers for a few; where there is no more than one window there is nothing inside */
-    NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS,
     /* whether the second unit of the last step has no entries and, in the last row, lies behind the unit that follows
      * its columns */
     NH_BIAS_BEHIND = NH_BIAS_LAST % 16 < 8 && nh_row_shift(15) / 8 * 8 + 16 * NH_BIAS_STEPS > NH_COLUMNS + 8,
     /* to the end of the last unit that is read of the last row */
-    NH_BIAS_UNITS = nh_row_shift(15) / 8 + 2 * NH_BIAS_STEPS - NH_BIAS_BEHIND
+    NH_BIAS_UNITS = nh_row_shift(15) / 8 + 2 * NH_BIAS_STEPS - NH_BIAS_BEHIND,
+    /* Of sums there are registers for a few. Where there is no more than one window, or columns are fewer than those of
+     * all rows (an axis shorter than the warp tile), no warp tile is away from the borders. */
+    NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS &&
+                       8 * NH_BIAS_UNITS <= NH_COLUMNS + 8
 };
 
 struct nh_bias_products {
