@@ -257,10 +257,9 @@ static void count_part_boxes(const struct rows *rows, int64_t row, int64_t count
     bool outside = row >= rows->row.end;
     if (outside) row = rows->row.end - 1;
     const struct nh_range halo = find_covered_halo(rows, row, count);
-    int64_t first = (halo.begin - halo_begin) / columns,
-            last = nh_ceil_div(halo.end - halo_begin, columns);
-    if (halo.begin >= halo.end) last = first = 0;
-    if (halo.begin >= halo.end || outside) last = first + 1;
+    const bool empty = halo.begin >= halo.end;
+    int64_t first = empty ? 0 : (halo.begin - halo_begin) / columns;
+    int64_t last = empty || outside ? first + 1 : nh_ceil_div(halo.end - halo_begin, columns);
     boxes->visits += (double)(last - first);
     for (int64_t box = first; box < last && halo.begin < halo.end; box++) {
         bool whole = true;
