@@ -95,8 +95,7 @@ class Problem:
 
     @staticmethod
     def parse(text: str, device: int) -> Problem:
-        problem, flops = c.Problem(struct_size=ctypes.sizeof(c.Problem)), ctypes.c_double()
-        c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(problem), ctypes.sizeof(problem)))
+        problem, flops = parse_problem(text), ctypes.c_double()
         c.check(c.lib.nhood_problem_cost(ctypes.byref(problem), ctypes.byref(flops), None))
         if problem.op not in (c.OP_FWD, c.OP_BWD) or problem.extra_tokens or not math.isnan(problem.scale):
             raise SystemExit(f"{text}: only fwd and bwd without extra tokens and scale")
@@ -116,7 +115,7 @@ class Problem:
             problem.dim_v or problem.dim,
             bool(problem.has_bias),
             flops.value,
-            chosen_solver(problem, device),
+            chosen_config(problem, device).split()[0],
         )
 
     @property
@@ -159,13 +158,17 @@ class Problem:
         return [t.flatten(1, -3).transpose(1, 2).contiguous() for t in self.tensors(device)]
 
 
-def chosen_solver(problem: c.Problem, device: int) -> str:
-    plan = ctypes.c_void_p()
-    context = _plans.current_context().handle
-    c.check(c.lib.nhood_plan_create(context, device, ctypes.byref(problem), None, ctypes.byref(plan)))
-    description = c.lib.nhood_plan_description(plan).decode()
-    c.lib.nhood_plan_release(plan)
-    return description.split(": ", 1)[1].replace(",", " ").split()[0]
+def parse_problem(text: str) -> c.Problem:
+    problem = c.Problem()
+    c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(problem), ctypes.sizeof(problem)))
+    return problem
+
+
+def chosen_config(problem: c.Problem, device: int) -> str:
+    """The solver that the library chooses, and its config."""
+    owner, context = _plans.PlanOwner(), _plans.current_context()
+    c.check(c.lib.nhood_plan_create(context.handle, device, problem, None, ctypes.byref(owner.handle)))
+    return c.text(c.lib.nhood_plan_description(owner.handle)).split(": ", 1)[1].split(", ")[0].split("; ")[0]
 
 
 @dataclass

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import ctypes
 import itertools
 import json
 import math
@@ -45,8 +44,7 @@ import nhood
 import nhood.torch  # noqa: F401 (it registers torch.ops.nhood)
 import torch
 from nhood import _library as c
-from nhood import _plans
-from peers import Clock, Contender, number_of, race
+from peers import Clock, Contender, chosen_config, number_of, parse_problem, race
 from torch import Tensor
 
 EVERYTHING, HALF, FASTER = 1.02, 0.53, 1.15
@@ -116,7 +114,7 @@ class Problem:
 
     @staticmethod
     def parse(text: str) -> Problem:
-        parsed = parse(f"fwd:{text}")
+        parsed = parse_problem(f"fwd:{text}")
         dtype, head, grid, window, *more = text.split(":")
         if more:
             raise ValueError(f"{text}: only dtype, batch, heads, lengths and windows")
@@ -150,27 +148,19 @@ class Problem:
         return torch.ops.nhood.na(*tensors, *self.axes, None, False, need_lse, *self.place)
 
     def backward(self, *tensors: Tensor) -> list[Tensor]:
-        """Of query, key, value, out, lse and d_out: d_query, d_key, d_value."""
+        """Takes query, key, value, out, lse and d_out; returns d_query, d_key and d_value."""
         query, key, value, out, lse, d_out = tensors
         wanted = [True] * 3 + [False] * 3
         inputs = (query, key, value, None, None, None, out, lse, d_out, None)
         return torch.ops.nhood.na_backward(*inputs, *self.axes, None, False, wanted, *self.place)
 
 
-def parse(text: str) -> c.Problem:
-    problem = c.Problem()
-    c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(problem), ctypes.sizeof(problem)))
-    return problem
-
-
 def plan_of(text: str, device: int) -> str:
     """The solver and its config, or why there is none."""
-    owner, context = _plans.PlanOwner(), _plans.current_context()
     try:
-        c.check(c.lib.nhood_plan_create(context.handle, device, parse(text), None, ctypes.byref(owner.handle)))
+        return chosen_config(parse_problem(text), device)
     except NotImplementedError as reason:
         return f"none: {reason}"
-    return c.text(c.lib.nhood_plan_description(owner.handle)).split(": ", 1)[1].split(", ")[0].split("; ")[0]
 
 
 # ---- what is compared ----
@@ -324,7 +314,7 @@ def backward_call(way: Way, tensors: Sequence[Tensor]) -> Callable[[], list[Tens
 
 
 def parts_of(way: Way, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Of query, key, value and d_out over the whole grid, what the way is given; of copies, what it makes them of."""
+    """What the way is given of query, key, value and d_out over the whole grid; for copies, what they are made of."""
     if way.padded:
         return list(tensors)
     boxes = (way.problem.queries, way.problem.keys, way.problem.keys, way.problem.queries)
@@ -395,7 +385,7 @@ class Row:
 
 def measure(ways: list[Way], operation: str, device: torch.device, clock: Any, options: Any) -> list[Row]:
     plain = ways[0].problem
-    parsed = parse(f"fwd:{plain.text}")
+    parsed = parse_problem(f"fwd:{plain.text}")
     dtype = getattr(torch, c.DTYPE_NAMES[parsed.dtype])
     shape = (parsed.batch, *plain.lengths, parsed.heads, parsed.dim)
     tensors = [torch.randn(shape, dtype=dtype, device=device) for _ in range(4)]

@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 from nhood import _library as c
 from nhood import _plans
-from peers import Clock, Contender, number_of, race
+from peers import Clock, Contender, number_of, parse_problem, race
 from study_report import Problem, Result
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -38,11 +38,10 @@ FULL_MS, CALLS = 2.0, 5  # of a turn: thousands of problems are to be timed, and
 
 class Plan:
     def __init__(self, device: int, text: str, solver: Optional[str], tune_s: float) -> None:
-        self.problem, self.handle = c.Problem(), ctypes.c_void_p()
+        self.problem, self.handle = parse_problem(text), ctypes.c_void_p()
         effort = c.EFFORT_MEASURE if tune_s else c.EFFORT_ESTIMATE
         only = solver.encode() if solver else None
         options = c.PlanOptions(ctypes.sizeof(c.PlanOptions), only, effort, budget_s=tune_s)
-        c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(self.problem), ctypes.sizeof(self.problem)))
         context = _plans.current_context().handle
         c.check(c.lib.nhood_plan_create(context, device, self.problem, options, ctypes.byref(self.handle)))
         self.workspace_bytes = c.lib.nhood_plan_workspace_bytes(self.handle)
@@ -201,8 +200,7 @@ class CudaStudy:
         if solver == "torch":
             flops = Problem.parse(text).dense_flops
             return {**timed, "flops_per_s": flops * 1e9 / ns, "solver": contender.name}
-        problem, flops, size = c.Problem(), ctypes.c_double(), ctypes.c_double()
-        c.check(c.lib.nhood_problem_parse_sized(text.encode(), ctypes.byref(problem), ctypes.sizeof(problem)))
+        problem, flops, size = parse_problem(text), ctypes.c_double(), ctypes.c_double()
         c.check(c.lib.nhood_problem_cost(problem, ctypes.byref(flops), ctypes.byref(size)))
         rates = {"flops_per_s": flops.value * 1e9 / ns, "bytes_per_s": size.value * 1e9 / ns}
         return {**timed, "solver": solver, "config": config, **rates}

@@ -56,6 +56,10 @@ static inline int64_t nh_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
+static inline int64_t nh_floor_div(int64_t a, int64_t b) {
+    return a / b - (a % b < 0);
+}
+
 /* The greatest common divisor. */
 static inline int64_t nh_common_divisor(int64_t a, int64_t b) {
     while (b) {

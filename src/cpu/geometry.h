@@ -167,10 +167,6 @@ static inline struct nh_group_keys nh_group_keys(const struct nh_axis *axis, int
                                   axis->periodic ? axis->length / axis->dilation : 0};
 }
 
-static inline int64_t nh_floor_div(int64_t a, int64_t b) {
-    return a / b - (a % b < 0);
-}
-
 /* Number of the first key at or behind a position. */
 static inline int64_t nh_key_at(const struct nh_group_keys *keys, int64_t position) {
     const int64_t beyond = position - keys->first;

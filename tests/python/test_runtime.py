@@ -255,7 +255,7 @@ def test_everything_that_matters_is_in_the_key():
 
 
 def test_repeated_calls_need_no_more_memory():
-    """Of two threads: with many, some get their first work, and the memory for it, late."""
+    """It runs on two threads: of many, some get their first work, and the memory for it, late."""
     nhood.configure(threads=2)
     nhood.clear_cache()
     small, large = problem(tokens=64), problem(tokens=512)

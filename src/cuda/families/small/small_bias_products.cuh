@@ -23,7 +23,7 @@ enum {
     NH_BIAS_BEHIND = NH_BIAS_LAST % 16 < 8 && nh_row_shift(15) / 8 * 8 + 16 * NH_BIAS_STEPS > NH_COLUMNS + 8,
     /* to the end of the last unit that is read of the last row */
     NH_BIAS_UNITS = nh_row_shift(15) / 8 + 2 * NH_BIAS_STEPS - NH_BIAS_BEHIND,
-    /* Of sums there are registers for a few. Where there is no more than one window, or columns are fewer than those of
+    /* Registers hold few sums. Where there is no more than one window, or columns are fewer than those of
      * all rows (an axis shorter than the warp tile), no warp tile is away from the borders. */
     NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS &&
                        8 * NH_BIAS_UNITS <= NH_COLUMNS + 8

@@ -50,14 +50,15 @@ NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
 }
 
 #if NH_PLANES
+static_assert(NH_NEAR_HEADS == 1, "blocks next to each other work for neighboring chains of one head");
 
 /* Chains are dealt out in turn, so that blocks next to each other walk through chains next to each other at the same
  * time and share in the L2 what their halos have in common. Of the last, of which there are fewer than blocks, each
  * block has an even share. By one thread. */
 NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
-    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x / NH_NEAR_HEADS;
-    const unsigned tiles = (unsigned)args.tiling.work_tiles / NH_NEAR_HEADS, rounds = tiles / (length * blocks);
-    const unsigned long long rest = tiles - rounds * length * blocks, block = blockIdx.x / NH_NEAR_HEADS;
+    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
+    const unsigned tiles = (unsigned)args.tiling.work_tiles, rounds = tiles / (length * blocks);
+    const unsigned long long rest = tiles - rounds * length * blocks, block = blockIdx.x;
     ring.dealt = rounds * length;
     ring.rest = (unsigned)(rest * block / blocks);
     ring.own = ring.dealt + (unsigned)(rest * (block + 1) / blocks) - ring.rest;
@@ -66,18 +67,18 @@ NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
 /* The turn-th work tile of this block, and which it is in the block's circle of slots; whether the halo begins anew. */
 NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned turn,
                            int &number, bool &first) {
-    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x / NH_NEAR_HEADS;
+    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     unsigned at = turn;
     first = turn == 0 || turn == ring.dealt;
     number = (int)turn;
     if (turn < ring.dealt) {
         const unsigned round = nh_quotient(turn, digits.tiles[NH_FIRST_AXIS]);
-        at += round * (length * blocks - length) + blockIdx.x / NH_NEAR_HEADS * length;
+        at += round * (length * blocks - length) + blockIdx.x * length;
     } else {
         at += ring.dealt * blocks - ring.dealt + ring.rest;
         number += (int)(ring.rest - nh_quotient(ring.rest, digits.tiles[NH_FIRST_AXIS]) * length);
     }
-    return (int)(at * NH_NEAR_HEADS + blockIdx.x % NH_NEAR_HEADS);
+    return (int)at;
 }
 
 #endif

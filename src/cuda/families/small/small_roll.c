@@ -1,6 +1,6 @@
 #include "small_roll.h"
 
-enum { MOST_HELD = 16, NEAR_PLANES = 1 };
+enum { MOST_HELD = 16 };
 
 /* The axis along which they do. */
 struct chain {
@@ -33,10 +33,6 @@ static struct nh_range covered_columns(const struct chain *chain, int64_t length
     return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
 }
 
-static int64_t floor_div(int64_t number, int64_t by) {
-    return (number - (number % by + by) % by) / by;
-}
-
 /* Slots that the work tile's box needs, counted from that of the first row; they may stick out of the chain. */
 static struct nh_range slots_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
     int64_t first = work_tile * chain->work_tile + chain->own.begin;
@@ -44,8 +40,9 @@ static struct nh_range slots_in_part(const struct chain *chain, int64_t length, 
     int64_t last = nh_min(first + chain->work_tile, rows_end) - 1;
     int64_t begin = covered_columns(chain, length, nh_min(first, last)).begin;
     int64_t lines = touched(chain, covered_columns(chain, length, last).end - begin);
-    return (struct nh_range){floor_div(begin - chain->own.begin, chain->work_tile),
-                             floor_div(begin + lines - 1 - chain->own.begin, chain->work_tile) + 1};
+    return (struct nh_range){nh_floor_div(begin - chain->own.begin, chain->work_tile),
+                             nh_floor_div(begin + lines - 1 - chain->own.begin, chain->work_tile) +
+                                 1};
 }
 
 /* Slots that the work tile's box needs in a dilation group, as nh_roll_box has it. */
@@ -180,8 +177,7 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
 }
 
 int32_t nh_small_near_heads(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    if (!shape->slots) return 1;
-    if (nh_small_rolls_planes(problem, shape)) return NEAR_PLANES;
+    if (!shape->slots || nh_small_rolls_planes(problem, shape)) return 1;
     return problem->heads % 4 == 0 ? 4 : problem->heads % 2 == 0 ? 2 : 1;
 }
 

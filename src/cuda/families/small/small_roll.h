@@ -16,7 +16,7 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
  * tiles of a chain need, and a chain begins once enough work tiles of the one before are done. */
 bool nh_small_rolls_planes(const struct nh_problem *problem, const struct nh_small_shape *shape);
 
-/* Heads next to each other that blocks next to each other work for, where halos roll. */
+/* Heads next to each other that blocks next to each other work for, where halos roll; 1 where they roll by planes. */
 int32_t nh_small_near_heads(const struct nh_problem *problem, const struct nh_small_shape *shape);
 
 /* Box of columns whose statistics are fetched at a time, and its places in shared memory: a slot's lines are even, as
