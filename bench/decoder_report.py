@@ -27,15 +27,15 @@ def attention_ms(rows: list[Row], way: str, mode: str) -> float | None:
 def table(size: Row) -> str:
     rows = size["rows"]
     ways = list(dict.fromkeys(row["way"] for row in rows))
-    lines = [
-        f"| {size['size']} | eager, s | in attention | compiled, s | in attention | peak memory, GiB: eager, compiled |",
-        "|---|---|---|---|---|---|",
-    ]
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    heads = [size["size"]] + [head for mode in modes for head in (f"{mode}, s", "in attention")]
+    heads.append(f"peak memory, GiB: {', '.join(modes)}")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for way in ways:
         cells = [way]
-        for mode in ("eager", "compiled"):
+        for mode in modes:
             cells += [seconds(cell(rows, way, mode, "ms")), seconds(attention_ms(rows, way, mode))]
-        peaks = [cell(rows, way, mode, "peak_bytes") for mode in ("eager", "compiled")]
+        peaks = [cell(rows, way, mode, "peak_bytes") for mode in modes]
         cells.append(", ".join("–" if peak is None else f"{peak / GIB:.3g}" for peak in peaks))
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"\n{way}: {why}" for way, why in size["absent"].items()]
@@ -47,10 +47,10 @@ def norm_and_rope(size: Row) -> str:
     rows = size["norm_and_rope"]
     copy = sum(row["layers"] * row["copy_ms"] for row in rows)
     parts = []
-    for mode in ("eager", "compiled"):
-        if f"{mode}_ms" in rows[0]:
-            ms = sum(row["layers"] * row[f"{mode}_ms"] for row in rows)
-            parts.append(f"{mode} {ms:.4g} ms, {ms / copy:.2g} times the memory's time")
+    for name, what in (("eager", "eager"), ("compiled", "diffusers' compiled"), ("nhood", "nhood's compiled")):
+        if f"{name}_ms" in rows[0]:
+            ms = sum(row["layers"] * row[f"{name}_ms"] for row in rows)
+            parts.append(f"{what} {ms:.4g} ms, {ms / copy:.2g} times the memory's time")
     return (
         f"RMS norm and rotary positions of query and key, all layers: {'; '.join(parts)}, "
         f"which is that of reading and writing both once, {copy:.4g} ms\n"
@@ -77,7 +77,7 @@ def plot(found: Row, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    groups = [(size, mode) for size in found["sizes"] for mode in ("eager", "compiled")]
+    groups = [(size, mode) for size in found["sizes"] for mode in dict.fromkeys(row["mode"] for row in size["rows"])]
     ways = list(dict.fromkeys(row["way"] for size in found["sizes"] for row in size["rows"] if row["way"] != "none"))
     figure, axes = pyplot.subplots(figsize=(2 + 1.6 * len(groups), 4), layout="constrained")
     width = 0.8 / max(1, len(ways))

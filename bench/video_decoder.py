@@ -5,18 +5,18 @@
     comfy-kitchen   comfy_kitchen.na3d, what ComfyUI uses; its package comfy-kitchen is on PyPI
     natten          NATTEN, where it is installed
     flex            FlexAttention with a mask of blocks, where that fits (CUDA)
-    none            values passed on: what the rest of the decoder takes, and so attention's share
+    none            values copied: what the rest of the decoder takes, and so attention's share
 
     bench/video_decoder.py                                     # 512x768x121 and 1088x1920x121, bf16, on a GPU
     bench/video_decoder.py --small --sizes 128x160x9 --device cpu --dtype float32 --turns 1
 
 Weights are random. Each way is first compared with a mask of all pairs of tokens on small grids, and its video with that of
 the first way; one that differs or cannot do it is left out, with the reason. Then all take turns, eager and compiled; times are
-medians. Compiled, a block is one graph but for its MLP, whose tiles are compiled, not their loop. Peak memory is the
-device's during one decoding, weights and latents included.
+medians. Compiled, a block is one graph but for its MLP, whose tiles are compiled, not their loop; RMS norm and rotary positions
+of query and key are nhood's formulation then. Peak memory is the device's during one decoding, weights and latents included.
 
-Besides: how long RMS norm and rotary positions of query and key take, eager and compiled, of all layers together, next to
-reading and writing these tensors once.
+Besides: how long RMS norm and rotary positions of query and key take, of all layers together, next to reading and writing these
+tensors once: eager, compiled as diffusers has them, and compiled in nhood's formulation.
 
 Writes a file of JSON anew after each size, and a table and, with matplotlib, a picture beside it. Needs torch, diffusers 0.42.1
 or later and the package nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built.
@@ -46,7 +46,7 @@ import torch
 from attention_ways import synchronize
 from decoder_ways import WAYS, Absent, Compiled, Way, WayProcessor, blocks_of, by_mask
 from diffusers import LTX2VideoDiffusionDecoderModel
-from nhood.integrations.diffusers import use_nhood
+from nhood.integrations.diffusers import _positions, use_nhood
 from study import find_commit, find_driver
 from torch import Tensor
 
@@ -180,6 +180,7 @@ def time_size(
             run = Run(way, mode, WayProcessor(attention))
             videos: list[Tensor] = []
             run.first = seconds_of(lambda: videos.append(once(run)))
+            print(f"{size} first: {way.name} {mode} {run.first:.3f} s", file=sys.stderr, flush=True)
             if not reference and way.computes:
                 reference.append(videos[0])
             elif way.computes:
@@ -240,13 +241,15 @@ def time_norm_and_rope(
             """What project_qkv does after the projections."""
             return attn.rope(attn.norm_q(query) * attn.scale), attn.rope(attn.norm_k(key))
 
-        fused = torch.compile(norm_and_rope, fullgraph=True)
+        ways = {"eager_ms": norm_and_rope}
+        if "compiled" in arguments.modes:
+            ways["compiled_ms"] = torch.compile(norm_and_rope, fullgraph=True)
+            ways["nhood_ms"] = torch.compile(functools.partial(_positions.norm_and_rotate, attn), fullgraph=True)
         targets = torch.empty_like(query), torch.empty_like(key)
         calls = {"copy_ms": lambda: (targets[0].copy_(query), targets[1].copy_(key))}
-        for mode, call in zip(MODES, (norm_and_rope, fused)):
-            if mode in arguments.modes:
-                calls[f"{mode}_ms"] = functools.partial(call, query, key)
+        calls |= {name: functools.partial(way, query, key) for name, way in ways.items()}
         rows.append({"shape": list(shape), "layers": layers, **medians_in_turn(calls, arguments.turns)})
+        print(f"{size} norm and rotary positions: {rows[-1]}", file=sys.stderr, flush=True)
     return rows
 
 
@@ -296,7 +299,7 @@ def parse_arguments() -> argparse.Namespace:
         help="pixels and frames (default 512x768x121 1088x1920x121)",
     )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(default: all)")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="(default: both)")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="(default: all)")
     parser.add_argument("--turns", type=int, default=3, help="per way and mode (default 3)")
     parser.add_argument("--small", action="store_true", help="a decoder of few channels and blocks, for a try")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")

@@ -16,7 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 natten_of_hub = kernels.get_kernel("shi-labs/natten", version=1)  # the folder that LOCAL_KERNELS names; nhood is in it
 
 import nhood.compat.natten  # noqa: E402
-from nhood.integrations.diffusers import NhoodProcessor, _versions, decode_in_tiles, use_nhood  # noqa: E402
+from nhood.integrations.diffusers import (  # noqa: E402
+    NhoodProcessor,
+    _positions,
+    _versions,
+    decode_in_tiles,
+    use_nhood,
+)
 
 WINDOW = (5, 7, 5)  # of the diffusion stage, whose grid is FRAMES x 12 x 16
 FRAMES = 9
@@ -200,6 +206,37 @@ def test_compiled_layer(model) -> None:
     layer = model.decoder.diff_blocks[0].attn
     x = torch.randn(1, 6, 8, 7, 32)
     got = torch.compile(layer, fullgraph=True)(x)
+    layer.set_processor(EagerProcessor())
+    torch.testing.assert_close(got, layer(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 64])
+def test_positions(head_dim: int) -> None:
+    """One kernel's formulation of norms and rotations has diffusers' values and gradients."""
+    torch.manual_seed(9)
+    attn = ltx2.LTX2VideoVaeNeighborhoodAttention(2 * head_dim, (3, 3, 3), head_dim=head_dim)
+    norms = [attn.norm_q.weight, attn.norm_k.weight]
+    for weight in norms:
+        weight.data.uniform_(0.5, 1.5)
+    x = torch.randn(2, 4, 5, 6, 2 * head_dim, requires_grad=True)
+    results = []
+    for project in (attn.project_qkv, functools.partial(_positions.project_qkv, attn)):
+        outs = project(x)
+        loss = sum((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() for out in outs)
+        results.append([*outs, *torch.autograd.grad(loss, [x, *norms])])
+    for expected, got in zip(*results):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_positions(model) -> None:
+    """Norms that are not diffusers' own are computed as the layer has it, also compiled."""
+    use_nhood(model)
+    layer = model.decoder.diff_blocks[0].attn
+    assert _positions.is_known(layer)
+    layer.norm_k = torch.nn.LayerNorm(16)
+    assert not _positions.is_known(layer)
+    x = torch.randn(1, 6, 8, 7, 32)
+    got = torch.compile(layer, fullgraph=True, backend="eager")(x)
     layer.set_processor(EagerProcessor())
     torch.testing.assert_close(got, layer(x), rtol=1e-5, atol=1e-5)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple, Optional, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 import nhood.torch
 
+from . import _positions
 from ._versions import ltx2
 
 Lengths = tuple[int, int, int]
@@ -25,13 +27,18 @@ class Region(NamedTuple):
 
 
 class NhoodProcessor:
-    """Computes LTX2VideoVaeNeighborhoodAttention by nhood.torch.na3d."""
+    """Computes LTX2VideoVaeNeighborhoodAttention by nhood.torch.na3d.
+
+    Where the model is compiled, RMS norm and rotary positions of query and key are those of _positions.py."""
 
     def __call__(
         self, attn: nn.Module, hidden_states: Tensor, block_mask: Optional[Region] = None
     ) -> Tensor:
         """[B, T, H, W, C] in and out. block_mask: None for the whole grid."""
-        query, key, value = attn.project_qkv(hidden_states)
+        if torch.compiler.is_compiling() and _positions.is_known(attn):
+            query, key, value = _positions.project_qkv(attn, hidden_states)
+        else:
+            query, key, value = attn.project_qkv(hidden_states)
         out = self.attend(query, key, value, attn.kernel_size, block_mask)
         return attn.to_out[0](out.flatten(-2))
 
