@@ -165,6 +165,38 @@ struct nh_maps {
 };
 enum { NH_STATISTICS_MAP = 3, STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(uint4) };
 
+#if NH_PERIODIC
+NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
+                                         nh_halo &halo, const nh_seam_column &column) {
+    const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
+    long long offset = work_tile.origin[NH_DELTA] + member * delta.head;
+    int row = column.box * NH_FETCHED_STATISTICS;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        row += column.place[a] * nh_statistics_pitch(a);
+        offset += column.at[a] * work_tile.step[NH_DELTA][a];
+    }
+    return {(const float *)delta.data + offset, (char *)&halo.statistics[row]};
+}
+#endif
+
+/* What boxes do not have of the queries, their output gradients and their statistics: see small_seam.cuh. */
+NH_DEVICE void nh_copy_query_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int member, nh_halo &halo,
+                                  int lane, nh_boxes_landed landed) {
+#if NH_PERIODIC
+    const int units = nh_units(NH_DIM);
+    nh_copy_seam_units<2 * units + 1>(
+        work_tile, lane,
+        [&](const nh_seam_column &column, int part) -> nh_seam_unit {
+            if (part == 2 * units) return nh_seam_statistic(args, work_tile, member, halo, column);
+            const bool gradients = part >= units;
+            return nh_seam_unit_of<NH_DIM>(args, work_tile, gradients ? NH_D_O : NH_Q, member,
+                                           gradients ? halo.d_outputs : halo.queries, column, part % units);
+        },
+        landed);
+#endif
+}
+
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     small_backward_key(const __grid_constant__ nh_tiled_args args, const __grid_constant__ nh_maps maps) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
@@ -190,22 +222,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
                             2 * NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, (unsigned)share, fetch,
-            [&](const nh_work_tile &work_tile, int turn, int member, int lane) {
-                nh_halo &halo = shared.halo[turn % NH_HALOS];
-                nh_copy_seam_boxes<NH_DIM>(args, work_tile, NH_Q, member, halo.queries, lane);
-                nh_copy_seam_boxes<NH_DIM_V>(args, work_tile, NH_D_O, member, halo.d_outputs, lane);
-                const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
-                const float *from = (const float *)delta.data + work_tile.origin[NH_DELTA] + member * delta.head;
-                nh_for_beyond_boxes<1>(work_tile, lane, [&](int box, const int (&place)[3], const int (&at)[3], int) {
-                    int row = box * NH_FETCHED_STATISTICS;
-                    long long offset = 0;
-#pragma unroll
-                    for (int a = NH_FIRST_AXIS; a < 3; a++) {
-                        row += place[a] * nh_statistics_pitch(a);
-                        offset += at[a] * work_tile.step[NH_DELTA][a];
-                    }
-                    nh_copy16(&halo.statistics[row], from + offset, true);
-                });
+            [&](const nh_work_tile &work_tile, int turn, int member, int lane, nh_boxes_landed landed) {
+                nh_copy_query_seam(args, work_tile, member, shared.halo[turn % NH_HALOS], lane, landed);
             });
     } else {
         nh_key_sums sums;

@@ -232,8 +232,8 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
 
 /* A fetching warp's part. A work tile is fetched for each of `members` heads that share its rows: fetch(work_tile,
  * stage, member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and
- * of the work tile's rows. What of a halo with a seam its boxes do not have the warp copies itself, once they have
- * landed: copy_seam(work tile, stage, member, lane). */
+ * of the work tile's rows. What of a halo with a seam its boxes do not have the warp copies itself:
+ * copy_seam(work tile, stage, member, lane, landed). */
 template <int HALO_BYTES, int ROWS_BYTES, typename Fetch, typename CopySeam>
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
@@ -298,10 +298,8 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
         __syncwarp();
 #if NH_PERIODIC
         if (info.work_tile.seam) {
-            nh_barrier_wait(landed, seams++ & 1);
-            copy_seam(info.work_tile, (int)stage, member, lane);
-            nh_copy_wait();
-            nh_show_shared();
+            copy_seam(info.work_tile, (int)stage, member, lane, nh_boxes_landed{landed, seams & 1});
+            seams++;
         }
 #endif
         if (turn)

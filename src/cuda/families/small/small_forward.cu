@@ -246,8 +246,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_fetch_halo<NH_V_MAP>(args, work_tile, maps.v, barrier, halo.values, work_tile.column_head, kv_heads);
         };
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), NH_ROWS * nh_row_bytes(NH_DIM)>(
-            args, shared.tables, shared.ring, 1, fetch, [&](const nh_work_tile &work_tile, int turn, int, int lane) {
-                nh_copy_key_seam(args, work_tile, shared.halo[turn % NH_HALOS], lane);
+            args, shared.tables, shared.ring, 1, fetch,
+            [&](const nh_work_tile &work_tile, int turn, int, int lane, nh_boxes_landed landed) {
+                nh_copy_key_seam(args, work_tile, shared.halo[turn % NH_HALOS], lane, landed);
             });
     } else {
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {

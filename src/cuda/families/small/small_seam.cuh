@@ -1,75 +1,169 @@
 /* Halos that go on in the next lap of a periodic axis, where the copy engine fetches: it has zeros beyond a lap's ends,
- * and once its boxes have landed, the warp that asked for them puts there what the axis has at its other end. Along a
- * first axis that halos roll along there is no seam: slots of lines are whole (small_roll.cuh). */
+ * and once its boxes have landed, the warp that asked for them puts there what the axis has at its other end. What it
+ * puts there it reads while they are under way. Along a first axis that halos roll along there is no seam: slots of
+ * lines are whole (small_roll.cuh). */
 #pragma once
 
 #include "small.cuh"
+#include "tma.cuh"
 
-/* Columns of a halo with a seam, or of what of it is not there yet, that are beyond a lap's ends in their boxes and
- * that tensors have; by the lanes of a fetching warp: copy(box, place, at, unit) for each unit of each, where `place`
- * is in the box and `at` counts from where tensors have the halo's first. */
-template <int UNITS, typename Copy>
-NH_DEVICE void nh_for_beyond_boxes(const nh_work_tile &work_tile, int lane, const Copy &copy) {
+/* What tells that the boxes of a halo with a seam are there. */
+struct nh_boxes_landed {
+    unsigned barrier, parity;
+};
+
 #if NH_PERIODIC
-    const nh_halo_span &across = work_tile.span[2];
-    const int grid = work_tile.covered[2].grid, boxes = NH_SLOTS ? work_tile.roll.fresh.end : 1;
-    const int columns = nh_wraps(2) ? across.count : NH_H2;
-    /* of a line: those before its lap, and the first behind it */
-    const int low = nh_wraps(2) && across.boxed < 0 ? nh_least(columns, -across.boxed) : 0;
-    const int high = nh_wraps(2) ? nh_least(columns, grid - across.boxed) : columns;
-#pragma unroll 1
-    for (int box = NH_SLOTS ? work_tile.roll.fresh.begin : 0; box < boxes; box++) {
-        const int lines = NH_SLOTS ? nh_roll_base(work_tile.covered[NH_FIRST_AXIS]) + box * NH_SLOT_LINES -
-                                         work_tile.column[NH_FIRST_AXIS]
-                                   : 0;
-#pragma unroll 1
-        for (int line = 0; line < NH_H0 * NH_H1; line++) {
-            int place[3] = {line / NH_H1, line % NH_H1, 0}, at[3] = {place[0], place[1], 0};
-            bool boxed = true, there = true;
+
+/* Whether a halo may have a seam on the axis. */
+NH_DEVICE constexpr bool nh_axis_seams(int axis) {
+    return (NH_PERIODIC >> axis & 1) && !(NH_SLOTS && axis == NH_FIRST_AXIS);
+}
+
+/* Columns of a halo, or of what of it is not there yet, in its boxes: so many along an axis, of which those from `low`
+ * on are `inside` the lap that the boxes lie in. Numbers are given to those that are not: first to those outside of it
+ * on the first axis, then to the others outside of it on the second, then on the last. */
+struct nh_seam {
+    int columns[3], low[3], inside[3];
+    int begin[4]; /* of the numbers of those outside on an axis; the last: how many there are */
+};
+
+NH_DEVICE nh_seam nh_seam_of(const nh_work_tile &work_tile) {
+    nh_seam seam = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {0, 0, 0, 0}};
 #pragma unroll
-            for (int a = NH_FIRST_AXIS; a < 2; a++) {
-                const nh_halo_span &span = work_tile.span[a];
-                if (a == NH_FIRST_AXIS) at[a] += lines;
-                if (nh_wraps(a) && !(NH_SLOTS && a == NH_FIRST_AXIS)) {
-                    there = there && at[a] < span.count;
-                    boxed = boxed && span.boxed + at[a] >= 0 && span.boxed + at[a] < work_tile.covered[a].grid;
-                }
-                there = nh_halo_position(work_tile, a, at[a]) && there;
-            }
-            if (!there) continue;
-            const int before = boxed ? low : columns, skipped = boxed ? high - low : 0;
-            for (int i = lane; i < (columns - skipped) * UNITS; i += 32) {
-                place[2] = i / UNITS;
-                if (place[2] >= before) place[2] += skipped;
-                at[2] = place[2];
-                if (nh_halo_position(work_tile, 2, at[2]))
-                    copy(NH_SLOTS ? (work_tile.roll.place + box) % (NH_SLOTS + !NH_SLOTS) : 0, place, at, i % UNITS);
-            }
-        }
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        const nh_halo_span &span = work_tile.span[a];
+        seam.columns[a] = seam.inside[a] = nh_axis_halo(a);
+        if (NH_SLOTS && a == NH_FIRST_AXIS)
+            seam.columns[a] = seam.inside[a] = (work_tile.roll.fresh.end - work_tile.roll.fresh.begin) * NH_SLOT_LINES;
+        if (!nh_axis_seams(a)) continue;
+        seam.columns[a] = span.count;
+        seam.low[a] = span.boxed < 0 ? nh_least(span.count, -span.boxed) : 0;
+        seam.inside[a] = nh_least(span.count, work_tile.covered[a].grid - span.boxed) - seam.low[a];
     }
-#endif
-}
-
-template <int WIDTH>
-NH_DEVICE void nh_copy_seam_boxes(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int member,
-                                  char *to, int lane) {
-    const nh_cuda_tensor &tensor = args.tensor[slot];
-    const elem *from = (const elem *)tensor.data + work_tile.origin[slot] + member * tensor.head;
-    nh_for_beyond_boxes<nh_units(WIDTH)>(
-        work_tile, lane, [&](int box, const int (&place)[3], const int (&at)[3], int unit) {
-            int row = box * NH_FETCHED_ROWS;
-            long long offset = NH_PER_UNIT * unit;
 #pragma unroll
-            for (int a = NH_FIRST_AXIS; a < 3; a++) {
-                row += place[a] * nh_axis_pitch(a);
-                offset += at[a] * work_tile.step[slot][a];
-            }
-            nh_copy16(to + nh_unit_offset(WIDTH, row, unit), from + offset, true);
-        });
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        int count = seam.columns[a] - seam.inside[a];
+#pragma unroll
+        for (int b = NH_FIRST_AXIS; b < 3; b++)
+            if (b != a) count *= b < a ? seam.inside[b] : seam.columns[b];
+        seam.begin[a + 1] = seam.begin[a] + (nh_axis_seams(a) ? count : 0);
+    }
+    return seam;
 }
 
-NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, nh_key_halo &halo,
-                                int lane) {
-    nh_copy_seam_boxes<NH_DIM>(args, work_tile, NH_K, 0, halo.keys, lane);
-    nh_copy_seam_boxes<NH_DIM_V>(args, work_tile, NH_V, 0, halo.values, lane);
+/* A column of the halo: the box of its slot, where it is in the box, and how far from where tensors have the halo's
+ * first. */
+struct nh_seam_column {
+    int box, place[3], at[3];
+    bool there; /* tensors have it */
+};
+
+/* The column with a number, of those that are not in boxes. */
+NH_DEVICE nh_seam_column nh_seam_column_of(const nh_work_tile &work_tile, const nh_seam &seam, int number) {
+    nh_seam_column column = {0, {0, 0, 0}, {0, 0, 0}, true};
+    int outside = NH_FIRST_AXIS;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS + 1; a < 3; a++)
+        if (nh_axis_seams(a) && number >= seam.begin[a]) outside = a;
+    unsigned rest = (unsigned)(number - seam.begin[outside]);
+#pragma unroll
+    for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+        const int extent = a > outside   ? seam.columns[a]
+                           : a < outside ? seam.inside[a]
+                                         : seam.columns[a] - seam.inside[a];
+        int place = a == NH_FIRST_AXIS ? (int)rest : (int)(rest % (unsigned)extent);
+        if (a > NH_FIRST_AXIS) rest /= (unsigned)extent;
+        if (a < outside || (a == outside && place >= seam.low[a])) place += a < outside ? seam.low[a] : seam.inside[a];
+        column.place[a] = place;
+        const nh_covered_group &covered = work_tile.covered[a];
+        int from_lap = work_tile.span[a].ahead + place;
+        if (NH_SLOTS && a == NH_FIRST_AXIS) {
+            const int slot = work_tile.roll.fresh.begin + place / NH_SLOT_LINES;
+            column.box = (work_tile.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
+            column.place[a] = place % NH_SLOT_LINES;
+            from_lap = nh_roll_base(covered) + slot * NH_SLOT_LINES + column.place[a] - covered.columns.begin;
+            if (nh_wraps(a) && from_lap < 0) from_lap += covered.grid;
+        }
+        /* a halo is less than two laps long, and begins in the first */
+#pragma unroll
+        for (int laps = 0; laps < 2; laps++)
+            if (nh_wraps(a) && from_lap >= covered.grid) from_lap -= covered.grid;
+        column.there =
+            column.there && from_lap >= 0 && from_lap < covered.columns.end - covered.columns.begin;
+        column.at[a] = from_lap - work_tile.span[a].ahead;
+    }
+    return column;
+}
+
+/* Where a unit of a column lies in a tensor and in its halo. */
+struct nh_seam_unit {
+    const void *from;
+    char *to;
+};
+
+/* A unit of a column of rows; member: of the heads that share the work tile's rows. */
+template <int WIDTH>
+NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int member,
+                                       char *halo, const nh_seam_column &column, int unit) {
+    const nh_cuda_tensor &tensor = args.tensor[slot];
+    long long offset = work_tile.origin[slot] + member * tensor.head + NH_PER_UNIT * unit;
+    int row = column.box * NH_FETCHED_ROWS;
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        row += column.place[a] * nh_axis_pitch(a);
+        offset += column.at[a] * work_tile.step[slot][a];
+    }
+    return {(const elem *)tensor.data + offset, halo + nh_unit_offset(WIDTH, row, unit)};
+}
+
+/* Copies what boxes do not have, by the lanes of the warp that asked for them: unit(column, part) for each of `PARTS`
+ * units that a column has in all tensors. */
+template <int PARTS, typename Unit>
+NH_DEVICE void nh_copy_seam_units(const nh_work_tile &work_tile, int lane, const Unit &unit, nh_boxes_landed landed) {
+    enum { AHEAD = 4 }; /* units that a lane keeps until the boxes are there */
+    const nh_seam seam = nh_seam_of(work_tile);
+    const int count = seam.begin[3] * PARTS;
+    uint4 kept[AHEAD];
+    char *to[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        const int i = 32 * k + lane;
+        to[k] = nullptr;
+        if (i >= count) continue;
+        const nh_seam_column column = nh_seam_column_of(work_tile, seam, i / PARTS);
+        const nh_seam_unit at = unit(column, i % PARTS);
+        if (!column.there) continue;
+        kept[k] = *(const uint4 *)at.from;
+        to[k] = at.to;
+    }
+    nh_barrier_wait(landed.barrier, landed.parity);
+#pragma unroll 1
+    for (int i = 32 * AHEAD + lane; i < count; i += 32) {
+        const nh_seam_column column = nh_seam_column_of(work_tile, seam, i / PARTS);
+        const nh_seam_unit at = unit(column, i % PARTS);
+        if (column.there) nh_copy16(at.to, at.from, true);
+    }
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+        if (to[k]) *(uint4 *)to[k] = kept[k];
+    nh_copy_wait();
+    nh_show_shared();
+}
+
+#endif
+
+/* What boxes do not have of keys and values. */
+NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, nh_key_halo &halo, int lane,
+                                nh_boxes_landed landed) {
+#if NH_PERIODIC
+    const int units = nh_units(NH_DIM);
+    nh_copy_seam_units<2 * units>(
+        work_tile, lane,
+        [&](const nh_seam_column &column, int part) {
+            const bool values = part >= units;
+            return nh_seam_unit_of<NH_DIM>(args, work_tile, values ? NH_V : NH_K, 0, values ? halo.values : halo.keys,
+                                           column, part % units);
+        },
+        landed);
+#endif
 }
