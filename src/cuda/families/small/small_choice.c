@@ -19,13 +19,13 @@ const struct nh_knob nh_small_knobs[] = {
     {NULL, NULL}};
 
 /* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more work tiles hold their part of
- * the halo than have stages; by keys it has statistics, too, and there is less room, around circles, which take a
+ * the halo than have stages; by keys it has statistics, too, and there is less room, around a circle, which takes a
  * slot more, none. Away from the ends of chains the slots do for one work tile more. */
 static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     bool planes = nh_small_rolls_planes(problem, &launch->shape);
-    bool around = nh_problem_periodic(problem);
+    bool around = problem->axis[NH_AXES - problem->rank].periodic;
     int32_t longer = !by_keys ? HELD_LONGER : around ? 0 : HELD_LONGER_BY_KEYS;
     int32_t held = launch->stages + (planes ? 0 : longer);
     nh_small_roll(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, held, &launch->shape);
