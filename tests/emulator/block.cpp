@@ -1,7 +1,6 @@
 // The threads of the blocks of one cluster, as fibers, and what they wait for.
 #include "emulator.h"
 
-#include <csetjmp>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -30,16 +29,32 @@ struct Barrier {
     unsigned alive, arrived, generation;
 };
 
+// Where a stack goes on. The C library's jumps look for handlers to run on the way, which takes longer than the jump.
+// noipa: callers of what leaves a stack must not take registers for unchanged because nothing in between writes them.
+struct Place {
+    void *words[5]; // as many as __builtin_setjmp takes
+
+    // Leaves this stack; in a function of its own, as the builtins ask.
+    [[noreturn, gnu::noipa]] void go() {
+        __builtin_longjmp(words, 1);
+    }
+};
+
+// What is looked at in each round, side by side.
 struct Fiber {
-    std::unique_ptr<char[]> stack;
-    ucontext_t start;
-    jmp_buf at;
-    bool started, done;
-    const char *waits_for;
+    bool done;
+    unsigned generation;
+    const Barrier *barrier; // that it waits at, while that is of the generation
+    unsigned asked; // the block's events when it was last asked whether it is ready, to no avail
     bool (*ready)(void *); // whether it can go on, where it has yielded
     void *argument;
-    const Barrier *barrier; // that it waits at, while that is of this generation
-    unsigned generation;
+    const char *waits_for;
+};
+
+// A thread's stack lives on: the fiber of the next block's thread begins where this one ended.
+struct Stack {
+    std::unique_ptr<char[]> bytes;
+    Place at;
     Groups groups[KINDS];
 };
 
@@ -74,9 +89,11 @@ struct Block {
     unsigned number, left; // threads that have not ended
     Slow slow;
     Fiber fibers[MOST_THREADS];
+    Stack stacks[MOST_THREADS];
     Barrier barrier;
     Warp warps[MOST_THREADS / WARP];
     std::map<unsigned, Effects> boxes;
+    unsigned boxes_under_way, events; // what may have made a thread ready that was not is an event
     unsigned char poison;
     alignas(1024) char memory[MOST_SHARED_BYTES + GUARD_BYTES];
 };
@@ -85,7 +102,7 @@ std::vector<std::unique_ptr<Block>> blocks; // of the cluster
 Block *block;                               // of the running thread
 Barrier cluster;
 unsigned threads, bytes_of_block;
-jmp_buf scheduler;
+Place scheduler;
 ucontext_t scheduler_context;
 bool progress, idle; // in this round; in the last one, so that what is slow has its turn
 unsigned box_count;
@@ -94,6 +111,15 @@ void **running_parameters;
 
 Fiber &current() {
     return block->fibers[threadIdx.x];
+}
+
+Groups &current_groups(Kind kind) {
+    return block->stacks[threadIdx.x].groups[kind];
+}
+
+// Hands over to the scheduler; returns when it resumes the running thread.
+[[gnu::noipa]] void leave_to_scheduler() {
+    if (!__builtin_setjmp(block->stacks[threadIdx.x].at.words)) scheduler.go();
 }
 
 struct LaneGroup {
@@ -139,7 +165,7 @@ template <class Visit> void visit_groups(unsigned thread, Visit visit) {
 
 // A thread that has ended is waited for no longer.
 void leave() {
-    const Groups &sums = current().groups[SUMS];
+    const Groups &sums = current_groups(SUMS);
     if (!sums.open.empty() || !sums.closed.empty()) fail("ends before its sums have been read");
     auto leave_barrier = [](Barrier &barrier) {
         barrier.alive--;
@@ -151,35 +177,44 @@ void leave() {
 }
 
 void fiber_main() {
-    running(running_parameters);
-    Fiber &fiber = current();
-    fiber.done = true;
-    leave();
-    _longjmp(scheduler, 1);
+    for (;;) {
+        leave_to_scheduler();
+        awake();
+        running(running_parameters);
+        current().done = true;
+        leave();
+    }
 }
 
-void prepare(Fiber &fiber) {
-    if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);
-    getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = fiber.stack.get();
-    fiber.start.uc_stack.ss_size = STACK_BYTES;
-    fiber.start.uc_link = nullptr;
-    makecontext(&fiber.start, fiber_main, 0);
-    fiber.started = fiber.done = false;
-    fiber.barrier = nullptr;
-    for (Groups &groups : fiber.groups)
-        groups = {};
+// Goes on with the running thread until it yields.
+[[gnu::noipa]] void resume() {
+    if (!__builtin_setjmp(scheduler.words)) block->stacks[threadIdx.x].at.go();
 }
 
-// swapcontext enters a fiber for the first time; later switches are jumps, which make no system call.
-void resume(unsigned thread) {
-    Fiber &fiber = block->fibers[thread];
+// A stack whose fiber waits for the first block's thread. swapcontext only begins; all other switches are jumps, which
+// make no system call.
+[[gnu::noipa]] void create(Stack &stack) {
+    stack.bytes.reset(new char[STACK_BYTES]);
+    ucontext_t start;
+    getcontext(&start);
+    start.uc_stack.ss_sp = stack.bytes.get();
+    start.uc_stack.ss_size = STACK_BYTES;
+    start.uc_link = nullptr;
+    makecontext(&start, fiber_main, 0);
+    if (!__builtin_setjmp(scheduler.words)) swapcontext(&scheduler_context, &start);
+}
+
+void prepare(unsigned thread) {
     threadIdx.x = thread;
-    if (fiber.started && !fiber.ready(fiber.argument)) return;
-    if (_setjmp(scheduler)) return;
-    if (fiber.started) _longjmp(fiber.at, 1);
-    fiber.started = progress = true;
-    swapcontext(&scheduler_context, &fiber.start);
+    Stack &stack = block->stacks[thread];
+    if (!stack.bytes) create(stack);
+    block->fibers[thread] = {
+        false,           0, nullptr, block->events - 1, [](void *) { return true; }, nullptr,
+        "its first turn"};
+    for (Groups &groups : stack.groups) {
+        groups.open.clear();
+        groups.closed.clear();
+    }
 }
 
 Slow slow_of(unsigned block_number) {
@@ -200,13 +235,14 @@ void prepare_block() {
     block->left = threads;
     block->slow = slow_of(number);
     block->poison = POISON[number / 2 % 2];
+    block->boxes_under_way = 0;
     memset(block->memory, block->poison, sizeof block->memory);
     block->barrier = {threads, 0, 0};
     for (Warp &warp : block->warps)
         memset(warp.group, 0, sizeof warp.group);
     for (unsigned i = 0; i < threads; i++) {
         visit_groups(i, [](Barrier &barrier) { barrier.alive++; });
-        prepare(block->fibers[i]);
+        prepare(i);
     }
 }
 
@@ -219,15 +255,25 @@ void check_block() {
         if (!effects.empty()) fail("a box for the barrier at %#x is waited for by nobody", barrier);
 }
 
+// Whether the thread, which is the running one now, can go on. While the others only compute, the answer stays what it was.
+bool is_ready(Fiber &fiber) {
+    if (fiber.asked == block->events && !idle) return false;
+    if (fiber.ready(fiber.argument)) return true;
+    fiber.asked = block->events;
+    return false;
+}
+
 // A turn for each thread of the block that can go on. Every other block runs its threads backwards, and each has other
 // slow ones: an order that only happens to be right shows.
 void run_round() {
     for (unsigned i = 0; i < threads; i++) {
         unsigned thread = block->number % 2 ? threads - 1 - i : i;
-        const Fiber &fiber = block->fibers[thread];
+        Fiber &fiber = block->fibers[thread];
         if (fiber.done || is_held(fiber)) continue;
         if (block->slow.has(thread) && !idle) continue;
-        resume(thread);
+        threadIdx.x = thread;
+        if (!is_ready(fiber)) continue;
+        resume();
         if (fiber.done) block->left--, progress = true;
     }
 }
@@ -294,11 +340,16 @@ void yield_until(const char *what, bool (*ready)(void *), void *argument) {
     fiber.waits_for = what;
     fiber.ready = ready;
     fiber.argument = argument;
-    if (!_setjmp(fiber.at)) _longjmp(scheduler, 1);
+    fiber.asked = block->events - 1;
+    leave_to_scheduler();
 }
 
 void awake() {
     progress = true;
+}
+
+void note_event() {
+    block->events++;
 }
 
 void block_barrier() {
@@ -318,6 +369,17 @@ Words *lane_words(unsigned lanes) {
     LaneGroup group = lane_group(lanes);
     unsigned turn = group.warp.group[group.level][group.first].generation % 2;
     return group.warp.words[group.level][turn];
+}
+
+uint64_t shuffle(unsigned lanes, uint64_t mine, unsigned from) {
+    LaneGroup group = lane_group(lanes);
+    Barrier &barrier = group.warp.group[group.level][group.first];
+    Words *words = group.warp.words[group.level][barrier.generation % 2];
+    memcpy(words[threadIdx.x % WARP], &mine, sizeof mine);
+    arrive_and_wait(barrier, "its warp");
+    uint64_t got;
+    memcpy(&got, words[from], sizeof got);
+    return got;
 }
 
 char *shared_memory() {
@@ -366,17 +428,17 @@ void *cluster_shared(unsigned address, unsigned bytes, unsigned alignment) {
 }
 
 void start(Kind kind, std::function<void()> effect) {
-    current().groups[kind].open.push_back(std::move(effect));
+    current_groups(kind).open.push_back(std::move(effect));
 }
 
 void commit(Kind kind) {
-    Groups &groups = current().groups[kind];
+    Groups &groups = current_groups(kind);
     groups.closed.push_back(std::move(groups.open));
     groups.open.clear();
 }
 
 void wait_groups(Kind kind, unsigned pending) {
-    auto &closed = current().groups[kind].closed;
+    auto &closed = current_groups(kind).closed;
     if (kind == SUMS && closed.size() > pending) wait_until("the copy engine", [] { return idle; });
     while (closed.size() > pending) {
         for (auto &effect : closed.front())
@@ -386,12 +448,16 @@ void wait_groups(Kind kind, unsigned pending) {
 }
 
 void start_box(unsigned barrier, std::function<void()> effect) {
+    note_event();
     if (scatter(box_count++) % 2) return effect();
     block->boxes[barrier].push_back(std::move(effect));
+    block->boxes_under_way++;
 }
 
 bool land_boxes(unsigned barrier) {
+    if (!block->boxes_under_way) return false;
     Effects landing = std::exchange(block->boxes[barrier], {});
+    block->boxes_under_way -= (unsigned)landing.size();
     for (auto &effect : landing)
         effect();
     return !landing.empty();

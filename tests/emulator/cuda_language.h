@@ -111,34 +111,25 @@ template <class Value, class Read> auto exchange(unsigned lanes, const Value &va
 }
 
 template <class Value> Value __shfl_sync(unsigned lanes, Value value, int lane, int width = 32) {
-    int first = (int)threadIdx.x % 32 / width * width;
-    return exchange(lanes, value, [&](emulator::Words *words) {
-        Value got;
-        memcpy(&got, words[first + (lane & (width - 1))], sizeof got);
-        return got;
-    });
-}
-template <class Value> Value __shfl_xor_sync(unsigned lanes, Value value, int other) {
-    return __shfl_sync(lanes, value, (int)(threadIdx.x % 32) ^ other);
-}
-inline int __reduce_max_sync(unsigned lanes, int value) {
-    for (int step = 16; step > 0; step /= 2) {
-        int other = __shfl_xor_sync(lanes, value, step);
-        value = other > value ? other : value;
-    }
+    static_assert(sizeof value <= sizeof(uint64_t));
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    unsigned first = threadIdx.x % 32 & -(unsigned)width;
+    bits = emulator::shuffle(lanes, bits, first + ((unsigned)lane & ((unsigned)width - 1)));
+    memcpy(&value, &bits, sizeof value);
     return value;
 }
-inline int __reduce_min_sync(unsigned lanes, int value) {
-    return -1 - __reduce_max_sync(lanes, -1 - value);
+template <class Value> Value __shfl_xor_sync(unsigned lanes, Value value, int other) {
+    static_assert(sizeof value <= sizeof(uint64_t));
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = emulator::shuffle(lanes, bits, threadIdx.x % 32 ^ (unsigned)other);
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
-inline unsigned __ballot_sync(unsigned, bool set) {
-    return exchange(~0u, set ? 1u : 0u, [](emulator::Words *words) {
-        unsigned ballot = 0;
-        for (int lane = 0; lane < 32; lane++)
-            ballot |= words[lane][0] << lane;
-        return ballot;
-    });
-}
+int __reduce_max_sync(unsigned lanes, int value);
+int __reduce_min_sync(unsigned lanes, int value);
+unsigned __ballot_sync(unsigned lanes, bool set);
 inline int __any_sync(unsigned mask, bool set) {
     return __ballot_sync(mask, set) != 0;
 }

@@ -23,6 +23,8 @@ constexpr unsigned MOST_THREADS = 1024, MOST_SHARED_BYTES = 232448;
 // switch to this thread; `what` says in the report of a deadlock what it waits for.
 void yield_until(const char *what, bool (*ready)(void *), void *argument);
 void awake();
+// Has all threads of the block asked again whether they are ready: for what makes them so. Barriers of threads say it themselves.
+void note_event();
 
 template <class Ready> void wait_until(const char *what, Ready ready) {
     if (!ready())
@@ -40,6 +42,8 @@ void lane_barrier(unsigned lanes);
 // barrier has others, so that a lane may go on and write while slower ones still read.
 using Words = uint32_t[16];
 Words *lane_words(unsigned lanes);
+// What the lane `from` gives, of the same warp.
+uint64_t shuffle(unsigned lanes, uint64_t mine, unsigned from);
 
 // ---- shared memory ----
 

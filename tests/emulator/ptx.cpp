@@ -3,6 +3,49 @@
 
 #include "element_types.h"
 
+// ---- all lanes of a warp ----
+
+int __reduce_max_sync(unsigned lanes, int value) {
+    for (int step = 16; step > 0; step /= 2)
+        value = std::max(value, __shfl_xor_sync(lanes, value, step));
+    return value;
+}
+int __reduce_min_sync(unsigned lanes, int value) {
+    return -1 - __reduce_max_sync(lanes, -1 - value);
+}
+unsigned __ballot_sync(unsigned, bool set) {
+    return exchange(~0u, set ? 1u : 0u, [](emulator::Words *words) {
+        unsigned ballot = 0;
+        for (int lane = 0; lane < 32; lane++)
+            ballot |= words[lane][0] << lane;
+        return ballot;
+    });
+}
+
+// ---- conversions ----
+
+void ptx_cvt_f32_f16(const char *, float &to, uint16_t from) {
+    to = nh_f32_from_f16(from);
+}
+void ptx_cvt_rn_f16_f32(const char *, uint16_t &to, float from) {
+    to = nh_f16_from_f32(from);
+}
+void ptx_cvt_rn_bf16_f32(const char *, uint16_t &to, float from) {
+    to = nh_bf16_from_f32(from);
+}
+void ptx_cvt_rn_f16x2_f32(const char *, unsigned &to, float high, float low) {
+    to = (unsigned)nh_f16_from_f32(high) << 16 | nh_f16_from_f32(low);
+}
+void ptx_cvt_rn_bf16x2_f32(const char *, unsigned &to, float high, float low) {
+    to = (unsigned)nh_bf16_from_f32(high) << 16 | nh_bf16_from_f32(low);
+}
+// To nearest, ties away from zero.
+void ptx_cvt_rna_tf32_f32(const char *, unsigned &to, float from) {
+    unsigned bits = __float_as_uint(from);
+    bool finite = (bits & 0x7f800000) != 0x7f800000;
+    to = finite ? (bits + 0x1000) & ~0x1fffu : bits;
+}
+
 // ---- asynchronous copies ----
 
 static void copy_async(unsigned to, const void *from, unsigned bytes, unsigned valid_bytes) {
@@ -109,10 +152,11 @@ void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, unsigned r
     store_matrices({a, b, c, d}, row, true);
 }
 
-// COUNT elements of A's row or of B's column, and the exponents of those that are not 0.
+// COUNT elements of A's row or of B's column, the exponents of those that are not 0, and whether all are finite.
 template <int COUNT> struct Factors {
     float value[COUNT];
     int exponent[COUNT];
+    bool finite;
 };
 
 constexpr int LEAST_EXPONENT = -300; // of no product, but less than that of any
@@ -142,21 +186,35 @@ float tensor_core_sum(float c, const Factors<COUNT> &a, const Factors<COUNT> &b)
         sum += (int64_t)((double)a.value[i] * b.value[i] * units);
     double exact = (double)sum * power_of_two(largest - 25);
     float rounded = (float)exact;
+    if (fabs(exact) > FLT_MAX) return rounded;
     return fabs(rounded) > fabs(exact) ? nextafterf(rounded, 0) : rounded;
 }
 
-// Elements of four lanes from `lane` on, which hold words `first`, `first + step` .. of the row or column.
+// The same where an addend is not finite, and the sum neither.
+template <int COUNT>
+float sum_not_finite(float c, const Factors<COUNT> &a, const Factors<COUNT> &b) {
+    double sum = c;
+    for (int i = 0; i < COUNT; i++)
+        sum += (double)a.value[i] * b.value[i];
+    return (float)sum;
+}
+
+// Elements of four lanes from `lane` on; in words, as each lane shows its own, they are `first`, `first + step` ..
 template <class Type, int DEPTHS>
 auto factors_of(const emulator::Words *words, int lane, int first, int step) {
     Factors<4 * DEPTHS * Type::IN_WORD> factors;
-    int count = 0;
+    int count = 0, largest = 0;
     for (int depth = 0; depth < DEPTHS; depth++)
         for (int word = 0; word < 4; word++)
             for (int k = 0; k < Type::IN_WORD; k++, count++) {
-                float value = Type::at(words[lane + word][first + step * depth], k);
+                uint32_t bits = words[lane + word][(first + step * depth) * Type::IN_WORD + k];
+                float value = __uint_as_float(bits);
+                int exponent = exponent_of(value);
                 factors.value[count] = value;
-                factors.exponent[count] = value != 0 ? exponent_of(value) : 2 * LEAST_EXPONENT;
+                factors.exponent[count] = value != 0 ? exponent : 2 * LEAST_EXPONENT;
+                largest = std::max(largest, exponent);
             }
+    factors.finite = largest <= 127;
     return factors;
 }
 
@@ -165,10 +223,14 @@ auto factors_of(const emulator::Words *words, int lane, int first, int step) {
 template <class Type, int DEPTHS>
 void multiply(float *const c[4], const unsigned a[2 * DEPTHS], const unsigned b[DEPTHS]) {
     struct {
-        unsigned a[2 * DEPTHS], b[DEPTHS];
+        float a[2 * DEPTHS][Type::IN_WORD], b[DEPTHS][Type::IN_WORD];
     } mine;
-    memcpy(mine.a, a, sizeof mine.a);
-    memcpy(mine.b, b, sizeof mine.b);
+    for (int k = 0; k < Type::IN_WORD; k++) {
+        for (int i = 0; i < 2 * DEPTHS; i++)
+            mine.a[i][k] = Type::at(a[i], k);
+        for (int i = 0; i < DEPTHS; i++)
+            mine.b[i][k] = Type::at(b[i], k);
+    }
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     exchange(~0u, mine, [&](emulator::Words *words) {
         const Factors<4 * DEPTHS * Type::IN_WORD> row[] = {
@@ -178,10 +240,9 @@ void multiply(float *const c[4], const unsigned a[2 * DEPTHS], const unsigned b[
             const auto column = factors_of<Type, DEPTHS>(words, 4 * (2 * t + one), 2 * DEPTHS, 1);
             for (int half = 0; half < 2; half++) {
                 float &to = *c[2 * half + one];
-                double sum = to; // not finite if an addend is not
-                for (int k = 0; k < 4 * DEPTHS * Type::IN_WORD; k++)
-                    sum += (double)row[half].value[k] * column.value[k];
-                to = fabs(sum) <= FLT_MAX ? tensor_core_sum(to, row[half], column) : (float)sum;
+                bool finite = fabsf(to) <= FLT_MAX && row[half].finite && column.finite;
+                to = finite ? tensor_core_sum(to, row[half], column)
+                            : sum_not_finite(to, row[half], column);
             }
         }
         return 0;

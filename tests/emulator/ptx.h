@@ -7,27 +7,12 @@
 
 // ---- conversions ----
 
-inline void ptx_cvt_f32_f16(const char *, float &to, uint16_t from) {
-    to = nh_f32_from_f16(from);
-}
-inline void ptx_cvt_rn_f16_f32(const char *, uint16_t &to, float from) {
-    to = nh_f16_from_f32(from);
-}
-inline void ptx_cvt_rn_bf16_f32(const char *, uint16_t &to, float from) {
-    to = nh_bf16_from_f32(from);
-}
-inline void ptx_cvt_rn_f16x2_f32(const char *, unsigned &to, float high, float low) {
-    to = (unsigned)nh_f16_from_f32(high) << 16 | nh_f16_from_f32(low);
-}
-inline void ptx_cvt_rn_bf16x2_f32(const char *, unsigned &to, float high, float low) {
-    to = (unsigned)nh_bf16_from_f32(high) << 16 | nh_bf16_from_f32(low);
-}
-// To nearest, ties away from zero.
-inline void ptx_cvt_rna_tf32_f32(const char *, unsigned &to, float from) {
-    unsigned bits = __float_as_uint(from);
-    bool finite = (bits & 0x7f800000) != 0x7f800000;
-    to = finite ? (bits + 0x1000) & ~0x1fffu : bits;
-}
+void ptx_cvt_f32_f16(const char *, float &to, uint16_t from);
+void ptx_cvt_rn_f16_f32(const char *, uint16_t &to, float from);
+void ptx_cvt_rn_bf16_f32(const char *, uint16_t &to, float from);
+void ptx_cvt_rn_f16x2_f32(const char *, unsigned &to, float high, float low);
+void ptx_cvt_rn_bf16x2_f32(const char *, unsigned &to, float high, float low);
+void ptx_cvt_rna_tf32_f32(const char *, unsigned &to, float from);
 inline void ptx_ex2_approx_ftz_f32(const char *, float &to, float from) {
     to = exp2f(from);
 }

@@ -25,10 +25,12 @@ static void end_phase_if_complete(MemoryBarrier &barrier) {
     if (barrier.pending || barrier.bytes) return;
     barrier.pending = barrier.expected;
     barrier.phase ^= 1;
+    emulator::note_event();
 }
 
 void ptx_mbarrier_init_shared__cta_b64(const char *, unsigned address, unsigned arrivals) {
     barrier_at(address) = {(uint16_t)arrivals, (uint16_t)arrivals, 0, 0};
+    emulator::note_event();
 }
 void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned address, unsigned bytes) {
     MemoryBarrier &barrier = barrier_at(address);
@@ -176,29 +178,29 @@ void ptx_cp_async_bulk_wait_group_read(const char *) {
 // A tile of 16-bit elements in shared memory, as a descriptor tells: rows of one swizzle atom, 8 rows `stride` bytes
 // after the last 8, and, when the columns exceed the atom, the next columns `leading` bytes on.
 struct Tile {
-    unsigned address, leading, stride, row_bytes;
+    unsigned address, leading, stride, row_bits; // 2^row_bits bytes
 
     explicit Tile(unsigned long long descriptor)
         : address((descriptor & 0x3fff) << 4), leading((descriptor >> 16 & 0x3fff) << 4),
-          stride((descriptor >> 32 & 0x3fff) << 4), row_bytes(descriptor >> 62 == 1 ? 128 : 64) {
+          stride((descriptor >> 32 & 0x3fff) << 4), row_bits(descriptor >> 62 == 1 ? 7 : 6) {
         unsigned mode = (unsigned)(descriptor >> 62);
         if (mode != 1 && mode != 2) emulator::fail("wgmma: swizzle mode %u is not emulated", mode);
     }
 
     // The pair of elements at an even column.
     uint32_t pair(int row, int column) const {
-        unsigned byte = 2 * (unsigned)column, chunk = byte / row_bytes;
-        unsigned at =
-            address + chunk * leading + row / 8 * stride + row % 8 * row_bytes + byte % row_bytes;
-        return *(uint32_t *)emulator::shared(swizzled(at, row_bytes / 16), 4, 4);
+        unsigned byte = 2 * (unsigned)column, chunk = byte >> row_bits, of = (unsigned)row;
+        unsigned at = address + chunk * leading + of / 8 * stride + (of % 8 << row_bits) +
+                      (byte & ((1u << row_bits) - 1));
+        return *(uint32_t *)emulator::shared(swizzled(at, 1u << row_bits >> 4), 4, 4);
     }
 };
 
 constexpr int DEPTH = 16;
 
-// Two rows of A, g and g + 8 of the thread's warp, as floats.
+// Two rows of A, g and g + 8 of the thread's warp.
 struct Rows {
-    float at[2][DEPTH];
+    double at[DEPTH][2];
 };
 
 template <class Type> Rows rows_of_shared(const Tile &a) {
@@ -206,7 +208,7 @@ template <class Type> Rows rows_of_shared(const Tile &a) {
     int first = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
     for (int half = 0; half < 2; half++)
         for (int k = 0; k < DEPTH; k++)
-            rows.at[half][k] = Type::at(a.pair(first + 8 * half, k & ~1), k % 2);
+            rows.at[k][half] = Type::at(a.pair(first + 8 * half, k & ~1), k % 2);
     return rows;
 }
 
@@ -220,7 +222,7 @@ template <class Type> Rows rows_of_lanes(const unsigned a[4]) {
         Rows rows;
         for (int half = 0; half < 2; half++)
             for (int k = 0; k < DEPTH; k++)
-                rows.at[half][k] =
+                rows.at[k][half] =
                     Type::at(words[threadIdx.x % 32 / 4 * 4 + k % 8 / 2][half + k / 8 * 2], k % 2);
         return rows;
     });
@@ -264,7 +266,7 @@ void multiply_rows(const Rows &a, const Tile &b, const Product &product,
                     double element = Type::at(pair, two);
                     for (int half = 0; half < 2; half++)
                         sum[2 * half + (transposed ? two : one)] +=
-                            a.at[half][k + (transposed ? one : two)] * element;
+                            a.at[k + (transposed ? one : two)][half] * element;
                 }
             }
         for (int j = 0; j < 4; j++)
