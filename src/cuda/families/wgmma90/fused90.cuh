@@ -167,8 +167,19 @@ __device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
     }
 }
 
+/* The stage of tile n of a ring and how often, odd or even, it was used before. */
+#if NH_STAGES <= 4 || NH_STAGES == 8
 #define SLOT(n) ((n) % NH_STAGES)
 #define PHASE(n) ((n) / NH_STAGES & 1)
+#define NEXT(n) ((n) + 1)
+#define TILES_AHEAD(n, before) ((n) - (before))
+#else
+/* A division would be in the way of every product, so n has the stage in its lowest byte and counts laps above. */
+#define SLOT(n) ((n) & 255u)
+#define PHASE(n) ((n) >> 8 & 1)
+#define NEXT(n) (SLOT(n) == NH_STAGES - 1 ? ((n) | 255u) + 1 : (n) + 1)
+#define TILES_AHEAD(n, before) (((n) >> 8) * NH_STAGES + SLOT(n) - ((before) >> 8) * NH_STAGES - SLOT(before))
+#endif
 
 /* ---- consumers ---- */
 

@@ -153,7 +153,7 @@ __device__ __forceinline__ void lay_biases(const nh_tiled_args &args, unsigned r
         int tiles = window_tiles + (NH_EXTRA && !NH_INVERSE ? args.tiling.extra_tiles : 0);
         for (int head = work_tile.head * group_heads; head < (work_tile.head + 1) * group_heads; head++) {
             int tile[3] = {0, 0, 0};
-            for (int t = 0; t < tiles; t++, n++) {
+            for (int t = 0; t < tiles; t++, n = NEXT(n)) {
                 bias_box box = bias_box_of(args, work_tile, head, tile);
                 nh_barrier_wait(free + 8 * SLOT(n), PHASE(n) ^ 1);
                 if (t < window_tiles) lay_bias(args, box, ring + SLOT(n) * BIAS_BYTES);

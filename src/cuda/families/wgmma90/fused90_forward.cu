@@ -5,7 +5,7 @@
  * multiply. Boxes may start anywhere, so that the KV loop starts exactly where the window does; what lies outside the
  * grid arrives as zeros and is masked like everything else outside the window. Only key tiles that some query of a
  * warpgroup does not see as a whole are masked, and tiles of which no query of a warpgroup sees anything it passes over
- * (fused90_skipping.cuh).
+ * (fused90_skipping.cuh); a warp skips the weights of planes of which its 16 queries see nothing.
  *
  * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued
  * under an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
@@ -233,7 +233,7 @@ __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_
     nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
     release_warp(s.v_free + 8 * SLOT(n));
     pass_over_bias(s, n);
-    n++;
+    n = NEXT(n);
     advance(loop, work_tile);
 }
 
@@ -278,17 +278,24 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
             for (;;) {
                 release(s.k_free + 8 * SLOT(n));
                 bias_scores(args, s, loop, n, bias_place, score);
-                mask_lines(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
-                soften(score, seen, r, scale);
+                bool sees = mask_lines(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
+                if (sees) soften(score, seen, r, scale);
                 NH_WGMMA_WAIT(0);
                 if (before != n) release(s.v_free + 8 * SLOT(before));
-                shrink(out, r);
-                pack_weights(weight, score);
-                before = n++;
+                if (sees) {
+                    shrink(out, r);
+                    pack_weights(weight, score);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < SCORES / 2; i++)
+                        weight[i] = 0;
+                }
+                before = n;
+                n = NEXT(n);
                 if (!next_of_line(loop, work_tile, mine)) {
                     /* Values that are not multiplied yet keep a stage: no further than the others reach. */
 #pragma unroll 1
-                    while (n - before < NH_STAGES && outside_part(loop, mine))
+                    while (TILES_AHEAD(n, before) < NH_STAGES && outside_part(loop, mine))
                         pass_over(s, work_tile, loop, n);
                     if (loop.t > mine.last || outside_part(loop, mine)) break;
                 }

@@ -59,7 +59,7 @@ __device__ __forceinline__ void fetch_loop(const nh_tiled_args &args, const Layo
     share mine = share_of(window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0));
     tile_at(work_tile, mine.begin, tile);
     int t = mine.begin;
-    for (; t < nh_min(mine.end, window_tiles); t++, n++) {
+    for (; t < nh_min(mine.end, window_tiles); t++, n = NEXT(n)) {
         const tile_boxes boxes = boxes_of(work_tile.tiles[LOOP_SECOND], tile);
 #pragma unroll
         for (int i = 0; i < NH_TILE_BOXES; i++)
@@ -68,7 +68,7 @@ __device__ __forceinline__ void fetch_loop(const nh_tiled_args &args, const Layo
         next_tile(work_tile, tile);
     }
 #if NH_EXTRA
-    for (; t < mine.end; t++, n++) {
+    for (; t < mine.end; t++, n = NEXT(n)) {
         int first[1][3] = {{0, 0, (t - window_tiles) * NH_LOOP_ROWS}};
         fetch_pair<0, 0>(args, s, map + MAP_EXTRA_K, map + MAP_EXTRA_K + 1, work_tile, first, n);
     }

@@ -24,6 +24,10 @@ int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t 
  * addresses and masks. */
 bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *value);
 
+/* Whether key tiles and the 16 rows of each warp are planes across the stacking axis, and warps skip the weights of planes
+ * of which their rows see nothing. Blocks of a cluster do not. */
+bool nh_fused90_skips_planes(const struct nh_problem *problem, const int32_t *value);
+
 /* Pairs of a batch entry and a head, or heads that share keys, with a KV loop of their own. */
 double nh_fused90_copies(const struct nh_problem *problem, const int32_t *value);
 

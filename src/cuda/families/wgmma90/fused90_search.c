@@ -37,6 +37,7 @@ static const int32_t k_shapes[][3] = {
 
 enum {
     MOST_STAGES = 4,
+    MOST_PLANE_STAGES = 8, /* where warps skip planes */
     MOST_HEADS = 16,
     MOST_RANKED = 12,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
@@ -89,10 +90,10 @@ struct search {
     struct nh_top_n top;
 };
 
-static int32_t stages_of(const struct search *search, int32_t *value) {
+static int32_t stages_of(const struct search *search, int32_t most, int32_t *value) {
     const struct nh_cuda_device *cuda = search->device->backend;
     if (!nh_fused90_registers_fit(search->problem, value)) return 0;
-    for (value[STAGES] = MOST_STAGES; value[STAGES] > 1; value[STAGES]--)
+    for (value[STAGES] = most; value[STAGES] > 1; value[STAGES]--)
         if (nh_fused90_shared_bytes(search->problem, value) <= cuda->shared_bytes_per_block)
             return value[STAGES];
     return 0;
@@ -139,7 +140,7 @@ static void price(const struct search *search, int32_t *value, struct key_tile *
         int of = value[WARPGROUPS] - 2;
         key->prices[of] = prices_of(search, value);
         for (value[Q_IN_REGISTERS] = 1; value[Q_IN_REGISTERS] >= 0; value[Q_IN_REGISTERS]--)
-            key->stages[of][value[Q_IN_REGISTERS]] = stages_of(search, value);
+            key->stages[of][value[Q_IN_REGISTERS]] = stages_of(search, MOST_STAGES, value);
         value[Q_IN_REGISTERS] = 0;
     }
 }
@@ -269,12 +270,20 @@ static void try_queries(struct search *search, const struct query_tile *query) {
 /* Queries in registers or not. */
 static void predict_pair(struct search *search, struct ranked *ranked, struct nh_top_n *best) {
     const struct nh_problem *problem = search->problem;
+    const struct nh_cuda_device *cuda = search->device->backend;
     int32_t *value = ranked->config.value;
+    const double work_tiles = nh_fused90_copies(problem, value) * ranked->loops.fetched.work_tiles;
+    const bool deep = nh_fused90_skips_planes(problem, value) &&
+                      !nh_cluster_possible(cuda->multiprocessors, work_tiles);
     for (value[Q_IN_REGISTERS] = 0; value[Q_IN_REGISTERS] <= 1; value[Q_IN_REGISTERS]++) {
         struct nh_work work;
-        value[STAGES] = problem->has_bias
-                            ? stages_of(search, value)
-                            : ranked->key->stages[value[WARPGROUPS] - 2][value[Q_IN_REGISTERS]];
+        if (deep) {
+            value[STAGES] = stages_of(search, MOST_PLANE_STAGES, value);
+        } else if (problem->has_bias) {
+            value[STAGES] = stages_of(search, MOST_STAGES, value);
+        } else {
+            value[STAGES] = ranked->key->stages[value[WARPGROUPS] - 2][value[Q_IN_REGISTERS]];
+        }
         if (!value[STAGES]) continue;
         nh_fused90_work_of(problem, search->device->backend, value, &ranked->loops, &work);
         nh_top_n_add(best, &ranked->config, nh_predict(search->device->backend, &work, NULL));

@@ -25,9 +25,24 @@ struct rows {
  * the loops of blocks are over whole lines. */
 #define SAME_PLACES (LOOP_FIRST < NH_RUN_AXIS && NH_CLUSTER == 1)
 
+/* Key tiles are planes across the stacking axis, and so are a warp's 16 rows: they all see something of a tile or none
+ * of them does, and then the warp makes no weights of its scores, which are zero. What rows see of the lines of a plane
+ * is worked out with the places, and not asked of lines [NH_WHOLE_BEGIN, NH_WHOLE_END), which every row sees. Where the
+ * host does not define these (fused90_launch.c) no plane is skipped. */
+#if defined(NH_WHOLE_BEGIN) && NH_CLUSTER == 1
+#define SKIPS_PLANES 1
+#define LINE_IS_WHOLE(j) ((j) / NH_RUNS >= NH_WHOLE_BEGIN && (j) / NH_RUNS < NH_WHOLE_END)
+#else
+#define SKIPS_PLANES 0
+#define LINE_IS_WHOLE(j) false
+#endif
+
 /* What a thread's two rows see of the even and odd columns at each place, a bit each: of the tile, and of its lines. */
 struct seen_bits {
     unsigned bits, line;
+#if SKIPS_PLANES
+    unsigned plane[2]; /* what each row sees of the lines of a plane */
+#endif
 };
 #define SEEN(seen_bits, half, odd, place) ((seen_bits).bits >> (2 * (half) + (odd)) * PLACES + (place) & 1u)
 
@@ -44,24 +59,48 @@ __device__ __forceinline__ unsigned place_bits(const kv_loop &loop, const tile_b
     return bits;
 }
 
-/* Masks what rows do not see of a tile, but for what is left to the softmax. `first`: of a line of tiles. */
-__device__ __forceinline__ void mask_lines(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
+/* Whether the rows of this warp see anything of the plane. */
+__device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
+    const nh_visible_box &visible = loop.visible[0];
+    return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);
+}
+
+__device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_boxes &start, const seen_bits &seen,
+                                              int half, int box) {
+#if SKIPS_PLANES
+    return seen.plane[half];
+#else
+    return nh_line_bits(loop.visible[half], start.box[box], nh_ones(NH_RUNS));
+#endif
+}
+
+/* Masks what rows do not see of a tile, but for what is left to the softmax. `first`: of a line of tiles. False: the
+ * warp makes no weights of it. */
+__device__ __forceinline__ bool mask_lines(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
                                            seen_bits &seen) {
     if (!SHORT_LINES || (NH_EXTRA && loop.t >= loop.window_tiles)) {
         seen.bits = ~0u;
         mask_tile(args, loop, score);
-        return;
+        return true;
     }
     note_tile(args, loop);
     const tile_boxes start = starts_of(loop);
     if (first || !SAME_PLACES) seen.line = seen_whole(loop, NH_RUN_AXIS) ? ~0u : place_bits(loop, start);
+#if SKIPS_PLANES
+#pragma unroll
+    for (int half = 0; first && half < 2; half++) {
+        nh_range y = nh_seen_of_tile(loop.visible[half], 1, start.box[0][1]);
+        seen.plane[half] = nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin);
+    }
+    if (!sees_plane(loop)) return false;
+#endif
     seen.bits = seen.line;
-    if (NH_LOOP_ROWS == NH_LOOP_Z || seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS)) return;
+    if (NH_LOOP_ROWS == NH_LOOP_Z || (!SKIPS_PLANES && seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS))) return true;
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int box = 0; box < NH_TILE_BOXES; box++) {
-            unsigned lines = nh_line_bits(loop.visible[half], start.box[box], nh_ones(NH_RUNS));
+            unsigned lines = line_bits(loop, start, seen, half, box);
             if (ONE_LINE) {
                 unsigned unseen = ~lines & nh_ones(NH_RUNS);
                 seen.bits &= ~((unseen | unseen << PLACES) << 2 * half * PLACES + box * NH_RUNS);
@@ -71,10 +110,12 @@ __device__ __forceinline__ void mask_lines(const nh_tiled_args &args, const kv_l
             for (int j = 0; j < NH_BOX_ROWS / 8; j++)
 #pragma unroll
                 for (int odd = 0; odd < 2; odd++) {
+                    if (LINE_IS_WHOLE(j)) continue;
                     float &s = score[4 * (box * (NH_BOX_ROWS / 8) + j) + 2 * half + odd];
                     s = lines & 1u << j ? s : NH_MINUS_INFINITY;
                 }
         }
+    return true;
 }
 
 /* ---- softmax ---- */
