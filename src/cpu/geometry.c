@@ -96,6 +96,23 @@ static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
     }
 }
 
+/* Recognises lanes that stand still up to a lane and move on from there, or the other way round. */
+static bool find_turn(struct nh_vector *vector, int32_t lanes) {
+    int32_t still = 1, moving = 1;
+    while (still < lanes && vector->index[still] == 0)
+        still++;
+    while (moving < lanes && vector->index[moving] == moving)
+        moving++;
+    vector->still_first = still > 1;
+    vector->turn = vector->still_first ? still - 1 : moving - 1;
+    const int32_t turn = vector->turn;
+    for (int32_t lane = 0; lane < lanes; lane++) {
+        const int64_t at = vector->still_first ? nh_max(lane - turn, 0) : nh_min(lane, turn);
+        if (vector->index[lane] != at) return false;
+    }
+    return true;
+}
+
 /* As many queries from `first` on as fit one vector: their first keys must lie within `lanes` keys. 2^fold_log places of the
  * middle axis have them side by side. */
 static void make_vector(const struct nh_order *order, int32_t first, int32_t limit, int32_t lanes,
@@ -119,9 +136,10 @@ static void make_vector(const struct nh_order *order, int32_t first, int32_t lim
         shift &= vector->index[lane] == lane && order->distance[query] == order->distance[first];
         same &= vector->index[lane] == 0;
     }
-    vector->mode = same                      ? NH_LANES_SAME
-                   : shift && count == lanes ? NH_LANES_SHIFT
-                                             : NH_LANES_PERMUTE;
+    vector->mode = same                       ? NH_LANES_SAME
+                   : shift && count == lanes  ? NH_LANES_SHIFT
+                   : find_turn(vector, lanes) ? NH_LANES_SPLIT
+                                              : NH_LANES_PERMUTE;
 }
 
 static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry *geometry) {
@@ -412,13 +430,12 @@ static void choose_packed_rows(struct nh_geometry *geometry) {
                         geometry->problem.heads == geometry->problem.kv_heads;
     geometry->packed_rows = geometry->tile[1].most_keys;
     if (!geometry->rolling) return;
-    const int32_t places = geometry->rows << geometry->fold_log; /* of a block */
     geometry->packed_rows = 1;
     for (int32_t t = 0; t < geometry->tile[1].kept; t++) {
         int32_t end = nh_tile_end(geometry, 1, t);
-        for (int32_t first = nh_tile_first(geometry, 1, t); first < end; first += places) {
-            int32_t last = (int32_t)nh_min(first + places, end) - 1;
-            int32_t rows = order->end[last] - order->begin[first];
+        for (int32_t first = nh_tile_first(geometry, 1, t), places; first < end; first += places) {
+            places = nh_block_places(geometry, end - first);
+            int32_t rows = order->end[first + places - 1] - order->begin[first];
             if (rows > geometry->packed_rows) geometry->packed_rows = rows;
         }
     }
@@ -428,12 +445,22 @@ static void choose_packed_rows(struct nh_geometry *geometry) {
  * they stay in L1 or just beyond, and a 13x13 window needs no online rescaling. */
 enum { MOST_SLOTS = 192, MOST_CHUNK = 256 };
 
+/* Query vectors per block: as many as the kernels take, but beyond LEAST_ROWS only as many as leave half of an L1 of 32 KiB to keys. */
+static int32_t choose_rows(const struct nh_problem *problem,
+                           const struct nh_geometry_options *options) {
+    enum { LEAST_ROWS = 4, QUERY_BYTES = 16384 };
+    const int64_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
+    const int64_t dim = nh_max(problem->dim, problem->dim_v);
+    const int64_t rows = QUERY_BYTES / (dim * options->lanes * real_bytes);
+    return (int32_t)nh_min(options->most_rows, nh_max(rows, LEAST_ROWS));
+}
+
 static void choose_blocking(struct nh_geometry *geometry,
                             const struct nh_geometry_options *options) {
     const struct nh_problem *problem = &geometry->problem;
     int32_t window = geometry->order[2].window, chunks = (int32_t)nh_ceil_div(window, MOST_CHUNK);
     geometry->lanes = options->lanes;
-    geometry->rows = options->most_rows;
+    geometry->rows = choose_rows(problem, options);
     geometry->chunk = (int32_t)nh_ceil_div(window, chunks);
     geometry->slots = (int32_t)nh_max(MOST_SLOTS, geometry->chunk);
     geometry->vectors_k = (int32_t)nh_ceil_div(problem->dim, options->lanes);

@@ -45,6 +45,8 @@ enum nh_lane_mode {
     NH_LANES_SHIFT,   /* all lanes hold a query, lane i's starts at start + i: an unaligned load */
     NH_LANES_SAME,    /* all lanes start at start: a broadcast */
     NH_LANES_PERMUTE, /* lane i starts at start + index[i], index < lanes: a load and a permutation */
+    NH_LANES_SPLIT, /* the same, where lanes on one side of `turn` start at one key, as at a border, and those on the other one key
+                       after the other: a broadcast and a load, or a permutation */
     NH_LANE_MODES
 };
 
@@ -72,7 +74,10 @@ struct nh_vector {
     enum nh_lane_mode mode;
     int32_t index
         [NH_MOST_LANES]; /* first key of the lane, less start; lanes without a query repeat the last */
-    int32_t keys[NH_MOST_LANES];    /* keys of the lane: the window, fewer at a causal border */
+    int32_t
+        turn; /* SPLIT: lane up to which index is 0 (still_first), or from which on it is `turn` */
+    bool still_first;            /* SPLIT: lanes before `turn` stand still, else those from it on */
+    int32_t keys[NH_MOST_LANES]; /* keys of the lane: the window, fewer at a causal border */
     int32_t fewest_keys, most_keys; /* of any lane */
     struct nh_band_list gather;  /* lanes of one place accumulate key rows; for the whole window */
     struct nh_band_list scatter; /* key rows accumulate lanes of one place; for the whole window */
@@ -224,6 +229,17 @@ static inline int32_t nh_fold_log(int64_t length, int64_t tile, int64_t rows, in
            fold_log < NH_MOST_FOLD_LOG)
         fold_log++;
     return fold_log;
+}
+
+/* The size of the first of as many blocks as `left` things take, at most `most` in each, none much smaller than the others. */
+static inline int32_t nh_even_share(int32_t left, int32_t most) {
+    return (int32_t)nh_ceil_div(left, nh_ceil_div(left, most));
+}
+
+/* How many of the `left` places of a tile's middle axis form its next block: even shares of query vectors, all full but the last. */
+static inline int32_t nh_block_places(const struct nh_geometry *geometry, int32_t left) {
+    const int32_t vectors = (int32_t)nh_ceil_div(left, INT64_C(1) << geometry->fold_log);
+    return (int32_t)nh_min(left, nh_even_share(vectors, geometry->rows) << geometry->fold_log);
 }
 
 /* Makes the band steps for lanes that take their slots [slot0, slot1): with lanes as outputs and keys as sources, or

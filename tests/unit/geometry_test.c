@@ -24,7 +24,7 @@ static struct nh_problem random_problem(uint64_t *state) {
 
 static struct nh_geometry_options random_options(uint64_t *state) {
     struct nh_geometry_options options = {.lanes = 4 << test_between(state, 0, 2),
-                                          .most_rows = (int32_t)test_between(state, 3, 4),
+                                          .most_rows = (int32_t)test_between(state, 3, 6),
                                           .band_budget = 24,
                                           .lane_axis = (int32_t)test_between(state, 0, 2)};
     for (int a = 0; a < NH_AXES; a++)
@@ -103,7 +103,7 @@ static void check_bands(const struct nh_geometry *geometry, const struct nh_vect
 }
 
 /* Every query is in one vector, and each lane knows the keys of its query. */
-static void check_vectors(const struct nh_geometry *geometry) {
+static void check_vectors(const struct nh_geometry *geometry, int modes[NH_LANE_MODES]) {
     const struct nh_order *order = &geometry->order[2];
     int32_t next = 0;
     for (int32_t v = 0; v < geometry->tile_vector[geometry->tile[2].kept]; v++) {
@@ -119,6 +119,12 @@ static void check_vectors(const struct nh_geometry *geometry) {
             wrong += vector->index[lane] < 0 || vector->index[lane] >= geometry->lanes;
             wrong += vector->mode == NH_LANES_SAME && vector->index[lane] != 0;
             wrong += vector->mode == NH_LANES_SHIFT && vector->index[lane] != lane;
+            const bool stands = (lane < vector->turn) == vector->still_first;
+            const int32_t moved = vector->still_first ? lane - vector->turn : lane;
+            const int32_t still = vector->still_first ? 0 : vector->turn;
+            wrong +=
+                vector->mode == NH_LANES_SPLIT && vector->index[lane] != (stands ? still : moved);
+            modes[vector->mode]++;
         }
         CHECK(!wrong, "vector %d has %d wrong lanes", v, wrong);
         check_bands(geometry, vector);
@@ -268,7 +274,7 @@ static int wrong_boxed(const struct nh_axis *axis, const struct nh_order *order,
 
 static void boxed_axes(uint64_t *state) {
     const struct nh_host host = {0};
-    int none = 0, twice = 0, apart = 0;
+    int none = 0, twice = 0, apart = 0, modes[NH_LANE_MODES] = {0};
     for (int i = 0; i < 4 * PROBLEMS; i++) {
         struct nh_problem problem = random_problem(state);
         struct nh_geometry_options options = random_options(state);
@@ -293,7 +299,7 @@ static void boxed_axes(uint64_t *state) {
             CHECK(geometry.order[a].keys <= nh_boxed_keys(axis) || !nh_is_boxed(axis), "%d keys",
                   geometry.order[a].keys);
         }
-        check_vectors(&geometry);
+        check_vectors(&geometry, modes);
         none += geometry.none;
         apart += geometry.tiles_apart && !geometry.every_key;
         nh_geometry_destroy(&host, &geometry);
@@ -305,7 +311,7 @@ static void boxed_axes(uint64_t *state) {
 int main(void) {
     const struct nh_host host = {0};
     uint64_t state = 20240307;
-    int folded = 0, apart = 0;
+    int folded = 0, apart = 0, modes[NH_LANE_MODES] = {0};
     for (int i = 0; i < PROBLEMS; i++) {
         const struct nh_problem problem = random_problem(&state);
         const struct nh_geometry_options options = random_options(&state);
@@ -313,7 +319,7 @@ int main(void) {
         CHECK(!nh_geometry_create(&problem, &host, &options, &geometry), "no memory");
         for (int a = 0; a < NH_AXES; a++)
             check_axis(&geometry, a, options.size[a]);
-        check_vectors(&geometry);
+        check_vectors(&geometry, modes);
         folded += geometry.fold_log > 0;
         apart += geometry.tiles > 1 && geometry.tiles_apart;
         nh_geometry_destroy(&host, &geometry);
@@ -321,5 +327,7 @@ int main(void) {
     long_axes(&state);
     boxed_axes(&state);
     CHECK(folded > 0 && apart > 0, "%d folded, %d with tiles apart", folded, apart);
+    for (int mode = 0; mode < NH_LANE_MODES; mode++)
+        CHECK(modes[mode] > 0, "no lanes of mode %d", mode);
     return test_result();
 }

@@ -85,11 +85,11 @@ static real *place_scores_at(const struct tile *tile, const struct block *block,
 typedef void block_fn(struct tile *tile, const struct block *block);
 typedef void step_fn(struct tile *tile, const struct block *block, const struct step *step);
 
-/* How many of the vectors can form one block of consecutive vectors. */
-static int32_t vectors_together(const struct nh_vector *vector, int32_t count) {
+/* How many of the vectors form the first block of at most `most` consecutive vectors. */
+static int32_t vectors_together(const struct nh_vector *vector, int32_t count, int32_t most) {
     int32_t n = 1;
-    if (vector[0].mode == NH_LANES_PERMUTE) return 1;
-    while (n < MOST_ROWS && n < count && vector[n].mode == vector[0].mode) {
+    if (vector[0].mode >= NH_LANES_PERMUTE) return 1;
+    while (n < 2 * most && n < count && vector[n].mode == vector[0].mode) {
         if (vector[0].mode == NH_LANES_SAME && vector[n].start != vector[0].start) break;
         if (vector[n].keys[0] != vector[0].keys[0] ||
             vector[n].keys[VL - 1] != vector[0].keys[VL - 1] ||
@@ -97,7 +97,7 @@ static int32_t vectors_together(const struct nh_vector *vector, int32_t count) {
             break;
         n++;
     }
-    return n;
+    return nh_even_share(n, most);
 }
 
 /* Sets the places of a block: consecutive vectors at one place, or one vector at consecutive places, 2^fold_log in each row. */
@@ -116,12 +116,13 @@ static void set_places(struct block *block, int32_t fold_log, bool across, int32
     block->first_of[block->rows] = block->places;
 }
 
-/* Visits the blocks of `count` vectors of the lane axis at up to MOST_ROWS << fold_log places of the middle axis. */
+/* Visits the blocks of `count` vectors of the lane axis at up to geometry->rows << fold_log places of the middle axis. */
 static void visit_blocks(struct tile *tile, int32_t slow, int32_t middle, int32_t places,
                          const struct nh_vector *vector, int32_t count, block_fn *visit) {
     const bool across = tile->box.query_end[1] - tile->box.query[1] == 1;
     for (int32_t v = 0; v < count;) {
-        const int32_t together = across ? vectors_together(vector + v, count - v) : 1;
+        const int32_t together =
+            across ? vectors_together(vector + v, count - v, tile->geometry->rows) : 1;
         struct block block; /* made often: what is unused is not zeroed */
         block.slow = slow;
         block.places = across ? together : places;
@@ -135,14 +136,12 @@ static void each_block(struct tile *tile, block_fn *visit) {
     const struct nh_geometry *geometry = tile->geometry;
     const struct nh_order *order = &geometry->order[1];
     const int32_t *first = &geometry->tile_vector[tile->box.index[2]];
-    const int32_t most_places = MOST_ROWS << geometry->fold_log;
     const int32_t at_once = geometry->rolling ? first[1] - first[0] : 1;
     for (int32_t v = first[0]; v < first[1]; v += at_once)
         for (int32_t slow = tile->box.query[0]; slow < tile->box.query_end[0]; slow++)
-            for (int32_t middle = tile->box.query[1]; middle < tile->box.query_end[1];
-                 middle += most_places) {
-                const int32_t places =
-                    (int32_t)nh_min(most_places, tile->box.query_end[1] - middle);
+            for (int32_t middle = tile->box.query[1], places; middle < tile->box.query_end[1];
+                 middle += places) {
+                places = nh_block_places(geometry, tile->box.query_end[1] - middle);
                 if (geometry->rolling)
                     pack_keys(tile, order->begin[middle], order->end[middle + places - 1]);
                 visit_blocks(tile, slow, middle, places, geometry->vector + v, at_once, visit);

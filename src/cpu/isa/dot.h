@@ -7,16 +7,28 @@
 #include "geometry.h"
 #include "simd.h"
 
-/* R and the most N for it, by registers: R * N sums, R queries, one key.
+/* R and the most N for it, by registers: R * N sums, the fewer of R queries and N keys (HOLD_KEYS), one of the others. Where keys have to be
+ * permuted or masked, that takes one register more, which with FULL_REGISTERS costs a key.
  *
  * A vector that starts at any float straddles two cache lines if it is as long as one, and then costs up to three
- * times an aligned load. Where few rows share it, all N keys are cut from two vectors by shuffles instead. */
+ * times an aligned load. Where few rows share it, all N keys are cut from two vectors by shuffles instead (CUT_KEYS). */
 #if NH_VECTOR_REGISTERS == 32
 #define MOST_ROWS 4
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
-#else
+#elif defined(NH_ISA_AVX2) && NH_REAL == 32
+#define MOST_ROWS 6
+#define MOST_KEYS(R) ((R) >= 5 ? 2 : (R) == 4 ? 3 : (R) == 3 ? 4 : (R) == 2 ? 6 : 8)
+#define HOLD_KEYS(R) ((R) >= 4)
+#define FULL_REGISTERS(R) ((R) >= 2 && (R) <= 4)
+#define HAS_SPLIT_LANES 1
+#else /* f64 with AVX2, too: more kernels make the library larger */
 #define MOST_ROWS 3
 #define MOST_KEYS(R) ((R) == 3 ? 4 : (R) == 2 ? 5 : 8)
+#endif
+#if !defined(HOLD_KEYS)
+#define HOLD_KEYS(R) false
+#define FULL_REGISTERS(R) false
+#define HAS_SPLIT_LANES 0
 #endif
 #if defined(NH_ISA_AVX512)
 #define CUT_KEYS(R) ((R) <= 2)
@@ -33,81 +45,108 @@ enum { CHAIN_CHANNELS = 32 };
 enum { CHAIN_CHANNELS = 16 };
 #endif
 
+/* What the products of a block with one key row have in common. */
+struct dot_shape {
+    int64_t query_pitch, key_pitch; /* reals from a channel to the next */
+    int32_t dim;
+    int32_t still; /* SPLIT: key of the lanes that stand still, less that of lane 0 if it moved */
+    vint index;    /* PERMUTE: of each lane's key; SPLIT: all bits in the lanes that move */
+};
+
 /* Loads key n as each lane meets it. */
-INLINE vec key_lanes(const int mode, const real *key, const int n, vint index) {
+INLINE vec key_lanes(const int mode, const real *key, const int n, vint index, int64_t still) {
     if (mode == NH_LANES_SAME) return v_set(key[n]);
-    vec lanes = v_load(key + n);
-    return mode == NH_LANES_PERMUTE ? v_permute(lanes, index) : lanes;
+#if HAS_SPLIT_LANES
+    if (mode == NH_LANES_SPLIT) {
+        const vint at_rest = (vint)v_set(key[n + still]);
+        KEEP_IN_REGISTER(index); /* else its complement takes a register, too */
+        return (vec)((vint)v_load_masked(key + n, index) | (at_rest & ~index));
+    }
+#endif
+    (void)still;
+    const vec keys = v_load(key + n);
+    return mode == NH_LANES_PERMUTE ? v_permute(keys, index) : keys;
 }
 
-/* Sums channels [from, end). The first chain makes the scores, later ones are added to them. */
-INLINE void dot_chain(const int R, const int N, const int mode, real *const *score,
-                      const real *const *query, const real *key, int64_t pitch, int32_t from,
-                      int32_t end, vint index) {
-    vec sum[MOST_ROWS][8];
-    const real *q[MOST_ROWS];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-        q[r] = query[r];
+/* Adds one channel to the sums, or begins them with it. Either keys or queries are held in registers, the others come one by one. */
+INLINE void dot_channel(const int R, const int N, const int mode, const bool begin,
+                        vec sum[MOST_ROWS][8], const real *query, const real *key, vint index,
+                        int64_t still) {
+    vec value[MOST_ROWS], k[8];
+    const bool hold_keys = HOLD_KEYS(R);
+#pragma GCC unroll 8
+    for (int r = 0; !hold_keys && r < R; r++) {
+        value[r] = v_load(query + r * VL);
+        if (N > 1) KEEP_IN_REGISTER(value[r]);
+    }
+    const bool cut = CUT_KEYS(R) && mode == NH_LANES_SHIFT && N > 2;
+    vec low = {0}, high = {0};
+    if (cut) {
+        low = v_load(key);
+        high = v_load(key + VL);
+        KEEP_IN_REGISTER(low);
+        KEEP_IN_REGISTER(high);
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < N; n++) {
+        k[n] = cut ? v_shift_pair(low, high, n) : key_lanes(mode, key, n, index, still);
+        if (R > 1) KEEP_IN_REGISTER(k[n]);
+#pragma GCC unroll 8
+        for (int r = 0; !hold_keys && r < R; r++)
+            sum[r][n] = begin ? value[r] * k[n] : sum[r][n] + value[r] * k[n];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; hold_keys && r < R; r++) {
+        vec one = v_load(query + r * VL);
+        if (N > 1) KEEP_IN_REGISTER(one);
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++)
-            sum[r][n] = (vec){0};
+            sum[r][n] = begin ? one * k[n] : sum[r][n] + one * k[n];
     }
-    for (int32_t c = from; c < end; c++) {
-        vec value[MOST_ROWS];
-#pragma GCC unroll 4
+}
+
+INLINE void dot_kernel(const int R, const int N, const int mode, real *const *score, int64_t offset,
+                       const real *query, const real *key, const struct dot_shape *shape) {
+    const int64_t query_pitch = shape->query_pitch, key_pitch = shape->key_pitch;
+    const int64_t still = shape->still;
+    const int32_t dim = shape->dim;
+    const vint index = shape->index;
+    for (int32_t from = 0; from < dim; from += CHAIN_CHANNELS) {
+        vec sum[MOST_ROWS][8];
+        int32_t left = dim - from < CHAIN_CHANNELS ? dim - from : CHAIN_CHANNELS;
+        dot_channel(R, N, mode, true, sum, query, key, index, still);
+        while (query += query_pitch, key += key_pitch, --left > 0)
+            dot_channel(R, N, mode, false, sum, query, key, index, still);
+#pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            value[r] = v_load(q[r] + c * VL);
-            if (N > 1) KEEP_IN_REGISTER(value[r]);
-        }
-        const bool cut = CUT_KEYS(R) && mode == NH_LANES_SHIFT && N > 2;
-        vec low = {0}, high = {0};
-        if (cut) {
-            low = v_load(key);
-            high = v_load(key + VL);
-            KEEP_IN_REGISTER(low);
-            KEEP_IN_REGISTER(high);
-        }
+            real *at = score[r] + offset;
 #pragma GCC unroll 8
-        for (int n = 0; n < N; n++) {
-            vec k = cut ? v_shift_pair(low, high, n) : key_lanes(mode, key, n, index);
-            if (R > 1) KEEP_IN_REGISTER(k);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++)
-                sum[r][n] += value[r] * k;
+            for (int n = 0; n < N; n++, at += VL)
+                v_store(at, from > 0 ? v_load(at) + sum[r][n] : sum[r][n]);
         }
-        key += pitch;
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-        real *at = score[r];
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++, at += VL)
-            v_store(at, from > 0 ? v_load(at) + sum[r][n] : sum[r][n]);
     }
 }
 
-INLINE void dot_kernel(const int R, const int N, const int mode, real *const *score,
-                       const real *const *query, const real *key, int64_t pitch, int32_t dim,
-                       vint index) {
-    for (int32_t from = 0; from < dim; from += CHAIN_CHANNELS, key += CHAIN_CHANNELS * pitch) {
-        const int32_t end = from + CHAIN_CHANNELS < dim ? from + CHAIN_CHANNELS : dim;
-        dot_chain(R, N, mode, score, query, key, pitch, from, end, index);
-    }
-}
-
-typedef void dot_fn(real *const *score, const real *const *query, const real *key, int64_t pitch,
-                    int32_t dim, vint index);
+typedef void dot_fn(real *const *score, int64_t offset, const real *query, const real *key,
+                    const struct dot_shape *shape);
 
 #define DOT_NAME(R, N, M) dot_##R##_##N##_##M
 #define DOT(R, N, M)                                                                               \
-    static void DOT_NAME(R, N, M)(real *const *score, const real *const *query, const real *key,   \
-                                  int64_t pitch, int32_t dim, vint index) {                        \
-        dot_kernel(R, N, M, score, query, key, pitch, dim, index);                                 \
+    static void DOT_NAME(R, N, M)(real *const *score, int64_t offset, const real *query,           \
+                                  const real *key, const struct dot_shape *shape) {                \
+        dot_kernel(R, N, M, score, offset, query, key, shape);                                     \
     }
+#if HAS_SPLIT_LANES
+#define DOT_MODES(R, N) DOT(R, N, 0) DOT(R, N, 1) DOT(R, N, 2) DOT(R, N, 3)
+#define DOT_SPLIT(R, N) DOT_NAME(R, N, 3)
+#else
 #define DOT_MODES(R, N) DOT(R, N, 0) DOT(R, N, 1) DOT(R, N, 2)
-#define DOT_ENTRY(R, N) {DOT_NAME(R, N, 0), DOT_NAME(R, N, 1), DOT_NAME(R, N, 2)},
-#define DOT_4(F, R) F(R, 1) F(R, 2) F(R, 3) F(R, 4)
+#define DOT_SPLIT(R, N) DOT_NAME(R, N, 2)
+#endif
+#define DOT_ENTRY(R, N) {DOT_NAME(R, N, 0), DOT_NAME(R, N, 1), DOT_NAME(R, N, 2), DOT_SPLIT(R, N)},
+#define DOT_2(F, R) F(R, 1) F(R, 2)
+#define DOT_3(F, R) DOT_2(F, R) F(R, 3)
+#define DOT_4(F, R) DOT_3(F, R) F(R, 4)
 #define DOT_5(F, R) DOT_4(F, R) F(R, 5)
 #define DOT_6(F, R) DOT_5(F, R) F(R, 6)
 #define DOT_8(F, R) DOT_6(F, R) F(R, 7) F(R, 8)
@@ -117,6 +156,12 @@ typedef void dot_fn(real *const *score, const real *const *query, const real *ke
 DOT_8(DOT_MODES, 1) DOT_8(DOT_MODES, 2) DOT_8(DOT_MODES, 3) DOT_6(DOT_MODES, 4)
 static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
     {DOT_8(DOT_ENTRY, 1)}, {DOT_8(DOT_ENTRY, 2)}, {DOT_8(DOT_ENTRY, 3)}, {DOT_6(DOT_ENTRY, 4)}};
+#elif MOST_ROWS == 6
+DOT_8(DOT_MODES, 1) DOT_6(DOT_MODES, 2) DOT_4(DOT_MODES, 3) DOT_3(DOT_MODES, 4)
+DOT_2(DOT_MODES, 5) DOT_2(DOT_MODES, 6)
+static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+    {DOT_8(DOT_ENTRY, 1)}, {DOT_6(DOT_ENTRY, 2)}, {DOT_4(DOT_ENTRY, 3)}, {DOT_3(DOT_ENTRY, 4)},
+    {DOT_2(DOT_ENTRY, 5)}, {DOT_2(DOT_ENTRY, 6)}};
 #else
 DOT_8(DOT_MODES, 1) DOT_5(DOT_MODES, 2) DOT_4(DOT_MODES, 3)
 static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
@@ -124,20 +169,18 @@ static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
 #endif
 /* clang-format on */
 
-/* Computes score[r][n] = query[r] . key(start + n) for n in [0, count), keys at key[c * pitch + n]. */
+/* Computes score[r][n] = query[r] . key(start + n) for n in [0, count), queries at query[c * query_pitch + r * VL], keys at
+ * key[c * key_pitch + n]. */
 static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
-                     const real *const *query, const real *key, int64_t pitch, int32_t dim,
-                     vint index) {
-    real *at[MOST_ROWS];
+                     const real *query, const real *key, const struct dot_shape *shape) {
+    const int32_t most = MOST_KEYS(rows) - (mode >= NH_LANES_PERMUTE && FULL_REGISTERS(rows));
     int32_t pieces = 1, done = 0;
-    while (pieces * MOST_KEYS(rows) < count)
+    while (pieces * most < count)
         pieces++;
     const int32_t even = pieces == 1 ? count : count / pieces;
     for (int32_t longer = count - even * pieces; done < count; longer--) {
         int32_t size = even + (longer > 0);
-        for (int32_t r = 0; r < rows; r++)
-            at[r] = score[r] + done * VL;
-        dot_table[rows - 1][size - 1][mode](at, query, key + done, pitch, dim, index);
+        dot_table[rows - 1][size - 1][mode](score, done * VL, query, key + done, shape);
         done += size;
     }
 }

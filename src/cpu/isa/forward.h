@@ -72,18 +72,20 @@ static void soften(const struct tile *tile, const struct step *step, int32_t row
     const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row);
     int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
-    vec old = v_load(s->largest + row * VL), largest = old, more = old;
+    const vec old = v_load(s->largest + row * VL);
+    vec most[4] = {old, old, old, old};
     int64_t i = 0;
-    for (; i + 2 <= count; i += 2) {
-        largest = v_max(v_load(score + i * VL), largest);
-        more = v_max(v_load(score + (i + 1) * VL), more);
+    for (; i + 4 <= count; i += 4) {
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++)
+            most[j] = v_max(v_load(score + (i + j) * VL), most[j]);
     }
     for (; i < count; i++)
-        largest = v_max(v_load(score + i * VL), largest);
-    largest = v_max(more, largest);
+        most[0] = v_max(v_load(score + i * VL), most[0]);
+    const vec largest = v_max(v_max(most[3], most[2]), v_max(most[1], most[0]));
     vec before = v_load(s->sum + row * VL), sum[4] = {{0}};
     if (v_any((vint)(largest > old) & (vint)(old > v_set(LOWEST)))) {
-        vec factor = v_exp(old - largest);
+        vec factor = v_exp_limited(old - largest);
         const int64_t at = (int64_t)row * VL * s->width_v;
         before *= factor;
         rescale(s->out + at, s->width_v, factor);
@@ -95,13 +97,13 @@ static void soften(const struct tile *tile, const struct step *step, int32_t row
     for (i = 0; i + 4 <= count; i += 4) {
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
-            vec weight = v_exp(v_load(score + (i + j) * VL) - largest);
+            vec weight = v_exp_limited(v_load(score + (i + j) * VL) - largest);
             v_store(score + (i + j) * VL, weight);
             sum[j] += weight;
         }
     }
     for (; i < count; i++) {
-        vec weight = v_exp(v_load(score + i * VL) - largest);
+        vec weight = v_exp_limited(v_load(score + i * VL) - largest);
         v_store(score + i * VL, weight);
         sum[0] += weight;
     }
@@ -148,20 +150,21 @@ static void lane_rows(const struct tile *tile, const struct block *block, int32_
         lane[used] = lane[used - 1];
 }
 
-/* Packs the block's rows of a query-side tensor by channel: [row][channel][VL]. ask: for what is packed next, too. */
+/* Packs the block's rows of a query-side tensor by channel: [channel][row][VL]. ask: for what is packed next, too. */
 static void pack_query_columns(const struct tile *tile, const struct block *block, int32_t tensor,
                                int64_t dim, real factor, bool ask, real *columns) {
-    for (int32_t r = 0; r < block->rows; r++, columns += dim * VL) {
+    const int64_t pitch = block->rows * VL;
+    for (int32_t r = 0; r < block->rows; r++, columns += VL) {
         int32_t place = block->first_of[r], end = block->first_of[r + 1];
         struct rows rows = query_rows(tile, block, place, tensor, dim);
         if (!ask) rows.ahead = 0;
         if (end - place == 1) {
             columns_from(&rows, block->vector[r]->first, block->vector[r]->count, factor, columns,
-                         VL);
+                         pitch);
         } else {
             const char *lane[NH_LANES];
             lane_rows(tile, block, place, end, tensor, dim, lane);
-            columns_from_each(&rows, lane, factor, columns);
+            columns_from_each(&rows, lane, factor, columns, pitch);
         }
     }
 }

@@ -128,11 +128,17 @@ INLINE void pack_columns(const struct rows *rows, int32_t first, int32_t count, 
 /* out[x * width + c] = factor * row(first + x)[c], zero beyond the row's end; width is whole vectors. */
 INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, real factor, real *out,
                       int64_t width) {
-    for (int32_t x = 0; x < count; x++) {
+    for (int32_t x = 0; x < count; x++, out += width) {
         const char *row = row_at(rows, first + x);
-        for (int32_t c = 0; c < width; c += VL) {
+        int32_t c = 0;
+        for (; c + VL <= rows->dim; c += VL) {
+            const char *at = row + (size_t)c * nh_dtype_bytes(rows->dtype);
+            ask_ahead(rows, at);
+            v_store(out + c, v_load_as(rows->dtype, at) * factor);
+        }
+        if (c < width) {
             ask_ahead(rows, row + (size_t)c * nh_dtype_bytes(rows->dtype));
-            v_store(out + x * width + c, load_row(rows, row, c) * factor);
+            v_store(out + c, load_row(rows, row, c) * factor);
         }
     }
 }
@@ -170,18 +176,17 @@ INLINE vec dot_rows(const struct rows *rows, int32_t first, int32_t count, const
 /* row(first + x)[c] = factor[x] * in[x * width + c]; factor NULL for none. */
 INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, const real *factor,
                         const real *in, int64_t width) {
-    for (int32_t x = 0; x < count; x++) {
-        char *row = (char *)(uintptr_t)row_at(rows, first + x);
-        vec scale = v_set(factor ? factor[x] : 1);
-        for (int32_t c = 0; c < rows->dim; c += VL) {
-            vec v = v_load(in + x * width + c) * scale;
-            char *at = row + (size_t)c * nh_dtype_bytes(rows->dtype);
+    for (int32_t x = 0; x < count; x++, in += width) {
+        char *at = (char *)(uintptr_t)row_at(rows, first + x);
+        const vec scale = v_set(factor ? factor[x] : 1);
+        int32_t c = 0;
+        for (; c + VL <= rows->dim; c += VL, at += VL * nh_dtype_bytes(rows->dtype)) {
             ask_ahead(rows, at);
-            if (rows->dim - c >= VL) {
-                v_store_as(rows->dtype, at, v);
-            } else {
-                v_store_part(rows->dtype, at, v, rows->dim - c);
-            }
+            v_store_as(rows->dtype, at, v_load(in + c) * scale);
+        }
+        if (c < rows->dim) {
+            ask_ahead(rows, at);
+            v_store_part(rows->dtype, at, v_load(in + c) * scale, rows->dim - c);
         }
     }
 }
@@ -220,8 +225,8 @@ static void columns_from(const struct rows *rows, int32_t first, int32_t count, 
 
 /* The same for one vector, of rows that lie anywhere. */
 static void columns_from_each(const struct rows *rows, const char *const row[NH_LANES], real factor,
-                              real *out) {
-    WITH_DTYPE(rows, pack_squares(&typed, row, VL, v_set(factor), out, VL));
+                              real *out, int64_t pitch) {
+    WITH_DTYPE(rows, pack_squares(&typed, row, VL, v_set(factor), out, pitch));
 }
 
 static void rows_from(const struct rows *rows, int32_t first, int32_t count, real factor, real *out,

@@ -6,20 +6,28 @@
 #include "block.h"
 #include "dot.h"
 
-static vint lane_index(const struct nh_vector *vector) {
+/* Sets how a vector's lanes meet keys; *key is moved to that of lane 0, if it moved. */
+static void set_lanes(const struct nh_vector *vector, struct dot_shape *shape, const real **key) {
+    const bool split = HAS_SPLIT_LANES && vector->mode == NH_LANES_SPLIT;
     vint index = {0};
     for (int i = 0; i < VL; i++)
-        index[i] = vector->index[i];
-    return index;
+        index[i] = !split ? vector->index[i] : (i < vector->turn) != vector->still_first ? -1 : 0;
+    shape->index = index;
+    shape->still = vector->turn;
+    if (split && vector->still_first) *key -= vector->turn;
 }
 
 /* Rows [first, last) of the block against one packed key row; score[r] is the key row's first score. */
 static void dot_row(const struct block *block, const struct step *step, int32_t first, int32_t last,
-                    real *const *score, const real *query, int32_t dim, const real *columns,
-                    int64_t pitch, int32_t key0) {
+                    real *const *score, const real *query, const real *columns, int32_t key0,
+                    const struct dot_shape *shape) {
     const struct nh_vector *const *vector = block->vector;
-    const vint index = lane_index(vector[first]);
     int32_t key = vector[first]->start + step->slot, end = vector[last - 1]->start + step->slot_end;
+    if (vector[first] == vector[last - 1]) { /* and all between them */
+        dot_span(last - first, end - key, vector[first]->mode, score + first, query + first * VL,
+                 columns + key - key0, shape);
+        return;
+    }
     int32_t low = first, high = first;
     while (key < end) { /* rows [low, high) want key; up to `next` no row joins or leaves */
         while (high < last && vector[high]->start + step->slot <= key)
@@ -34,13 +42,10 @@ static void dot_row(const struct block *block, const struct step *step, int32_t 
         if (high < last && vector[high]->start + step->slot < next)
             next = vector[high]->start + step->slot;
         real *at[MOST_ROWS];
-        const real *q[MOST_ROWS];
-        for (int32_t r = low; r < high; r++) {
+        for (int32_t r = low; r < high; r++)
             at[r - low] = score[r] + (int64_t)(key - vector[r]->start - step->slot) * VL;
-            q[r - low] = query + (int64_t)r * dim * VL;
-        }
-        dot_span(high - low, next - key, vector[first]->mode, at, q, columns + key - key0, pitch,
-                 dim, index);
+        dot_span(high - low, next - key, vector[first]->mode, at, query + low * VL,
+                 columns + key - key0, shape);
         key = next;
     }
 }
@@ -50,33 +55,35 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
                       real *score, const real *query, int32_t dim, const real *columns,
                       const real *extra) {
     const struct scratch *s = &tile->scratch;
+    struct dot_shape shape = {.query_pitch = block->rows * VL, .dim = dim};
     real *at[MOST_ROWS];
     if (step->extra) {
-        const real *q[MOST_ROWS];
-        for (int32_t r = 0; r < block->rows; r++) {
+        shape.key_pitch = s->extra_pitch;
+        for (int32_t r = 0; r < block->rows; r++)
             at[r] = row_scores(tile, score, r);
-            q[r] = query + (int64_t)r * dim * VL;
-        }
-        dot_span(block->rows, step_slots(step), NH_LANES_SAME, at, q, extra + step->slot,
-                 s->extra_pitch, dim, (vint){0});
+        dot_span(block->rows, step_slots(step), NH_LANES_SAME, at, query, extra + step->slot,
+                 &shape);
         return;
     }
+    shape.key_pitch = s->key_pitch;
+    set_lanes(block->vector[0], &shape,
+              &columns); /* one that is permuted or split has no others beside it */
+    const int64_t part_scores = (int64_t)step_slots(step) * VL;
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
         int64_t packed = packed_row(tile, slow, step->middle);
+        int32_t first = 0, last = 0; /* rows [first, last) meet the key row; neither ever falls */
         for (int32_t middle = step->middle; middle < step->middle_end;
              middle++, packed = next_packed_row(tile, packed, slow)) {
-            int32_t first = block->rows, last = 0;
-            for (int32_t r = 0; r < block->rows; r++) {
-                int32_t part = middle - step->row_begin[r];
-                if (part < 0 || part >= step->row_count[r]) continue;
-                if (r < first) first = r;
-                last = r + 1;
-                at[r] = row_scores(tile, score, r) +
-                        (int64_t)step_part(step, r, slow, middle) * step_slots(step) * VL;
-            }
-            if (first < last)
-                dot_row(block, step, first, last, at, query, dim,
-                        columns + packed * dim * s->key_pitch, s->key_pitch, tile->box.key[2]);
+            for (; last < block->rows && step->row_begin[last] <= middle; last++)
+                at[last] = row_scores(tile, score, last) +
+                           step_part(step, last, slow, step->row_begin[last]) * part_scores;
+            while (first < last && step->row_begin[first] + step->row_count[first] <= middle)
+                first++;
+            if (first == last) continue;
+            dot_row(block, step, first, last, at, query, columns + packed * dim * s->key_pitch,
+                    tile->box.key[2], &shape);
+            for (int32_t r = first; r < last; r++)
+                at[r] += part_scores;
         }
     }
 }
@@ -252,45 +259,60 @@ struct scatter {
     real *out, *extra_out; /* [halo row][key] rows, and rows of the extra tokens */
 };
 
-/* Places [first, last) of the block, which have these bands; `together`: as vectors side by side. */
+/* Adds a product to one row of outputs; `together`: of vectors side by side. */
+static void scatter_bands(const struct tile *tile, const struct band_product *product,
+                          const struct nh_band_list *list, int32_t slot, int32_t vectors,
+                          bool together) {
+    const int32_t most = tile->geometry->band_vectors;
+    if (together) {
+        scatter_side_by_side(product, list, slot, vectors, most, tile->geometry->band_outputs);
+    } else {
+        band_run(product, list, vectors, most);
+    }
+}
+
+/* Places [first, last) of the block, which have these bands. */
 static void scatter_places(const struct tile *tile, const struct block *block,
                            const struct step *step, const struct scatter *scatter,
                            const struct nh_band_list *list, int32_t first, int32_t last,
                            bool together) {
-    const struct nh_vector *vector = place_vector(block, first);
     const int64_t width = (int64_t)scatter->vectors * VL;
-    const int32_t most = tile->geometry->band_vectors, outputs = tile->geometry->band_outputs;
+    const int64_t part_scores = (int64_t)step_slots(step) * VL;
+    const int32_t key = place_vector(block, first)->start - tile->box.key[2];
     const real *weights[MOST_PLACES], *sources[MOST_PLACES];
-    int32_t slow_end = step->extra ? step->slow + 1 : step->slow_end;
-    int32_t middle_end = step->extra ? step->middle + 1 : step->middle_end;
-    for (int32_t slow = step->slow; slow < slow_end; slow++)
-        for (int32_t middle = step->middle; middle < middle_end; middle++) {
-            int32_t parts = 0;
-            for (int32_t p = first; p < last; p++) {
-                if (step->extra) {
-                    weights[parts] = place_scores(tile, block, scatter->score, p);
-                } else {
-                    if (middle < step->place_begin[p] || middle >= step->place_end[p]) continue;
-                    weights[parts] =
-                        place_scores_at(tile, block, step, scatter->score, p, slow, middle);
-                }
-                sources[parts++] = scatter->source + block->lane[p] * width;
-            }
-            real *row;
-            if (step->extra) {
-                row = scatter->extra_out + step->slot * width;
-            } else {
-                row = scatter->out + (partial_row(tile, slow, middle) * tile->box.keys[2] +
-                                      vector->start - tile->box.key[2]) *
-                                         width;
-            }
-            struct band_product product = {weights, sources, parts, false, width, row, width};
-            if (parts && together) {
-                scatter_side_by_side(&product, list, step->slot, scatter->vectors, most, outputs);
-            } else if (parts) {
-                band_run(&product, list, scatter->vectors, most);
-            }
+    struct band_product product = {.source_pitch = width, .out_pitch = width};
+    for (int32_t p = first; p < last; p++) {
+        sources[p] = scatter->source + block->lane[p] * width;
+        if (step->extra) weights[p] = place_scores(tile, block, scatter->score, p);
+    }
+    if (step->extra) {
+        product.weight = weights + first;
+        product.source = sources + first;
+        product.parts = last - first;
+        product.out = scatter->extra_out + step->slot * width;
+        band_run(&product, list, scatter->vectors, tile->geometry->band_vectors);
+        return;
+    }
+    for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
+        int32_t low = first,
+                high = first; /* places [low, high) meet the key row; neither ever falls */
+        for (int32_t middle = step->middle; middle < step->middle_end; middle++) {
+            for (; high < last && step->place_begin[high] <= middle; high++)
+                weights[high] = place_scores_at(tile, block, step, scatter->score, high, slow,
+                                                step->place_begin[high]);
+            while (low < high && step->place_end[low] <= middle)
+                low++;
+            if (low == high) continue;
+            product.weight = weights + low;
+            product.source = sources + low;
+            product.parts = high - low;
+            product.out =
+                scatter->out + (partial_row(tile, slow, middle) * tile->box.keys[2] + key) * width;
+            scatter_bands(tile, &product, list, step->slot, scatter->vectors, together);
+            for (int32_t p = low; p < high; p++)
+                weights[p] += part_scores;
         }
+    }
 }
 
 /* All rows of the block, for `count` products, which share the bands. */

@@ -14,7 +14,7 @@ struct scratch {
     real *k_rows, *v_rows;       /* [packed row][key][width]; v_rows NULL where V itself is so */
     real *wrapped_v_rows;        /* v_rows of tiles whose keys go on at the axis's other end */
     real *extra_k_columns, *extra_v_columns, *extra_k_rows, *extra_v_rows;
-    real *q_columns, *d_o_columns; /* [row][channel][VL] */
+    real *q_columns, *d_o_columns; /* [channel][row][VL] */
     real *q_rows, *d_o_rows;       /* [row][VL][width] */
     real *out, *d_q;               /* [row][VL][width]: unnormalised results */
     real *score, *d_score;         /* [row][slots][VL] */

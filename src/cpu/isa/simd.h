@@ -74,6 +74,13 @@ INLINE vec v_load(const real *p) {
     return *(const vec_anywhere *)p;
 }
 
+#if defined(NH_ISA_AVX2) && NH_REAL == 32
+/* Loads the lanes of a mask, and nothing of the others, which are 0. */
+INLINE vec v_load_masked(const real *p, vint mask) {
+    return (vec)_mm256_maskload_ps(p, (__m256i)mask);
+}
+#endif
+
 INLINE void v_store(real *p, vec v) {
     *(vec_anywhere *)p = v;
 }

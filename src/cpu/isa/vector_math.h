@@ -42,30 +42,42 @@ INLINE vec exp2_polynomial(vec r) {
     return sum;
 }
 
-/* Computes 2^x to 2 units in the last place; 0 below the normal range, infinity above, NaN kept: the polynomial at
- * x's distance from the nearest integer, scaled by 2^integer. */
-INLINE vec v_exp2(vec x) {
+/* Computes e^x to 2 units in the last place where x is near 0; elsewhere the rounding of log2(e), with AVX-512 of the product, adds a relative
+ * |x| * 2^-24 (f64: 2^-53) at most. 0 below the normal range, infinity above, NaN kept: with y = x log2(e), the polynomial at y's distance from
+ * the nearest integer, scaled by 2^integer. limited: x is at most 0. */
+INLINE vec exp_of(vec x, const bool limited) {
+    const real base = (real)log2_e;
 #if defined(NH_ISA_AVX512) && NH_REAL == 32
+    (void)limited;
+    x *= base;
     __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126), _CMP_NLT_UQ);
     return (vec)_mm512_maskz_scalef_ps(normal, (__m512)exp2_polynomial(x - (vec)whole), whole);
 #elif defined(NH_ISA_AVX512)
+    (void)limited;
+    x *= base;
     __m512d whole = _mm512_roundscale_pd((__m512d)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __mmask8 normal = _mm512_cmp_pd_mask((__m512d)x, _mm512_set1_pd(-1022), _CMP_NLT_UQ);
     return (vec)_mm512_maskz_scalef_pd(normal, (__m512d)exp2_polynomial(x - (vec)whole), whole);
 #else
-    /* Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves integer + bias in the low bits. */
+    /* Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves integer + bias in the low bits. x is clamped before the product, which
+     * then is part of two multiply-adds. */
     const real bias = NH_REAL == 64 ? 1023 : 127;
     const real magic = (real)(INT64_C(3) << (MANTISSA_BITS - 1)) + bias;
-    x = v_clamp(x, -bias, bias + 1);
-    vec shifted = x + magic;
-    return exp2_polynomial(x - (shifted - magic)) * (vec)((vint)shifted << MANTISSA_BITS);
+    const real low = -bias * (real)ln_2, high = (bias + 1) * (real)ln_2;
+    x = limited ? v_max(v_set(low), x) : v_clamp(x, low, high);
+    vec shifted = x * base + magic;
+    return exp2_polynomial(x * base - (shifted - magic)) * (vec)((vint)shifted << MANTISSA_BITS);
 #endif
 }
 
-/* Computes e^x, to the same accuracy where x is near 0; the product x log2(e) loses a relative 2^-24 (f64: 2^-53). */
 INLINE vec v_exp(vec x) {
-    return v_exp2(x * (real)log2_e);
+    return exp_of(x, false);
+}
+
+/* The same for x that is at most 0 or NaN. */
+INLINE vec v_exp_limited(vec x) {
+    return exp_of(x, true);
 }
 
 /* Base-2 logarithm of positive numbers in the normal range; -infinity for 0, NaN kept. x = 2^e * m with m in
