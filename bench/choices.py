@@ -169,7 +169,9 @@ def sizes_of(problem: str) -> str:
 
 
 def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
-    """Ranks in turns, on each of them head dims, and on each of these operations and dtypes."""
+    """Ranks in turns, on each of them head dims, and on each of these operations and dtypes; or those of a file."""
+    if options.problems:
+        return options.problems.read_text().split()
     worker = Worker((options.choices, options.cut), {})
     needed: dict[str, Kernels] = {}
     known = {sizes_of(line["problem"]) for line in read_lines(options.without)} if options.without else set()
@@ -352,6 +354,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
+    parser.add_argument("--problems", type=Path, metavar="FILE", help="draw none, time these (one a line), in their order")
     parser.add_argument("--without", type=Path, metavar="FILE", help="a choices.jsonl; none of its problems is drawn")
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N", help="its K-th of N shares (1/1)")
     parser.add_argument("--free", type=int, default=5, help="of each head dim, so many whatever they take (5)")
