@@ -105,6 +105,9 @@ struct nh_solver {
     /* The planner takes, among configs that take about as long, the one for which this is least, so that few kernels, each of
      * which has to be compiled, serve many sizes; INT_MAX: it is preferred to none. NULL: the least estimate counts. */
     int (*preference)(const struct nh_solver *solver, const struct nh_config *config);
+    /* NULL, or the name of a solver that is not slower where both take a problem: there the planner leaves it to that one, and
+     * neither searches nor measures this one's configs (docs/model.md). */
+    const char *left_to;
 };
 
 /* Configs of a solver whose estimates differ by less take about as long: estimates err by as much (docs/model.md). */

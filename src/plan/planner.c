@@ -28,6 +28,27 @@ static int candidates_of(const struct nh_request *request, const struct nh_solve
     return solver->candidates(view, request->device, below_ns, config, capacity);
 }
 
+static const struct nh_solver *solver_of(const struct nh_request *request, const char *name) {
+    for (const struct nh_solver *const *row = request->table; *row; row++)
+        if (strcmp((*row)->name, name) == 0) return *row;
+    return NULL;
+}
+
+static const char *refusal_of(const struct nh_request *request, const struct nh_solver *solver) {
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
+    return nh_solver_refusal(solver, view, request->device);
+}
+
+/* NULL, or why the solver is not asked for a problem that it may take. A request for this solver alone asks it. */
+static const char *left_to_another(const struct nh_request *request,
+                                   const struct nh_solver *solver) {
+    if (!solver->left_to || request->only) return NULL;
+    const struct nh_solver *other = solver_of(request, solver->left_to);
+    return other && !refusal_of(request, other) ? "left to a solver that is never slower here"
+                                                : NULL;
+}
+
 /* ---- the best of each solver ---- */
 
 /* What solvers have answered, by rows of the table. */
@@ -102,8 +123,8 @@ static int least_of(const struct nh_request *request, uint32_t rows, struct surv
     int least = -1;
     for (int row = 0; is_row(request, row); row++) {
         double below_ns = least < 0 ? INFINITY : survey->best[least].estimate_ns;
-        if (rows >> row & 1 && offers(request, row, below_ns, survey) &&
-            (least < 0 || precedes(survey, row, least)))
+        if (rows >> row & 1 && !left_to_another(request, request->table[row]) &&
+            offers(request, row, below_ns, survey) && (least < 0 || precedes(survey, row, least)))
             least = row;
     }
     return least;
@@ -174,7 +195,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
     int count = 0;
     for (int i = 0; request->table[i]; i++) {
         const struct nh_solver *solver = request->table[i];
-        if (!nh_asked(request, solver)) continue;
+        if (!nh_asked(request, solver) || left_to_another(request, solver)) continue;
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
         if (nh_solver_refusal(solver, view, request->device)) continue;
@@ -214,6 +235,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
     row.refusal = nh_solver_refusal(solver, view, request->device);
+    if (!row.refusal && solver != chosen->solver) row.refusal = left_to_another(request, solver);
     if (row.refusal) {
         report(user, &row);
         return;

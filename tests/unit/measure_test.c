@@ -132,12 +132,14 @@ static double far_off(const struct nh_problem *given, const struct nh_device *de
 }
 
 static const struct nh_solver quick = {
-    "quick", 0, 0, fake_knobs, NULL, fake_takes, fake_candidates, soon, build_quick, NULL, NULL};
+    "quick",         0,    0,           fake_knobs, NULL, fake_takes,
+    fake_candidates, soon, build_quick, NULL,       NULL, NULL};
 static const struct nh_solver other = {
-    "other", 0, 0, fake_knobs, NULL, fake_takes, fake_candidates, later, build_other, NULL, NULL};
+    "other",         0,     0,           fake_knobs, NULL, fake_takes,
+    fake_candidates, later, build_other, NULL,       NULL, NULL};
 static const struct nh_solver hopeless = {
     "hopeless",      0,       0,           fake_knobs, NULL, fake_takes,
-    fake_candidates, far_off, build_other, NULL,       NULL};
+    fake_candidates, far_off, build_other, NULL,       NULL, NULL};
 static const struct nh_solver *const table[] = {&quick, &other, &hopeless, NULL};
 
 static struct nh_host host;

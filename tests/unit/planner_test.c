@@ -79,18 +79,18 @@ static double middle_is_best_of_tiles(const struct nh_problem *problem,
 
 static const struct nh_solver refusing = {
     "refusing",     0,    0,    fake_knobs, NULL, fake_refuses, fake_candidates,
-    middle_is_best, NULL, NULL, NULL};
+    middle_is_best, NULL, NULL, NULL,       NULL};
 static const struct nh_solver first = {
-    "first",     0,    0,   fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
-    build_first, NULL, NULL};
+    "first",     0,    0,    fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
+    build_first, NULL, NULL, NULL};
 static const struct nh_solver second = {
-    "second",     0,    0,   fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best,
-    build_second, NULL, NULL};
+    "second",     0,    0,    fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best,
+    build_second, NULL, NULL, NULL};
 static const struct nh_solver last = {"last",          0,    0,    fake_knobs, NULL, fake_takes,
-                                      fake_candidates, slow, NULL, NULL,       NULL};
+                                      fake_candidates, slow, NULL, NULL,       NULL, NULL};
 static const struct nh_solver elsewhere = {
     "elsewhere",    1,    0,    fake_knobs, NULL, fake_takes, fake_candidates,
-    middle_is_best, NULL, NULL, NULL};
+    middle_is_best, NULL, NULL, NULL,       NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};
@@ -507,6 +507,36 @@ static void views(struct nh_wisdom *wisdom) {
           other_views);
 }
 
+/* A solver that is left to another one is asked only where that one refuses, is asked for by name, or cannot be built. */
+static void leaving(struct nh_wisdom *wisdom) {
+    struct nh_solver left = second, taking = last, unable = refusing;
+    left.left_to = "last";
+    unable.name = "last";
+    taking.build = build_first;
+    const struct nh_solver *const table_taking[] = {&taking, &left, NULL};
+    const struct nh_solver *const table_unable[] = {&unable, &left, NULL};
+    struct nh_request request = {table_taking, &device, &problem, NULL, wisdom};
+    struct nh_choice choice, list[4];
+    struct nh_built built;
+    struct rows rows = {0};
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &taking,
+          "left to one that is slower");
+    CHECK(nh_planner_list(&request, list, 4) == FAKE_CONFIGS && list[0].solver == &taking,
+          "only its configs are listed");
+    nh_planner_explain(&request, &choice, count_rows, &rows);
+    CHECK(rows.refused == 1, "%d rows say that they are not asked", rows.refused);
+    first_answer = NHOOD_ERR_COMPILE;
+    CHECK(!nh_planner_build(&request, &choice, &built) && built.choice.solver == &left,
+          "where it cannot be built");
+    if (built.operation) built.operation->destroy(built.operation);
+    first_answer = NHOOD_OK;
+    request.only = "second";
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &left, "by name");
+    request.only = NULL;
+    request.table = table_unable;
+    CHECK(!nh_planner_choose(&request, &choice) && choice.solver == &left, "the other refuses");
+}
+
 int main(void) {
     struct nh_wisdom *wisdom = NULL;
     nhood_problem text;
@@ -516,6 +546,7 @@ int main(void) {
     estimates(wisdom);
     preferences(wisdom);
     views(wisdom);
+    leaving(wisdom);
     passing_over(wisdom);
     building(wisdom);
     wisdom_decides(wisdom);

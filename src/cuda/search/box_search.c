@@ -117,11 +117,13 @@ static void rank_row(struct state *state, const struct nh_box_variant *variant,
     for (int j = 0; j < columns->count; j++) {
         double tiles = fixed + nh_loop_visits(&rows, columns->columns[j]) * prices->tile;
         if (tiles >= nh_top_n_limit(ranked)) continue;
-        struct nh_box_choice choice = {.variant = variant,
-                                       .count = nh_loop_count(&rows, columns->columns[j])};
+        const struct nh_tiling_count count = nh_loop_count(&rows, columns->columns[j]);
+        double work = tiles + count.partial * prices->mask;
+        if (!(work < nh_top_n_limit(ranked))) continue;
+        struct nh_box_choice choice = {.variant = variant, .count = count};
         memcpy(choice.row, row, sizeof choice.row);
         memcpy(choice.column, columns->extent[j], sizeof choice.column);
-        nh_top_n_add(ranked, &choice, tiles + choice.count.partial * prices->mask);
+        nh_top_n_add(ranked, &choice, work);
     }
 }
 

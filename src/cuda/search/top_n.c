@@ -11,10 +11,6 @@ void nh_top_n_start(struct nh_top_n *top, double below_ns, void *item, size_t it
     top->capacity = capacity < NH_TOP_N_MOST ? capacity : NH_TOP_N_MOST;
 }
 
-double nh_top_n_limit(const struct nh_top_n *top) {
-    return top->count < top->capacity ? top->below_ns : top->ns[top->count - 1];
-}
-
 void nh_top_n_add(struct nh_top_n *top, const void *item, double ns) {
     if (!(ns < nh_top_n_limit(top))) return;
     int last = top->count < top->capacity ? top->count++ : top->capacity - 1, at = last;

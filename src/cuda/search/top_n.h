@@ -24,8 +24,10 @@ static inline void nh_top_configs_start(struct nh_top_n *top, double below_ns,
     nh_top_n_start(top, below_ns, config, sizeof *config, capacity);
 }
 
-/* What something must stay below to be kept. */
-double nh_top_n_limit(const struct nh_top_n *top);
+/* What something must stay below to be kept: searches ask for it thousands of times. */
+static inline double nh_top_n_limit(const struct nh_top_n *top) {
+    return top->count < top->capacity ? top->below_ns : top->ns[top->count - 1];
+}
 
 /* Keeps a copy of something that stays below the limit: INFINITY is no estimate of a config that runs. */
 void nh_top_n_add(struct nh_top_n *top, const void *item, double ns);

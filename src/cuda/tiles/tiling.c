@@ -92,11 +92,12 @@ bool nh_tiling_laps_fit(const struct nh_problem *problem, const int32_t own[3],
                         const int32_t loop[3], bool inverse) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
+        if (!axis->periodic) continue;
         int64_t rows = nh_min(own[a], nh_longest_rows(axis, inverse)), lap = nh_longest_group(axis),
                 window = axis->window, stride = axis->stride;
         int64_t halo = inverse ? nh_ceil_div(window + rows - 1, stride) * stride
                                : window + nh_ceil_div(rows - 1, stride) * stride;
-        if (axis->periodic && halo > lap + 1 && lap % loop[a]) return false;
+        if (halo > lap + 1 && lap % loop[a]) return false;
     }
     return true;
 }

@@ -221,5 +221,6 @@ const struct nh_solver nh_solver_cuda_fused80 = {
     .estimate = estimate,
     .build = build,
     .work = work,
+    .left_to = "cuda.fused90",
     .preference = nh_preference,
 };

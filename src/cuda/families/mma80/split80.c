@@ -126,5 +126,6 @@ const struct nh_solver nh_solver_cuda_split80 = {
     .estimate = estimate,
     .build = build,
     .work = nh_split80_work,
+    .left_to = "cuda.split90",
     .preference = nh_preference,
 };

@@ -56,8 +56,8 @@ struct nh_backward90_loops nh_backward90_loops_of(const struct nh_problem *probl
 
 /* ---- search ---- */
 
-/* A loop tile; without a bias whether it runs, and what it takes, is the same with every tile to own: clocks of blocks
- * for a pair of tiles, for the masks of one, and for themselves. */
+/* A loop tile; without a bias whether it runs, and what it takes, is the same for as many rows, with every tile to own: clocks of
+ * blocks for a pair of tiles, for the masks of one, and for themselves. */
 struct loop_tile {
     const int32_t *shape;
     struct nh_loop_columns place;
@@ -141,6 +141,16 @@ static double work_clocks(const struct state *state, const int32_t own[3], const
 }
 
 static void find_prices(const struct state *state, const int32_t own[3], struct loop_tile *loop) {
+    const struct loop_tile *alike = state->loop_tile;
+    while (nh_box_volume(alike->shape) != nh_box_volume(loop->shape))
+        alike++;
+    if (alike < loop && !state->search->problem->has_bias) {
+        loop->runs = alike->runs;
+        loop->tile = alike->tile;
+        loop->mask = alike->mask;
+        loop->block = alike->block;
+        return;
+    }
     double one = work_clocks(state, own, loop->shape, 1, 0);
     loop->runs = isfinite(one);
     if (!loop->runs) return;
@@ -154,22 +164,21 @@ static void find_prices(const struct state *state, const int32_t own[3], struct 
 static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows) {
     const struct nh_problem *problem = state->search->problem;
     const struct nh_cuda_device *cuda = state->search->device->backend;
+    /* prices are those of all batch entries and heads */
+    const double copies = (double)(problem->batch * problem->heads);
     for (struct loop_tile *loop = state->loop_tile; loop < state->loop_tile + state->shapes;
          loop++) {
         if (!state->known || problem->has_bias) find_prices(state, own, loop);
         if (!loop->runs || !laps_fit(state->search, own, loop->shape)) continue;
         const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
-        struct ranked ranked = {
-            .loop = loop,
-            .loops =
-                loops_of(problem, &count, (double)nh_box_volume(loop->shape), state->search->keys)};
-        /* prices are those of all batch entries and heads */
-        double copies = (double)(problem->batch * problem->heads);
-        double longest = cuda->multiprocessors * ranked.loops.longest * loop->tile / copies;
-        memcpy(ranked.own, own, sizeof ranked.own);
-        nh_top_n_add(&state->top, &ranked,
-                     ranked.loops.tiles * loop->tile + ranked.loops.masked * loop->mask +
-                         ranked.loops.work_tiles * loop->block + longest / 2);
+        const struct nh_backward90_loops loops =
+            loops_of(problem, &count, (double)nh_box_volume(loop->shape), state->search->keys);
+        double longest = cuda->multiprocessors * loops.longest * loop->tile / copies;
+        double work = loops.tiles * loop->tile + loops.masked * loop->mask +
+                      loops.work_tiles * loop->block + longest / 2;
+        if (!(work < nh_top_n_limit(&state->top))) continue;
+        const struct ranked ranked = {{own[0], own[1], own[2]}, loop, loops};
+        nh_top_n_add(&state->top, &ranked, work);
     }
     state->known = true;
 }
