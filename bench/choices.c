@@ -88,7 +88,8 @@ static void list(struct contest *contest, double cut) {
 static int measure(struct contest *contest, double budget_s) {
     struct nh_choice best;
     int i = 0;
-    if (nh_measure(&contest->request, budget_s) || nh_planner_choose(&contest->request, &best))
+    pthread_mutex_t alone = PTHREAD_MUTEX_INITIALIZER;
+    if (nh_measure(&contest->request, budget_s, &alone) || nh_planner_choose(&contest->request, &best))
         return -1;
     while (i < contest->count &&
            (contest->candidate[i].build.choice.solver != best.solver ||

@@ -69,15 +69,9 @@ nhood_status nh_context_choose(nhood_context *context, const struct nh_request *
         return nh_error(NHOOD_ERR_CACHE_MISS, "wisdom knows nothing of this problem on %s (%s)",
                         request->device->info.name, request->device->info.description);
     if (options->effort != NHOOD_EFFORT_MEASURE) return NHOOD_OK;
-    pthread_mutex_lock(&context->measuring);
+    if (nh_measure(request, options->budget_s, &context->measuring))
+        nh_log(&context->host, NHOOD_LOG_WARNING, "not measured: %s", nhood_last_error());
     status = nh_choice_cache_choose(context->choices, request, choice);
-    /* Another thread may have measured it while this one waited. */
-    if (!status && !choice->samples) {
-        if (nh_measure(request, options->budget_s))
-            nh_log(&context->host, NHOOD_LOG_WARNING, "not measured: %s", nhood_last_error());
-        status = nh_choice_cache_choose(context->choices, request, choice);
-    }
-    pthread_mutex_unlock(&context->measuring);
     return status;
 }
 

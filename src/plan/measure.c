@@ -28,6 +28,7 @@ struct contestant {
 
 struct contest {
     const struct nh_request *request;
+    pthread_mutex_t *alone;    /* see nh_measure */
     struct nh_problem problem; /* the request's, packed */
     struct nh_scratch scratch;
     double start_s, budget_s;
@@ -115,13 +116,17 @@ static nhood_status enter(struct contest *contest, int i) {
 }
 
 /* Builds begin within two fifths of the budget, first runs take at most another one: the rest is for telling the good
- * candidates apart. What a compiler at work takes longer is not taken from the runs. */
+ * candidates apart. What a compiler at work takes longer is not taken from the runs, nor is the wait for other contests. */
+static void build_all(struct contest *contest) {
+    nh_build_many(&contest->problem, contest->request->device, contest->build, contest->count,
+                  time_of(contest, 0.4));
+    pthread_mutex_lock(contest->alone);
+    contest->start_s += fmax(0, nh_steady_s() - time_of(contest, 0.4));
+}
+
 static nhood_status enter_all(struct contest *contest) {
     nhood_status failure = NHOOD_OK;
     bool entered = false;
-    nh_build_many(&contest->problem, contest->request->device, contest->build, contest->count,
-                  time_of(contest, 0.4));
-    contest->start_s += fmax(0, nh_steady_s() - time_of(contest, 0.4));
     for (int i = 0; i < contest->count; i++) {
         if (entered && nh_steady_s() >= time_of(contest, 0.6)) break;
         nhood_status status = enter(contest, i);
@@ -218,19 +223,34 @@ static nhood_status pack(const struct nh_problem *given, struct nh_problem *pack
     return status ? status : nh_problem_canonical(&parsed, packed);
 }
 
-nhood_status nh_measure(const struct nh_request *request, double budget_s) {
+/* Another thread may have measured the problem while this one was building. */
+static bool is_known(const struct nh_request *request) {
+    struct nh_choice choice;
+    return !nh_planner_choose(request, &choice) && choice.samples;
+}
+
+static nhood_status run_all(struct contest *contest) {
+    nhood_status status =
+        nh_scratch_create(contest->request->device, &contest->problem, &contest->scratch);
+    if (!status) status = enter_all(contest);
+    if (status) return status;
+    run_rounds(contest);
+    return remember(contest);
+}
+
+nhood_status nh_measure(const struct nh_request *request, double budget_s, pthread_mutex_t *alone) {
     const struct nh_device *device = request->device;
     if (!device->timing)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "operations on %s cannot be timed",
                         device->info.name);
-    struct contest contest = {.request = request, .budget_s = budget_s, .start_s = nh_steady_s()};
+    struct contest contest = {
+        .request = request, .alone = alone, .budget_s = budget_s, .start_s = nh_steady_s()};
     nhood_status status = pack(request->problem, &contest.problem);
     if (!status) status = list_contestants(&contest);
-    if (!status) status = nh_scratch_create(device, &contest.problem, &contest.scratch);
-    if (!status) status = enter_all(&contest);
     if (!status) {
-        run_rounds(&contest);
-        status = remember(&contest);
+        build_all(&contest);
+        if (!is_known(request)) status = run_all(&contest);
+        pthread_mutex_unlock(alone);
     }
     for (int i = 0; i < contest.count; i++)
         if (contest.build[i].operation)

@@ -180,7 +180,8 @@ static nhood_status measured(double budget_s, const char *only, struct counts *c
     struct nh_wisdom_key key;
     nh_wisdom_create(&host, &wisdom);
     struct nh_request request = {table, &device, &problem, only, wisdom};
-    nhood_status status = nh_measure(&request, budget_s);
+    pthread_mutex_t alone = PTHREAD_MUTEX_INITIALIZER;
+    nhood_status status = nh_measure(&request, budget_s, &alone);
     *counts = (struct counts){0, INT64_MAX, 0};
     nh_wisdom_key(&device, &problem, &key);
     nh_wisdom_visit(wisdom, &key, count_record, counts);
@@ -260,6 +261,43 @@ static void slow_builds(void) {
           "another thread's reason: %s", nhood_last_error());
 }
 
+struct waiting {
+    struct nh_wisdom *wisdom;
+    pthread_mutex_t alone;
+    nhood_status status;
+};
+
+static void *measure_waiting(void *argument) {
+    struct waiting *waiting = argument;
+    struct nh_request request = {table, &device, &problem, NULL, waiting->wisdom};
+    waiting->status = nh_measure(&request, 0, &waiting->alone);
+    return NULL;
+}
+
+/* While another contest runs, candidates are built and none is run; once another thread has measured the problem, none is at all. */
+static void another_contest(void) {
+    for (int known = 0; known < 2; known++) {
+        struct waiting waiting = {NULL, PTHREAD_MUTEX_INITIALIZER, NHOOD_ERR_INTERNAL};
+        struct nh_wisdom_key key;
+        pthread_t thread;
+        restore();
+        nh_wisdom_create(&host, &waiting.wisdom);
+        nh_wisdom_key(&device, &problem, &key);
+        pthread_mutex_lock(&waiting.alone);
+        pthread_create(&thread, NULL, measure_waiting, &waiting);
+        for (int turn = 0; turn < 5000 && fake_built < 6; turn++)
+            pause_for(1e-3);
+        CHECK(fake_built == 6 && runs == 0, "%d built, %d runs", (int)fake_built, runs);
+        const struct nh_wisdom_record record = {key.device, key.problem, "quick", "size=0", 1, 7};
+        if (known) nh_wisdom_add(waiting.wisdom, &record);
+        pthread_mutex_unlock(&waiting.alone);
+        pthread_join(thread, NULL);
+        CHECK(!waiting.status && (runs == 0) == known && fake_live == 0 && memory_live == 0,
+              "known %d: %d runs, %d operations kept", known, runs, (int)fake_live);
+        nh_wisdom_destroy(waiting.wisdom);
+    }
+}
+
 static void failures(void) {
     struct counts counts;
     struct nh_choice winner;
@@ -309,6 +347,7 @@ int main(void) {
     CHECK(!nh_problem_canonical(&text, &problem), "%s", nhood_last_error());
     contests();
     slow_builds();
+    another_contest();
     failures();
     return test_result();
 }

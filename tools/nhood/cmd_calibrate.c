@@ -9,6 +9,7 @@
 #include "progress.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +29,9 @@ static const double each_s = 0.3;
 /* A solver whose least estimate is so many times the least of all is not timed, as by NHOOD_EFFORT_MEASURE. */
 static const double unlikely = 4;
 
+/* Problems at a time: while the candidates of one are timed, those of the others are compiled, which takes longer. */
+enum { PROBLEMS_AT_A_TIME = 3 };
+
 static const double save_every_ns = 5e9;
 
 struct calibrate {
@@ -36,6 +40,10 @@ struct calibrate {
     double seconds;
     bool dry_run, json;
     double start_ns, saved_ns;
+    struct suite sample;
+    pthread_mutex_t lock; /* of the two below, of saved_ns, and of the progress bar */
+    size_t next;          /* problem of the sample */
+    int failed;
 };
 
 static int save(struct calibrate *calibrate) {
@@ -118,21 +126,50 @@ static int time_problem(struct calibrate *calibrate, const struct suite_problem 
     return status ? complain_library(status, problem->text) : 0;
 }
 
+/* The next problem; NULL: there is none, or no time. */
+static const struct suite_problem *take_problem(struct calibrate *calibrate) {
+    const struct suite *sample = &calibrate->sample;
+    if (calibrate->failed || calibrate->next == sample->count || !time_is_left(calibrate))
+        return NULL;
+    const struct suite_problem *problem = &sample->problem[calibrate->next++];
+    double done = (clock_ns() - calibrate->start_ns) * 1e-9 / calibrate->seconds;
+    progress_show(fmax(done, (double)(calibrate->next - 1) / (double)sample->count), problem->text);
+    return problem;
+}
+
+static void *time_problems(void *argument) {
+    struct calibrate *calibrate = argument;
+    const struct suite_problem *problem;
+    pthread_mutex_lock(&calibrate->lock);
+    while ((problem = take_problem(calibrate))) {
+        pthread_mutex_unlock(&calibrate->lock);
+        int failed = time_problem(calibrate, problem);
+        pthread_mutex_lock(&calibrate->lock);
+        if (!failed && clock_ns() - calibrate->saved_ns > save_every_ns) failed = save(calibrate);
+        if (failed) calibrate->failed = failed;
+    }
+    pthread_mutex_unlock(&calibrate->lock);
+    return NULL;
+}
+
 static int time_sample(struct calibrate *calibrate) {
-    struct suite sample = {.count = 0};
-    int failed = make_sample(&sample);
+    pthread_t thread[PROBLEMS_AT_A_TIME - 1];
+    int started = 0;
+    calibrate->failed = make_sample(&calibrate->sample);
     interrupt_catch();
     progress_start();
     calibrate->start_ns = calibrate->saved_ns = clock_ns();
-    for (size_t i = 0; !failed && i < sample.count && time_is_left(calibrate); i++) {
-        double done = (clock_ns() - calibrate->start_ns) * 1e-9 / calibrate->seconds;
-        progress_show(fmax(done, (double)i / (double)sample.count), sample.problem[i].text);
-        failed = time_problem(calibrate, &sample.problem[i]);
-        if (!failed && clock_ns() - calibrate->saved_ns > save_every_ns) failed = save(calibrate);
-    }
+    pthread_mutex_init(&calibrate->lock, NULL);
+    while (started + 1 < PROBLEMS_AT_A_TIME &&
+           !pthread_create(&thread[started], NULL, time_problems, calibrate))
+        started++;
+    time_problems(calibrate);
+    for (int i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    pthread_mutex_destroy(&calibrate->lock);
     progress_hide();
-    suite_free(&sample);
-    return failed ? failed : save(calibrate);
+    suite_free(&calibrate->sample);
+    return calibrate->failed ? calibrate->failed : save(calibrate);
 }
 
 /* ---- the fit ---- */
