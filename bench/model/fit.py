@@ -38,7 +38,8 @@ PIPELINE = {"half": (1.0, 1.5), "uneven": (0.3, 1.0), "alone": (0.2, 1.0), "seri
 KERNEL = {"start": (2000.0, 1.0), "step": (700.0, 1.0)}
 UNIT = {"tensor": (1.0, 1.5), "exp": (1.0, 1.5), "shared": (0.2, 1.5), "l2": (0.2, 1.5), "copy": (3.0, 1.5),
         "mask": (3.0, 1.5), "line": (1.0, 1.5), "idle": (1.0, 1.5), "vector": (1.0, 1.5), "step": (200.0, 1.5),
-        "tile": (50.0, 1.5), "block": (1000.0, 1.5), "index": (100.0, 1.5), "reduce": (1.0, 1.5), "spill": (1.0, 1.5)}
+        "tile": (50.0, 1.5), "block": (1000.0, 1.5), "index": (100.0, 1.5), "reduce": (1.0, 1.5), "spill": (1.0, 1.5),
+        "wait": (0.2, 1.5)}
 OPERATION = {"launch": (10000.0, 0.5), "helper": (6000.0, 1.0), "helper_bytes": (2.0, 1.0), "memory": (1.3, 0.4),
              "beside": (0.3, 1.0)}
 SHARES = ("whole_waves",)

@@ -4,6 +4,9 @@
 
 #include <math.h>
 
+/* Share of time. Two runs of the same timings differ by as much. */
+static const double least_gain = 0.002;
+
 enum { MOST_CANDIDATES = 512 };
 
 /* Problems are judged in so many parts, each by a fit to the others. */
@@ -93,7 +96,7 @@ nhood_status nh_compare(const struct nh_device *device, const struct nh_timed *t
     }
     comparison->before = nh_verdict_of(before, problems);
     comparison->after = nh_verdict_of(after, problems);
-    comparison->better = comparison->after.lost < comparison->before.lost;
+    comparison->better = comparison->after.lost + least_gain < comparison->before.lost;
     nh_release(device->host, before);
     return status;
 }

@@ -23,6 +23,7 @@ enum nh_work_unit {
     NH_WORK_INDEX,  /* index arithmetic: axes, groups or rows, counted */
     NH_WORK_REDUCE, /* elements that blocks of a cluster, or warps that share rows, add up */
     NH_WORK_SPILL,  /* products at the highest rate, times the share of registers that is lacking */
+    NH_WORK_WAIT, /* bytes that the L2 brings while nothing of the block's own goes on, per block of a multiprocessor */
     NH_WORK_UNITS
 };
 

@@ -163,6 +163,16 @@ static int64_t registers_of(const struct nh_problem *problem,
     }
 }
 
+static int64_t block_warps(const struct nh_small_launch *launch) {
+    return nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
+}
+
+double nh_small_spilled(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+    enum { BESIDE = 16 };
+    int64_t left = NH_CUDA_REGISTERS / (32 * block_warps(launch)) / 8 * 8;
+    return (double)nh_max(0, registers_of(problem, launch) + BESIDE - left) / (double)left;
+}
+
 /* Where the copy engine fetches, many warps belong to a block: it fits as long as the compiler need not spill. */
 int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
                            const struct nh_small_launch *launch) {
@@ -170,7 +180,7 @@ int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cud
     int64_t by_shared = nh_cuda_residents_by_shared(device, nh_small_shared_bytes(problem, launch));
     if (!by_shared) return 0;
     int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
-    int64_t warps = nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
+    int64_t warps = block_warps(launch);
     int64_t by_registers = NH_CUDA_REGISTERS / (32 * warps * registers);
     /* in f32, what is split is as much again, and spilled by the hundred bytes */
     if ((launch->stages || problem->dtype == NHOOD_DTYPE_F32) && !by_registers) return 0;

@@ -35,6 +35,9 @@ int nh_small_additive_mask(const struct nh_problem *problem, const struct nh_sma
 /* Whether every block of columns is masked by bits. */
 bool nh_small_masks_by_bits(const struct nh_problem *problem, const struct nh_small_launch *launch);
 
+/* The share of registers that threads of a block lack: the compiler spills them. */
+double nh_small_spilled(const struct nh_problem *problem, const struct nh_small_launch *launch);
+
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                               const struct nh_small_launch *launch);
 

@@ -3,6 +3,7 @@
 
 #include "dtype.h"
 #include "rates.h"
+#include "small_roll.h"
 #include "predict.h"
 
 #include <math.h>
@@ -50,6 +51,8 @@ static enum nh_kernel_kind kernel_of(const struct nh_problem *problem,
                    [NH_SMALL_BACKWARD_QUERY] = NH_KERNEL_SMALL_QUERY_TURNS,
                    [NH_SMALL_BACKWARD_KEY] = NH_KERNEL_SMALL_KEY_TURNS};
     bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    if (nh_small_rolls_planes(problem, &launch->shape) && launch->shape.slots)
+        return f32 ? NH_KERNEL_SMALL_PLANES_F32 : NH_KERNEL_SMALL_PLANES;
     if (launch->turns) return turns[launch->kernel];
     return (launch->stages ? boxes : kernel)[launch->kernel][f32];
 }
@@ -94,6 +97,7 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
     double splits = of->turns || problem->dim <= WIDEST_KEPT ? 1 : (double)of->shape.blocks / 2;
     launch->unit[NH_WORK_TENSOR] =
         scores * dims / nh_cuda_products_per_clock(problem, device, false);
+    launch->unit[NH_WORK_SPILL] = launch->unit[NH_WORK_TENSOR] * nh_small_spilled(problem, of);
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
     launch->unit[NH_WORK_MASK] = lanes * mask_share(problem, of);
     launch->unit[NH_WORK_VECTOR] = lanes * bias_instructions(problem, of);
@@ -101,6 +105,8 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
     launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(device, bytes);
     if (problem->dtype == NHOOD_DTYPE_F32 && !of->stages)
         launch->unit[NH_WORK_SHARED] = nh_cuda_lane_clocks(16 * tiles * dims * splits);
+    if (of->kernel == NH_SMALL_FORWARD && of->stages == 1)
+        launch->unit[NH_WORK_WAIT] = launch->unit[NH_WORK_L2] / launch->residents;
     if (!of->stages) launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(bytes / 16);
     /* rows with gaps are stored by threads */
     if (of->stages && nh_problem_dilated(problem))

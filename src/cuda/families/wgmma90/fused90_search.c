@@ -212,6 +212,22 @@ bool nh_fused90_goes_around(const struct nh_problem *problem) {
     return false;
 }
 
+/* The share of a work tile that one block takes: where there are few, clusters share them. */
+static double share_of(const struct search *search, const struct query_tile *query,
+                       const struct key_tile *key, struct nh_config config) {
+    const struct nh_cuda_device *cuda = search->device->backend;
+    double work_tiles = nh_loop_work_tiles(&query->whole);
+    if (!nh_cluster_possible(cuda->multiprocessors,
+                             nh_fused90_copies(search->problem, config.value) * work_tiles))
+        return 1;
+    const struct nh_tiling_count fetched = nh_loop_count(&query->whole, key->columns);
+    const int32_t *stages = key->stages[query->warpgroups - 2];
+    memcpy(config.value + KX, key->shape, 3 * sizeof *key->shape);
+    config.value[TILE_BOXES] = boxes_per_tile(key->shape);
+    config.value[STAGES] = stages[stages[0] ? 0 : 1];
+    return 1.0 / nh_fused90_cluster_of(search->problem, cuda, config.value, &fetched);
+}
+
 /* With every key tile. Work on a full device says which are worth a prediction; the last wave of blocks counts as a whole
  * one. */
 static void try_parts(struct search *search, const struct query_tile *query,
@@ -221,7 +237,7 @@ static void try_parts(struct search *search, const struct query_tile *query,
     double copies = nh_fused90_copies(search->problem, queries->value);
     double work_tiles = nh_loop_work_tiles(&query->whole),
            waves = copies * work_tiles / cuda->multiprocessors;
-    double scale = ceil(waves) / work_tiles;
+    double whole_waves = ceil(waves) / work_tiles;
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
         const struct prices *prices = &key->prices[query->warpgroups - 2];
         const int32_t *stages = key->stages[query->warpgroups - 2];
@@ -233,7 +249,8 @@ static void try_parts(struct search *search, const struct query_tile *query,
              !nh_tiling_laps_fit(search->problem, query->shape, key->shape, false)))
             continue;
         double fetched = nh_loop_visits(&query->whole, key->columns),
-               seen = nh_loop_visits(parts, key->columns), block = work_tiles * prices->block;
+               seen = nh_loop_visits(parts, key->columns), block = work_tiles * prices->block,
+               scale = whole_waves * share_of(search, query, key, *queries);
         double clocks = block + (fetched * prices->fetched + seen * prices->seen) / boxes;
         if (scale * clocks >= limit) continue;
         search->any = true;
