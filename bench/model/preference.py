@@ -44,13 +44,13 @@ def count_fastest(problems: list[list[tuple[str, str, float]]]) -> Counter:
 
 
 def sizes_of_models() -> list[str]:
-    """200 sizes of a video model, forward, and 100 of a detection backbone of four levels, forward and backward."""
+    """200 sizes of a video model, forward, and 150 of a detection backbone of four levels, forward and backward."""
     draw = random.Random(7).randint
     texts = []
     for _ in range(200):
         t, h, w = draw(5, 33), draw(24, 68), draw(24, 120)
         texts.append(f"fwd:bf16:b1h24d128:{t}x{h}x{w}:w{min(9, t)}x24x24")
-    for _ in range(50):
+    for _ in range(75):
         level, height, width = draw(0, 3), draw(80, 180), draw(80, 180)
         h, w = height >> level, width >> level
         for op in ("fwd", "bwd"):

@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* Share of time. Two runs of the same timings differ by as much. */
-static const double least_gain = 0.002;
+static const double least_gain = 0.001;
 
 enum { MOST_CANDIDATES = 512 };
 
