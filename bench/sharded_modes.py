@@ -302,8 +302,7 @@ class Parts:
                 (_attention, "send_keys", lambda *_: "exchange of keys: copies and start"),
                 (_attention, "send_gradients", lambda *_: "exchange of gradients: copies and start"),
                 (_attention, "add_gradients", lambda *_: "gradients that came, added"),
-                (_attention._Forward, "_together", lambda *_: "keys put together"),
-                (_attention._Backward, "_apart", lambda *_: "gradients of borders taken apart"),
+                (_attention, "_merge", lambda *_: "results of two parts merged"),
                 (_exchange.Travel, "wait", lambda *_: "waiting for the exchange"),
             ):
                 stack.enter_context(mock.patch.object(owner, name, self._noting(getattr(owner, name), label)))

@@ -1,9 +1,9 @@
 """One of several processes that run sharded attention and compare with one process' results.
 
-    python sharded_worker.py RANK PROCESSES FOLDER cpu|cuda
+    python sharded_worker.py RANK PROCESSES FOLDER cpu|cuda CREW CREWS
 
-On the CPU by gloo, on GPUs, one for each process, by NCCL. FOLDER has the store by which they meet; each writes its results
-there, as JSON: case -> "", what went wrong, or TOO_FEW.
+On the CPU by gloo, on GPUs, one for each process, by NCCL. Every CREWS-th case is this crew's. FOLDER has the store by which a
+crew meets; each process writes its results there, as JSON: case -> "", what went wrong, or TOO_FEW.
 """
 
 from __future__ import annotations
@@ -374,14 +374,14 @@ for (name, case), dtype in itertools.product(LARGE.items(), (torch.bfloat16, tor
         )
 
 
-def start(processes: int, folder: Path, device_type: str) -> list[dict[str, str]]:
-    """Runs the cases in so many processes; what each found, by case."""
+def start(processes: int, folder: Path, device_type: str, crews: int = 1) -> list[dict[str, str]]:
+    """Runs the cases in so many processes, shared by crews of as many each; what each found, by case."""
     command = [sys.executable, __file__]
     # After an error NCCL's watchdog is to leave the process alive, which has results to write.
     environment = {**os.environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
     running = [
-        subprocess.Popen([*command, str(rank), str(processes), str(folder), device_type], env=environment)
-        for rank in range(processes)
+        subprocess.Popen(list(map(str, [*command, rank, processes, folder, device_type, crew, crews])), env=environment)
+        for crew, rank in itertools.product(range(crews), range(processes))
     ]
     deadline = time.monotonic() + 600
     try:
@@ -390,7 +390,10 @@ def start(processes: int, folder: Path, device_type: str) -> list[dict[str, str]
     finally:
         for process in running:
             process.kill()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
+    results: list[dict[str, str]] = [{} for _ in range(processes)]
+    for crew, rank in itertools.product(range(crews), range(processes)):
+        results[rank].update(json.loads((folder / f"{crew}.{rank}.json").read_text()))
+    return results
 
 
 def verdict(results: list[dict[str, str]], case: str) -> bool:
@@ -404,13 +407,14 @@ def verdict(results: list[dict[str, str]], case: str) -> bool:
 def main() -> None:
     global device
     rank, processes, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    crew, crews = map(int, sys.argv[5:7])
     torch.set_num_threads(1)
     nhood.configure(threads=1)
     cuda = sys.argv[4] == "cuda"
     if cuda:
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
-    store = dist.FileStore(str(folder / "store"), processes)
+    store = dist.FileStore(str(folder / f"{crew}.store"), processes)
     dist.init_process_group(
         "nccl" if cuda else "gloo", store=store, rank=rank, world_size=processes, timeout=datetime.timedelta(seconds=120)
     )
@@ -418,15 +422,16 @@ def main() -> None:
         if torch.Size(shape).numel() <= processes:
             mesh_of(*shape)
     results = {}
-    for name, case in {**(CUDA_CASES if cuda else {}), **CASES}.items():
+    cases = {**(CUDA_CASES if cuda else {}), **CASES}
+    for name in list(cases)[crew::crews]:
         try:
-            case()
+            cases[name]()
             results[name] = ""
         except TooFew:
             results[name] = TOO_FEW
         except Exception:  # told to the test
             results[name] = traceback.format_exc()
-        (folder / f"{rank}.json").write_text(json.dumps(results))
+        (folder / f"{crew}.{rank}.json").write_text(json.dumps(results))
     sys.stdout.flush()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import sharded_worker
 import torch
 
 GPUS = min(4, torch.cuda.device_count())
+CREWS = max(1, min(8, (os.cpu_count() or 1) // 4))
+"""Nearly all that the cases take is compilation of kernels."""
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two CUDA devices")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: Any) -> list[dict[str, str]]:
     folder: Path = tmp_path_factory.mktemp("distributed")
-    return sharded_worker.start(GPUS, folder, "cuda")
+    return sharded_worker.start(GPUS, folder, "cuda", CREWS)
 
 
 @pytest.mark.parametrize("case", {**sharded_worker.CUDA_CASES, **sharded_worker.CASES})

@@ -47,12 +47,22 @@
 #include "fused90_skipping.cuh"
 #include "fused90_softmax.cuh"
 
+/* Parts of a grid are computed beside the exchange of others between GPUs, a kernel that has some multiprocessors to
+ * itself for a while: blocks that come late then take fewer work tiles. Long launches clear the queue's counter anyway. */
+#define QUEUED (NH_REGIONS && NH_REPAIR_APART && NH_CLUSTER == 1 && !NH_BIASED)
+#if QUEUED
+#include "work_queue.cuh"
+#endif
+
 struct maps {
     nh_tensor_map map[MAPS * MAP_VARIANTS];
 };
 
 struct shared_layout {
     unsigned q, k, v, bias, q_full, q_free, k_full, k_free, v_full, v_free, bias_full, bias_free;
+#if QUEUED
+    work_tile_queue queue;
+#endif
 };
 
 __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
@@ -62,12 +72,38 @@ __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.bias = s.v + NH_STAGES * V_BYTES;
     s.q_full = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
     s.q_free = s.q_full + 8;
-    lay_out_rings(s, s.q_free + 8);
+    unsigned end = lay_out_rings(s, s.q_free + 8);
+#if QUEUED
+    s.queue = {end, end + 8, end + 16};
+#else
+    (void)end;
+#endif
 }
 
 __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     init_ring(s.q_full, s.q_free, 1);
     init_rings(s);
+#if QUEUED
+    init_queue(s.queue, 128 * NH_WARPGROUPS);
+#endif
+}
+
+/* The block's work tile of a round, for the thread that fetches. */
+__device__ __forceinline__ int producer_work_tile(const nh_tiled_args &args, const shared_layout &s, int round) {
+#if QUEUED
+    return claim_work_tile(args, s.queue, round);
+#else
+    return nh_work_tile_index(round);
+#endif
+}
+
+/* The same for those that multiply. */
+__device__ __forceinline__ int consumer_work_tile(const shared_layout &s, int round) {
+#if QUEUED
+    return next_work_tile(s.queue, round);
+#else
+    return nh_work_tile_index(round);
+#endif
 }
 
 __device__ __forceinline__ void clear_own(const shared_layout &s) {
@@ -79,7 +115,7 @@ __device__ __forceinline__ void clear_own(const shared_layout &s) {
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, work_tiles = 0;
     nh_work_tile work_tile;
-    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+    for (int round = 0, index; (index = producer_work_tile(args, s, round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
         if (work_tiles) nh_barrier_wait(s.q_free, (work_tiles - 1) & 1);
         work_tiles++;
@@ -250,7 +286,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
     part mine;
     seen_bits seen;
     rows r;
-    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
+    for (int round = 0, index; (index = consumer_work_tile(s, round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         take_share(work_tile, loop);

@@ -1,8 +1,9 @@
 """The attention of one process' queries over a grid whose tokens many processes have, forward and backward.
 
-Axes that are sharded are taken one after the other. Along each, queries are computed in the pieces of _axes.py: first those
-that need no other process' keys, while the keys for the others travel; backward first those others, so that gradients are on
-their way home while the rest is computed.
+Axes that are sharded are taken one after the other. Along each, all queries attend this process' keys while those of the halos
+(_axes.py) travel; what the queries near a border get from those is merged with it by the log-sum-exps. Backward, where the
+log-sum-exps of all keys are known, gradients of different keys have nothing to do with each other: those of the halos come
+first and travel home while the others are computed.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from torch.autograd import Function
 
 from .. import _ops
 from .._transforms import once_each, transformed
-from ._axes import Piece, Segment
+from ._axes import Halo, Segment
 from ._exchange import (
     add_gradients,
-    copy,
     heads_for_tokens,
     reduce_over,
     send_gradients,
@@ -68,23 +68,17 @@ def _region(plan: Plan, place: _Place) -> tuple[tuple[int, ...], ...]:
     return tuple(axis.is_periodic for axis in plan.axes), lengths, query, key
 
 
-def _na(
-    plan: Plan, place: _Place, inputs: Sequence[OptionalTensor], into: Sequence[OptionalTensor] = ()
-) -> Sequence[Tensor]:
+def _na(plan: Plan, place: _Place, inputs: Sequence[OptionalTensor]) -> Sequence[Tensor]:
     """out and lse of the six inputs, which lie at `place`."""
-    return _ops.na_into(into, *inputs, *_windows(plan), plan.scale, False, True, *_region(plan, place))
+    return _ops.na_into((), *inputs, *_windows(plan), plan.scale, False, True, *_region(plan, place))
 
 
 def _na_backward(
-    plan: Plan,
-    place: _Place,
-    tensors: Sequence[OptionalTensor],
-    wanted: Sequence[bool],
-    d_query: OptionalTensor = None,
+    plan: Plan, place: _Place, tensors: Sequence[OptionalTensor], wanted: Sequence[bool]
 ) -> Sequence[Tensor]:
-    """The wanted gradients, the first into d_query if it is given; tensors: the six inputs, out, lse, d_out, d_lse."""
+    """The wanted gradients; tensors: the six inputs, out, lse, d_out, d_lse."""
     region = _region(plan, place)
-    return _ops.na_backward_into((d_query,), *tensors, *_windows(plan), plan.scale, False, wanted, *region)
+    return _ops.na_backward_into((), *tensors, *_windows(plan), plan.scale, False, wanted, *region)
 
 
 def _along(tensor: Tensor, axis: int, begin: int, end: int) -> Tensor:
@@ -92,26 +86,20 @@ def _along(tensor: Tensor, axis: int, begin: int, end: int) -> Tensor:
     return tensor.narrow(1 + axis, begin, end - begin)
 
 
-class _Tokens(NamedTuple):
-    """Tokens of a piece's keys that lie side by side in one tensor: of a segment, or (None) of this process."""
-
-    segment: Optional[Segment]
-    begin: int
-    end: int
-    """in that tensor"""
+def _queries_of(halo: Halo, begin: int, axis: int, tensors: Iterable[OptionalTensor]) -> list[OptionalTensor]:
+    """The parts of a shard's tensors, which begins at `begin`, that belong to a halo's queries."""
+    return [None if t is None else _along(t, axis, halo.begin - begin, halo.end - begin) for t in tensors]
 
 
-def _tokens_of(plan: Plan, axis: int, piece: Piece) -> list[_Tokens]:
-    """What a piece's keys are put together from, in order."""
-    own = plan.own(axis)
-    sources = [(segment.token, segment.token + segment.length, segment) for segment in own.needs]
-    sources.append((own.begin, own.end, None))  # type: ignore[arg-type]
-    found = []
-    for first, last, segment in sorted(sources, key=lambda source: source[0]):
-        begin, end = max(first, piece.first), min(last, piece.last)
-        if begin < end:
-            found.append(_Tokens(segment, begin - first, end - first))
-    return found
+def _keys_of(halo: Halo, axis: int, came: dict[Segment, list[Tensor]]) -> list[Tensor]:
+    """A halo's key and value; those of one process are not copied."""
+    segments = sorted((s for s in came if halo.first <= s.token < halo.last), key=lambda segment: segment.token)
+    parts = [came[segment] for segment in segments]
+    return parts[0] if len(parts) == 1 else [torch.cat(tensors, 1 + axis) for tensors in zip(*parts)]
+
+
+Path = tuple[Optional[Halo], ...]
+"""of the keys at hand: per axis the halo that they are of, None for this process' own"""
 
 
 class _Forward:
@@ -120,66 +108,39 @@ class _Forward:
     def __init__(self, plan: Plan, rest: Sequence[OptionalTensor]) -> None:
         self.plan, self.rest = plan, rest
         self.kept: list[Tensor] = []
-        """keys and values that were put together, in the order of _paths"""
+        """what came of each exchange, in the order of _exchanges"""
 
-    def run(
-        self,
-        axes: Sequence[int],
-        place: _Place,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: OptionalTensor,
-        lse: OptionalTensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Into out and lse if they are given."""
-        if not axes:
-            found = _na(self.plan, place, (query, key, value, *self.rest), (out, lse))
-            return found[0], found[1]
-        axis, *others = axes
+    def run(self, path: Path, place: _Place, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """out and lse of these keys and their halos along the axes that the path lacks."""
+        if len(path) == len(self.plan.sharded):
+            out, lse = _na(self.plan, place, (query, key, value, *_rest_of(path, self.rest)))
+            return out, lse
+        axis = self.plan.sharded[len(path)]
         own, link = self.plan.own(axis), self.plan.link(axis)
-        if out is None and len(own.pieces) > 1:
-            out, lse = _empty_results(query, value)
         travel = None if link.idle else send_keys((key, value), 1 + axis, link)
-        came: dict[Segment, list[Tensor]] = {}
-        results = None
-        for piece in own.pieces:
-            keys = (key, value)
-            if not piece.own:
-                if travel is not None:
-                    came, travel = take_keys(travel.wait(), (key, value), 1 + axis, link), None
-                keys = self._together(axis, piece, (key, value), came)
-                self.kept += keys
-            begin, end = piece.begin - own.begin, piece.end - own.begin
-            results = self.run(
-                others,
-                place.at(axis, piece.begin, own.begin if piece.own else piece.first),
-                _along(query, axis, begin, end),
-                *keys,
-                None if out is None else _along(out, axis, begin, end),
-                None if lse is None else _along(lse, axis, begin, end),
-            )
-        if travel is not None:  # this process needs nothing, others need its keys
-            travel.wait()
-        return (out, lse) if out is not None and lse is not None else results  # type: ignore[return-value]
+        out, lse = self.run((*path, None), place, query, key, value)
+        if travel is None:
+            return out, lse
+        self.kept.append(travel.wait())
+        came = take_keys(self.kept[-1], (key, value), 1 + axis, link)
+        for halo in own.halos:
+            keys = _keys_of(halo, axis, came)
+            part, out_part, lse_part = _queries_of(halo, own.begin, axis, (query, out, lse))
+            more = self.run((*path, halo), place.at(axis, halo.begin, halo.first), part, *keys)  # type: ignore[arg-type]
+            _merge(out_part, lse_part, *more)  # type: ignore[arg-type]
+        return out, lse
 
-    def _together(
-        self, axis: int, piece: Piece, own: tuple[Tensor, Tensor], came: dict[Segment, list[Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        parts = [
-            [_along(own[i] if s is None else came[s][i], axis, begin, end) for i in range(2)]
-            for s, begin, end in _tokens_of(self.plan, axis, piece)
-        ]
-        found = []
-        for i, tensor in enumerate(own):
-            shape = list(tensor.shape)
-            shape[1 + axis] = piece.last - piece.first
-            found.append(tensor.new_empty(shape))
-            begin = 0
-            for part in parts:
-                copy(_along(found[i], axis, begin, begin + part[i].shape[1 + axis]), part[i])
-                begin += part[i].shape[1 + axis]
-        return found[0], found[1]
+
+def _rest_of(path: Path, rest: Sequence[OptionalTensor]) -> Sequence[OptionalTensor]:
+    """The bias, and the additional keys and values, which are attended once: with this process' own keys."""
+    return rest if not any(path) else (rest[0], None, None)
+
+
+def _merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> None:
+    """Adds to out and lse what the same queries get from other keys."""
+    share = torch.sigmoid(other_lse - lse).to(out.dtype)
+    out.lerp_(other_out, share.unsqueeze(-1))
+    torch.logaddexp(lse, other_lse, out=lse)
 
 
 def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,15 +149,16 @@ def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return out, query.new_empty(query.shape[:-1], dtype=dtype)
 
 
-Path = tuple[Piece, ...]
-
-
-def _paths(plan: Plan, axes: Sequence[int], path: Path = ()) -> Iterator[Path]:
-    """The pieces of pieces whose keys are put together, in the order in which forward does so."""
-    for piece in plan.own(axes[0]).pieces if axes else ():
-        if not piece.own:
-            yield (*path, piece)
-        yield from _paths(plan, axes[1:], (*path, piece))
+def _exchanges(plan: Plan, path: Path = ()) -> Iterator[Path]:
+    """The keys whose halos travel, in the order in which forward comes to have those."""
+    if len(path) == len(plan.sharded):
+        return
+    axis = plan.sharded[len(path)]
+    yield from _exchanges(plan, (*path, None))
+    if not plan.link(axis).idle:
+        yield path
+    for halo in plan.own(axis).halos:
+        yield from _exchanges(plan, (*path, halo))
 
 
 class _Backward:
@@ -206,107 +168,52 @@ class _Backward:
         self, plan: Plan, rest: Sequence[OptionalTensor], kept: Sequence[Tensor], wanted: Sequence[bool]
     ) -> None:
         self.plan, self.rest, self.wanted = plan, rest, wanted
-        self.kept = dict(zip(_paths(plan, plan.sharded), zip(kept[::2], kept[1::2])))
+        self.kept = dict(zip(_exchanges(plan), kept))
         self.shared: list[OptionalTensor] = [None, None, None]
 
     def run(
-        self,
-        path: Path,
-        place: _Place,
-        key: Tensor,
-        value: Tensor,
-        of_queries: Sequence[OptionalTensor],
-        d_query: OptionalTensor = None,
+        self, path: Path, place: _Place, key: Tensor, value: Tensor, of_queries: Sequence[OptionalTensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of query (into d_query if it is given), key and value; of_queries: query, out, lse, d_out, d_lse."""
-        axes = self.plan.sharded[len(path) :]
-        if not axes:
-            return self._leaf(place, key, value, of_queries, d_query)
-        axis = axes[0]
+        """Gradients of query, key and value; of_queries: query, out, lse, d_out, d_lse."""
+        if len(path) == len(self.plan.sharded):
+            return self._leaf(path, place, key, value, of_queries)
+        axis = self.plan.sharded[len(path)]
         own, link = self.plan.own(axis), self.plan.link(axis)
-        query = of_queries[0]
-        assert query is not None
-        if d_query is None and len(own.pieces) > 1:
-            d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
-        d_own: list[Tensor] = []
-        """of key and value as they lie here"""
-        aside: list[tuple[_Tokens, list[Tensor]]] = []
+        if link.idle:
+            return self.run((*path, None), place, key, value, of_queries)
+        came = take_keys(self.kept[path], (key, value), 1 + axis, link)
+        d_queries: list[Tensor] = []
+        """of the halos' queries"""
         home: dict[Segment, list[Tensor]] = {}
-        travel = None
-        for piece in sorted(own.pieces, key=lambda piece: piece.own):
-            if piece.own and not link.idle:
-                travel = send_gradients(home, (key, value), 1 + axis, link)
-            keys = (key, value) if piece.own else self.kept[(*path, piece)]
-            begin, end = piece.begin - own.begin, piece.end - own.begin
-            found = self.run(
-                (*path, piece),
-                place.at(axis, piece.begin, own.begin if piece.own else piece.first),
-                *keys,
-                [None if t is None else _along(t, axis, begin, end) for t in of_queries],
-                None if d_query is None else _along(d_query, axis, begin, end),
-            )
-            if d_query is None:
-                d_query = found[0]
-            if piece.own:
-                d_own = list(found[1:])
-            else:
-                self._apart(axis, piece, found[1:], aside, home)
-        if not link.idle and travel is None:
-            travel = send_gradients(home, (key, value), 1 + axis, link)
-        if not d_own:
-            d_own = [torch.zeros_like(key), torch.zeros_like(value)]
-        for tokens, gradients in aside:
-            for target, gradient in zip(d_own, gradients):
-                _along(target, axis, tokens.begin, tokens.end).add_(gradient)
-        if travel is not None:
-            add_gradients(travel.wait(), d_own, 1 + axis, link)
-        assert d_query is not None
-        return d_query, d_own[0], d_own[1]
+        for halo in own.halos:
+            part = _queries_of(halo, own.begin, axis, of_queries)
+            at = place.at(axis, halo.begin, halo.first)
+            d_part, *d_keys = self.run((*path, halo), at, *_keys_of(halo, axis, came), part)
+            d_queries.append(d_part)
+            for segment in own.needs:
+                if halo.first <= segment.token < halo.last:
+                    begin = segment.token - halo.first
+                    home[segment] = [_along(d, axis, begin, begin + segment.length) for d in d_keys]
+        travel = send_gradients(home, (key, value), 1 + axis, link)
+        d_query, d_key, d_value = self.run((*path, None), place, key, value, of_queries)
+        for halo, d_part in zip(own.halos, d_queries):
+            _along(d_query, axis, halo.begin - own.begin, halo.end - own.begin).add_(d_part)
+        add_gradients(travel.wait(), (d_key, d_value), 1 + axis, link)
+        return d_query, d_key, d_value
 
     def _leaf(
-        self,
-        place: _Place,
-        key: Tensor,
-        value: Tensor,
-        of_queries: Sequence[OptionalTensor],
-        d_query: OptionalTensor,
+        self, path: Path, place: _Place, key: Tensor, value: Tensor, of_queries: Sequence[OptionalTensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         query, out, lse, d_out, d_lse = of_queries
-        wanted = [True, True, True, *self.wanted[3:]]
-        tensors = (query, key, value, *self.rest, out, lse, d_out, d_lse)
-        found = _na_backward(self.plan, place, tensors, wanted, d_query)
+        rest = _rest_of(path, self.rest)
+        wanted = [True, True, True, *(want and t is not None for want, t in zip(self.wanted[3:], rest))]
+        found = _na_backward(self.plan, place, (query, key, value, *rest, out, lse, d_out, d_lse), wanted)
         shared = iter(found[3:])
-        for i, want in enumerate(self.wanted[3:]):
+        for i, want in enumerate(wanted[3:]):
             if want:
                 gradient, before = _at_least_f32(next(shared)), self.shared[i]
                 self.shared[i] = gradient if before is None else before + gradient
         return found[0], found[1], found[2]
-
-    def _apart(
-        self,
-        axis: int,
-        piece: Piece,
-        gradients: Sequence[Tensor],
-        aside: list[tuple[_Tokens, list[Tensor]]],
-        home: dict[Segment, list[Tensor]],
-    ) -> None:
-        """The gradients of a piece's keys, by who has the keys."""
-        at = 0
-        for tokens in _tokens_of(self.plan, axis, piece):
-            count = tokens.end - tokens.begin
-            parts = [_along(gradient, axis, at, at + count) for gradient in gradients]
-            at += count
-            if tokens.segment is None:
-                aside.append((tokens, parts))
-                continue
-            if tokens.segment not in home and tokens.end - tokens.begin == tokens.segment.length:
-                home[tokens.segment] = parts
-                continue
-            if tokens.segment not in home:
-                shapes = [(*p.shape[: 1 + axis], tokens.segment.length, *p.shape[2 + axis :]) for p in parts]
-                home[tokens.segment] = [p.new_zeros(shape) for p, shape in zip(parts, shapes)]
-            for target, part in zip(home[tokens.segment], parts):
-                _along(target, axis, tokens.begin, tokens.end).add_(part)
 
 
 def _at_least_f32(tensor: Tensor) -> Tensor:
@@ -321,7 +228,7 @@ def _halo_forward(plan: Plan, inputs: Sequence[OptionalTensor]) -> list[Tensor]:
     query, key, value, *rest = inputs
     call = _Forward(plan, rest)
     place = _Place(plan.offsets, plan.offsets)
-    out, lse = call.run(plan.sharded, place, query, key, value, None, None)  # type: ignore[arg-type]
+    out, lse = call.run((), place, query, key, value)  # type: ignore[arg-type]
     return [out, lse, *call.kept]
 
 
@@ -441,15 +348,18 @@ def _fake_sharded_na(*arguments: Any) -> list[Tensor]:
         _, count = _shares(plan)
         moved = [_of_heads(plan, tensor, count) for tensor in (query, key, value)]
         return [out, lse, *moved, *_empty_results(moved[0], moved[2])]
-    kept = []
-    for path in _paths(plan, plan.sharded):
-        for tensor in (key, value):
-            shape = list(tensor.shape)
-            for axis, piece in zip(plan.sharded, path):
-                if not piece.own:
-                    shape[1 + axis] = piece.last - piece.first
-            kept.append(tensor.new_empty(shape))
-    return [out, lse, *kept]
+    return [out, lse, *(key.new_empty(_came_of(plan, path, key, value)) for path in _exchanges(plan))]
+
+
+def _came_of(plan: Plan, path: Path, key: Tensor, value: Tensor) -> int:
+    """How many numbers come of an exchange."""
+    axis = plan.sharded[len(path)]
+    tokens = sum(segment.length for segment in plan.own(axis).needs)
+    count = (key.numel() + value.numel()) // key.shape[1 + axis] * tokens
+    for other, halo in zip(plan.sharded, path):
+        if halo:
+            count = count // key.shape[1 + other] * (halo.last - halo.first)
+    return count
 
 
 def _of_heads(plan: Plan, tensor: Tensor, count: int) -> Tensor:

@@ -1,5 +1,5 @@
-"""One axis of a grid that is cut into shards: which keys the queries of each shard need, who has them, and in which pieces a
-shard's queries are computed. Integers alone; every process computes the same for all.
+"""One axis of a grid that is cut into shards: which keys the queries of each shard need beside its own, and who has them.
+Integers alone; every process computes the same for all.
 
 Tokens are counted along the grid. On a periodic axis the tokens before 0 and behind the last one are those of the turn before
 and of the next: token t is the same as t - length.
@@ -60,26 +60,24 @@ class Segment(NamedTuple):
     """the first of them, in the order of who needs them"""
 
 
-class Piece(NamedTuple):
-    """Queries [begin, end) of the grid and the keys [first, last) that they are computed with."""
+class Halo(NamedTuple):
+    """Keys [first, last) on one side of a shard, and the shard's queries [begin, end) among which are all that attend some of
+    them."""
 
     begin: int
     end: int
     first: int
     last: int
-    own: bool
-    """the keys are those of the shard, as they lie"""
 
 
 class Shard(NamedTuple):
-    """What a process does along an axis."""
+    """What a process does along an axis: all its queries attend its own keys, and those of a halo the halo's keys."""
 
     begin: int
     end: int
-    pieces: tuple[Piece, ...]
-    """own keys first: they are computed while the others' travel"""
+    halos: tuple[Halo, ...]
     needs: tuple[Segment, ...]
-    """what the others have"""
+    """what the others have: all keys of the halos"""
 
 
 def boundaries(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -149,29 +147,35 @@ def segments(bounds: Sequence[int], first: int, last: int, periodic: bool) -> li
 def shard(window: Window, sizes: tuple[int, ...], index: int, everything: bool = False) -> Shard:
     """What the process with shard `index` of an axis does; `everything`: with all keys of the axis (gather).
 
-    Queries whose keys all lie in the shard are one piece, those before and behind them are one piece each, with copies of the
-    keys around them. Where there are none of the first kind, all queries are one piece."""
+    Where a periodic axis comes to be needed as a whole, the halo behind the shard has all other keys."""
     bounds = boundaries(sizes)
     begin, end = bounds[index], bounds[index + 1]
-    first, last = (begin, begin + window.length) if everything else window.keys_of(begin, end)
-    if everything and not window.is_periodic:
-        first, last = 0, window.length
-    if window.is_periodic and max(last, end) - min(first, begin) >= window.length:
+    first, last = window.keys_of(begin, end)
+    around = window.is_periodic and (everything or max(last, end) - min(first, begin) >= window.length)
+    if around:
         first, last = begin, begin + window.length  # every token once
-        everything = True
-    if begin <= first and last <= end:
-        return Shard(begin, end, (Piece(begin, end, begin, end, True),), ())
-    low, high = _first_within(window, begin, end), _last_within(window, begin, end)
-    if everything or low >= high:
-        first, last = min(first, begin), max(last, end)
-        pieces = [Piece(begin, end, first, last, False)]
-    else:
-        pieces = [Piece(low, high, begin, end, True)]
-        if begin < low:
-            pieces.append(Piece(begin, low, *window.keys_of(begin, low), False))
-        if high < end:
-            pieces.append(Piece(high, end, *window.keys_of(high, end), False))
-    needs = segments(bounds, first, begin, window.is_periodic) if first < begin else []
-    if end < last:
-        needs += segments(bounds, end, last, window.is_periodic)
-    return Shard(begin, end, tuple(pieces), tuple(needs))
+    elif everything:
+        first, last = 0, window.length
+    halos = [
+        Halo(begin, _first_within(window, begin, end), first, begin),
+        Halo(begin if around else _last_within(window, begin, end), end, end, last),
+    ]
+    needs = [s for halo in halos for s in segments(bounds, halo.first, halo.last, window.is_periodic)]
+    attended = tuple(halo for halo in halos if halo.begin < halo.end and halo.first < halo.last)
+    return Shard(begin, end, attended, tuple(needs))
+
+
+SAMPLES = 64
+
+
+@functools.lru_cache(maxsize=1024)
+def outside(window: Window, part: Shard) -> float:
+    """The share of the keys of a shard's queries that others have, of at most SAMPLES queries of each halo."""
+    found = 0.0
+    for halo in part.halos:
+        step = max(1, (halo.end - halo.begin) // SAMPLES)
+        queries = range(halo.begin, halo.end, step)
+        keys = [window.keys(query) for query in queries]
+        seen = sum(max(0, min(last + 1, halo.last) - max(first, halo.first)) for first, last in keys)
+        found += seen / window.dilation / len(queries) * (halo.end - halo.begin)
+    return min(1.0, found / window.kernel_size / (part.end - part.begin))

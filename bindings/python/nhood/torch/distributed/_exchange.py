@@ -117,15 +117,24 @@ def take_keys(flat: Tensor, tensors: Sequence[Tensor], axis: int, link: Link) ->
 def send_gradients(
     gradients: dict[Segment, list[Tensor]], own: Sequence[Tensor], axis: int, link: Link
 ) -> Travel:
-    """Starts the way home of the gradients of what take_keys gave. `own` are tensors of the shape of this process' shards."""
+    """Starts the way home of the gradients of what take_keys gave; zero for segments that are not among them. `own` are tensors
+    of the shape of this process' shards."""
     parts = [
-        [gradient for segment in link.needed_from(process) for gradient in gradients[segment]]
+        [
+            gradient
+            for segment in link.needed_from(process)
+            for gradient in gradients.get(segment) or _zeros(own, axis, segment.length)
+        ]
         for process in link.processes
     ]
     expected = [
         sum(_elements(t, axis, s.length) for s in link.asked_by(process) for t in own) for process in link.processes
     ]
     return _all_to_all(parts, expected, own[0], link)
+
+
+def _zeros(own: Sequence[Tensor], axis: int, length: int) -> list[Tensor]:
+    return [t.new_zeros((*t.shape[:axis], length, *t.shape[axis + 1 :])) for t in own]
 
 
 def add_gradients(flat: Tensor, own: Sequence[Tensor], axis: int, link: Link) -> None:

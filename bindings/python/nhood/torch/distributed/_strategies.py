@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
+from ._axes import outside
 from ._plan import Plan
 
 NAMES = ("halo", "heads", "gather")
@@ -67,22 +68,21 @@ def _by_keys(plan: Plan, sizes: Sizes, link: Link) -> Choice:
     """halo, or gather. Axis after axis: the keys that came along one travel along the next with the own ones."""
     tokens = [max(counts) if counts else axis.length for axis, counts in zip(plan.axes, plan.sizes)]
     per_token = sizes.batch * sizes.kv_heads * (sizes.dim + sizes.dim_v) * sizes.element_bytes
-    extents, sent, within, collectives, pieces = list(tokens), 0.0, 1.0, 0, 1
+    extents, sent, within, collectives, launches = list(tokens), 0.0, 1.0, 0, 1
     for axis in plan.sharded:
         shards = plan.shards(axis)
         needs = max(sum(segment.length for segment in shard.needs) for shard in shards)
         collectives += needs > 0
         sent += math.prod(extents) / extents[axis] * needs * per_token
         extents[axis] += needs
-        own = [sum(p.end - p.begin for p in shard.pieces if p.own) / (shard.end - shard.begin) for shard in shards]
-        within *= min(own)
-        pieces *= max(len(shard.pieces) for shard in shards)
+        within *= 1 - max(outside(plan.axes[axis], shard) for shard in shards)
+        launches *= 1 + max(len(shard.halos) for shard in shards)
     work = _work(plan, sizes, tokens) / link.flops_per_s
     travel = sent / link.bytes_per_s + collectives * link.latency_s
     seconds = max(travel, work * within) + work * (1 - within)
-    share = f"{100 * within:.0f} % of the queries are computed while the keys travel"
+    share = f"{100 * within:.0f} % of the work is done while they travel, in {launches} launches"
     what = "all keys" if plan.strategy == "gather" else "keys around each shard"
-    return Choice(plan.strategy, seconds, sent, f"{what}, {sent / 1e6:.3g} MB; {share}, in {pieces} pieces")
+    return Choice(plan.strategy, seconds, sent, f"{what}, {sent / 1e6:.3g} MB; {share}")
 
 
 def _by_heads(plan: Plan, sizes: Sizes, link: Link) -> Choice:
