@@ -241,6 +241,23 @@ static void check_regions(nhood_context *context) {
     }
 }
 
+/* More work tiles than blocks, of a part of a grid: those that a queue hands out (again 1) give what fixed shares do. */
+static void check_queue(nhood_context *context) {
+    static const char *const text = "fwd:bf16:b1h1d256:700:w30:q50+640:k4+680";
+    nhood_problem problem;
+    nhood_io io[2];
+    CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
+    for (int again = 0; again < 2; again++) {
+        if (again) prefer(context, "cuda.fused90", text, ",again=", 1); /* else too short */
+        run(context, "cuda.fused90", &problem, 0, -1, &io[again]);
+    }
+    const int64_t count = tokens_of(&problem, false) * problem.dim;
+    CHECK(!memcmp(io[0].data[NHOOD_O], io[1].data[NHOOD_O], 2 * (size_t)count),
+          "%s: a queue gives other outputs", text);
+    for (int again = 0; again < 2; again++)
+        free_tensors(&io[again]);
+}
+
 int main(void) {
     static const char *const long_calls[] = {"fwd:bf16:b1h1d32:70:w9:rpb",
                                              "fwd:bf16:b1h1d32:60:w8:c1"};
@@ -297,6 +314,7 @@ int main(void) {
         prefer(context, "cuda.fused90", long_calls[i], ",again=", 1);
         nan_stays_outside(context, "cuda.fused90", long_calls[i], true, 29);
     }
+    check_queue(context);
     check_small(context, in_turns, 4, 29);
     check_regions(context);
     check_small(context, in_turns_of_regions, 2, 9);

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cases import CASES, PARTS, assert_near, random_case, random_part
 from nhood import _library, _plans
-from nhood.torch import _ops, _tensors
+from nhood.torch import _tensors
 from versions import needs_precisions
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
@@ -45,32 +45,6 @@ def test_attention(case, dtype):
     expected, expected_lse = dense.forward(case, f64(arrays))
     assert_near(out.double().numpy(), expected, 16, dtype, scale=1)
     assert_near(lse.double().numpy(), expected_lse, 64, "float64" if dtype == "float64" else "float32", scale=4)
-
-
-@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)], ids=str)
-def test_results_into_parts_of_tensors(wanted):
-    """As nhood.torch.distributed has them written: rows of an axis of a larger tensor, and nothing beside them."""
-    query, key, value = (torch.rand(2, 9, 8, 4, 6, generator=torch.manual_seed(i)) for i in range(3))
-    key = key.transpose(-1, -2).contiguous().transpose(-1, -2)  # to be copied first
-    windows = ((3, 5), (1, 1), (1, 1), (0, 0), None, False)
-    expected = _ops.na(query, key, value, None, None, None, *windows, True)
-    whole = [torch.full((2, 12, *result.shape[2:]), 7.0) for result in expected]
-    into = [tensor.narrow(1, 2, 9) if i in wanted else None for i, tensor in enumerate(whole)]
-    results = _ops.na_into(into, query, key, value, None, None, None, *windows, True)
-    for given, result, tensor, correct in zip(into, results, whole, expected):
-        assert torch.equal(result, correct)
-        assert (tensor == 7).all() if given is None else result is given
-        assert (tensor[:, :2] == 7).all() and (tensor[:, 11:] == 7).all()
-
-    d_out = torch.rand(2, 9, 8, 4, 6)
-    arguments = (query, key, value, None, None, None, *expected, d_out, None, *windows, [True] * 3)
-    whole_query = torch.full((2, 12, 8, 4, 6), 7.0)
-    d_query = whole_query.narrow(1, 2, 9)
-    results = _ops.na_backward_into((d_query,), *arguments)
-    for result, correct in zip(results, _ops.na_backward(*arguments)):
-        assert torch.equal(result, correct)
-    assert results[0] is d_query
-    assert (whole_query[:, :2] == 7).all() and (whole_query[:, 11:] == 7).all()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -114,8 +88,8 @@ def copies(monkeypatch):
     nhood.clear_cache()  # calls that are remembered are not prepared
     made, prepare = [], _tensors._prepare
 
-    def noted(*key):
-        request, call = key[2], prepare(*key)
+    def noted(context, device, request, *seen):
+        call = prepare(context, device, request, *seen)
         made.extend(request.operation.input_names[i] for i in call.unreadable)
         return call
 

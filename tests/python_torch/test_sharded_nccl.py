@@ -11,8 +11,8 @@ import sharded_worker
 import torch
 
 GPUS = min(4, torch.cuda.device_count())
-CREWS = max(1, min(8, (os.cpu_count() or 1) // 4))
-"""Nearly all that the cases take is compilation of kernels."""
+CREWS = max(1, min(16, (os.cpu_count() or 1) // max(1, GPUS)))
+"""Nearly all that the cases take is compilation of kernels, and the start of processes."""
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two CUDA devices")
 
 

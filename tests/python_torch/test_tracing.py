@@ -140,9 +140,9 @@ def test_compiled_layers_read_the_packed_projection_in_place(backend, monkeypatc
     nhood.clear_cache()  # calls that are remembered are not prepared
     read, prepare = [], _tensors._prepare
 
-    def noted(context, device, request, into, *seen):
+    def noted(context, device, request, *seen):
         read.extend(strides for _, strides, _ in seen[:3])
-        return prepare(context, device, request, into, *seen)
+        return prepare(context, device, request, *seen)
 
     monkeypatch.setattr(_tensors, "_prepare", noted)
     layer = nt.NeighborhoodAttention2D(32, 4, 3)

@@ -21,27 +21,112 @@ static double key_bytes(const nhood_problem *problem) {
            (double)storage_bytes(problem->dtype);
 }
 
-/* Tokens on the other GPUs that the queries of a shard between others attend, on one axis. */
-static double halo(const nhood_axis *axis, int64_t length) {
-    const double around = (double)((axis->window - 1 + axis->stride - 1) * axis->dilation);
-    return fmin(around, (double)(axis->length - length));
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
 }
 
-/* A shard's queries: their share of a grid that has all their keys, so that their windows look as in the whole grid. */
-static double compute_of(const struct target *target, const nhood_problem *problem,
-                         const int64_t shards[3]) {
-    nhood_problem part = *problem;
-    double share = 1;
-    for (int32_t a = 0; a < part.rank; a++) {
-        nhood_axis *axis = &part.axis[a];
-        const int64_t length = (axis->length + shards[a] - 1) / shards[a];
-        if (shards[a] == 1) continue;
-        const int64_t seen = length + (int64_t)halo(axis, length);
-        share *= (double)length / (double)seen;
-        axis->length = seen;
-        axis->periodic = 0; /* a part of a circle */
+/* Keys on one side of a shard that others have, and how many of its queries, next to them, attend some. */
+struct side {
+    int64_t queries, keys;
+};
+
+/* The shard of one GPU on one axis, with the keys before and behind it. One in the middle, as it has most to do. */
+struct shard {
+    int64_t begin, end;
+    struct side side[2];
+};
+
+static int64_t first_key(const nhood_axis *axis, int64_t query) {
+    int64_t first = 0, count = 0;
+    (void)nhood_window(axis, query, &first, &count);
+    return first;
+}
+
+static int64_t last_key(const nhood_axis *axis, int64_t query) {
+    int64_t first = 0, count = 0;
+    (void)nhood_window(axis, query, &first, &count);
+    return first + (count - 1) * axis->dilation;
+}
+
+/* Queries at one end of a shard, of a dilation group, that attend keys beyond that end. */
+static int64_t border_queries(const nhood_axis *axis, const struct shard *shard, bool behind) {
+    int64_t low = 0, high = (shard->end - shard->begin + axis->dilation - 1) / axis->dilation;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2, step = middle * axis->dilation;
+        const bool inside = behind ? last_key(axis, shard->end - 1 - step) < shard->end
+                                   : first_key(axis, shard->begin + step) >= shard->begin;
+        if (inside)
+            high = middle;
+        else
+            low = middle + 1;
     }
-    return candidates_least_ns(target, &part, NULL) * share;
+    return least(low * axis->dilation, shard->end - shard->begin);
+}
+
+static struct shard shard_of(const nhood_axis *axis, int64_t shards) {
+    const int64_t length = (axis->length + shards - 1) / shards, begin = shards / 2 * length;
+    struct shard shard = {begin, least(begin + length, axis->length), {{0, 0}, {0, 0}}};
+    if (shards == 1) return shard;
+    if (axis->periodic) {
+        const int64_t around = (axis->window - 1 + axis->stride - 1) * axis->dilation;
+        const int64_t keys = least(around, axis->length - (shard.end - begin));
+        for (int i = 0; i < 2; i++) {
+            shard.side[i].keys = (keys + i) / 2;
+            shard.side[i].queries = least(shard.side[i].keys, shard.end - begin);
+        }
+        return shard;
+    }
+    for (int64_t i = 0; i < least(axis->dilation, shard.end - begin); i++) {
+        const int64_t before = begin - first_key(axis, begin + i);
+        const int64_t behind = last_key(axis, shard.end - 1 - i) + 1 - shard.end;
+        if (before > shard.side[0].keys) shard.side[0].keys = before;
+        if (behind > shard.side[1].keys) shard.side[1].keys = behind;
+    }
+    for (int i = 0; i < 2; i++)
+        if (shard.side[i].keys > 0) shard.side[i].queries = border_queries(axis, &shard, i);
+    return shard;
+}
+
+/* ---- what is computed ---- */
+
+/* What one launch computes: on each axis the shard's queries with its own keys, or those at its begin or end with the keys
+ * beyond. False if there are none. */
+enum place { OWN, BEFORE, BEHIND, PLACES };
+
+static bool part_of(const nhood_problem *problem, const struct shard shard[3],
+                    const enum place place[3], nhood_problem *part) {
+    *part = *problem;
+    for (int32_t a = 0; a < problem->rank; a++) {
+        const int64_t length = problem->axis[a].length, begin = shard[a].begin, end = shard[a].end;
+        nhood_region *region = &part->region[a];
+        if (end - begin == length) {
+            if (place[a] != OWN) return false;
+            continue;
+        }
+        *region = (nhood_region){begin, end - begin, begin, end - begin};
+        if (place[a] == OWN) continue;
+        const struct side side = shard[a].side[place[a] == BEHIND];
+        if (side.keys < 1 || side.queries < 1) return false;
+        const int64_t first = place[a] == BEHIND ? end - side.queries : begin;
+        const int64_t key = place[a] == BEHIND ? end : begin - side.keys + length;
+        *region = (nhood_region){first, side.queries, key % length, side.keys};
+    }
+    return true;
+}
+
+/* own_ns: of the launch that needs no other GPU's keys; halo_ns: of all others. NaN if one cannot be computed. */
+static void compute_of(const struct target *target, const nhood_problem *problem,
+                       const struct shard shard[3], double *own_ns, double *halo_ns) {
+    *own_ns = *halo_ns = 0;
+    for (int i = 0; i < PLACES * PLACES * PLACES; i++) {
+        const enum place place[3] = {i % PLACES, i / PLACES % PLACES, i / PLACES / PLACES};
+        bool exists = true;
+        nhood_problem part;
+        for (int32_t a = problem->rank; a < 3; a++)
+            exists = exists && place[a] == OWN;
+        if (!exists || !part_of(problem, shard, place, &part)) continue;
+        *(i ? halo_ns : own_ns) += candidates_least_ns(target, &part, NULL);
+    }
 }
 
 static void finish(const struct gpus *gpus, double alone_ns, struct sharding *s) {
@@ -51,25 +136,22 @@ static void finish(const struct gpus *gpus, double alone_ns, struct sharding *s)
 
 /* Axes travel one after the other: what came along one goes on along the next. */
 static struct sharding by_keys(const struct gpus *gpus, const nhood_problem *problem,
-                               const int64_t shards[3], bool everything, double compute_ns) {
-    struct sharding s = {everything ? "gather" : "halo", {1, 1, 1}, compute_ns, 0, 0, 0, 1, 0};
+                               const int64_t shards[3], const struct shard shard[3],
+                               bool everything) {
+    struct sharding s = {.strategy = everything ? "gather" : "halo", .shards = {1, 1, 1}};
     double extent[3], tokens = 1;
     int collectives = 0;
     for (int32_t a = 0; a < problem->rank; a++) {
         s.shards[a] = shards[a];
-        extent[a] = ceil((double)problem->axis[a].length / (double)shards[a]);
+        extent[a] = (double)(shard[a].end - shard[a].begin);
         tokens *= extent[a];
     }
     for (int32_t a = 0; a < problem->rank; a++) {
-        if (shards[a] == 1) continue;
-        const double length = (double)problem->axis[a].length;
-        const double needs =
-            everything ? length - extent[a] : halo(&problem->axis[a], (int64_t)extent[a]);
+        const double needs = everything ? (double)problem->axis[a].length - extent[a]
+                                        : (double)(shard[a].side[0].keys + shard[a].side[1].keys);
         s.sent_bytes += tokens / extent[a] * needs * key_bytes(problem);
-        s.hidden *= everything ? 0 : fmax(0, 1 - needs / extent[a]);
         collectives += needs > 0;
         tokens *= (extent[a] + needs) / extent[a];
-        extent[a] += needs;
     }
     s.travel_ns = s.sent_bytes / gpus->link_gb_per_s + collectives * gpus->latency_us * 1e3;
     return s;
@@ -114,11 +196,18 @@ int gpus_shardings(const struct target *target, const struct gpus *gpus,
         for (int64_t second = 1; n % first == 0 && second <= n / first; second++) {
             const int64_t shards[3] = {first, second, n / first / second};
             if (n / first % second || !fits(problem, shards)) continue;
-            const double compute_ns = compute_of(target, problem, shards);
+            struct shard shard[3];
+            double own_ns, halo_ns;
+            for (int32_t a = 0; a < problem->rank; a++)
+                shard[a] = shard_of(&problem->axis[a], shards[a]);
+            compute_of(target, problem, shard, &own_ns, &halo_ns);
             for (int everything = 0; everything < 2; everything++) {
-                sharding[count] = by_keys(gpus, problem, shards, everything, compute_ns);
-                finish(gpus, alone_ns, &sharding[count]);
-                if (!isnan(compute_ns)) count++;
+                struct sharding *s = &sharding[count];
+                *s = by_keys(gpus, problem, shards, shard, everything);
+                s->compute_ns = own_ns + halo_ns;
+                s->hidden = own_ns / s->compute_ns;
+                finish(gpus, alone_ns, s);
+                if (!isnan(s->compute_ns)) count++;
             }
         }
     if (problem->heads % n == 0 && kv_heads % n == 0) {

@@ -146,7 +146,7 @@ def tensor_dtype(tensor: Tensor, dtype: int) -> int:
 
 
 def set_strides(strides: c.Strides, tensor: Tensor, layout: Layout, rank: int) -> None:
-    """Hands an array's strides on. ValueError where the library cannot take the array as it lies."""
+    """Hands an input's strides on. ValueError where the library cannot take the array as it lies."""
     shape, byte_strides, dtype = layout
     item_bytes = c.DTYPE_BYTES[dtype]
     if 0 in shape:  # no additional tokens: never read

@@ -258,19 +258,11 @@ def plan_options(context: Context, effort: int, budget: float = 0.0) -> c.PlanOp
 
 @cached
 def find_plan(
-    context: Context,
-    device: int,
-    request: Request,
-    layouts: tuple[Optional[Layout], ...],
-    results: tuple[Optional[Layout], ...] = (),
+    context: Context, device: int, request: Request, layouts: tuple[Optional[Layout], ...]
 ) -> Plan:
-    """The plan for a request on arrays of these layouts, made if it is not in the cache. results: the layouts of outputs that
-    are not packed."""
+    """The plan for a request on arrays of these layouts, made if it is not in the cache."""
     problem, sizes = _problem(request, layouts)
     operation, rank = request.operation, len(request.window)
-    for tensor, layout in zip(operation.outputs, results):
-        if layout is not None:
-            set_strides(problem.strides[tensor.slot], tensor, layout, rank)
     measuring = context.measuring[-1:]  # at once: other threads change it
     options = measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
     owner = PlanOwner()

@@ -19,7 +19,7 @@ from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Region, Request
 from ._dispatch import directly
-from ._tensors import compute, run
+from ._tensors import compute
 from ._transforms import vmap_rule
 
 Ints = Sequence[int]
@@ -126,16 +126,6 @@ def _na(*arguments: Any) -> list[Tensor]:
 
 def _na_backward(*arguments: Any) -> list[Tensor]:
     return compute("na_backward", _ask_na_backward, arguments)
-
-
-def na_into(into: Sequence[Optional[Tensor]], *arguments: Any) -> list[Tensor]:
-    """As na, outside torch's operators; into: what to write out and lse to, see run."""
-    return run(*ask_na(*arguments), into=into)
-
-
-def na_backward_into(into: Sequence[Optional[Tensor]], *arguments: Any) -> list[Tensor]:
-    """As na_backward, outside torch's operators; into: what to write the gradients to, see run."""
-    return run(*_ask_na_backward(*arguments), into=into)
 
 
 def _na_qk(*arguments: Any) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import zip_longest
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -35,22 +34,14 @@ class _Call(NamedTuple):
 
 
 @_plans.cached
-def _prepare(
-    context: _plans.Context,
-    device: int,
-    request: Request,
-    into: tuple[Optional[Seen], ...],
-    *seen: Optional[Seen],
-) -> _Call:
-    """How to run `request` on tensors of these shapes, strides and dtypes; cached, as most calls come again. into: tensors for
-    the results."""
+def _prepare(context: _plans.Context, device: int, request: Request, *seen: Optional[Seen]) -> _Call:
+    """How to run `request` on tensors of these shapes, strides and dtypes; cached, as most calls come again."""
     names = request.operation.input_names
     unreadable = tuple(i for i, tensor in enumerate(seen) if tensor and not _readable(names[i], *tensor))
     if unreadable:
         return _Call(unreadable)
     layouts = tuple(tensor and _layout(*tensor) for tensor in seen)
-    results = tuple(tensor and _layout(*tensor) for tensor in into)
-    plan = _plans.find_plan(context, device, request, layouts, results)
+    plan = _plans.find_plan(context, device, request, layouts)
     return _Call((), plan, tuple(output and (output[0], _FROM_DTYPE[output[1]]) for output in plan.outputs))
 
 
@@ -128,15 +119,9 @@ def compute(
 
 
 def run(
-    request: Request,
-    tensors: Sequence[Optional[Tensor]],
-    begun: Optional[_quick.Call] = None,
-    into: Sequence[Optional[Tensor]] = (),
+    request: Request, tensors: Sequence[Optional[Tensor]], begun: Optional[_quick.Call] = None
 ) -> list[Tensor]:
     """Executes; the wanted results, in the order of the operation's outputs. begun: the call to remember it by.
-
-    into: per output a tensor to write, of the result's shape and dtype, contiguous on its last axis (out, d_query ..); a new
-    one where it is None, and for all outputs behind the last one given. Such calls are not remembered.
 
     Tensors are read as they lie. Only one that the library cannot read so is copied: not contiguous on its last
     axis, broadcast on all others, or a bias that is not contiguous.
@@ -157,16 +142,12 @@ def run(
         address = tensor.data_ptr()
         addresses.append(address)
         low_bits |= address
-    for tensor in into:
-        low_bits |= 0 if tensor is None else tensor.data_ptr()
     context = _plans.current_context()
     device = _plans.CPU if ordinal < 0 else context.cuda_device(ordinal)
-    targets = tuple(t if t is None else (t.shape, t.stride(), t.dtype) for t in into) if into else ()
-    call = _prepare(context, device, _settings(request, first, low_bits), targets, *seen)
+    call = _prepare(context, device, _settings(request, first, low_bits), *seen)
     if call.unreadable:
-        readable = [t.contiguous() if i in call.unreadable else t for i, t in enumerate(tensors)]
-        return run(request, readable, into=into)
-    results = _allocate(call, first, addresses, into)
+        return run(request, [t.contiguous() if i in call.unreadable else t for i, t in enumerate(tensors)])
+    results = _allocate(call, first, addresses)
     if ordinal < 0:
         _plans.execute(call.plan, addresses)
         if begun:
@@ -200,20 +181,13 @@ def _mixed_devices(request: Request, tensors: Sequence[Optional[Tensor]]) -> Val
     return ValueError(f"{other} is on {its_device}, {first} on {device}")
 
 
-def _allocate(
-    call: _Call, first: Tensor, addresses: list[int], into: Sequence[Optional[Tensor]]
-) -> list[Tensor]:
-    """Tensors for the wanted results, those given or new ones where the first is; their addresses are appended."""
+def _allocate(call: _Call, first: Tensor, addresses: list[int]) -> list[Tensor]:
+    """New tensors for the wanted results, where the first is; their addresses are appended."""
     results = []
-    for output, given in zip_longest(call.outputs, into):
+    for output in call.outputs:
         if output is None:
             continue
         shape, dtype = output
-        if given is not None:
-            assert tuple(given.shape) == shape and given.dtype is dtype
-            results.append(given)
-            addresses.append(given.data_ptr())
-            continue
         result = first.new_empty(shape) if dtype is first.dtype else first.new_empty(shape, dtype=dtype)
         results.append(result)
         addresses.append(result.data_ptr())

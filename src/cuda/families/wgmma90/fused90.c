@@ -31,8 +31,9 @@ static double estimate(const struct nh_problem *problem, const struct nh_device 
 /* ---- configs ---- */
 
 /* Rows that are not finite are repaired by a launch of their own, with one before to say that there are none: a large kernel
- * compiles in three quarters of the time without that code. Where a call takes long the launches do not count. */
-enum { WORTH_LAUNCHES_NS = 300000 };
+ * compiles in three quarters of the time without that code. Where a call takes long the launches, of 4 us together, do not count;
+ * of a part of a grid, whose work tiles see between all and nothing of their windows, a queue then shares them out. */
+enum { WORTH_LAUNCHES_NS = 300000, WORTH_QUEUE_NS = 100000 };
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
@@ -40,8 +41,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     nh_top_configs_start(&best, below_ns, config, capacity);
     nh_fused90_search(problem, device, &best);
     int count = best.count;
+    const double worth_ns = nh_problem_partial(problem) ? WORTH_QUEUE_NS : WORTH_LAUNCHES_NS;
     for (int i = 0; i < count; i++)
-        config[i].value[REPAIR_APART] = best.ns[i] > WORTH_LAUNCHES_NS;
+        config[i].value[REPAIR_APART] = best.ns[i] > worth_ns;
     if (!count || count == capacity) return count;
     /* The best the other way, for those who time or check candidates. */
     config[count] = config[0];

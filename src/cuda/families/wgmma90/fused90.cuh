@@ -113,6 +113,13 @@ __device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_wor
     for (int a = 0; a < 3; a++) {
         token[a] = 0;
         if (a < NH_FIRST_AXIS) continue;
+#if NH_REGIONS
+        if (!IS_FAR(a)) { /* from the first token of the box: wherever its group begins */
+            const nh_cuda_box &box = OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query;
+            token[a] = position[a] * (int)args.axis[a].dilation + work_tile.group[a] - (int)box.offset;
+            continue;
+        }
+#endif
         token[a] = position[a] - first_in_map<OWN>(args, work_tile, a);
         if (!IS_FAR(a)) token[a] = token[a] * (int)args.axis[a].dilation + group_in_map<OWN>(args, work_tile, a);
     }

@@ -21,6 +21,11 @@
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #endif
+#if NH_REGIONS && NH_RANK == 3 && NH_WARPGROUPS == 3
+/* Where boxes of a part of a grid begin is more to know than 32 registers hold. */
+#define PRODUCER_REGISTERS 56
+#define CONSUMER_REGISTERS 152
+#endif
 #define LOOP_FIRST NH_STACK
 /* Where planes of keys follow each other, what is seen of one is worked out once for a line of tiles. */
 #if NH_STACK == 0 && NH_TILE_BOXES * NH_LOOP_Y * NH_LOOP_Z <= 32 && !NH_BIASED
@@ -48,10 +53,21 @@
 #include "fused90_softmax.cuh"
 
 /* Parts of a grid are computed beside the exchange of others between GPUs, a kernel that has some multiprocessors to
- * itself for a while: blocks that come late then take fewer work tiles. Long launches clear the queue's counter anyway. */
+ * itself for a while: blocks that come late then take fewer work tiles. Long launches clear the counter anyway. */
 #define QUEUED (NH_REGIONS && NH_REPAIR_APART && NH_CLUSTER == 1 && !NH_BIASED)
 #if QUEUED
 #include "work_queue.cuh"
+/* The block's work tile of a round: to the thread that fetches, and to those that multiply. In three dimensions there
+ * is most to know of it: shuffled, so that the compiler knows it to be the same in a warp. */
+#define CLAIMED_TILE(round) claim_work_tile(args, s.queue, round)
+#if NH_RANK == 3
+#define TOLD_TILE(round) __shfl_sync(~0u, next_work_tile(s.queue, round), 0)
+#else
+#define TOLD_TILE(round) next_work_tile(s.queue, round)
+#endif
+#else
+#define CLAIMED_TILE(round) nh_work_tile_index(round)
+#define TOLD_TILE(round) nh_work_tile_index(round)
 #endif
 
 struct maps {
@@ -72,11 +88,11 @@ __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.bias = s.v + NH_STAGES * V_BYTES;
     s.q_full = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
     s.q_free = s.q_full + 8;
-    unsigned end = lay_out_rings(s, s.q_free + 8);
 #if QUEUED
+    unsigned end = lay_out_rings(s, s.q_free + 8);
     s.queue = {end, end + 8, end + 16};
 #else
-    (void)end;
+    lay_out_rings(s, s.q_free + 8);
 #endif
 }
 
@@ -85,24 +101,6 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     init_rings(s);
 #if QUEUED
     init_queue(s.queue, 128 * NH_WARPGROUPS);
-#endif
-}
-
-/* The block's work tile of a round, for the thread that fetches. */
-__device__ __forceinline__ int producer_work_tile(const nh_tiled_args &args, const shared_layout &s, int round) {
-#if QUEUED
-    return claim_work_tile(args, s.queue, round);
-#else
-    return nh_work_tile_index(round);
-#endif
-}
-
-/* The same for those that multiply. */
-__device__ __forceinline__ int consumer_work_tile(const shared_layout &s, int round) {
-#if QUEUED
-    return next_work_tile(s.queue, round);
-#else
-    return nh_work_tile_index(round);
 #endif
 }
 
@@ -115,7 +113,7 @@ __device__ __forceinline__ void clear_own(const shared_layout &s) {
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, work_tiles = 0;
     nh_work_tile work_tile;
-    for (int round = 0, index; (index = producer_work_tile(args, s, round)) < args.tiling.work_tiles; round++) {
+    for (int round = 0, index; (index = CLAIMED_TILE(round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
         if (work_tiles) nh_barrier_wait(s.q_free, (work_tiles - 1) & 1);
         work_tiles++;
@@ -286,7 +284,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
     part mine;
     seen_bits seen;
     rows r;
-    for (int round = 0, index; (index = consumer_work_tile(s, round)) < args.tiling.work_tiles; round++) {
+    for (int round = 0, index; (index = TOLD_TILE(round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         take_share(work_tile, loop);

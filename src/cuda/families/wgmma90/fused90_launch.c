@@ -20,6 +20,7 @@ int64_t nh_fused90_shared_bytes(const struct nh_problem *problem, const int32_t 
     int64_t stage = keys * (nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v));
     if (problem->has_bias) stage += nh_sm90_bias_bytes(value + QX, value[QH], value + KX);
     int64_t barriers = 2 + 6 * value[STAGES];
+    if (nh_problem_partial(problem) || nh_problem_periodic(problem)) barriers += 3; /* a queue */
     return 64 * value[WARPGROUPS] * nh_sm90_row_bytes(problem->dim) + value[STAGES] * stage + 1024 +
            nh_max(256, 8 * barriers);
 }

@@ -11,8 +11,13 @@ __device__ __forceinline__ float *nh_sums_row(const nh_cuda_args &args, const nh
         long long dilation = args.axis[a].dilation, at = query.at[a];
 #if NH_REGIONS
         const nh_cuda_box &box = args.region[a].query;
-        long long group = at, position = nh_split(&group, dilation);
-        at = group * nh_axis_group_length(box.length, dilation, 0) + position - nh_covered(box, dilation, group).begin;
+        if (dilation > 1) {
+            long long group = at, position = nh_split(&group, dilation);
+            position -= nh_covered(box, dilation, group).begin;
+            at = group * nh_axis_group_length(box.length, dilation, 0) + position;
+        } else {
+            at -= box.offset;
+        }
 #else
         if (dilation > 1) {
             long long group = at, position = nh_split(&group, dilation);

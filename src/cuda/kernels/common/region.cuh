@@ -21,6 +21,7 @@ __device__ __forceinline__ bool nh_wraps(int axis) {
 /* Positions of a dilation group that a box covers: nh_axis_covered of core/problem.h. */
 __device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITION dilation, NH_POSITION group) {
     const NH_POSITION first = (NH_POSITION)box.offset - group + dilation - 1;
+    if (dilation == 1) return {first, first + (NH_POSITION)box.length}; /* by far the most: two divisions less */
     return {first / dilation, (first + (NH_POSITION)box.length) / dilation};
 }
 

@@ -70,15 +70,14 @@ def _region(plan: Plan, place: _Place) -> tuple[tuple[int, ...], ...]:
 
 def _na(plan: Plan, place: _Place, inputs: Sequence[OptionalTensor]) -> Sequence[Tensor]:
     """out and lse of the six inputs, which lie at `place`."""
-    return _ops.na_into((), *inputs, *_windows(plan), plan.scale, False, True, *_region(plan, place))
+    return _ops.na(*inputs, *_windows(plan), plan.scale, False, True, *_region(plan, place))
 
 
 def _na_backward(
     plan: Plan, place: _Place, tensors: Sequence[OptionalTensor], wanted: Sequence[bool]
 ) -> Sequence[Tensor]:
     """The wanted gradients; tensors: the six inputs, out, lse, d_out, d_lse."""
-    region = _region(plan, place)
-    return _ops.na_backward_into((), *tensors, *_windows(plan), plan.scale, False, wanted, *region)
+    return _ops.na_backward(*tensors, *_windows(plan), plan.scale, False, wanted, *_region(plan, place))
 
 
 def _along(tensor: Tensor, axis: int, begin: int, end: int) -> Tensor:
@@ -117,16 +116,16 @@ class _Forward:
             return out, lse
         axis = self.plan.sharded[len(path)]
         own, link = self.plan.own(axis), self.plan.link(axis)
-        travel = None if link.idle else send_keys((key, value), 1 + axis, link)
+        if link.idle:
+            return self.run((*path, None), place, query, key, value)
+        travel = send_keys((key, value), 1 + axis, link)
         out, lse = self.run((*path, None), place, query, key, value)
-        if travel is None:
-            return out, lse
         self.kept.append(travel.wait())
         came = take_keys(self.kept[-1], (key, value), 1 + axis, link)
         for halo in own.halos:
-            keys = _keys_of(halo, axis, came)
             part, out_part, lse_part = _queries_of(halo, own.begin, axis, (query, out, lse))
-            more = self.run((*path, halo), place.at(axis, halo.begin, halo.first), part, *keys)  # type: ignore[arg-type]
+            at = place.at(axis, halo.begin, halo.first)
+            more = self.run((*path, halo), at, part, *_keys_of(halo, axis, came))  # type: ignore[arg-type]
             _merge(out_part, lse_part, *more)  # type: ignore[arg-type]
         return out, lse
 
@@ -137,9 +136,11 @@ def _rest_of(path: Path, rest: Sequence[OptionalTensor]) -> Sequence[OptionalTen
 
 
 def _merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> None:
-    """Adds to out and lse what the same queries get from other keys."""
-    share = torch.sigmoid(other_lse - lse).to(out.dtype)
-    out.lerp_(other_out, share.unsqueeze(-1))
+    """Adds to out and lse what the same queries get from other keys: merge_attentions in place, in two passes over out, for
+    queries that have a key among the first. Shares are of lse's type: rounded to 16 bits those near 1 would lose the small ones,
+    whose outputs, of few keys, are large."""
+    share = torch.sigmoid(other_lse - lse)
+    out.mul_(torch.sigmoid(lse - other_lse).unsqueeze(-1)).addcmul_(other_out, share.unsqueeze(-1))
     torch.logaddexp(lse, other_lse, out=lse)
 
 

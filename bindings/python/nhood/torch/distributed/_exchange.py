@@ -7,8 +7,9 @@ knows from the sizes of the shards (_axes.py). Axes are exchanged one after the 
 from __future__ import annotations
 
 import datetime
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -41,17 +42,19 @@ class Link:
 class Travel:
     """A collective under way; its buffers live as long."""
 
-    def __init__(self, sent: Tensor, received: Tensor, work: Any, timeout: Optional[float]) -> None:
-        self._sent, self._received, self._work, self._timeout = sent, received, work, timeout
+    def __init__(self, buffers: Sequence[Tensor], arrive: Callable[[], Any]) -> None:
+        self._buffers, self._arrive = buffers, arrive
 
     def wait(self) -> Tensor:
-        """What came; on CUDA, the current stream waits, not the process. RuntimeError if another process failed, or did not
-        take part in time."""
-        if self._timeout is None:
-            self._work.wait()
-        else:
-            self._work.wait(datetime.timedelta(seconds=self._timeout))
-        return self._received
+        """What came, the last of the buffers; on CUDA, the current stream waits, not the process. RuntimeError if another
+        process failed, or did not take part in time."""
+        self._arrive()
+        return self._buffers[-1]
+
+
+def arrival(work: Any, timeout: Optional[float]) -> Callable[[], Any]:
+    """What waits for torch's Work."""
+    return work.wait if timeout is None else lambda: work.wait(datetime.timedelta(seconds=timeout))
 
 
 def _all_to_all(
@@ -63,8 +66,29 @@ def _all_to_all(
     flat = [part for process in parts for part in process]
     for target, part in zip(sent.split([part.numel() for part in flat]), flat):
         copy(target.view(part.shape), part)  # parts need not be contiguous: no copy but this one
-    work = dist.all_to_all_single(received, sent, list(expected), counts, group=link.group, async_op=True)
-    return Travel(sent, received, work, link.timeout)
+    exchange = functools.partial(dist.all_to_all_single, received, sent, list(expected), counts, group=link.group)
+    if like.is_cuda and link.timeout is None:
+        return Travel((sent, received), _ahead(like.device, exchange))
+    return Travel((sent, received), arrival(exchange(async_op=True), link.timeout))
+
+
+def _ahead(device: torch.device, exchange: Callable[[], Any]) -> Callable[[], None]:
+    """Has the exchange begin before what the current stream is handed next, and returns what waits for it. It is a kernel: one
+    that finds a multiprocessor taken by a block of a long launch would wait for the end of that, and all others for it. From
+    torch 2.8 on it runs on the stream that is current where it is called; NCCL's own comes between in older ones."""
+    current, stream = torch.cuda.current_stream(device), _stream_of_exchanges(device)
+    stream.wait_stream(current)
+    begun = stream.record_event()
+    with torch.cuda.stream(stream):
+        exchange()
+    arrived = stream.record_event()
+    current.wait_event(begun)
+    return lambda: torch.cuda.current_stream(device).wait_event(arrived)
+
+
+@functools.lru_cache(maxsize=None)
+def _stream_of_exchanges(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def copy(target: Tensor, source: Tensor) -> None:
@@ -216,5 +240,4 @@ def reduce_over(tensors: Iterable[Tensor], links: Iterable[Link]) -> None:
     links = list(links)
     for tensor in tensors:
         for link in links:
-            work = dist.all_reduce(tensor, group=link.group, async_op=True)
-            Travel(tensor, tensor, work, link.timeout).wait()
+            arrival(dist.all_reduce(tensor, group=link.group, async_op=True), link.timeout)()

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..._functions import PerAxis, per_axis
 from ._axes import chunks
-from ._exchange import Travel
+from ._exchange import arrival
 from ._strategies import Link
 
 MeshAxis = Union[str, int, None]
@@ -69,7 +69,7 @@ def _asked_sizes(length: int, group: Any, device: torch.device, timeout: Optiona
     mine = torch.tensor([length], device=device)
     theirs = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
     work = dist.all_gather(theirs, mine, group=group, async_op=True)
-    Travel(mine, mine, work, timeout).wait()
+    arrival(work, timeout)()
     return tuple(int(size) for size in theirs)
 
 
