@@ -119,7 +119,8 @@ static void compute_of(const struct target *target, const nhood_problem *problem
                        const struct shard shard[3], double *own_ns, double *halo_ns) {
     *own_ns = *halo_ns = 0;
     for (int i = 0; i < PLACES * PLACES * PLACES; i++) {
-        const enum place place[3] = {i % PLACES, i / PLACES % PLACES, i / PLACES / PLACES};
+        const enum place place[3] = {(enum place)(i % PLACES), (enum place)(i / PLACES % PLACES),
+                                     (enum place)(i / PLACES / PLACES)};
         bool exists = true;
         nhood_problem part;
         for (int32_t a = problem->rank; a < 3; a++)
