@@ -15,7 +15,6 @@ from typing import Any, Optional
 
 import nhood.torch
 import torch
-import torch.distributed as dist
 from nhood import _library as c
 from nhood.torch import distributed
 from torch import Tensor

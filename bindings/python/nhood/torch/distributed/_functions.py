@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
