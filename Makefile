@@ -17,9 +17,11 @@ all:
 	cmake --preset release
 	cmake --build --preset release --parallel $(JOBS)
 
+# Without the tests, which take half of a build.
 demo:
 	scripts/setup demo
-	$(MAKE) all
+	cmake --preset release
+	cmake --build --preset release --parallel $(JOBS) --target denoise nhood_tool
 	build/denoise $(PHOTO) --sigma 25 --output build/demo
 
 # The tests of nhood.torch take part where scripts/setup torch has been run: PyTorch alone is 6 GB.
