@@ -17,7 +17,7 @@ all:
 	cmake --preset release
 	cmake --build --preset release --parallel $(JOBS)
 
-# Without the tests, which take half of a build.
+# Without the tests, which take a third of a build.
 demo:
 	scripts/setup demo
 	cmake --preset release

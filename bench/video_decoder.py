@@ -241,7 +241,9 @@ def time_norm_and_rope(
             """What project_qkv does after the projections."""
             return attn.rope(attn.norm_q(query) * attn.scale), attn.rope(attn.norm_k(key))
 
-        ways = {"eager_ms": norm_and_rope}
+        ways: dict[str, Callable[..., Any]] = {}
+        if "eager" in arguments.modes:
+            ways["eager_ms"] = norm_and_rope
         if "compiled" in arguments.modes:
             ways["compiled_ms"] = torch.compile(norm_and_rope, fullgraph=True)
             ways["nhood_ms"] = torch.compile(functools.partial(_positions.norm_and_rotate, attn), fullgraph=True)
@@ -299,7 +301,7 @@ def parse_arguments() -> argparse.Namespace:
         help="pixels and frames (default 512x768x121 1088x1920x121)",
     )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(default: all)")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="(default: all)")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="(default: both)")
     parser.add_argument("--turns", type=int, default=3, help="per way and mode (default 3)")
     parser.add_argument("--small", action="store_true", help="a decoder of few channels and blocks, for a try")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")

@@ -28,7 +28,6 @@ struct contestant {
 
 struct contest {
     const struct nh_request *request;
-    pthread_mutex_t *alone;    /* see nh_measure */
     struct nh_problem problem; /* the request's, packed */
     struct nh_scratch scratch;
     double start_s, budget_s;
@@ -113,15 +112,6 @@ static nhood_status enter(struct contest *contest, int i) {
         add_sample(contestant, ns);
     }
     return status;
-}
-
-/* Builds begin within two fifths of the budget, first runs take at most another one: the rest is for telling the good
- * candidates apart. What a compiler at work takes longer is not taken from the runs, nor is the wait for other contests. */
-static void build_all(struct contest *contest) {
-    nh_build_many(&contest->problem, contest->request->device, contest->build, contest->count,
-                  time_of(contest, 0.4));
-    pthread_mutex_lock(contest->alone);
-    contest->start_s += fmax(0, nh_steady_s() - time_of(contest, 0.4));
 }
 
 static nhood_status enter_all(struct contest *contest) {
@@ -238,17 +228,21 @@ static nhood_status run_all(struct contest *contest) {
     return remember(contest);
 }
 
+/* Builds begin within two fifths of the budget, first runs take at most another one: the rest is for telling the good
+ * candidates apart. What a compiler at work takes longer is not taken from the runs, nor is the wait for other contests. */
 nhood_status nh_measure(const struct nh_request *request, double budget_s, pthread_mutex_t *alone) {
     const struct nh_device *device = request->device;
     if (!device->timing)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "operations on %s cannot be timed",
                         device->info.name);
-    struct contest contest = {
-        .request = request, .alone = alone, .budget_s = budget_s, .start_s = nh_steady_s()};
+    struct contest contest = {.request = request, .budget_s = budget_s, .start_s = nh_steady_s()};
     nhood_status status = pack(request->problem, &contest.problem);
     if (!status) status = list_contestants(&contest);
     if (!status) {
-        build_all(&contest);
+        nh_build_many(&contest.problem, device, contest.build, contest.count,
+                      time_of(&contest, 0.4));
+        pthread_mutex_lock(alone);
+        contest.start_s += fmax(0, nh_steady_s() - time_of(&contest, 0.4));
         if (!is_known(request)) status = run_all(&contest);
         pthread_mutex_unlock(alone);
     }

@@ -96,10 +96,10 @@ enum place { OWN, BEFORE, BEHIND, PLACES };
 static bool part_of(const nhood_problem *problem, const struct shard shard[3],
                     const enum place place[3], nhood_problem *part) {
     *part = *problem;
-    for (int32_t a = 0; a < problem->rank; a++) {
+    for (int32_t a = 0; a < 3; a++) {
         const int64_t length = problem->axis[a].length, begin = shard[a].begin, end = shard[a].end;
         nhood_region *region = &part->region[a];
-        if (end - begin == length) {
+        if (a >= problem->rank || end - begin == length) {
             if (place[a] != OWN) return false;
             continue;
         }
@@ -121,12 +121,9 @@ static void compute_of(const struct target *target, const nhood_problem *problem
     for (int i = 0; i < PLACES * PLACES * PLACES; i++) {
         const enum place place[3] = {(enum place)(i % PLACES), (enum place)(i / PLACES % PLACES),
                                      (enum place)(i / PLACES / PLACES)};
-        bool exists = true;
         nhood_problem part;
-        for (int32_t a = problem->rank; a < 3; a++)
-            exists = exists && place[a] == OWN;
-        if (!exists || !part_of(problem, shard, place, &part)) continue;
-        *(i ? halo_ns : own_ns) += candidates_least_ns(target, &part, NULL);
+        if (part_of(problem, shard, place, &part))
+            *(i ? halo_ns : own_ns) += candidates_least_ns(target, &part, NULL);
     }
 }
 
@@ -197,7 +194,7 @@ int gpus_shardings(const struct target *target, const struct gpus *gpus,
         for (int64_t second = 1; n % first == 0 && second <= n / first; second++) {
             const int64_t shards[3] = {first, second, n / first / second};
             if (n / first % second || !fits(problem, shards)) continue;
-            struct shard shard[3];
+            struct shard shard[3] = {{0}};
             double own_ns, halo_ns;
             for (int32_t a = 0; a < problem->rank; a++)
                 shard[a] = shard_of(&problem->axis[a], shards[a]);

@@ -54,7 +54,7 @@ void nh_loop_counts_resume(struct nh_loop_counts *counts, const struct nh_proble
         nh_loop_counts_start(counts, problem, inverse, beyond, columns);
 }
 
-/* Of another axis that has the same counts; NULL: there is none. Grids often have several axes alike. */
+/* Returns the counts of another axis if they are those of this one, as grids often have several axes alike, or else NULL. */
 static const struct nh_tile_counts *counted_of_another(const struct nh_loop_counts *counts, int a,
                                                        struct nh_loop_row_tile tile) {
     for (int b = 0; b < NH_AXES; b++) {
@@ -85,11 +85,13 @@ bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const
         if (line == lines) {
             const struct nh_tile_counts *same = counted_of_another(counts, a, tile);
             counts->tile[a][counts->lines[a]++] = tile;
-            if (same) counts->line[a][line] = *same;
-            if (!same)
+            if (same) {
+                counts->line[a][line] = *same;
+            } else {
                 nh_tile_counts(&counts->axis[a], tile.rows, tile.part, counts->inverse,
                                counts->beyond, counts->columns.extent[a], counts->columns.count[a],
                                &counts->line[a][line]);
+            }
         }
         loop_rows.of[a] = &counts->line[a][line];
     }

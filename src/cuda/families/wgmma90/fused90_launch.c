@@ -33,9 +33,8 @@ bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *v
 
 /* Whether every axis has windows that move along by a token from row to row, all of them in what tensors cover. */
 static bool windows_are_plain(const struct nh_problem *problem) {
-    for (int a = 0; a < NH_AXES; a++)
-        if (problem->axis[a].causal || problem->axis[a].stride > 1) return false;
-    return !nh_problem_partial(problem) && !nh_problem_periodic(problem) && !problem->has_bias &&
+    return !nh_problem_causal(problem) && !nh_problem_strided(problem) &&
+           !nh_problem_partial(problem) && !nh_problem_periodic(problem) && !problem->has_bias &&
            !problem->extra_tokens;
 }
 
