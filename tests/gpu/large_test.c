@@ -1,11 +1,16 @@
 /* Tensors past 2^31 elements, on every CUDA solver: a few hundred rows of each result, the last ones included, against
- * a plain f64 evaluation of the definition. No reference could compute all of it. */
+ * a plain f64 evaluation of the definition. No reference could compute all of it.
+ *
+ * usage: gpu_large_test           the problems listed below
+ *        gpu_large_test N SEED    N random ones of rank 3, forward and backward in turn */
 #include "cuda_api.h"
 #include "test.h"
 
 #include <math.h>
 
-enum { SAMPLES = 60, MOST_DIM = 128, MOST_KEYS = 64 };
+/* A backward evaluates every key of every query that sees a key, so its random windows are smaller. Along an axis a key is
+ * seen by up to 3/2 w queries at a border, and by up to a stride more. */
+enum { SAMPLES = 60, MOST_DIM = 128, MOST_WINDOW = 147, MOST_WINDOW_BWD = 45, MOST_KEYS = 512 };
 static const double tolerance = 0.02; /* bf16 rounds results of size 1 to 2^-9 */
 
 static const char *const problems[] = {
@@ -105,9 +110,12 @@ static int neighbors(const struct large *l, const struct place *p, int attended,
     for (near.at[0] = low[0]; near.at[0] <= high[0]; near.at[0]++)
         for (near.at[1] = low[1]; near.at[1] <= high[1]; near.at[1]++)
             for (near.at[2] = low[2]; near.at[2] <= high[2]; near.at[2]++)
-                if (attended ? in_window(l, p, &near) : in_window(l, &near, p))
-                    if (count < MOST_KEYS) found[count++] = near;
-    return count;
+                if (attended ? in_window(l, p, &near) : in_window(l, &near, p)) {
+                    if (count < MOST_KEYS) found[count] = near;
+                    count++;
+                }
+    CHECK(count <= MOST_KEYS, "%s: %d neighbors, room for %d", l->name, count, MOST_KEYS);
+    return count < MOST_KEYS ? count : MOST_KEYS;
 }
 
 /* One query by the definition: its output, and the natural logarithm of its weights' sum. */
@@ -283,10 +291,45 @@ static void check_problem(nhood_context *context, const char *text) {
         device_free(l.io.data[t]);
 }
 
-int main(void) {
+enum { TEXT_SIZE = 128 };
+
+/* A problem of rank 3 whose tensors have 2^31 elements and up to a tenth more: long and short clips, windows of 3 to 7 along
+ * each axis; one axis in four is strided, dilated or causal. */
+static void draw(char text[TEXT_SIZE], const char *op, int most_window, uint64_t *state) {
+    int64_t window[3], stride[3], dilation[3], length[3], dim = 32 << test_between(state, 0, 2);
+    int64_t heads = test_between(state, 1, 24), batch = test_between(state, 1, 2);
+    int causal[3];
+    do
+        for (int a = 0; a < 3; a++)
+            window[a] = 3 + 2 * test_between(state, 0, 2);
+    while (window[0] * window[1] * window[2] > most_window);
+    for (int a = 0; a < 3; a++) {
+        stride[a] = test_between(state, 0, 3) ? 1 : test_between(state, 1, window[a]);
+        dilation[a] = test_between(state, 0, 3) ? 1 : test_between(state, 2, 3);
+        causal[a] = !test_between(state, 0, 3);
+    }
+    double tokens = ldexp(1, 31) / (double)(batch * heads * dim);
+    length[0] = test_between(state, window[0] * dilation[0], 120);
+    double side = sqrt(tokens / (double)length[0]), wide = 0.1 * (double)test_between(state, 6, 18);
+    length[1] = (int64_t)ceil(side / wide);
+    length[2] = (int64_t)ceil(side * wide * (1 + 0.01 * (double)test_between(state, 1, 10)));
+    snprintf(text, TEXT_SIZE, "%s:bf16:b%dh%dd%d:%dx%dx%d:w%dx%dx%d:s%dx%dx%d:d%dx%dx%d:c%d%d%d",
+             op, (int)batch, (int)heads, (int)dim, (int)length[0], (int)length[1], (int)length[2],
+             (int)window[0], (int)window[1], (int)window[2], (int)stride[0], (int)stride[1],
+             (int)stride[2], (int)dilation[0], (int)dilation[1], (int)dilation[2], causal[0],
+             causal[1], causal[2]);
+}
+
+int main(int argc, char **argv) {
     nhood_context *context = open_context();
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+    char text[TEXT_SIZE];
+    uint64_t state = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+    for (size_t i = 0; argc < 2 && i < sizeof problems / sizeof *problems; i++)
         check_problem(context, problems[i]);
+    for (int i = 0; argc == 3 && i < atoi(argv[1]); i++) {
+        draw(text, i % 2 ? "bwd" : "fwd", i % 2 ? MOST_WINDOW_BWD : MOST_WINDOW, &state);
+        check_problem(context, text);
+    }
     nhood_context_destroy(context);
     return test_result();
 }
