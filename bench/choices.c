@@ -4,7 +4,7 @@
  *
  * GPU: one that `nhood simulate --gpu` knows, for `list` alone.
  * Candidates estimated at more than CUT times the least take no part, but for the best of each solver
- * within a third more.
+ * within a third more. A CUT below 1: the choice alone.
  * Each command is a line, and is answered by a line:
  *
  *     list <problem>               an object: the candidates, the choice by estimate first
@@ -73,8 +73,12 @@ static void put_choice_first(struct contest *contest) {
 
 static void list(struct contest *contest, double cut) {
     struct nh_choice choice[MOST_LISTED];
-    int count = nh_planner_list(&contest->request, choice, MOST_LISTED - 1);
     contest->count = 0;
+    if (cut < 1) {
+        if (!nh_planner_choose(&contest->request, choice)) add(contest, choice);
+        return;
+    }
+    int count = nh_planner_list(&contest->request, choice, MOST_LISTED - 1);
     for (int i = 0; i < count; i++) {
         double behind = choice[i].estimate_ns / choice[0].estimate_ns;
         if (behind <= cut ||
