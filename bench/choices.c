@@ -103,7 +103,8 @@ static int measure(struct contest *contest, double budget_s) {
     /* wisdom knows no estimates */
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(best.solver, contest->request.problem, &room);
-    best.estimate_ns = best.solver->estimate(view, contest->request.device, &best.config, NULL);
+    best.estimate_ns =
+        best.solver->estimate(best.solver, view, contest->request.device, &best.config, NULL);
     if (i == contest->count) add(contest, &best);
     return i;
 }
@@ -114,7 +115,7 @@ static void build(const struct contest *contest, struct nh_build *build) {
     const struct nh_request *request = &contest->request;
     const struct nh_solver *solver = build->choice.solver;
     struct nh_problem room;
-    if (solver->build(nh_solver_view(solver, request->problem, &room), request->device,
+    if (solver->build(solver, nh_solver_view(solver, request->problem, &room), request->device,
                       &build->choice.config, &build->operation))
         build->operation = NULL;
 }

@@ -33,7 +33,7 @@ static nhood_status count_calls(const struct nh_device *device, const char *text
     nh_config_text(chosen->solver, &chosen->config, config, sizeof config);
     printf("%s:%s %s %.0f %d %.0f\n", chosen->solver->name, config, device->info.description,
            nh_problem_flops(&problem) / 2, count, chosen->estimate_ns);
-    status = chosen->solver->build(&problem, device, &chosen->config, &operation);
+    status = chosen->solver->build(chosen->solver, &problem, device, &chosen->config, &operation);
     if (status) return status;
     status = nh_scratch_create(device, &problem, &scratch);
     if (!status) status = nh_scratch_reserve(&scratch, operation->workspace_bytes);

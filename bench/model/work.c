@@ -40,7 +40,7 @@ static void print(const struct nh_problem *given, const struct nh_device *device
     struct nh_problem view;
     const struct nh_problem *problem = nh_solver_view(solver, given, &view);
     struct nh_work work;
-    printf("%.9g", solver->estimate(problem, device, config, NULL));
+    printf("%.9g", solver->estimate(solver, problem, device, config, NULL));
     if (!solver->work || !solver->work(problem, device, config, &work)) {
         printf(" -\n");
         return;

@@ -61,12 +61,12 @@ int nh_one_config(const struct nh_problem *problem, const struct nh_device *devi
     return 1;
 }
 
-void nh_least_first(nh_estimate_fn *estimate, const struct nh_problem *problem,
+void nh_least_first(const struct nh_solver *solver, const struct nh_problem *problem,
                     const struct nh_device *device, struct nh_config *config, int count) {
     int best = 0;
     double least = 0;
     for (int i = 0; i < count; i++) {
-        double ns = estimate(problem, device, &config[i], NULL);
+        double ns = solver->estimate(solver, problem, device, &config[i], NULL);
         if (i > 0 && ns >= least) continue;
         best = i;
         least = ns;

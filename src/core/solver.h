@@ -7,6 +7,8 @@
 
 struct nh_timing;
 struct nh_work;
+struct nh_solver;
+struct nh_cuda_operation;
 
 struct nh_device {
     /* The description names all that the speed of a config depends on and nothing that changes from run to
@@ -61,8 +63,13 @@ struct nh_count {
 
 /* Predicted nanoseconds, and what they rest on in *count, NULL for callers who do not ask. A solver that does not work by
  * tiles leaves *count as it is given. */
-typedef double nh_estimate_fn(const struct nh_problem *problem, const struct nh_device *device,
-                              const struct nh_config *config, struct nh_count *count);
+typedef double nh_estimate_fn(const struct nh_solver *solver, const struct nh_problem *problem,
+                              const struct nh_device *device, const struct nh_config *config,
+                              struct nh_count *count);
+
+typedef nhood_status nh_build_fn(const struct nh_solver *solver, const struct nh_problem *problem,
+                                 const struct nh_device *device, const struct nh_config *config,
+                                 struct nh_operation **operation);
 
 /* A knob: its name in the texts of configs, and the macro by which kernels are told its value, NULL: none is told just
  * that. A solver lists its knobs once, in a file <solver>_knobs.def of lines KNOB(index, name, macro, meaning), from which
@@ -99,9 +106,12 @@ struct nh_solver {
     int (*candidates)(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity);
     nh_estimate_fn *estimate;
-    nhood_status (*build)(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation);
-    nh_work_fn *work; /* NULL: estimates rest on something else */
+    nh_build_fn *build;
+    /* What `estimate` and `build` of all CUDA solvers rest on: a config's work (nh_estimate), and its launches
+     * (nh_cuda_build). NULL: they rest on something else. */
+    nh_work_fn *work;
+    nhood_status (*add_steps)(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config);
     /* The planner takes, among configs that take about as long, the one for which this is least, so that few kernels, each of
      * which has to be compiled, serve many sizes; INT_MAX: it is preferred to none. NULL: the least estimate counts. */
     int (*preference)(const struct nh_solver *solver, const struct nh_config *config);
@@ -127,7 +137,7 @@ int nh_one_config(const struct nh_problem *problem, const struct nh_device *devi
                   struct nh_config *config, int capacity);
 
 /* Moves the config of the least estimate, of equals the first, to the front. */
-void nh_least_first(nh_estimate_fn *estimate, const struct nh_problem *problem,
+void nh_least_first(const struct nh_solver *solver, const struct nh_problem *problem,
                     const struct nh_device *device, struct nh_config *config, int count);
 
 /* Room for the text of any config. */

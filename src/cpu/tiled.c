@@ -106,8 +106,10 @@ static int64_t choose_round(const struct tiled *plan) {
     return units < heads ? units : units / heads * heads;
 }
 
-nhood_status nh_tiled_build(const struct nh_problem *problem, const struct nh_device *device,
-                            const struct nh_config *config, struct nh_operation **operation) {
+nhood_status nh_tiled_build(const struct nh_solver *solver, const struct nh_problem *problem,
+                            const struct nh_device *device, const struct nh_config *config,
+                            struct nh_operation **operation) {
+    (void)solver;
     const struct nh_cpu *cpu = device->backend;
     struct tiled *plan = nh_allocate(device->host, sizeof *plan);
     if (!plan) return NHOOD_ERR_MEMORY;

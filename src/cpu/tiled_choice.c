@@ -1,4 +1,5 @@
 /* The tiles that the CPU kernels try, and how long they are expected to take. */
+#include "cpu_solvers.h"
 #include "tiled.h"
 
 #include "dtype.h"
@@ -175,8 +176,10 @@ static double doublings(double bytes, double kib) {
  *                costs more. Packing goes through all that are kept, products through those that blocks meet one after the other
  * then shared among the threads that get a tile. The constants were fitted on machines with AVX-512; they rank configs, they
  * do not promise times. */
-double nh_tiled_estimate(const struct nh_problem *problem, const struct nh_device *device,
-                         const struct nh_config *config, struct nh_count *count) {
+double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
+                         const struct nh_device *device, const struct nh_config *config,
+                         struct nh_count *count) {
+    (void)solver;
     (void)count;
     const struct nh_cpu *cpu = device->backend;
     double lanes = kernels_for(problem, device)->lanes;
@@ -268,7 +271,8 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
     int count = all_configs(problem, kernels_for(problem, device)->lanes, all);
-    nh_least_first(nh_tiled_estimate, problem, device, all, count);
+    nh_least_first(&nh_solver_cpu_fused, problem, device, all,
+                   count); /* estimated like cpu.unfused */
     count = (int)nh_min(count, capacity);
     memcpy(config, all, (size_t)count * sizeof *config);
     return count;

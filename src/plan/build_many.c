@@ -29,7 +29,8 @@ static void build_one(const struct work *work, struct nh_build *build) {
     const struct nh_choice *choice = &build->choice;
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(choice->solver, work->problem, &room);
-    build->status = choice->solver->build(view, work->device, &choice->config, &build->operation);
+    build->status = choice->solver->build(choice->solver, view, work->device, &choice->config,
+                                          &build->operation);
     /* The error text is the thread's own. */
     if (build->status)
         snprintf(build->reason, sizeof build->reason, "%.*s", (int)sizeof build->reason - 1,

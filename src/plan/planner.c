@@ -71,7 +71,7 @@ static void prefer(const struct nh_request *request, const struct nh_problem *vi
     for (int i = 0; i < count; i++) {
         int preference = solver->preference(solver, &config[i]);
         if (preference >= least) continue;
-        double ns = solver->estimate(view, request->device, &config[i], NULL);
+        double ns = solver->estimate(solver, view, request->device, &config[i], NULL);
         if (ns > most_ns) continue;
         *best = (struct nh_choice){.solver = solver, .config = config[i], .estimate_ns = ns};
         least = preference;
@@ -98,7 +98,7 @@ static bool ask(const struct nh_request *request, int row, double below_ns,
     for (int i = 0; wanted && i < count; i++)
         proposed |= !memcmp(&config[i], wanted, sizeof *wanted);
     *best = (struct nh_choice){.solver = solver, .config = config[0]};
-    best->estimate_ns = solver->estimate(view, request->device, &best->config, NULL);
+    best->estimate_ns = solver->estimate(solver, view, request->device, &best->config, NULL);
     if (solver->preference) prefer(request, view, config, count, best);
     return proposed;
 }
@@ -202,7 +202,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         struct nh_config config[MOST_CANDIDATES];
         int configs = candidates_of(request, solver, view, INFINITY, config, MOST_CANDIDATES);
         for (int c = 0; c < configs; c++) {
-            double ns = solver->estimate(view, request->device, &config[c], NULL);
+            double ns = solver->estimate(solver, view, request->device, &config[c], NULL);
             int at = count;
             while (at > 0 && choice[at - 1].estimate_ns > ns)
                 at--;
@@ -222,7 +222,7 @@ static void predict(const struct nh_request *request, const struct nh_solver *so
                     const struct nh_problem *view, const struct nh_config *config,
                     nhood_candidate *row) {
     struct nh_count count = {.tiles = 0};
-    row->estimate_ns = solver->estimate(view, request->device, config, &count);
+    row->estimate_ns = solver->estimate(solver, view, request->device, config, &count);
     row->tiles = count.tiles;
     row->masked_tiles = count.masked_tiles;
     row->product_flops = count.flops;
@@ -290,8 +290,8 @@ static nhood_status build_one(const struct nh_request *request, const struct nh_
                name, nhood_last_error());
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(choice->solver, request->problem, &room);
-    nhood_status status =
-        choice->solver->build(view, request->device, &choice->config, &built->operation);
+    nhood_status status = choice->solver->build(choice->solver, view, request->device,
+                                                &choice->config, &built->operation);
     built->choice = *choice;
     if (!gives_way(status)) return status;
     if (!failures->first) failures->first = status;

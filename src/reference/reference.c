@@ -279,8 +279,10 @@ static nhood_status reference_run(const struct nh_operation *operation, const nh
 
 /* About 4 ns per multiply-add: a scalar load, conversion and f64 arithmetic through function calls. Keys that a key box does not have
  * are visited, too. */
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
+static double estimate(const struct nh_solver *solver, const struct nh_problem *problem,
+                       const struct nh_device *device, const struct nh_config *config,
+                       struct nh_count *count) {
+    (void)solver;
     (void)device;
     (void)config;
     (void)count;
@@ -295,8 +297,10 @@ static void reference_destroy(struct nh_operation *operation) {
     if (plan) nh_release(plan->host, plan);
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
+static nhood_status build(const struct nh_solver *solver, const struct nh_problem *problem,
+                          const struct nh_device *device, const struct nh_config *config,
+                          struct nh_operation **operation) {
+    (void)solver;
     (void)config;
     struct reference *plan = nh_allocate(device->host, sizeof *plan);
     if (!plan) return NHOOD_ERR_MEMORY;

@@ -62,12 +62,12 @@ static void build_all(const char *line, const struct nh_device *device, int most
             char text[256];
             struct nh_operation *operation = NULL;
             nh_config_text(solver, &config[c], text, sizeof text);
-            nhood_status status = solver->build(view, device, &config[c], &operation);
+            nhood_status status = solver->build(solver, view, device, &config[c], &operation);
             CHECK(!status, "sm_%d %s: %s %s: %s", fake.arch, line, solver->name, text,
                   nhood_last_error());
             if (!status) operation->destroy(operation);
-            CHECK(solver->estimate(view, device, &config[c], NULL) > 0, "%s: %s: no estimate", line,
-                  solver->name);
+            CHECK(solver->estimate(solver, view, device, &config[c], NULL) > 0,
+                  "%s: %s: no estimate", line, solver->name);
         }
     }
 }

@@ -42,7 +42,8 @@ static bool run(struct fixture *f, const char *text) {
     CHECK(!refusal, "%s: %s", text, refusal);
     if (refusal || !nh_solver_cuda_gemm.candidates(&f->problem, &f->device, INFINITY, &config, 1))
         return false;
-    nhood_status status = nh_solver_cuda_gemm.build(&f->problem, &f->device, &config, &operation);
+    nhood_status status = nh_solver_cuda_gemm.build(&nh_solver_cuda_gemm, &f->problem, &f->device,
+                                                    &config, &operation);
     CHECK(!status, "%s: %s", text, nhood_last_error());
     if (status) return false;
     nhood_io io = {.struct_size = sizeof io, .workspace = (void *)(uintptr_t)ADDRESS};

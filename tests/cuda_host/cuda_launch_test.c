@@ -383,8 +383,9 @@ static struct nh_operation *tiled(const char *text, struct nh_problem *problem) 
     const struct nh_config tile = {.value = {1, 8, 8}};
     struct nh_operation *operation = NULL;
     read_problem(text, problem);
-    CHECK(!nh_solver_cuda_naive.build(problem, &f.device[0], &tile, &operation), "%s",
-          nhood_last_error());
+    CHECK(!nh_solver_cuda_naive.build(&nh_solver_cuda_naive, problem, &f.device[0], &tile,
+                                      &operation),
+          "%s", nhood_last_error());
     return operation;
 }
 

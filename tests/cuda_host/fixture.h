@@ -117,7 +117,7 @@ static inline nhood_status build_first(const struct nh_solver *solver,
     *operation = NULL;
     if (solver->candidates(view, device, INFINITY, &config, 1) < 1)
         return nh_error(NHOOD_ERR_INTERNAL, "%s proposes nothing", solver->name);
-    return solver->build(view, device, &config, operation);
+    return solver->build(solver, view, device, &config, operation);
 }
 
 /* Tensor t of a pretended execute starts here: so far apart that an address tells the tensor. */

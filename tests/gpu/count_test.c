@@ -105,10 +105,10 @@ static void check_config(const char *text, const struct nh_problem *problem,
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(solver, problem, &room);
     nh_config_text(solver, config, knobs, sizeof knobs);
-    nhood_status status = solver->build(view, device, config, &operation);
+    nhood_status status = solver->build(solver, view, device, config, &operation);
     CHECK(!status, "%s: %s %s: %s", text, solver->name, knobs, nhood_last_error());
     if (status) return;
-    solver->estimate(view, device, config, &count);
+    solver->estimate(solver, view, device, config, &count);
     struct noted noted = run(problem, device, operation);
     CHECK(count.tiles > 0 && noted.tiles == count.tiles && noted.masked == count.masked_tiles,
           "%s: %s %s: counted %.17g tiles, %.17g masked; met %.17g, masked %.17g", text,

@@ -25,13 +25,13 @@ static void check_side(const char *text, const struct nh_solver *solver,
     int32_t row[NH_MOST_BOXES][3], column[NH_MOST_BOXES][3];
     int rows = nh_tile_boxes(problem, volume(best->value + at), row);
     int columns = nh_tile_boxes(problem, volume(best->value + at + 3), column);
-    double least = solver->estimate(problem, device, best, NULL);
+    double least = solver->estimate(solver, problem, device, best, NULL);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++) {
             struct nh_config other = *best;
             memcpy(other.value + at, row[i], sizeof row[i]);
             memcpy(other.value + at + 3, column[j], sizeof column[j]);
-            double ns = solver->estimate(problem, device, &other, NULL);
+            double ns = solver->estimate(solver, problem, device, &other, NULL);
             pairs++;
             faster += ns < least * (1 - 1e-9);
             CHECK(most * ns >= least, "%s on %s: %s: %d,%d,%d with %d,%d,%d: %g ns, of %g", text,

@@ -90,8 +90,10 @@ static atomic_int strided_builds;
 static bool quick_compiles;
 static double far_ns;
 
-static nhood_status build_quick(const struct nh_problem *given, const struct nh_device *device,
-                                const struct nh_config *config, struct nh_operation **operation) {
+static nhood_status build_quick(const struct nh_solver *solver, const struct nh_problem *given,
+                                const struct nh_device *device, const struct nh_config *config,
+                                struct nh_operation **operation) {
+    (void)solver;
     (void)device;
     strided_builds += given->strides[NHOOD_Q].head != 8;
     pause_for(build_lasts_s);
@@ -99,31 +101,39 @@ static nhood_status build_quick(const struct nh_problem *given, const struct nh_
     return fake_build("quick", config, operation);
 }
 
-static nhood_status build_other(const struct nh_problem *given, const struct nh_device *device,
-                                const struct nh_config *config, struct nh_operation **operation) {
+static nhood_status build_other(const struct nh_solver *solver, const struct nh_problem *given,
+                                const struct nh_device *device, const struct nh_config *config,
+                                struct nh_operation **operation) {
+    (void)solver;
     (void)given;
     (void)device;
     return fake_build("other", config, operation);
 }
 
-static double soon(const struct nh_problem *given, const struct nh_device *device,
-                   const struct nh_config *config, struct nh_count *count) {
+static double soon(const struct nh_solver *solver, const struct nh_problem *given,
+                   const struct nh_device *device, const struct nh_config *config,
+                   struct nh_count *count) {
+    (void)solver;
     (void)given;
     (void)device;
     (void)count;
     return 100 + config->value[0];
 }
 
-static double later(const struct nh_problem *given, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *count) {
+static double later(const struct nh_solver *solver, const struct nh_problem *given,
+                    const struct nh_device *device, const struct nh_config *config,
+                    struct nh_count *count) {
+    (void)solver;
     (void)given;
     (void)device;
     (void)count;
     return 200 + config->value[0];
 }
 
-static double far_off(const struct nh_problem *given, const struct nh_device *device,
-                      const struct nh_config *config, struct nh_count *count) {
+static double far_off(const struct nh_solver *solver, const struct nh_problem *given,
+                      const struct nh_device *device, const struct nh_config *config,
+                      struct nh_count *count) {
+    (void)solver;
     (void)given;
     (void)device;
     (void)count;
@@ -132,14 +142,14 @@ static double far_off(const struct nh_problem *given, const struct nh_device *de
 }
 
 static const struct nh_solver quick = {
-    "quick",         0,    0,           fake_knobs, NULL, fake_takes,
-    fake_candidates, soon, build_quick, NULL,       NULL, NULL};
+    "quick", 0,           0,    fake_knobs, NULL, fake_takes, fake_candidates,
+    soon,    build_quick, NULL, NULL,       NULL, NULL};
 static const struct nh_solver other = {
-    "other",         0,     0,           fake_knobs, NULL, fake_takes,
-    fake_candidates, later, build_other, NULL,       NULL, NULL};
+    "other", 0,           0,    fake_knobs, NULL, fake_takes, fake_candidates,
+    later,   build_other, NULL, NULL,       NULL, NULL};
 static const struct nh_solver hopeless = {
-    "hopeless",      0,       0,           fake_knobs, NULL, fake_takes,
-    fake_candidates, far_off, build_other, NULL,       NULL, NULL};
+    "hopeless", 0,           0,    fake_knobs, NULL, fake_takes, fake_candidates,
+    far_off,    build_other, NULL, NULL,       NULL, NULL};
 static const struct nh_solver *const table[] = {&quick, &other, &hopeless, NULL};
 
 static struct nh_host host;

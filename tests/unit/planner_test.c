@@ -7,16 +7,20 @@
 
 #include <math.h>
 
-static double middle_is_best(const struct nh_problem *problem, const struct nh_device *device,
-                             const struct nh_config *config, struct nh_count *count) {
+static double middle_is_best(const struct nh_solver *solver, const struct nh_problem *problem,
+                             const struct nh_device *device, const struct nh_config *config,
+                             struct nh_count *count) {
+    (void)solver;
     (void)problem;
     (void)device;
     (void)count;
     return config->value[0] == 1 ? 10 : 20;
 }
 
-static double slow(const struct nh_problem *problem, const struct nh_device *device,
-                   const struct nh_config *config, struct nh_count *count) {
+static double slow(const struct nh_solver *solver, const struct nh_problem *problem,
+                   const struct nh_device *device, const struct nh_config *config,
+                   struct nh_count *count) {
+    (void)solver;
     (void)problem;
     (void)device;
     (void)count;
@@ -24,8 +28,10 @@ static double slow(const struct nh_problem *problem, const struct nh_device *dev
 }
 
 /* 10, 10.4 and 11 for sizes 0, 1 and 2: the second takes about as long as the first. */
-static double alike(const struct nh_problem *problem, const struct nh_device *device,
-                    const struct nh_config *config, struct nh_count *count) {
+static double alike(const struct nh_solver *solver, const struct nh_problem *problem,
+                    const struct nh_device *device, const struct nh_config *config,
+                    struct nh_count *count) {
+    (void)solver;
     static const double ns[FAKE_CONFIGS] = {10, 10.4, 11};
     (void)problem;
     (void)device;
@@ -51,46 +57,52 @@ static int larger_first(const struct nh_solver *solver, const struct nh_config *
 /* What the next builds answer. */
 static nhood_status first_answer, second_answer;
 
-static nhood_status build_first(const struct nh_problem *problem, const struct nh_device *device,
-                                const struct nh_config *config, struct nh_operation **operation) {
+static nhood_status build_first(const struct nh_solver *solver, const struct nh_problem *problem,
+                                const struct nh_device *device, const struct nh_config *config,
+                                struct nh_operation **operation) {
+    (void)solver;
     (void)problem;
     (void)device;
     if (first_answer) return nh_error(first_answer, "line 1: no such thing");
     return fake_build("first", config, operation);
 }
 
-static nhood_status build_second(const struct nh_problem *problem, const struct nh_device *device,
-                                 const struct nh_config *config, struct nh_operation **operation) {
+static nhood_status build_second(const struct nh_solver *solver, const struct nh_problem *problem,
+                                 const struct nh_device *device, const struct nh_config *config,
+                                 struct nh_operation **operation) {
+    (void)solver;
     (void)problem;
     (void)device;
     if (second_answer) return nh_error(second_answer, "out of registers");
     return fake_build("second", config, operation);
 }
 
-static double middle_is_best_of_tiles(const struct nh_problem *problem,
+static double middle_is_best_of_tiles(const struct nh_solver *solver,
+                                      const struct nh_problem *problem,
                                       const struct nh_device *device,
                                       const struct nh_config *config, struct nh_count *count) {
     int32_t size = config->value[0];
     if (count)
         *count = (struct nh_count){
             size + 1, size, 100, {[NHOOD_LIMIT_TENSOR] = 7, [NHOOD_LIMIT_MEMORY] = 3}};
-    return middle_is_best(problem, device, config, NULL);
+    return middle_is_best(solver, problem, device, config, NULL);
 }
 
 static const struct nh_solver refusing = {
     "refusing",     0,    0,    fake_knobs, NULL, fake_refuses, fake_candidates,
-    middle_is_best, NULL, NULL, NULL,       NULL};
+    middle_is_best, NULL, NULL, NULL,       NULL, NULL};
 static const struct nh_solver first = {
     "first",     0,    0,    fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
-    build_first, NULL, NULL, NULL};
+    build_first, NULL, NULL, NULL,       NULL};
 static const struct nh_solver second = {
     "second",     0,    0,    fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best,
-    build_second, NULL, NULL, NULL};
-static const struct nh_solver last = {"last",          0,    0,    fake_knobs, NULL, fake_takes,
-                                      fake_candidates, slow, NULL, NULL,       NULL, NULL};
+    build_second, NULL, NULL, NULL,       NULL};
+static const struct nh_solver last = {
+    "last", 0,    0,    fake_knobs, NULL, fake_takes, fake_candidates,
+    slow,   NULL, NULL, NULL,       NULL, NULL};
 static const struct nh_solver elsewhere = {
     "elsewhere",    1,    0,    fake_knobs, NULL, fake_takes, fake_candidates,
-    middle_is_best, NULL, NULL, NULL,       NULL};
+    middle_is_best, NULL, NULL, NULL,       NULL, NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};
@@ -471,16 +483,18 @@ static int half_candidates(const struct nh_problem *seen, const struct nh_device
     return fake_candidates(seen, on, below_ns, config, capacity);
 }
 
-static double half_estimate(const struct nh_problem *seen, const struct nh_device *on,
-                            const struct nh_config *config, struct nh_count *count) {
+static double half_estimate(const struct nh_solver *solver, const struct nh_problem *seen,
+                            const struct nh_device *on, const struct nh_config *config,
+                            struct nh_count *count) {
     look(seen);
-    return middle_is_best(seen, on, config, count);
+    return middle_is_best(solver, seen, on, config, count);
 }
 
-static nhood_status half_build(const struct nh_problem *seen, const struct nh_device *on,
-                               const struct nh_config *config, struct nh_operation **operation) {
+static nhood_status half_build(const struct nh_solver *solver, const struct nh_problem *seen,
+                               const struct nh_device *on, const struct nh_config *config,
+                               struct nh_operation **operation) {
     look(seen);
-    return build_first(seen, on, config, operation);
+    return build_first(solver, seen, on, config, operation);
 }
 
 static void views(struct nh_wisdom *wisdom) {

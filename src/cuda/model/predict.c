@@ -117,11 +117,13 @@ double nh_predict(const struct nh_cuda_device *device, const struct nh_work *wor
     return nh_predict_by(nh_coefficients_of(device), device, work);
 }
 
-double nh_estimate(nh_work_fn *work, const struct nh_problem *problem,
+double nh_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
                    const struct nh_device *device, const struct nh_config *config,
                    struct nh_count *count) {
     struct nh_work asked;
-    if (!work(problem, device, config, &asked)) return INFINITY;
-    if (count) *count = (struct nh_count){.tiles = 0};
-    return nh_predict(device->backend, &asked, count);
+    if (!solver->work(problem, device, config, &asked)) return INFINITY;
+    struct nh_count counted = {.tiles = 0};
+    double ns = nh_predict(device->backend, &asked, count ? &counted : NULL);
+    if (count && counted.tiles > 0) *count = counted;
+    return ns;
 }

@@ -23,9 +23,7 @@ double nh_predict_block_clocks(const struct nh_cuda_device *device,
 /* Clocks of all multiprocessors together: no launch takes less than the sum of its blocks' clocks over these. */
 double nh_predict_clocks_per_ns(const struct nh_cuda_device *device);
 
-/* A solver's estimate: of its work, or INFINITY. */
-double nh_estimate(nh_work_fn *work, const struct nh_problem *problem,
-                   const struct nh_device *device, const struct nh_config *config,
-                   struct nh_count *count);
+/* `estimate` of every CUDA solver: of its work, or INFINITY. */
+nh_estimate_fn nh_estimate;
 
 #endif

@@ -166,15 +166,15 @@ static nhood_status create(const struct nh_problem *problem, const struct nh_dev
     return NHOOD_OK;
 }
 
-nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_device *device,
-                           const struct nh_config *config, nh_cuda_steps *add_steps,
+nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,
+                           const struct nh_device *device, const struct nh_config *config,
                            struct nh_operation **operation) {
     struct nh_cuda_operation *created = NULL;
     const char *refusal = nh_scale_refusal(problem);
     if (refusal) return nh_error(NHOOD_ERR_UNSUPPORTED, "scale = %g: %s", problem->scale, refusal);
     nhood_status status = create(problem, device, &created);
     if (status) return status;
-    status = add_steps(created, problem, config);
+    status = solver->add_steps(created, problem, config);
     if (!status) status = nh_cuda_load_kernels(created);
     if (status) {
         destroy(&created->base);

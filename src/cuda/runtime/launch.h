@@ -86,15 +86,8 @@ struct nh_cuda_operation {
     struct nh_kernel_spec spec[NH_CUDA_STEPS];
 };
 
-/* Adds a solver's launches to an operation. */
-typedef nhood_status nh_cuda_steps(struct nh_cuda_operation *operation,
-                                   const struct nh_problem *problem,
-                                   const struct nh_config *config);
-
-/* What the build() of every CUDA solver does: an operation of these launches, with their kernels. */
-nhood_status nh_cuda_build(const struct nh_problem *problem, const struct nh_device *device,
-                           const struct nh_config *config, nh_cuda_steps *add_steps,
-                           struct nh_operation **operation);
+/* `build` of every CUDA solver: an operation of the launches that it adds, with their kernels. */
+nh_build_fn nh_cuda_build;
 
 /* Reserves workspace; returns its offset, a multiple of 256. */
 size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);

@@ -170,12 +170,6 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     return true;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    (void)count; /* there is no loop over tiles */
-    return nh_estimate(work, problem, device, config, NULL);
-}
-
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     const struct nh_cuda_device *cuda = device->backend;
     struct nh_config config;
@@ -210,17 +204,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         if (complete(problem, device->backend,
                      (parts ? part_shapes : shapes)[problem->rank - 1][i / 4], columns,
                      parts && i % 2, &next))
-            nh_top_n_add(&top, &next, estimate(problem, device, &next, NULL));
+            nh_top_n_add(&top, &next,
+                         nh_estimate(&nh_solver_cuda_gemm, problem, device, &next, NULL));
     }
     int count = top.count;
     while (count > 1 && top.ns[count - 1] > 1.5 * top.ns[0])
         count--;
     return count;
-}
-
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, nh_gemm_add_steps, operation);
 }
 
 const struct nh_solver nh_solver_cuda_gemm = {
@@ -229,8 +219,9 @@ const struct nh_solver nh_solver_cuda_gemm = {
     .knob = nh_gemm_knobs,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = work,
+    .add_steps = nh_gemm_add_steps,
     .preference = nh_preference,
 };

@@ -134,11 +134,6 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     return work_of(problem, device->backend, config->value, &loop, work);
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    return nh_estimate(work, problem, device, config, count);
-}
-
 /* ---- candidates ---- */
 
 static const struct nh_box_variant variants[] = {{32, 32, 2, 1},   {64, 64, 2, 2}, {64, 32, 4, 1},
@@ -206,11 +201,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, add_steps, operation);
-}
-
 const struct nh_solver nh_solver_cuda_fused80 = {
     .name = "cuda.fused80",
     .device_kind = NHOOD_DEVICE_CUDA,
@@ -218,9 +208,10 @@ const struct nh_solver nh_solver_cuda_fused80 = {
     .knob = knobs,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = work,
+    .add_steps = add_steps,
     .left_to = "cuda.fused90",
     .preference = nh_preference,
 };

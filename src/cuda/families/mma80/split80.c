@@ -106,16 +106,6 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     return top.count;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    return nh_estimate(nh_split80_work, problem, device, config, count);
-}
-
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, nh_split80_add_steps, operation);
-}
-
 const struct nh_solver nh_solver_cuda_split80 = {
     .name = "cuda.split80",
     .device_kind = NHOOD_DEVICE_CUDA,
@@ -123,9 +113,10 @@ const struct nh_solver nh_solver_cuda_split80 = {
     .knob = nh_split80_knobs,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = nh_split80_work,
+    .add_steps = nh_split80_add_steps,
     .left_to = "cuda.split90",
     .preference = nh_preference,
 };

@@ -193,11 +193,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return add_pass(operation, problem, config, &step, &pass[problem->op]);
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, add_steps, operation);
-}
-
 /* Groups of lanes take a row each. The unfused operators make one of two products; the backward pass makes five in two
  * launches. Columns that have to be checked and elements beyond the last cost what others do. */
 static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh_work *work) {
@@ -232,18 +227,12 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     return true;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    (void)count; /* there is no loop over tiles */
-    return nh_estimate(work, problem, device, config, NULL);
-}
-
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;
     struct nh_config both[2] = {{{0}}};
     int count = 1 + nh_naive_tile_choose(problem, device->backend, both[0].value);
-    nh_least_first(estimate, problem, device, both, count);
+    nh_least_first(&nh_solver_cuda_naive, problem, device, both, count);
     count = (int)nh_min(count, capacity);
     memcpy(config, both, (size_t)count * sizeof *config);
     return count;
@@ -256,8 +245,9 @@ const struct nh_solver nh_solver_cuda_naive = {
     .knob = knobs,
     .refuse = nh_refuse_nothing,
     .candidates = candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = work,
+    .add_steps = add_steps,
     .preference = nh_preference,
 };

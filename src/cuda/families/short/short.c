@@ -157,11 +157,6 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
            work_of(problem, device, &shape, config, work);
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    return nh_estimate(work, problem, device, config, count);
-}
-
 /* ---- candidates ---- */
 
 /* What each knob may be; of warps that share rows and of stages, these pairs. */
@@ -262,19 +257,15 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, add_steps, operation);
-}
-
 const struct nh_solver nh_solver_cuda_short = {
     .name = "cuda.short",
     .device_kind = NHOOD_DEVICE_CUDA,
     .knob = nh_short_knobs,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = work,
+    .add_steps = add_steps,
     .preference = nh_preference,
 };

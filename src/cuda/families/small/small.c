@@ -45,11 +45,6 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     return true;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    return nh_estimate(work, problem, device, config, count);
-}
-
 /* ---- refusal ---- */
 
 static bool dim_fits(const struct nh_problem *problem, int64_t dim) {
@@ -283,11 +278,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return status ? status : nh_cuda_step_add(operation, &step, &spec);
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, add_steps, operation);
-}
-
 const struct nh_solver nh_solver_cuda_small = {
     .name = "cuda.small",
     .device_kind = NHOOD_DEVICE_CUDA,
@@ -295,8 +285,9 @@ const struct nh_solver nh_solver_cuda_small = {
     .knob = nh_small_knobs,
     .refuse = refuse,
     .candidates = nh_small_candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = work,
+    .add_steps = add_steps,
     .preference = nh_preference,
 };

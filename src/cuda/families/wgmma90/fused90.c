@@ -23,11 +23,6 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     return true;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    return nh_estimate(work, problem, device, config, count);
-}
-
 /* ---- configs ---- */
 
 /* Rows that are not finite are repaired by a launch of their own, with one before to say that there are none: a large kernel
@@ -53,11 +48,6 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, nh_fused90_add_steps, operation);
-}
-
 const struct nh_solver nh_solver_cuda_fused90 = {
     .name = "cuda.fused90",
     .device_kind = NHOOD_DEVICE_CUDA,
@@ -66,8 +56,9 @@ const struct nh_solver nh_solver_cuda_fused90 = {
     .view = nh_permuted_axes,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = work,
+    .add_steps = nh_fused90_add_steps,
     .preference = nh_preference,
 };

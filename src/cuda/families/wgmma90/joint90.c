@@ -102,11 +102,6 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     return true;
 }
 
-static double estimate(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_config *config, struct nh_count *count) {
-    return nh_estimate(work, problem, device, config, count);
-}
-
 static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
                       const int32_t own[3], const int32_t loop[3],
                       const struct nh_backward90_loops *loops, bool keys, struct nh_work *work) {
@@ -251,11 +246,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return status;
 }
 
-static nhood_status build(const struct nh_problem *problem, const struct nh_device *device,
-                          const struct nh_config *config, struct nh_operation **operation) {
-    return nh_cuda_build(problem, device, config, add_steps, operation);
-}
-
 const struct nh_solver nh_solver_cuda_joint90 = {
     .name = "cuda.joint90",
     .device_kind = NHOOD_DEVICE_CUDA,
@@ -264,8 +254,9 @@ const struct nh_solver nh_solver_cuda_joint90 = {
     .view = nh_permuted_axes,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = estimate,
-    .build = build,
+    .estimate = nh_estimate,
+    .build = nh_cuda_build,
     .work = work,
+    .add_steps = add_steps,
     .preference = nh_preference,
 };
