@@ -60,15 +60,15 @@ static void check_line(const struct nh_axis *axis, int32_t rows, int32_t part, i
         nh_tile_counts(axis, rows, part, inverse, beyond, extent, 3, &line[beyond]);
     CHECK(line[0].needed == line[0].visits[0] && line[1].needed == line[0].needed,
           "%g columns needed, of %g", line[1].needed, line[0].visits[0]);
-    for (int i = 0; i < 3; i++) {
-        struct nh_tile_count one = nh_tile_part_count(axis, rows, part, extent[i], inverse);
-        for (int beyond = 0; beyond < 2; beyond++)
-            CHECK(line[beyond].tiles == one.tiles && line[beyond].halo == one.halo &&
-                      line[beyond].longest[i] == (double)nh_ceil_div(one.halo, extent[i]) &&
-                      line[beyond].visits[i] == one.visits + beyond * one.visits_beyond &&
-                      line[beyond].dense[i] == one.dense + beyond * one.dense_beyond,
-                  "L %lld: %d rows, parts of %d, %d columns, inverse %d, beyond %d",
-                  (long long)axis->length, rows, part, extent[i], inverse, beyond);
+    for (int i = 0; i < 6; i++) {
+        const struct nh_tile_counts *all = &line[i / 3];
+        struct nh_tile_counts one;
+        nh_tile_counts(axis, rows, part, inverse, i / 3, &extent[i % 3], 1, &one);
+        CHECK(all->tiles == one.tiles && all->halo == one.halo &&
+                  all->longest[i % 3] == (double)nh_ceil_div(one.halo, extent[i % 3]) &&
+                  all->visits[i % 3] == one.visits[0] && all->dense[i % 3] == one.dense[0],
+              "L %lld: %d rows, parts of %d, %d columns, inverse %d, beyond %d",
+              (long long)axis->length, rows, part, extent[i % 3], inverse, i / 3);
     }
 }
 
@@ -315,17 +315,16 @@ static void check_boxes(const struct nh_axis *axis, int32_t own, int32_t part, i
                 count_part_boxes(&rows, part < own ? r : seen, part, halo_begin, columns, &boxes);
         }
     }
-    const struct nh_tile_count count = nh_tile_part_count(axis, own, part, columns, inverse);
-    CHECK(count.visits + count.visits_beyond == boxes.visits &&
-              count.dense + count.dense_beyond == boxes.dense,
+    struct nh_tile_counts count;
+    nh_tile_counts(axis, own, part, inverse, true, &columns, 1, &count);
+    CHECK(count.visits[0] == boxes.visits && count.dense[0] == boxes.dense,
           "L %lld w %lld s %lld d %lld causal %d periodic %d, queries %lld + %lld, keys %lld + "
           "%lld, inverse %d, %d rows, parts of %d, %d columns: %g boxes, %g whole; enumerated %g, "
           "%g",
           (long long)axis->length, (long long)axis->window, (long long)axis->stride,
           (long long)axis->dilation, axis->causal, axis->periodic, (long long)axis->query.offset,
           (long long)axis->query.length, (long long)axis->key.offset, (long long)axis->key.length,
-          inverse, own, part, columns, count.visits + count.visits_beyond,
-          count.dense + count.dense_beyond, boxes.visits, boxes.dense);
+          inverse, own, part, columns, count.visits[0], count.dense[0], boxes.visits, boxes.dense);
 }
 
 static struct nh_box random_box(uint64_t *state, const struct nh_axis *axis) {

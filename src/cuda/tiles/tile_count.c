@@ -1,6 +1,6 @@
 #include "tile_count.h"
 
-enum { MOST_COUNTED = 1 << 14, REMEMBERED = 1024 };
+enum { MOST_COUNTED = 1 << 14 };
 
 static inline struct nh_range range_of(const struct nh_axis *axis, int64_t length, int64_t stride,
                                        bool inverse, int64_t position) {
@@ -223,27 +223,16 @@ static void add_group(const struct cut *cut, int64_t groups, const struct line *
     add_tiles(cut, from + periods * period, tiles, weight, line);
 }
 
-/* A dilation group's row tiles that lie beyond its last row, if the longest groups have such. */
-struct beyond {
-    double groups, columns, parts;
-};
-
-/* cut: of the shorter groups. */
-static struct beyond beyond_of(const struct cut *cut, int64_t groups) {
-    if (!groups || cut->length == 0 || cut->length % cut->rows) return (struct beyond){0, 0, 1};
+/* Adds the row tiles beyond the last row of dilation groups that are shorter than the longest by a whole tile's first row. */
+static void add_beyond(const struct cut *cut, double groups, const struct line *line) {
     struct nh_range seen = seen_by(cut, cut->length - 1);
-    return (struct beyond){(double)groups, (double)(seen.end - seen.begin),
-                           (double)(cut->rows / cut->part)};
-}
-
-static void add_beyond(const struct beyond *beyond, const struct line *line, double *visits,
-                       double *dense) {
-    for (int i = 0; beyond->groups > 0 && i < line->extents; i++) {
-        double up = rounded_up(beyond->columns, line->reciprocal[i], line->margin[i]);
-        double down = rounded_down(beyond->columns, line->reciprocal[i], line->margin[i]);
-        bool whole = beyond->parts == 1;
-        visits[i] += beyond->groups * (whole ? up : beyond->parts);
-        dense[i] += beyond->groups * (whole ? down : down > 0 ? beyond->parts : 0);
+    double columns = (double)(seen.end - seen.begin), parts = (double)(cut->rows / cut->part);
+    for (int i = 0; i < line->extents; i++) {
+        double up = rounded_up(columns, line->reciprocal[i], line->margin[i]);
+        double down = rounded_down(columns, line->reciprocal[i], line->margin[i]);
+        bool whole = parts == 1;
+        line->counts->visits[i] += groups * (whole ? up : parts);
+        line->counts->dense[i] += groups * (whole ? down : down > 0 ? parts : 0);
     }
 }
 
@@ -258,6 +247,10 @@ static void start(struct line *line, const int32_t *columns, int count,
         line->margin[i] = 0.5 - 0.5 * line->reciprocal[i];
         counts->visits[i] = counts->dense[i] = 0;
     }
+}
+
+static void set_needed(const struct line *line) {
+    line->counts->needed = line->counts->visits[0] * line->columns[0];
 }
 
 static bool is_whole(const struct nh_axis *axis) {
@@ -308,61 +301,37 @@ static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part
     line->counts->halo = nh_max(line->counts->halo, 1);
     for (int i = 0; i < line->extents; i++)
         line->counts->visits[i] = larger(line->counts->visits[i], 1);
+    set_needed(line);
 }
 
-/* What is not beyond, but for boxes of an axis that is not whole. */
-static struct beyond count_line(const struct nh_axis *axis, int32_t rows, int32_t part,
-                                bool inverse, bool boxes, const struct line *line) {
+static void count_whole(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
+                        bool beyond, const struct line *line) {
     int64_t longest = nh_longest_group(axis);
     int64_t shorter = longest * axis->dilation - axis->length;
     struct cut cut = {axis, longest, rows, part, inverse, NULL};
-    line->counts->tiles = nh_row_tiles(axis, rows, inverse);
-    if (!is_whole(axis)) {
-        count_covered(axis, rows, part, inverse, boxes, line);
-        return (struct beyond){0, 0, 1};
-    }
     add_group(&cut, axis->dilation - shorter, line);
     cut.length--;
     if (shorter) add_group(&cut, shorter, line);
-    return beyond_of(&cut, shorter);
+    set_needed(line);
+    if (beyond && shorter && cut.length > 0 && cut.length % rows == 0)
+        add_beyond(&cut, (double)shorter, line);
 }
 
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts) {
     struct line line;
     start(&line, columns, count, counts);
-    const struct beyond more = count_line(axis, rows, part, inverse, beyond, &line);
-    counts->needed = counts->visits[0] * columns[0];
+    counts->tiles = nh_row_tiles(axis, rows, inverse);
+    (is_whole(axis) ? count_whole : count_covered)(axis, rows, part, inverse, beyond, &line);
     for (int i = 0; i < count; i++)
         counts->longest[i] = rounded_up((double)counts->halo, line.reciprocal[i], line.margin[i]);
-    if (beyond) add_beyond(&more, &line, counts->visits, counts->dense);
 }
 
-/* Adds what boxes of an axis that is not whole have more of. */
-static void add_boxed(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t columns,
-                      bool inverse, struct nh_tile_count *count) {
+struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                   bool inverse) {
     struct nh_tile_counts counts;
-    struct line line;
-    if (is_whole(axis)) return;
-    start(&line, &columns, 1, &counts);
-    count_line(axis, rows, part, inverse, true, &line);
-    count->visits_beyond = counts.visits[0] - count->visits;
-    count->dense_beyond = counts.dense[0] - count->dense;
-}
-
-static struct nh_tile_count count_one(const struct nh_axis *axis, int32_t rows, int32_t part,
-                                      int32_t columns, bool inverse) {
-    struct nh_tile_counts counts;
-    struct line line;
-    start(&line, &columns, 1, &counts);
-    const struct beyond more = count_line(axis, rows, part, inverse, false, &line);
-    struct nh_tile_count count = {.tiles = counts.tiles,
-                                  .halo = counts.halo,
-                                  .visits = counts.visits[0],
-                                  .dense = counts.dense[0]};
-    add_beyond(&more, &line, &count.visits_beyond, &count.dense_beyond);
-    add_boxed(axis, rows, part, columns, inverse, &count);
-    return count;
+    nh_tile_counts(axis, rows, rows, inverse, false, &columns, 1, &counts);
+    return (struct nh_tile_count){counts.tiles, counts.halo, counts.visits[0]};
 }
 
 static bool same_box(const struct nh_box *a, const struct nh_box *b) {
@@ -373,31 +342,6 @@ bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b) {
     return a->length == b->length && a->window == b->window && a->stride == b->stride &&
            a->dilation == b->dilation && a->causal == b->causal && a->periodic == b->periodic &&
            same_box(&a->query, &b->query) && same_box(&a->key, &b->key);
-}
-
-/* Solvers try many shapes of tiles that share their extents per axis, and are asked again for the estimates of those
- * they propose: what a thread has counted lately is remembered. */
-struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows, int32_t part,
-                                        int32_t columns, bool inverse) {
-    static _Thread_local struct {
-        struct nh_axis axis;
-        uint64_t tile;
-        struct nh_tile_count count;
-    } remembered[REMEMBERED];
-    uint64_t tile = (uint64_t)rows << 42 | (uint64_t)part << 21 | (uint64_t)columns << 1 | inverse;
-    uint64_t key = (tile * 31 + (uint64_t)axis->length) * UINT64_C(0x9e3779b97f4a7c15);
-    size_t place = key >> 32 & (REMEMBERED - 1);
-    if (remembered[place].tile != tile || !nh_same_axis(&remembered[place].axis, axis)) {
-        remembered[place].axis = *axis;
-        remembered[place].tile = tile;
-        remembered[place].count = count_one(axis, rows, part, columns, inverse);
-    }
-    return remembered[place].count;
-}
-
-struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
-                                   bool inverse) {
-    return nh_tile_part_count(axis, rows, rows, columns, inverse);
 }
 
 int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most) {

@@ -10,13 +10,8 @@ struct nh_tile_count {
     int64_t tiles;
     /* columns of the longest halo */
     int64_t halo;
-    /* pairs of a row tile with a column tile of its halo; of these, pairs that need no mask */
-    double visits, dense;
-    /* what kernels add that do not pass over row tiles which the longest dilation groups have and shorter ones lack:
-     * each visits the columns that its group's last row sees. Where tensors do not cover the grid, or the axis is
-     * periodic, what the kernels add that fetch boxes (boxes.cuh): one for each part that sees none, and those that end
-     * at a seam */
-    double visits_beyond, dense_beyond;
+    /* pairs of a row tile with a column tile of its halo */
+    double visits;
 };
 
 /* Rows that tensors have of the dilation groups with most of them; `inverse` as below. */
@@ -50,17 +45,16 @@ bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                    bool inverse);
 
-/* The same where row tiles are made of parts of `part` rows that share a loop, each passing over what none of its rows
- * sees: pairs of a part with a column tile. A part beyond the group's last row visits one tile. */
-struct nh_tile_count nh_tile_part_count(const struct nh_axis *axis, int32_t rows, int32_t part,
-                                        int32_t columns, bool inverse);
-
-/* The same of `count` extents of column tiles at once, which costs little more than one. beyond: of the row tiles as
- * well that only the longest dilation groups have. */
+/* The same of `count` extents of column tiles at once, which costs little more than one, where row tiles are made of
+ * parts of `part` rows that share a loop, each passing over what none of its rows sees: pairs of a part with a column
+ * tile. A part beyond the group's last row visits one tile.
+ * beyond: as kernels work that do not pass over row tiles which the longest dilation groups have and shorter ones lack:
+ * each visits the columns that its group's last row sees. Where tensors do not cover the grid, or the axis is periodic,
+ * these kernels fetch boxes (boxes.cuh): one at least for each part that sees none, and those that end at a seam. */
 enum { NH_MOST_EXTENTS = 18 };
 struct nh_tile_counts {
     int64_t tiles, halo;
-    /* by extents: tiles of the longest halo, and as above */
+    /* by extents: tiles of the longest halo, pairs, and pairs that need no mask */
     double longest[NH_MOST_EXTENTS], visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS];
     /* columns that visits hold, but for row tiles beyond: of the first extent */
     double needed;

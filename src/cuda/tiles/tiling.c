@@ -17,11 +17,12 @@ static struct nh_tiling_count count_tiles(const struct nh_problem *problem, cons
     double work_tiles = 1, visited = 1, full = 1, longest = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        struct nh_tile_count count = nh_tile_part_count(axis, own[a], part[a], loop[a], inverse);
+        struct nh_tile_counts count;
+        nh_tile_counts(axis, own[a], part[a], inverse, beyond, &loop[a], 1, &count);
         work_tiles *= (double)count.tiles;
-        longest *= (double)nh_ceil_div(count.halo, loop[a]);
-        visited *= count.visits + (beyond ? count.visits_beyond : 0);
-        full *= count.dense + (beyond ? count.dense_beyond : 0);
+        longest *= count.longest[0];
+        visited *= count.visits[0];
+        full *= count.dense[0];
     }
     return (struct nh_tiling_count){work_tiles, visited, visited - full, longest};
 }
