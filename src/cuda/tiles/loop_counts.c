@@ -54,23 +54,6 @@ void nh_loop_counts_resume(struct nh_loop_counts *counts, const struct nh_proble
         nh_loop_counts_start(counts, problem, inverse, beyond, columns);
 }
 
-/* Returns the counts of another axis if they are those of this one, as grids often have several axes alike, or else NULL. */
-static const struct nh_tile_counts *counted_of_another(const struct nh_loop_counts *counts, int a,
-                                                       struct nh_loop_row_tile tile) {
-    for (int b = 0; b < NH_AXES; b++) {
-        int extents = counts->columns.count[a], line = 0;
-        if (b == a || counts->columns.count[b] != extents) continue;
-        while (line < counts->lines[b] &&
-               (counts->tile[b][line].rows != tile.rows || counts->tile[b][line].part != tile.part))
-            line++;
-        if (line < counts->lines[b] && nh_same_axis(&counts->axis[a], &counts->axis[b]) &&
-            !memcmp(counts->columns.extent[a], counts->columns.extent[b],
-                    (size_t)extents * sizeof(int32_t)))
-            return &counts->line[b][line];
-    }
-    return NULL;
-}
-
 bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
                      struct nh_loop_rows *found) {
     struct nh_loop_rows loop_rows;
@@ -83,15 +66,10 @@ bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const
             line++;
         if (line == NH_MOST_LINES) return false;
         if (line == lines) {
-            const struct nh_tile_counts *same = counted_of_another(counts, a, tile);
             counts->tile[a][counts->lines[a]++] = tile;
-            if (same) {
-                counts->line[a][line] = *same;
-            } else {
-                nh_tile_counts(&counts->axis[a], tile.rows, tile.part, counts->inverse,
-                               counts->beyond, counts->columns.extent[a], counts->columns.count[a],
-                               &counts->line[a][line]);
-            }
+            nh_tile_counts(&counts->axis[a], tile.rows, tile.part, counts->inverse, counts->beyond,
+                           counts->columns.extent[a], counts->columns.count[a],
+                           &counts->line[a][line]);
         }
         loop_rows.of[a] = &counts->line[a][line];
     }
