@@ -22,7 +22,7 @@ static void check_loops(const char *text, struct nh_loop_counts *counts,
     struct nh_loop_columns columns[SHAPES];
     for (int i = first; i < SHAPES; i++)
         CHECK(nh_loop_extents_add(&extents, shapes[i], &columns[i]), "%s: shape %d", text, i);
-    nh_loop_counts_resume(counts, problem, inverse, true, &extents);
+    nh_loop_counts_start(counts, problem, inverse, true, &extents);
     for (int row = 0; row < SHAPES; row++)
         for (int i = first; i < SHAPES; i++) {
             struct nh_loop_rows rows;

@@ -105,20 +105,16 @@ static struct prices prices_of(const struct nh_box_search *search,
     return (struct prices){tile, full_clocks(search, &choice, 1, 1) - one, one - tile};
 }
 
-/* With all boxes of columns. Tiles hold the columns that are needed at least. */
+/* With all boxes of columns. */
 static void rank_row(struct state *state, const struct nh_box_variant *variant,
                      const int32_t row[NH_AXES], const struct boxes *columns,
                      const struct prices *prices, struct nh_top_n *ranked) {
     struct nh_loop_rows rows;
     if (!nh_loop_rows_of(&state->counts, row, row, &rows)) return;
-    double fixed = nh_loop_work_tiles(&rows) * prices->block;
-    if (fixed + nh_loop_needed(&rows) / variant->columns * prices->tile >= nh_top_n_limit(ranked))
-        return;
     for (int j = 0; j < columns->count; j++) {
-        double tiles = fixed + nh_loop_visits(&rows, columns->columns[j]) * prices->tile;
-        if (tiles >= nh_top_n_limit(ranked)) continue;
         const struct nh_tiling_count count = nh_loop_count(&rows, columns->columns[j]);
-        double work = tiles + count.partial * prices->mask;
+        double work = count.work_tiles * prices->block + count.visited * prices->tile +
+                      count.partial * prices->mask;
         if (!(work < nh_top_n_limit(ranked))) continue;
         struct nh_box_choice choice = {.variant = variant, .count = count};
         memcpy(choice.row, row, sizeof choice.row);

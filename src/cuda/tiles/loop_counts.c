@@ -14,8 +14,6 @@ bool nh_loop_extents_add(struct nh_loop_extents *extents, const int32_t tile[3],
                          struct nh_loop_columns *columns) {
     int place[NH_AXES];
     for (int a = 0; a < NH_AXES; a++)
-        if (!extents->count[a]) extents->extent[a][extents->count[a]++] = 1;
-    for (int a = 0; a < NH_AXES; a++)
         if ((place[a] = place_of(extents, a, tile[a])) == NH_MOST_EXTENTS) return false;
     for (int a = 0; a < NH_AXES; a++) {
         extents->extent[a][place[a]] = tile[a];
@@ -32,26 +30,6 @@ void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem
     counts->beyond = beyond;
     counts->columns = *columns;
     memset(counts->lines, 0, sizeof counts->lines);
-}
-
-static bool same_loops(const struct nh_loop_counts *counts, const struct nh_problem *problem,
-                       bool inverse, bool beyond, const struct nh_loop_extents *columns) {
-    if (counts->inverse != inverse || counts->beyond != beyond) return false;
-    for (int a = 0; a < NH_AXES; a++) {
-        int extents = columns->count[a];
-        if (!nh_same_axis(&counts->axis[a], &problem->axis[a]) ||
-            counts->columns.count[a] != extents ||
-            memcmp(counts->columns.extent[a], columns->extent[a],
-                   (size_t)extents * sizeof columns->extent[a][0]) != 0)
-            return false;
-    }
-    return true;
-}
-
-void nh_loop_counts_resume(struct nh_loop_counts *counts, const struct nh_problem *problem,
-                           bool inverse, bool beyond, const struct nh_loop_extents *columns) {
-    if (!same_loops(counts, problem, inverse, beyond, columns))
-        nh_loop_counts_start(counts, problem, inverse, beyond, columns);
 }
 
 bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
@@ -75,4 +53,18 @@ bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const
     }
     *found = loop_rows;
     return true;
+}
+
+struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
+                                     struct nh_loop_columns columns) {
+    struct nh_tiling_count count = {nh_loop_work_tiles(rows), 1, 0, 1};
+    double dense = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_tile_counts *line = rows->of[a];
+        count.visited *= line->visits[columns.place[a]];
+        count.longest *= line->longest[columns.place[a]];
+        dense *= line->dense[columns.place[a]];
+    }
+    count.partial = count.visited - dense;
+    return count;
 }

@@ -13,7 +13,7 @@ struct nh_loop_row_tile {
     int32_t rows, part;
 };
 
-/* Extents of column tiles, none twice on an axis, 1 always among them. */
+/* Extents of column tiles, none twice on an axis. */
 struct nh_loop_extents {
     int count[NH_AXES];
     int32_t extent[NH_AXES][NH_MOST_EXTENTS];
@@ -47,10 +47,6 @@ struct nh_loop_rows {
 void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem *problem,
                           bool inverse, bool beyond, const struct nh_loop_extents *columns);
 
-/* The same of counts that were started before, or zeros: what is counted stays where it is of the same loops. */
-void nh_loop_counts_resume(struct nh_loop_counts *counts, const struct nh_problem *problem,
-                           bool inverse, bool beyond, const struct nh_loop_extents *columns);
-
 /* Counts for row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room
  * for more, or no tile of columns. */
 bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
@@ -60,36 +56,14 @@ static inline double nh_loop_work_tiles(const struct nh_loop_rows *rows) {
     return (double)(rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles);
 }
 
-/* Columns that tiles must hold at least, however rows are made of parts. */
-static inline double nh_loop_needed(const struct nh_loop_rows *rows) {
-    return rows->of[0]->needed * rows->of[1]->needed * rows->of[2]->needed;
-}
-
 static inline double nh_loop_visits(const struct nh_loop_rows *rows,
                                     struct nh_loop_columns columns) {
     return rows->of[0]->visits[columns.place[0]] * rows->of[1]->visits[columns.place[1]] *
            rows->of[2]->visits[columns.place[2]];
 }
 
-static inline double nh_loop_dense(const struct nh_loop_rows *rows,
-                                   struct nh_loop_columns columns) {
-    return rows->of[0]->dense[columns.place[0]] * rows->of[1]->dense[columns.place[1]] *
-           rows->of[2]->dense[columns.place[2]];
-}
-
-static inline double nh_loop_longest(const struct nh_loop_rows *rows,
-                                     struct nh_loop_columns columns) {
-    return rows->of[0]->longest[columns.place[0]] * rows->of[1]->longest[columns.place[1]] *
-           rows->of[2]->longest[columns.place[2]];
-}
-
 /* All of them. */
-static inline struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
-                                                   struct nh_loop_columns columns) {
-    double visits = nh_loop_visits(rows, columns);
-    return (struct nh_tiling_count){nh_loop_work_tiles(rows), visits,
-                                    visits - nh_loop_dense(rows, columns),
-                                    nh_loop_longest(rows, columns)};
-}
+struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
+                                     struct nh_loop_columns columns);
 
 #endif

@@ -249,10 +249,6 @@ static void start(struct line *line, const int32_t *columns, int count,
     }
 }
 
-static void set_needed(const struct line *line) {
-    line->counts->needed = line->counts->visits[0] * line->columns[0];
-}
-
 static bool is_whole(const struct nh_axis *axis) {
     return !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
 }
@@ -301,7 +297,6 @@ static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part
     line->counts->halo = nh_max(line->counts->halo, 1);
     for (int i = 0; i < line->extents; i++)
         line->counts->visits[i] = larger(line->counts->visits[i], 1);
-    set_needed(line);
 }
 
 static void count_whole(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
@@ -312,7 +307,6 @@ static void count_whole(const struct nh_axis *axis, int32_t rows, int32_t part, 
     add_group(&cut, axis->dilation - shorter, line);
     cut.length--;
     if (shorter) add_group(&cut, shorter, line);
-    set_needed(line);
     if (beyond && shorter && cut.length > 0 && cut.length % rows == 0)
         add_beyond(&cut, (double)shorter, line);
 }
@@ -332,16 +326,6 @@ struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int
     struct nh_tile_counts counts;
     nh_tile_counts(axis, rows, rows, inverse, false, &columns, 1, &counts);
     return (struct nh_tile_count){counts.tiles, counts.halo, counts.visits[0]};
-}
-
-static bool same_box(const struct nh_box *a, const struct nh_box *b) {
-    return a->offset == b->offset && a->length == b->length;
-}
-
-bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b) {
-    return a->length == b->length && a->window == b->window && a->stride == b->stride &&
-           a->dilation == b->dilation && a->causal == b->causal && a->periodic == b->periodic &&
-           same_box(&a->query, &b->query) && same_box(&a->key, &b->key);
 }
 
 int32_t nh_tile_cover(const struct nh_axis *axis, int32_t most) {

@@ -36,9 +36,6 @@ const char *nh_refuse_pieces(const struct nh_axis *axis, bool backward);
 int64_t nh_first_box(const struct nh_axis *axis, struct nh_range columns, int64_t group_length,
                      struct nh_range halo, int64_t extent);
 
-/* Whether counts of one are those of the other. */
-bool nh_same_axis(const struct nh_axis *a, const struct nh_axis *b);
-
 /* Tiles of columns start at the halo's first position, and hold columns that tensors have. `inverse`: rows are keys, columns the queries that attend
  * them; else rows are queries and columns keys. Exact where a group has up to 2^14 row tiles within a window and a
  * stride of its ends or in a period of its inner part; of more every n-th is counted. */
@@ -56,8 +53,6 @@ struct nh_tile_counts {
     int64_t tiles, halo;
     /* by extents: tiles of the longest halo, pairs, and pairs that need no mask */
     double longest[NH_MOST_EXTENTS], visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS];
-    /* columns that visits hold, but for row tiles beyond: of the first extent */
-    double needed;
 };
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts);

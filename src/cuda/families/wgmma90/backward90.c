@@ -104,14 +104,6 @@ static void find_loop_tiles(struct state *state, bool all, struct nh_loop_extent
     }
 }
 
-/* Both solvers ask for the same tiles of keys, one after the other: what a thread has counted last is remembered. */
-static struct nh_loop_counts *counts_of(const struct nh_problem *problem, bool keys,
-                                        const struct nh_loop_extents *extents) {
-    static _Thread_local struct nh_loop_counts last[2];
-    nh_loop_counts_resume(&last[keys], problem, keys, true, extents);
-    return &last[keys];
-}
-
 static bool laps_fit(const struct nh_backward90_search *search, const int32_t own[3],
                      const int32_t loop[3]) {
     return nh_tiling_laps_fit(search->problem, own, loop, search->keys);
@@ -227,7 +219,7 @@ static void try_all(struct state *state, bool all) {
     struct nh_loop_extents extents = {.count = {0}};
     find_loop_tiles(state, all, &extents);
     if (!state->shapes) return;
-    state->counts = counts_of(problem, search->keys, &extents);
+    nh_loop_counts_start(state->counts, problem, search->keys, true, &extents);
     state->known = false;
     /* first: of as good ones that with fewer blocks */
     try_covering(state);
@@ -239,8 +231,10 @@ static void try_all(struct state *state, bool all) {
 
 int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
+    struct nh_loop_counts counts;
     struct state state;
     state.search = search;
+    state.counts = &counts;
     nh_top_n_start(&state.top, INFINITY, state.ranked, sizeof *state.ranked, MOST_RANKED);
     try_all(&state, false);
     if (!state.top.count) try_all(&state, true);
