@@ -1,4 +1,4 @@
-#include "gemm_part.h"
+#include "gemm.h"
 
 #include "dtype.h"
 #include "rates.h"

@@ -4,11 +4,9 @@
  *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset.
  * Weights in memory are bounded: attention goes over slabs of batch entries, or of the key heads of one entry, in
  * equal parts that use the same workspace one after the other. */
-#include "gemm_steps.h"
-
 #include "backward_steps.h"
 #include "dtype.h"
-#include "gemm_part.h"
+#include "gemm.h"
 
 NH_OWN_ARGS_FIT(nh_gemm_part_args, nh_gemm_part_own);
 
