@@ -104,7 +104,7 @@ static void check_random(uint64_t *state) {
         axis->causal = test_between(state, 0, 3) == 0;
         axis->query = axis->key = (struct nh_box){0, axis->length};
         grid.part[a] = (int32_t)test_between(state, 1, 4);
-        grid.rows[a] = grid.part[a] * (a == stack ? (int32_t)test_between(state, 1, 3) : 1);
+        grid.rows[a] = grid.part[a] * (a == stack ? (int32_t)test_between(state, 2, 3) : 1);
         grid.columns[a] = (int32_t)test_between(state, 1, 4);
     }
     check(&problem, &grid, stack, tile_boxes);

@@ -38,17 +38,6 @@ static struct nh_range seen_by(const struct group *group, int64_t row) {
     return nh_covered_part(seen, group->columns, group->length, axis->periodic);
 }
 
-/* The loop of the row tile at `row`: where it begins, and its boxes. */
-struct key_loop {
-    int64_t begin, boxes;
-};
-
-static struct key_loop loop_of(const struct group *group, int64_t row, int32_t rows, int32_t box) {
-    const struct nh_range halo = {seen_by(group, row).begin, seen_by(group, row + rows - 1).end};
-    int64_t begin = nh_first_box(group->axis, group->columns, group->length, halo, box);
-    return (struct key_loop){begin, nh_max(nh_ceil_div(halo.end - begin, box), 1)};
-}
-
 static void add_way(struct ways *ways, struct way way) {
     int i = 0;
     while (i < ways->count && (ways->way[i].boxes != way.boxes || ways->way[i].begin != way.begin ||
@@ -71,44 +60,13 @@ static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, str
         for (int64_t tile = 0; tile < tiles; tile++) {
             int64_t row = group.rows.begin + tile * rows;
             struct nh_range first = seen_by(&group, row), last = seen_by(&group, row + rows - 1);
-            struct key_loop loop = loop_of(&group, row, rows, box);
-            add_way(ways, (struct way){loop.boxes, nh_ceil_div(last.begin - loop.begin, box),
-                                       (first.end - loop.begin) / box, group.count});
+            const struct nh_range halo = {first.begin, last.end};
+            int64_t begin = nh_first_box(axis, group.columns, group.length, halo, box);
+            add_way(ways, (struct way){nh_max(nh_ceil_div(halo.end - begin, box), 1),
+                                       nh_ceil_div(last.begin - begin, box),
+                                       (first.end - begin) / box, group.count});
         }
     }
-}
-
-/* Along the stacking axis: boxes of halos, those of parts, and of these those that are seen whole. */
-struct line {
-    int64_t fetched, multiplied, whole;
-};
-
-static void add_part(const struct group *group, const struct key_loop *loop, int64_t row,
-                     int32_t part, int32_t box, struct line *line) {
-    struct nh_range first = seen_by(group, row), last = seen_by(group, row + part - 1);
-    int64_t begin = nh_min((first.begin - loop->begin) / box, loop->boxes - 1);
-    int64_t end = nh_max(nh_ceil_div(last.end - loop->begin, box), begin + 1);
-    if (row >= group->rows.end) end = begin + 1;
-    int64_t from = nh_max(begin, nh_ceil_div(last.begin - loop->begin, box));
-    int64_t to = nh_min(end, (first.end - loop->begin) / box);
-    line->multiplied += group->count * (end - begin);
-    line->whole += group->count * nh_max(to - from, 0);
-}
-
-static struct line line_of(const struct nh_axis *axis, int32_t rows, int32_t part, int32_t box) {
-    int64_t tiles = nh_ceil_div(nh_longest_rows(axis, false), rows);
-    struct line line = {0, 0, 0};
-    for (int64_t g = 0; g < axis->dilation; g = nh_next_group_kind(axis, g)) {
-        const struct group group = group_of(axis, g);
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            int64_t row = group.rows.begin + tile * rows;
-            struct key_loop loop = loop_of(&group, row, rows, box);
-            line.fetched += group.count * loop.boxes;
-            for (int64_t first = row; first < row + rows; first += part)
-                add_part(&group, &loop, first, part, box, &line);
-        }
-    }
-    return line;
 }
 
 /* Tiles all of whose lines are seen whole, where lines are numbered along the second axis first. */
@@ -139,11 +97,14 @@ struct nh_box_tile_count nh_box_tile_count(const struct nh_problem *problem, con
             tiles += a->count * b->count * nh_ceil_div(a->boxes * b->boxes, tile_boxes);
             whole += a->count * b->count * whole_tiles(a, b, tile_boxes);
         }
-    struct line line = line_of(&problem->axis[stack], own[stack], part, box[stack]);
+    struct nh_tile_counts fetched, seen; /* boxes along the stacking axis */
+    const struct nh_axis *axis = &problem->axis[stack];
+    nh_tile_counts(axis, own[stack], own[stack], false, true, &box[stack], 1, &fetched);
+    nh_tile_counts(axis, own[stack], part, false, true, &box[stack], 1, &seen);
     double work_tiles = 1;
     for (int a = 0; a < NH_AXES; a++)
         work_tiles *= (double)nh_row_tiles(&problem->axis[a], own[a], false);
-    double multiplied = (double)line.multiplied * (double)tiles;
-    return (struct nh_box_tile_count){work_tiles, (double)line.fetched * (double)tiles, multiplied,
-                                      multiplied - (double)line.whole * (double)whole};
+    double multiplied = seen.visits[0] * (double)tiles;
+    return (struct nh_box_tile_count){work_tiles, fetched.visits[0] * (double)tiles, multiplied,
+                                      multiplied - seen.dense[0] * (double)whole};
 }

@@ -11,7 +11,7 @@ struct nh_box_tile_count {
     double work_tiles, fetched, multiplied, masked;
 };
 
-/* Rows are queries, tiles of which have extents `own` and are made of parts, one after the other along the axis
+/* Rows are queries, tiles of which have extents `own` and are made of two or more parts, one after the other along the axis
  * `stack`, that pass over what none of their rows sees. A key tile is `tile_boxes` boxes of keys of these extents, of
  * neighboring lines along that axis. Exact where row tiles lie to the keys of an axis in up to 64 ways. */
 struct nh_box_tile_count nh_box_tile_count(const struct nh_problem *problem, const int32_t own[3],
