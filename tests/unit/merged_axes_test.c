@@ -1,5 +1,5 @@
 /* Joined axes: on random problems every query sees the same tokens as before, and tensors lie where they did. */
-#include "merged_axes.h"
+#include "permuted_axes.h"
 #include "test.h"
 
 #include <string.h>

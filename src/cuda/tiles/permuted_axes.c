@@ -1,9 +1,81 @@
 #include "permuted_axes.h"
 
-#include "merged_axes.h"
 #include "tile_count.h"
 
 enum { LINE = 8 };
+
+/* ---- merging ---- */
+
+bool nh_tensor_of_grid(int32_t tensor) {
+    return tensor != NHOOD_BIAS && tensor != NHOOD_D_BIAS && tensor != NHOOD_EXTRA_K &&
+           tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
+}
+
+/* Whether every query sees every token, and the tensors have them all. */
+static bool is_whole(const struct nh_axis *axis) {
+    return axis->window == axis->length && !axis->causal && axis->dilation == 1 &&
+           !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
+}
+
+/* Turns every token of an axis into `inner` tokens; false if windows would move. A partial window stays in place only when
+ * window / 2 and stride / 2 round the same way, that is, when both are odd or both even. */
+static bool widen(const struct nh_axis *axis, int64_t inner, struct nh_axis *wide) {
+    if (axis->causal || axis->periodic || axis->dilation > 1 || axis->length > INT32_MAX / inner)
+        return false;
+    *wide = *axis;
+    wide->length *= inner;
+    wide->query = (struct nh_box){axis->query.offset * inner, axis->query.length * inner};
+    wide->key = (struct nh_box){axis->key.offset * inner, axis->key.length * inner};
+    wide->window *= inner;
+    wide->stride = is_whole(axis) ? 1 : axis->stride * inner;
+    return is_whole(axis) ||
+           wide->stride / 2 - wide->window / 2 == (axis->stride / 2 - axis->window / 2) * inner;
+}
+
+/* Whether an axis of all tensors goes on where the one after it ends. */
+static bool follow(const struct nh_problem *problem, int axis) {
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        const int64_t *stride = problem->strides[tensor].axis;
+        if (nh_tensor_of_grid(tensor) &&
+            stride[axis] != stride[axis + 1] * problem->axis[axis + 1].length)
+            return false;
+    }
+    return true;
+}
+
+/* The axes before the one that two have become move on by one, as does the stride of extra tokens, which stands where the
+ * first axis is. */
+static void merge(struct nh_problem *problem, int axis, const struct nh_axis *wide) {
+    int first = NH_AXES - problem->rank--;
+    problem->axis[axis + 1] = *wide;
+    for (int a = axis; a > first; a--)
+        problem->axis[a] = problem->axis[a - 1];
+    problem->axis[first] = nh_whole_axis(1, 1, 1, 1, 0);
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        int64_t *stride = problem->strides[tensor].axis;
+        if (!nh_tensor_of_grid(tensor)) stride[first + 1] = stride[first];
+        for (int a = axis; a > first; a--)
+            if (nh_tensor_of_grid(tensor)) stride[a] = stride[a - 1];
+        stride[first] = 0;
+    }
+}
+
+bool nh_merged_axes(const struct nh_problem *problem, struct nh_problem *merged) {
+    struct nh_axis wide;
+    if (problem->has_bias) return false;
+    *merged = *problem;
+    for (int a = NH_AXES - 2; a >= NH_AXES - merged->rank; a--) {
+        const struct nh_axis *inner = &merged->axis[a + 1];
+        if (!is_whole(inner) || !widen(&merged->axis[a], inner->length, &wide) ||
+            !follow(merged, a))
+            continue;
+        merge(merged, a, &wide);
+        a++; /* what was before it is there now */
+    }
+    return merged->rank < problem->rank;
+}
+
+/* ---- permuting ---- */
 
 static int64_t in_lines(int64_t tokens) {
     return nh_ceil_div(tokens, LINE) * LINE;

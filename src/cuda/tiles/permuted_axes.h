@@ -5,9 +5,17 @@
 
 #include "problem.h"
 
-/* In `permuted`, the problem with merged axes (merged_axes.h), or one in three dimensions with the axis last that lines fit
- * best; or the problem itself, if that is the last already, or a bias has a table in the order of the axes. */
+/* In `permuted`, the problem with merged axes, or one in three dimensions with the axis last that lines fit best; or the
+ * problem itself, if that is the last already, or a bias has a table in the order of the axes. */
 const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
                                           struct nh_problem *permuted);
+
+/* Whether axes can be merged; in `merged`, the same problem with as few as can be. Where windows are all of the inner one
+ * of two axes, what a query sees is a range of the tokens as they lie in memory: a problem with an axis less, which tiles
+ * cut without leaving rows empty. */
+bool nh_merged_axes(const struct nh_problem *problem, struct nh_problem *merged);
+
+/* Whether a tensor's axis strides are those of the grid. */
+bool nh_tensor_of_grid(int32_t tensor);
 
 #endif
