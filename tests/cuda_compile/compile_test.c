@@ -2,7 +2,9 @@
  * by NVRTC as on a machine with the GPU, then loaded by a driver that only pretends. Needs no GPU.
  *
  * usage: compile_test problems.txt configs arch..: at most so many configs of each solver and problem, the likeliest
- * first; with all configs, every kernel source must have been asked for. Prints what was compiled with its time. */
+ * first. A line is a problem and the solvers to compile it with, without "cuda."; all that take it where none is named.
+ * With all configs names do not count, and every kernel source must have been asked for.
+ * Prints what was compiled with its time. */
 #include "cuda_open.h"
 #include "fake_driver.h"
 #include "kernel_cache.h"
@@ -17,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SKIPPED = 77, LINE_BYTES = 256, MOST_CONFIGS = 64 };
+enum { SKIPPED = 77, LINE_BYTES = 256, MOST_WORDS = 16, MOST_CONFIGS = 64 };
 
 static double seconds(void) {
     struct timespec now;
@@ -43,18 +45,47 @@ static void check_sources(void) {
     }
 }
 
-/* Builds the first candidates of every CUDA solver that takes the problem. */
-static void build_all(const char *line, const struct nh_device *device, int most) {
+/* Whether the words behind a problem, which end in one that is NULL, name the CUDA solver. */
+static bool is_named(const struct nh_solver *solver, char *const *name) {
+    for (; *name; name++)
+        if (!strcmp(solver->name + strlen("cuda."), *name)) return true;
+    return false;
+}
+
+/* Every name is of a solver, and of one that takes the problem if the device is of sm_90, which all solvers have kernels for. */
+static void check_names(const char *line, const struct nh_problem *problem,
+                        const struct nh_device *device, char *const *name) {
+    for (; *name; name++) {
+        const struct nh_solver *const *row = nh_registry_solvers;
+        while (*row && ((*row)->device_kind != NHOOD_DEVICE_CUDA ||
+                        strcmp((*row)->name + strlen("cuda."), *name)))
+            row++;
+        CHECK(*row, "%s: no solver is called cuda.%s", line, *name);
+        struct nh_problem room;
+        const char *refusal =
+            *row && fake.arch == 90
+                ? nh_solver_refusal(*row, nh_solver_view(*row, problem, &room), device)
+                : NULL;
+        CHECK(!refusal, "%s: %s refuses it: %s", line, *name, refusal);
+    }
+}
+
+/* Builds the first candidates of every CUDA solver that takes the problem, or of those named. */
+static void build_all(const char *line, char *const *name, const struct nh_device *device,
+                      int most) {
     nhood_problem given;
     struct nh_problem problem;
     CHECK(nhood_problem_parse(line, &given) == NHOOD_OK, "%s: %s", line, nhood_last_error());
     if (nh_problem_canonical(&given, &problem)) return;
+    check_names(line, &problem, device, name);
+    bool all = !*name || most == MOST_CONFIGS;
     for (int i = 0; nh_registry_solvers[i]; i++) {
         const struct nh_solver *solver = nh_registry_solvers[i];
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
         if (solver->device_kind != NHOOD_DEVICE_CUDA || nh_solver_refusal(solver, view, device))
             continue;
+        if (!all && !is_named(solver, name)) continue;
         struct nh_config config[MOST_CONFIGS];
         int count = solver->candidates(view, device, INFINITY, config, most);
         CHECK(count >= 1, "%s: %s proposes nothing", line, solver->name);
@@ -98,8 +129,11 @@ static void check_arch(int arch, int most, const char *path, const char *nvrtc) 
     CHECK(file, "%s", path);
     double start = seconds();
     while (file && fgets(line, sizeof line, file)) {
-        line[strcspn(line, "#\n ")] = '\0';
-        if (*line) build_all(line, &device, most);
+        char *word[MOST_WORDS + 1] = {NULL}, *rest = line;
+        line[strcspn(line, "#\n")] = '\0';
+        for (int i = 0; i < MOST_WORDS && (word[i] = strtok_r(rest, " ", &rest)); i++) {
+        }
+        if (*word) build_all(word[0], word + 1, &device, most);
     }
     if (file) fclose(file);
     check_ceilings(&device);
