@@ -12,7 +12,8 @@ if(NHOOD_WERROR)
     target_compile_options(nhood_options INTERFACE -Werror)
 endif()
 if(NHOOD_SANITIZE)
+    set(nhood_is_watched $<NOT:$<BOOL:$<TARGET_PROPERTY:NHOOD_UNWATCHED>>>) # a property of the target that links this
     target_compile_options(nhood_options INTERFACE
-        -fsanitize=${NHOOD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+        "$<${nhood_is_watched}:-fsanitize=${NHOOD_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
     target_link_options(nhood_options INTERFACE -fsanitize=${NHOOD_SANITIZE})
 endif()
