@@ -58,6 +58,7 @@ int main(int argc, char **argv) {
     setenv("NHOOD_CACHE", "/tmp/nhood-of-the-user", 1);
     setenv("XDG_CACHE_HOME", "/tmp", 1);
     CHECK(taken() == (TAKES_THREADS | TAKES_CACHE), "an ordinary program takes both: %d", taken());
+    rmdir(getenv("NHOOD_CACHE"));
     if (geteuid() != 0) {
         printf("skipped: only root can make a setuid copy\n");
         return test_failed ? EXIT_FAILURE : SKIPPED;
