@@ -20,12 +20,12 @@ def run(*arguments: object) -> subprocess.CompletedProcess:
 
 
 def test_digits_are_learned(tmp_path: Path) -> None:
-    """Six epochs do not reach the accuracy that is asked for; guessing would be right in a tenth."""
+    """Three epochs do not reach the accuracy that is asked for; guessing would be right in a tenth."""
     plot = tmp_path / "folder" / "digits.png"
-    ended = run("examples/train_digits.py", "--epochs", 6, "--device", "cpu", "--expect", 1, "--output", plot)
+    ended = run("examples/train_digits.py", "--epochs", 3, "--device", "cpu", "--expect", 1, "--output", plot)
     said = re.search(r"cpu: (\d+\.\d)% of 360 test images", ended.stdout)
     assert said, ended.stderr
-    assert float(said[1]) > 40
+    assert float(said[1]) > 25
     assert plot.read_bytes().startswith(PNG)
     assert ended.returncode == 1 and "is below 1.0" in ended.stderr
 
