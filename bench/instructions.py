@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Instructions that the CPU kernels execute, counted by qemu: for instruction sets whose machines are not at hand.
 
-    bench/instructions.py [--x86 build] [--aarch64 build/aarch64-tests] [--isa avx2,neon,..] [problem..]
+    bench/instructions.py [--x86 build] [--aarch64 build/wheel/aarch64] [--isa avx2,neon,..] [problem..]
     bench/instructions.py --candidates --isa neon problem..
 
 A line for each problem and instruction set: all instructions of one call, multiply-adds, loads and stores, each over the least
@@ -46,7 +46,7 @@ def count(options: argparse.Namespace, plugin: str, isa: str, candidate: int, pr
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--x86", default="build")
-    parser.add_argument("--aarch64", default="build/aarch64-tests")
+    parser.add_argument("--aarch64", default="build/wheel/aarch64")
     parser.add_argument("--isa", default="avx2,neon,sve256,sve512")
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("problem", nargs="*", default=PROBLEMS)
