@@ -8,13 +8,15 @@
 Problems are texts of the nhood tool without operation and dtype; @ and the number of shards per axis may follow (all processes
 along the last axis). Modes:
     table      A training step, forward and backward, of one GPU with the whole grid and of all by every strategy. They take
-               turns; a turn is a call that is not timed, then some that are, all enqueued one after the other and timed
-               together: forwards, and then steps. Backward is what a step takes longer. Times are between events on the
-               stream, medians; of the sharded ones that of the slowest process, of one GPU the mean over the GPUs, which
-               compute the same at the same time. Efficiency is the time of one / (processes * time of all). What is computed
-               is compared with the one GPU before anything is timed.
+               turns; a turn is a call that does not count, then some that do, all enqueued one after the other and timed
+               together, 30 ms at least: forwards, and then steps. Backward is what a step takes longer. Times are between
+               events on the stream, medians; of the sharded ones that of the slowest process, of one GPU the mean over the
+               GPUs, which compute the same at the same time. Efficiency is the time of one / (processes * time of all).
+               What is computed is compared with the one GPU before anything is timed. The strategy "alone" takes each
+               shard for a grid of its own: what computing costs without neighbours.
     link       What neighbours send each other both ways, by the collective that the package takes, and by single messages.
     breakdown  What the stream does in a step by halo, and how long each part takes by itself, without an exchange meanwhile.
+    timeline   When each kernel of a step by halo begins and how long it takes, in every process.
     graph      The forward pass, and the step, captured in CUDA graphs and replayed, by halo.
     memory     The longest sequence (or video: the first axis grows) that a step fits, on one GPU and on all.
 
@@ -56,8 +58,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--strategies", nargs="+", default=["halo", "heads", "gather"])
     parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16" if torch.cuda.is_available() else "f32")
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=2, help="timed forwards, and steps, of a turn")
+    parser.add_argument("--calls", type=int, default=2, help="timed forwards, and steps, of a turn, at least")
     parser.add_argument("--seconds", type=float, default=120.0, help="after which no turn is begun but the first two")
+    parser.add_argument("--blocks", type=int, default=0, help="multiprocessors of a collective at most; 0: NCCL's choice")
+    parser.add_argument("--balanced", action="store_true", help="shards of balanced_sizes, not of equal lengths")
     parser.add_argument("--without-one", action="store_true", help="only the sharded grid: one GPU does not hold the whole")
     parser.add_argument("--json", type=Path, help="where the results go, written after every problem")
     return parser.parse_args()

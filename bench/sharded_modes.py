@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from nhood.torch.distributed import _attention, _exchange
 from sharded_problem import Forward, Problem, Shards, simulated
 from torch import Tensor
 
+TURN_SECONDS = 0.03
+"""of calls that are timed together, at least: until the first kernel begins the stream waits for the process"""
 LARGEST_ERROR = {"bf16": 3e-2, "f16": 4e-3, "f32": 1e-5}  # of the largest value, between two orders of the same sums
 
 
@@ -28,6 +31,9 @@ class Run:
         self.args, self.device, self._deadline = args, device, deadline
         self.cuda = device.type == "cuda"
         self.processes, self.rank = dist.get_world_size(), dist.get_rank()
+
+    def shards(self, problem: Problem) -> Shards:
+        return Shards(problem, self.device, self.args.blocks, self.args.balanced)
 
     def mark(self) -> Any:
         """A point in time on the stream, see seconds."""
@@ -92,10 +98,16 @@ class Step:
         out = self.forward(*self.inputs)
         return (out.detach(), *torch.autograd.grad(out, self.inputs, self.d_out))
 
-    def turn(self, calls: int) -> None:
+    def turn(self) -> None:
         run = self.run
         for name, call in (("forward", self.forward_alone), ("step", self)):
+            run.align()
+            begin = run.mark()
             call()
+            end = run.mark()
+            run.synchronize()
+            once = max(row[0] for row in run.everyone([run.seconds(begin, end)]))
+            calls = max(run.args.calls, math.ceil(TURN_SECONDS / once))
             run.align()
             begin, clock = run.mark(), time.perf_counter()
             for _ in range(calls):
@@ -152,13 +164,14 @@ def steps_of(run: Run, problem: Problem, shards: Shards) -> tuple[list[Step], di
     choices = {choice.strategy: choice for choice in shards.explain(own)}
     errors = {}
     for strategy in run.args.strategies:
-        if choices[strategy].seconds == float("inf"):
+        if strategy in choices and choices[strategy].seconds == float("inf"):
             continue
-        step = Step(run, strategy, shards.forward(strategy), own, own_d_out)
+        forward = problem.one if strategy == "alone" else shards.forward(strategy)
+        step = Step(run, strategy, forward, own, own_d_out)
         run.forget()
         found = step()
         steps.append(step)
-        if expected:
+        if expected and strategy != "alone":
             mine = [max(error_of(got, wanted) for got, wanted in zip(found, expected))]
             errors[strategy] = max(row[0] for row in run.everyone(mine))
     run.forget()
@@ -167,15 +180,15 @@ def steps_of(run: Run, problem: Problem, shards: Shards) -> tuple[list[Step], di
 
 def table(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     assert problem
-    shards = Shards(problem, run.device)
+    shards = run.shards(problem)
     steps, errors, choices = steps_of(run, problem, shards)
-    travels = {step.name: bytes_that_travel(run, step) for step in steps if step.name != "one"}
+    travels = {step.name: bytes_that_travel(run, step) for step in steps if step.name in choices}
     retries = torch.cuda.memory_stats()["num_alloc_retries"] if run.cuda else 0
     for turn in range(run.args.turns):
         if turn >= 2 and run.late:
             break
         for step in steps:
-            step.turn(run.args.calls)
+            step.turn()
     if run.cuda:  # memory that was given back between turns is time of the allocator
         retries = torch.cuda.memory_stats()["num_alloc_retries"] - retries
     one = next((step.medians() for step in steps if step.name == "one"), None)
@@ -196,18 +209,15 @@ def table(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
         }
         rows.append(row)
         line = f"{step.name:10}{forward * 1e6:14.0f}{backward * 1e6:14.0f}"
-        if step.name != "one":
+        if one and step.name != "one":
+            row["efficiency"] = [t / (run.processes * mine) for t, mine in zip(one, (forward, backward))]
+        if step.name in choices:
             row["received_bytes"] = travels[step.name]
             row["explained"] = choices[step.name]._asdict()
-            guesses = [predicted.get(op, {}).get(step.name, {}) for op in ("fwd", "bwd")]
-            row["simulated"] = guesses
+            row["simulated"] = [predicted.get(op, {}).get(step.name, {}) for op in ("fwd", "bwd")]
             row["error"] = errors.get(step.name)
-            if one:
-                row["efficiency"] = [t / (run.processes * mine) for t, mine in zip(one, (forward, backward))]
-            line += f"   {pair(row.get('efficiency'))}   {pair([g.get('efficiency') for g in guesses])}"
-            line += "  {:6.0f} {:6.0f}".format(*(b * 1e-6 for b in travels[step.name]))
-        else:
-            line += " " * 38
+        line += f"   {pair(row.get('efficiency'))}   {pair([g.get('efficiency') for g in row.get('simulated', ())])}"
+        line += "  {:6.0f} {:6.0f}".format(*(b * 1e-6 for b in travels.get(step.name, (0, 0))))
         line += f"  {host * 1e6:8.0f}"
         run.say(line + (f"   {errors[step.name]:.1e}" if step.name in errors else ""))
     if retries:
@@ -354,7 +364,7 @@ def noted_step(run: Run, step: Step) -> tuple[dict[str, list[Part]], dict[str, f
 
 def breakdown(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     assert problem
-    shards = Shards(problem, run.device)
+    shards = run.shards(problem)
     inputs, d_out = problem.random(shards.lengths, run.device, seed=1 + run.rank)
     step = Step(run, "halo", shards.forward("halo"), inputs, d_out)
     parts, _ = noted_step(run, step)
@@ -383,6 +393,43 @@ def breakdown(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     return {"problem": problem.text, "shards": problem.shards_text, "processes": everyone}
 
 
+# ---- timeline ----
+
+
+def timeline(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
+    """What the GPU of each process does in a step by halo, kernel by kernel, as torch's profiler sees it."""
+    assert problem
+    found: dict[str, Any] = {"problem": problem.text, "shards": problem.shards_text}
+    if not run.cuda:
+        run.say("no kernels on the CPU")
+        return found
+    shards = run.shards(problem)
+    inputs, d_out = problem.random(shards.lengths, run.device, seed=1 + run.rank)
+    step = Step(run, "halo", shards.forward("halo"), inputs, d_out)
+    for _ in range(2):
+        step()
+    run.align()
+    run.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        step()
+        run.synchronize()
+    kernels = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in profiler.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    begin = kernels[0][0]
+    mine = [{"begin_us": a - begin, "end_us": b - begin, "name": name[:120]} for a, b, name in kernels]
+    everyone: list[Any] = [None] * run.processes
+    dist.all_gather_object(everyone, mine)
+    for process, rows in enumerate(everyone):
+        run.say(f"\n{problem.text}, {problem.dtype}, shards {problem.shards_text}: a step by halo, process {process}")
+        run.say("  begins at us   takes us")
+        for row in rows:
+            run.say(f"  {row['begin_us']:12.0f}{row['end_us'] - row['begin_us']:11.0f}   {row['name'][:80]}")
+    return {**found, "processes": everyone}
+
+
 # ---- graph ----
 
 
@@ -392,7 +439,7 @@ def graph(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     if not run.cuda:
         run.say("no CUDA graphs on the CPU")
         return found
-    shards = Shards(problem, run.device)
+    shards = run.shards(problem)
     inputs, d_out = problem.random(shards.lengths, run.device, seed=1 + run.rank)
     forward = shards.forward("halo")
     step = Step(run, "halo", forward, inputs, d_out)
@@ -485,7 +532,7 @@ def memory(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     run.forget()
 
     def together(trial: Problem) -> float:
-        shards = Shards(trial, run.device)
+        shards = run.shards(trial)
         mine = peak(run, trial, shards.forward("halo"), shards.lengths)
         return max(row[0] for row in run.everyone([float(mine)]))
 
@@ -513,6 +560,7 @@ MODES = {
     "table": Mode(table),
     "link": Mode(link, of_problems=False),
     "breakdown": Mode(breakdown),
+    "timeline": Mode(timeline),
     "graph": Mode(graph),
     "memory": Mode(memory),
 }

@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 import nhood.torch
 import torch
+import torch.distributed as dist
 from nhood import _library as c
 from nhood.torch import distributed
 from torch import Tensor
@@ -108,26 +109,39 @@ class Problem:
         return nhood.torch.neighborhood_attention(*inputs, self.window, **self.options)
 
 
-_meshes: dict[tuple[str, tuple[int, ...]], DeviceMesh] = {}
+_meshes: dict[tuple[Any, ...], DeviceMesh] = {}
+
+
+def mesh_of(device: torch.device, extents: tuple[int, ...], blocks: int) -> DeviceMesh:
+    """All processes. blocks: of a collective's kernel on CUDA at most, a multiprocessor each; 0: NCCL's choice."""
+    if (device.type, extents, blocks) not in _meshes:
+        names = tuple(NAMES[: len(extents)])
+        groups = {}
+        if device.type == "cuda" and blocks:
+            options = dist.ProcessGroupNCCL.Options()
+            options.config.max_ctas = blocks
+            groups["backend_override"] = {name: ("nccl", options) for name in names}
+        _meshes[device.type, extents, blocks] = init_device_mesh(device.type, extents, mesh_dim_names=names, **groups)
+    return _meshes[device.type, extents, blocks]
 
 
 class Shards:
     """How the processes share a problem's grid."""
 
-    def __init__(self, problem: Problem, device: torch.device) -> None:
+    def __init__(self, problem: Problem, device: torch.device, blocks: int, balanced: bool) -> None:
+        """blocks: see mesh_of; balanced: of lengths with which all compute about as much, else of equal ones."""
         self.problem = problem
-        extents = tuple(count for count in problem.shards if count > 1) or (1,)
-        if (device.type, extents) not in _meshes:
-            _meshes[device.type, extents] = init_device_mesh(device.type, extents, mesh_dim_names=tuple(NAMES[: len(extents)]))
-        self.mesh = _meshes[device.type, extents]
+        self.mesh = mesh_of(device, tuple(count for count in problem.shards if count > 1) or (1,), blocks)
         names = iter(NAMES)
         self.axes = tuple(next(names) if count > 1 else None for count in problem.shards)
+        grid, options = problem.lengths, problem.options if balanced else {}
+        self.sizes = distributed.balanced_sizes(grid, problem.window, self.mesh, self.axes, **options)
 
     def own(self, tensor: Tensor) -> Tensor:
         """This process' part of [B, X.., ..], not copied."""
         for axis, name in enumerate(self.axes):
             if name is not None:
-                parts = tensor.chunk(self.problem.shards[axis], 1 + axis)
+                parts = tensor.split(list(self.sizes[axis] or ()), 1 + axis)
                 tensor = parts[self.mesh.get_local_rank(name)]
         return tensor
 
@@ -137,7 +151,7 @@ class Shards:
         return tuple(self.own(torch.empty((1, *self.problem.lengths), device="meta")).shape[1:])
 
     def sharding(self, strategy: str) -> distributed.Sharding:
-        return distributed.Sharding(self.mesh, self.axes, grid=self.problem.lengths, strategy=strategy)
+        return distributed.Sharding(self.mesh, self.axes, sizes=self.sizes, strategy=strategy)
 
     def forward(self, strategy: str, **more: Any) -> Forward:
         sharding = {**self.sharding(strategy)._asdict(), **self.problem.options, **more}

@@ -307,6 +307,25 @@ def explain() -> None:
     assert heads.seconds == float("inf") and "4 processes do not divide 6 query heads" in heads.reason
 
 
+@named("balanced")
+def balanced() -> None:
+    """Every process' queries attend as many keys as the others', but for a query's at each end; the results are right."""
+    mesh, lengths, kernel, causal = mesh_of(2), (61, 6), (9, 3), (True, False)
+    sizes = distributed.balanced_sizes(lengths, kernel, mesh, ("u", None), is_causal=causal, dilation=(2, 1))
+    begin, end = 0, sizes[0][0]
+    pairs = [sum(min(token // 2 + 1, 9) for token in range(*part)) for part in ((begin, end), (end, 61))]
+    assert sizes[1] is None and sum(sizes[0]) == 61 and sizes[0][0] > 31 and abs(pairs[0] - pairs[1]) <= 9, (sizes, pairs)
+    check((2,), ("u", None), lengths, kernel, sizes=sizes, is_causal=causal, dilation=(2, 1))
+    even = distributed.balanced_sizes(lengths, kernel, mesh, ("u", None), multiple_of=8)
+    assert even == ((32, 29), None), even
+    try:
+        distributed.balanced_sizes(lengths, kernel, mesh, ("u", None), multiple_of=99)
+    except ValueError as error:
+        assert "multiples of 99" in str(error)
+    else:
+        raise AssertionError("a shard without tokens")
+
+
 def expect(kind: type[Exception], words: str, *arguments: Any, **named_arguments: Any) -> None:
     try:
         distributed.neighborhood_attention(*arguments, **named_arguments)
@@ -364,6 +383,7 @@ LARGE: dict[str, dict[str, Any]] = {
     "plane-extra": dict(lengths=(40, 70), kernel_size=(9, 23), extra=17),
     "plane-causal-periodic": dict(lengths=(40, 72), kernel_size=(9, 23), is_causal=(True, False), is_periodic=(False, True)),
     "volume": dict(lengths=(9, 14, 40), kernel_size=(5, 7, 12)),
+    "volume-planes": dict(lengths=(12, 20, 56), kernel_size=(5, 11, 11)),
     "volume-causal-dilated": dict(lengths=(9, 14, 40), kernel_size=(5, 7, 9), is_causal=(True, False, False), dilation=(1, 1, 2)),
 }
 for (name, case), dtype in itertools.product(LARGE.items(), (torch.bfloat16, torch.float32)):

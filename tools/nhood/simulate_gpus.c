@@ -30,7 +30,8 @@ struct side {
     int64_t queries, keys;
 };
 
-/* The shard of one GPU on one axis, with the keys before and behind it. One in the middle, as it has most to do. */
+/* The shard of one GPU on one axis, with the keys before and behind it. One in the middle, as it has most to do; the last on a causal
+ * axis. */
 struct shard {
     int64_t begin, end;
     struct side side[2];
@@ -63,10 +64,31 @@ static int64_t border_queries(const nhood_axis *axis, const struct shard *shard,
     return least(low * axis->dilation, shard->end - shard->begin);
 }
 
+static double key_count(const nhood_axis *axis, int64_t query) {
+    return (double)((last_key(axis, query) - first_key(axis, query)) / axis->dilation + 1);
+}
+
+/* Queries at the begin of a causal axis see few keys. The last of shards whose queries see about as many keys together, counted
+ * of a sample of them. */
+static struct shard last_balanced_shard(const nhood_axis *axis, int64_t shards) {
+    enum { MOST_QUERIES = 4096 };
+    const int64_t step = (axis->length + MOST_QUERIES - 1) / MOST_QUERIES;
+    double all = 0, mine = 0;
+    for (int64_t query = 0; query < axis->length; query += step)
+        all += key_count(axis, query);
+    int64_t begin = axis->length;
+    while (begin > step && mine < all / (double)shards) {
+        begin -= step;
+        mine += key_count(axis, begin);
+    }
+    return (struct shard){begin, axis->length, {{0, 0}, {0, 0}}};
+}
+
 static struct shard shard_of(const nhood_axis *axis, int64_t shards) {
     const int64_t length = (axis->length + shards - 1) / shards, begin = shards / 2 * length;
     struct shard shard = {begin, least(begin + length, axis->length), {{0, 0}, {0, 0}}};
     if (shards == 1) return shard;
+    if (axis->causal) shard = last_balanced_shard(axis, shards);
     if (axis->periodic) {
         const int64_t around = (axis->window - 1 + axis->stride - 1) * axis->dilation;
         const int64_t keys = least(around, axis->length - (shard.end - begin));

@@ -8,9 +8,18 @@
 Each process has a shard of the grid, and gets the results of its own queries: those of one process with everything.
 """
 
-from ._functions import explain, neighborhood_attention
+from ._functions import balanced_sizes, explain, neighborhood_attention
 from ._modules import reduce_gradients, shard
 from ._sharding import Sharding
 from ._strategies import Choice, Link
 
-__all__ = ["Choice", "Link", "Sharding", "explain", "neighborhood_attention", "reduce_gradients", "shard"]
+__all__ = [
+    "Choice",
+    "Link",
+    "Sharding",
+    "balanced_sizes",
+    "explain",
+    "neighborhood_attention",
+    "reduce_gradients",
+    "shard",
+]

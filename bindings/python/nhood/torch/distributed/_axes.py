@@ -11,6 +11,8 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+
 
 class Window(NamedTuple):
     """An axis of the whole grid, as nhood.na1d describes it."""
@@ -96,6 +98,25 @@ def chunks(length: int, shards: int) -> tuple[int, ...]:
         raise ValueError(
             f"an axis of {length} tokens makes {sizes.index(0)} chunks of {size}, not one for each of {shards} processes"
         )
+    return sizes
+
+
+@functools.lru_cache(maxsize=1024)
+def balanced(window: Window, shards: int, multiple_of: int = 1) -> tuple[int, ...]:
+    """Sizes with which every shard's queries attend about as many keys, all but the last multiples of `multiple_of`.
+    ValueError if that leaves a shard without tokens."""
+    ends = [window.length * i / shards for i in range(1, shards)]
+    if window.is_causal:
+        token = torch.arange(window.length)
+        position, group = token // window.dilation, token % window.dilation
+        last = (window.length - group - 1) // window.dilation
+        leader = torch.minimum(position // window.stride * window.stride + window.stride - 1, last)
+        attended = (position - (leader - window.kernel_size + 1).clamp(min=0) + 1).cumsum(0)
+        ends = [int(torch.searchsorted(attended, int(attended[-1]) * i // shards)) + 1 for i in range(1, shards)]
+    bounds = [0, *(round(end / multiple_of) * multiple_of for end in ends), window.length]
+    sizes = tuple(end - begin for begin, end in zip(bounds, bounds[1:]))
+    if min(sizes) < 1:
+        raise ValueError(f"an axis of {window.length} tokens in {shards} shards of multiples of {multiple_of}: {sizes}")
     return sizes
 
 

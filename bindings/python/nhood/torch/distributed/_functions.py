@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis
 from .._functions import autocast
 from ._attention import sharded_attention
-from ._axes import Window
+from ._axes import Window, balanced
 from ._plan import Plan
 from ._sharding import MeshAxis, Sharding, dimensions, sizes_of
 from ._strategies import LINKS, Choice, Link, Sizes, choices, chosen
@@ -200,6 +200,36 @@ def neighborhood_attention(
     )
     out, lse = sharded_attention(inputs, text)
     return (out, lse) if flag(return_lse, "return_lse") else out
+
+
+def balanced_sizes(
+    grid: PerAxis,
+    kernel_size: PerAxis,
+    mesh: DeviceMesh,
+    sharded_axes: Sequence[MeshAxis],
+    *,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    is_periodic: FlagPerAxis = False,
+    multiple_of: int = 1,
+) -> tuple[Optional[tuple[int, ...]], ...]:
+    """Lengths of shards, for `sizes`, with which every process has about as much to compute. On a causal axis the first queries
+    see few keys, so the first shard is longer than the others; elsewhere they differ by `multiple_of` at most.
+
+    multiple_of: every length but the last of an axis is a multiple of it, such as the stride of a convolution.
+    """
+    rank = len(sharded_axes)
+    sharding = Sharding(mesh, sharded_axes)
+    windows = _windows(rank, kernel_size, stride, dilation, is_causal, is_periodic)
+    axes = tuple(Window(*axis) for axis in zip(per_axis(grid, rank, "grid"), *windows))
+    _check_axes(axes)
+    if multiple_of < 1:
+        raise ValueError(f"multiple_of = {multiple_of} is less than 1")
+    found = []
+    for axis, dimension in zip(axes, dimensions(sharding, rank)):
+        found.append(None if dimension is None else balanced(axis, mesh.size(dimension), multiple_of))
+    return tuple(found)
 
 
 def explain(
