@@ -187,9 +187,9 @@ NHOOD_API nhood_status nhood_context_kernels(const nhood_context *context,
 
 typedef struct nhood_ceilings {
     size_t struct_size;
-    double
-        flops_per_s; /* fused multiply-adds in registers count 2; f64 or f32 by dtype, all workers */
-    double bytes_per_s; /* copy, bytes read plus bytes written, all workers */
+    /* Both by all workers. Fused multiply-adds in registers count 2, in f64 or f32 by dtype. */
+    double flops_per_s;
+    double bytes_per_s; /* copy, bytes read plus bytes written */
 } nhood_ceilings;
 
 /* Measures what the device can reach at most, in some tens of milliseconds, so that speeds can be given as
@@ -206,8 +206,8 @@ NHOOD_API const char *nhood_device_estimates(const nhood_context *context, int32
 typedef struct nhood_calibration {
     size_t struct_size;
     int64_t problems, timings;
-    double within_before,
-        within_after; /* share whose choice takes at most 1.1 of the fastest's time */
+    /* Share of the problems whose choice takes at most 1.1 of the fastest's time. */
+    double within_before, within_after;
     double worst_before, worst_after; /* of all choices, time over the fastest's */
     double lost_before, lost_after;   /* geometric mean of the same, less 1 */
     int32_t better;                   /* 1: less time is lost */
@@ -226,9 +226,9 @@ NHOOD_API nhood_status nhood_device_calibrate(nhood_context *context, int32_t de
 /* ---- problem --------------------------------------------------------------------------------- */
 
 enum {
-    NHOOD_OP_FWD = 1, /* Q K V [BIAS EXTRA_K EXTRA_V]               -> O [LSE] */
-    NHOOD_OP_BWD =
-        2, /* the same, O LSE D_O [D_LSE]                -> D_Q D_K D_V [D_BIAS D_EXTRA_K D_EXTRA_V] */
+    NHOOD_OP_FWD = 1, /* Q K V [BIAS EXTRA_K EXTRA_V] -> O [LSE] */
+    /* the same, O LSE D_O [D_LSE] -> D_Q D_K D_V [D_BIAS D_EXTRA_K D_EXTRA_V] */
+    NHOOD_OP_BWD = 2,
     NHOOD_OP_PN = 3, /* A[i,n] = scale * Q[i].K[N(i,n)] (+ BIAS)   Q K [BIAS] -> A */
     NHOOD_OP_NN = 4, /* O[i] = sum over n of A[i,n] V[N(i,n)]      A V -> O */
     NHOOD_OP_IN = 5  /* D_V[j] = sum over {i,n : j = N(i,n)} of A[i,n] D_O[i]     A D_O -> D_V */
@@ -240,8 +240,8 @@ enum {
 enum { NHOOD_DTYPE_F64 = 1, NHOOD_DTYPE_F32 = 2, NHOOD_DTYPE_F16 = 3, NHOOD_DTYPE_BF16 = 4 };
 
 enum {
-    NHOOD_FLAG_CLAMP_WINDOW =
-        1, /* window*dilation > length is legal: the window becomes max(1, length/dilation) */
+    /* window*dilation > length is legal: the window becomes max(1, length/dilation) */
+    NHOOD_FLAG_CLAMP_WINDOW = 1,
     NHOOD_FLAG_DETERMINISTIC = 2, /* bit-equal results run to run, or UNSUPPORTED */
     NHOOD_FLAG_ALLOW_TF32 = 4, /* f32 products may be rounded to TF32 (10-bit mantissa) on CUDA */
     NHOOD_FLAG_ZERO_FILL = 8,  /* pn: unused slots get 0 */
@@ -277,8 +277,8 @@ typedef struct nhood_axis {
     int64_t stride;   /* 1 <= s <= k */
     int64_t dilation; /* 1 <= d */
     int32_t causal;   /* 0 or 1 */
-    int32_t
-        periodic; /* 0 or 1: the axis wraps around; d divides L, s divides L / d; not with causal */
+    /* 0 or 1: the axis wraps around; d divides L, s divides L / d; not with causal */
+    int32_t periodic;
 } nhood_axis;
 
 /* Strides of one tensor in elements; the last axis (D, Dv or the slots of A) is contiguous and has none.
@@ -376,8 +376,8 @@ enum {
 
 typedef struct nhood_plan_options {
     size_t struct_size;
-    const char
-        *solver;      /* only this solver ("reference", "cpu.fused", ..); NULL: choose. Borrowed. */
+    /* Only this solver ("reference", "cpu.fused", ..); NULL: choose. Borrowed. */
+    const char *solver;
     int32_t effort;   /* NHOOD_EFFORT_* */
     int32_t reserved; /* 0 */
     /* MEASURE: seconds that it may take, more or less: the likeliest candidate is timed in any case, and what has
