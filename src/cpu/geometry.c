@@ -175,6 +175,14 @@ static bool same_lanes(const struct nh_vector *one, const struct nh_vector *othe
            !memcmp(one->keys, other->keys, sizeof one->keys);
 }
 
+static enum nh_row_kind row_kind(const struct nh_vector *vector, int32_t window, int32_t lanes) {
+    if (vector->count < lanes || vector->fewest_keys < window) return NH_ROW_NONE;
+    if (vector->mode == NH_LANES_SHIFT) return NH_ROW_INNER;
+    if (vector->mode != NH_LANES_SPLIT) return NH_ROW_NONE;
+    if (vector->still_first) return vector->turn == window / 2 ? NH_ROW_FIRST : NH_ROW_NONE;
+    return vector->turn == lanes - 1 - window / 2 ? NH_ROW_LAST : NH_ROW_NONE;
+}
+
 /* Makes the band lists of every vector for the whole window; runs of vectors that look alike share theirs. They stay empty where the window is taken in chunks. */
 static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *geometry) {
     int32_t window = geometry->order[2].window, total = 0;
@@ -189,10 +197,12 @@ static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *g
                 vector->scatter = vector[-1].scatter;
                 continue;
             }
-            struct nh_band_list gather = {geometry->bands ? geometry->bands + total : NULL, 0};
+            const enum nh_row_kind row = row_kind(vector, window, geometry->lanes);
+            struct nh_band_list gather = {geometry->bands ? geometry->bands + total : NULL, 0, row};
             nh_band_gather(vector, geometry->lanes, 0, window, geometry->band_outputs, &gather);
             total += gather.count;
-            struct nh_band_list scatter = {geometry->bands ? geometry->bands + total : NULL, 0};
+            struct nh_band_list scatter = {geometry->bands ? geometry->bands + total : NULL, 0,
+                                           row};
             nh_band_scatter(vector, geometry->lanes, 0, window, geometry->band_outputs, &scatter);
             total += scatter.count;
             vector->gather = gather;
@@ -470,6 +480,8 @@ static void choose_blocking(struct nh_geometry *geometry,
     geometry->band_vectors = most >= 4 ? 4 : most >= 2 ? 2 : 1;
     geometry->band_outputs = options->band_budget / geometry->band_vectors;
     if (geometry->band_outputs > NH_MOST_BAND) geometry->band_outputs = NH_MOST_BAND;
+    if (geometry->band_vectors == 1 && geometry->band_outputs > options->single_outputs)
+        geometry->band_outputs = options->single_outputs;
 }
 
 nhood_status nh_geometry_create(const struct nh_problem *problem, const struct nh_host *host,

@@ -61,9 +61,19 @@ struct nh_band {
     int32_t source_step; /* from one source row to the next, at one output */
 };
 
+/* How a vector's keys lie if all its lanes hold a query with a whole window: a whole row. */
+enum nh_row_kind {
+    NH_ROW_NONE,  /* it is no whole row */
+    NH_ROW_INNER, /* lane i's first key is key i, counted from lane 0's */
+    NH_ROW_FIRST, /* at the axis's begin: lanes up to window / 2 start at key 0, the others one key after the other */
+    NH_ROW_LAST, /* at its end: the last window / 2 lanes start where the one before them does */
+    NH_ROW_KINDS
+};
+
 struct nh_band_list {
     struct nh_band *band;
     int32_t count;
+    enum nh_row_kind row; /* of a list for the whole window */
 };
 
 /* Up to `lanes` consecutive queries of the lane axis; where places are folded (see nh_geometry), those queries at each of
@@ -135,9 +145,9 @@ struct nh_geometry {
 };
 
 struct nh_geometry_options {
-    int32_t lanes, most_rows, band_budget; /* of the kernels */
-    int32_t lane_axis;                     /* 0..2 in canonical axes */
-    int32_t size[NH_AXES];                 /* most queries of a tile, in permuted axes */
+    int32_t lanes, most_rows, band_budget, single_outputs; /* of the kernels */
+    int32_t lane_axis;                                     /* 0..2 in canonical axes */
+    int32_t size[NH_AXES]; /* most queries of a tile, in permuted axes */
     int32_t
         long_axis; /* axes of more tokens are long; 0: NH_LONG_AXIS, which tests need not reach */
 };

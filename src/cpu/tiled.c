@@ -121,6 +121,7 @@ nhood_status nh_tiled_build(const struct nh_solver *solver, const struct nh_prob
     struct nh_geometry_options options = {.lanes = plan->kernels->lanes,
                                           .most_rows = plan->kernels->most_rows,
                                           .band_budget = plan->kernels->band_budget,
+                                          .single_outputs = plan->kernels->single_outputs,
                                           .lane_axis = config->value[NH_KNOB_LANE_AXIS],
                                           .size = {config->value[NH_KNOB_TILE_0],
                                                    config->value[NH_KNOB_TILE_1],

@@ -26,6 +26,7 @@ static struct nh_geometry_options random_options(uint64_t *state) {
     struct nh_geometry_options options = {.lanes = 4 << test_between(state, 0, 2),
                                           .most_rows = (int32_t)test_between(state, 3, 6),
                                           .band_budget = 24,
+                                          .single_outputs = NH_MOST_BAND,
                                           .lane_axis = (int32_t)test_between(state, 0, 2)};
     for (int a = 0; a < NH_AXES; a++)
         options.size[a] = (int32_t)test_between(state, 1, MOST_LENGTH);
@@ -87,6 +88,23 @@ static int wrong_products(const struct nh_geometry *geometry, const struct nh_ve
     return wrong;
 }
 
+/* Band lists of whole rows say how the keys lie, of which there are all kinds. */
+static void check_row(const struct nh_geometry *geometry, const struct nh_vector *vector,
+                      int rows[NH_ROW_KINDS]) {
+    const int32_t lanes = geometry->lanes, window = geometry->order[2].window, half = window / 2;
+    const enum nh_row_kind row = vector->gather.row;
+    bool lies[NH_ROW_KINDS] = {false, true, true, true};
+    for (int32_t lane = 0; lane < lanes; lane++) {
+        lies[NH_ROW_INNER] &= vector->index[lane] == lane;
+        lies[NH_ROW_FIRST] &= vector->index[lane] == nh_max(lane - half, 0);
+        lies[NH_ROW_LAST] &= vector->index[lane] == nh_min(lane, lanes - 1 - half);
+    }
+    const bool whole = vector->count == lanes && vector->fewest_keys == window;
+    CHECK(row == vector->scatter.row, "rows of kinds %d and %d", row, vector->scatter.row);
+    CHECK(row == NH_ROW_NONE || (whole && lies[row]), "not a row of kind %d", row);
+    rows[row]++;
+}
+
 static void check_bands(const struct nh_geometry *geometry, const struct nh_vector *vector) {
     for (int gather = 0; gather < 2; gather++) {
         uint8_t met[2 * MOST_LENGTH][NH_MOST_LANES] = {{0}};
@@ -103,7 +121,8 @@ static void check_bands(const struct nh_geometry *geometry, const struct nh_vect
 }
 
 /* Every query is in one vector, and each lane knows the keys of its query. */
-static void check_vectors(const struct nh_geometry *geometry, int modes[NH_LANE_MODES]) {
+static void check_vectors(const struct nh_geometry *geometry, int modes[NH_LANE_MODES],
+                          int rows[NH_ROW_KINDS]) {
     const struct nh_order *order = &geometry->order[2];
     int32_t next = 0;
     for (int32_t v = 0; v < geometry->tile_vector[geometry->tile[2].kept]; v++) {
@@ -128,6 +147,7 @@ static void check_vectors(const struct nh_geometry *geometry, int modes[NH_LANE_
         }
         CHECK(!wrong, "vector %d has %d wrong lanes", v, wrong);
         check_bands(geometry, vector);
+        check_row(geometry, vector, rows);
     }
     CHECK(next == order->length, "%d of %d queries", next, order->length);
 }
@@ -274,7 +294,7 @@ static int wrong_boxed(const struct nh_axis *axis, const struct nh_order *order,
 
 static void boxed_axes(uint64_t *state) {
     const struct nh_host host = {0};
-    int none = 0, twice = 0, apart = 0, modes[NH_LANE_MODES] = {0};
+    int none = 0, twice = 0, apart = 0, modes[NH_LANE_MODES] = {0}, rows[NH_ROW_KINDS] = {0};
     for (int i = 0; i < 4 * PROBLEMS; i++) {
         struct nh_problem problem = random_problem(state);
         struct nh_geometry_options options = random_options(state);
@@ -299,7 +319,7 @@ static void boxed_axes(uint64_t *state) {
             CHECK(geometry.order[a].keys <= nh_boxed_keys(axis) || !nh_is_boxed(axis), "%d keys",
                   geometry.order[a].keys);
         }
-        check_vectors(&geometry, modes);
+        check_vectors(&geometry, modes, rows);
         none += geometry.none;
         apart += geometry.tiles_apart && !geometry.every_key;
         nh_geometry_destroy(&host, &geometry);
@@ -311,7 +331,7 @@ static void boxed_axes(uint64_t *state) {
 int main(void) {
     const struct nh_host host = {0};
     uint64_t state = 20240307;
-    int folded = 0, apart = 0, modes[NH_LANE_MODES] = {0};
+    int folded = 0, apart = 0, modes[NH_LANE_MODES] = {0}, rows[NH_ROW_KINDS] = {0};
     for (int i = 0; i < PROBLEMS; i++) {
         const struct nh_problem problem = random_problem(&state);
         const struct nh_geometry_options options = random_options(&state);
@@ -319,7 +339,7 @@ int main(void) {
         CHECK(!nh_geometry_create(&problem, &host, &options, &geometry), "no memory");
         for (int a = 0; a < NH_AXES; a++)
             check_axis(&geometry, a, options.size[a]);
-        check_vectors(&geometry, modes);
+        check_vectors(&geometry, modes, rows);
         folded += geometry.fold_log > 0;
         apart += geometry.tiles > 1 && geometry.tiles_apart;
         nh_geometry_destroy(&host, &geometry);
@@ -329,5 +349,7 @@ int main(void) {
     CHECK(folded > 0 && apart > 0, "%d folded, %d with tiles apart", folded, apart);
     for (int mode = 0; mode < NH_LANE_MODES; mode++)
         CHECK(modes[mode] > 0, "no lanes of mode %d", mode);
+    for (int kind = 0; kind < NH_ROW_KINDS; kind++)
+        CHECK(rows[kind] > 0, "no rows of kind %d", kind);
     return test_result();
 }

@@ -23,6 +23,16 @@
 #define BAND_MOST_4 BAND_2
 #endif
 
+/* Rows of one vector are those of very small head dims, which f64 and machines without AVX2 take with fewer outputs: the other kernels
+ * for them would make the library larger by 70 KB. */
+#if NH_REAL == 64 || !(defined(NH_ISA_AVX512) || defined(NH_ISA_AVX2) || NH_VECTOR_REGISTERS == 32)
+enum { SINGLE_OUTPUTS = 4 };
+#define BAND_MOST_1 BAND_4
+#else
+enum { SINGLE_OUTPUTS = 8 };
+#define BAND_MOST_1 BAND_8
+#endif
+
 /* The arguments that all steps of a band list share. Each part has its own weights and source rows (a key row of the
  * window, or a query vector that meets the same key row); out is summed over parts. */
 struct band_product {
@@ -143,9 +153,9 @@ typedef void band_fn(const struct band_product *product, const struct nh_band *b
 #define BAND_8(F, V) BAND_6(F, V) F(7, V) F(8, V)
 
 BAND(1, 1, 0, 0) BAND(1, 2, 0, 0) BAND(1, 4, 0, 0)
-BAND_8(BAND_EDGES, 1) BAND_MOST_2(BAND_EDGES, 2) BAND_MOST_4(BAND_EDGES, 4)
+BAND_MOST_1(BAND_EDGES, 1) BAND_MOST_2(BAND_EDGES, 2) BAND_MOST_4(BAND_EDGES, 4)
 static band_fn *const band_table[3][8][2][2] = {
-    {BAND_SINGLE(1) BAND_8(BAND_ENTRY, 1)},
+    {BAND_SINGLE(1) BAND_MOST_1(BAND_ENTRY, 1)},
     {BAND_SINGLE(2) BAND_MOST_2(BAND_ENTRY, 2)},
     {BAND_SINGLE(4) BAND_MOST_4(BAND_ENTRY, 4)}};
 /* clang-format on */

@@ -5,6 +5,7 @@
 #include "band.h"
 #include "block.h"
 #include "dot.h"
+#include "whole_row.h"
 
 /* Sets how a vector's lanes meet keys; *key is moved to that of lane 0, if it moved. */
 static void set_lanes(const struct nh_vector *vector, struct dot_shape *shape, const real **key) {
@@ -94,7 +95,7 @@ enum { MOST_PARTS = 16 };
 static struct nh_band_list step_bands(const struct tile *tile, const struct nh_vector *vector,
                                       const struct step *step, bool scatter, struct nh_band *room) {
     const struct nh_geometry *geometry = tile->geometry;
-    struct nh_band_list list = {room, 0};
+    struct nh_band_list list = {room, 0, NH_ROW_NONE};
     struct nh_vector all = {.count = vector->count}; /* of extra tokens, every lane takes all */
     int32_t slot = step->slot, slot_end = step->slot_end;
     if (step->extra) {
@@ -112,6 +113,17 @@ static struct nh_band_list step_bands(const struct tile *tile, const struct nh_v
         nh_band_gather(vector, VL, slot, slot_end, geometry->band_outputs, &list);
     }
     return list;
+}
+
+/* Runs the bands of a list. scatter: their outputs are keys. */
+static void run_bands(const struct tile *tile, const struct band_product *product,
+                      const struct nh_band_list *list, bool scatter, int32_t vectors) {
+    row_fn *row = find_row(list, tile->geometry->order[2].window, scatter, vectors);
+    if (row) {
+        row(product, vectors);
+    } else {
+        band_run(product, list, vectors, tile->geometry->band_vectors);
+    }
 }
 
 /* Key rows whose sources stay in L1 while every query vector of the block takes its share of them. */
@@ -142,7 +154,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                         real *score, const real *source, const real *extra, int32_t vectors,
                         real *out) {
     const int64_t width = (int64_t)vectors * VL, part_scores = (int64_t)step_slots(step) * VL;
-    const int32_t most = tile->geometry->band_vectors, at_once = rows_in_l1(tile, width);
+    const int32_t at_once = rows_in_l1(tile, width);
     const int64_t pitch = source ? width : tile->problem->strides[NHOOD_V].axis[2];
     const real *weight[MOST_PARTS], *sources[MOST_PARTS], *row[MOST_PARTS];
     struct band_product product = {weight, sources, 0, false, width, NULL, width};
@@ -155,7 +167,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
         product.parts = 1;
         product.fresh = step->slot == 0;
         product.out = out + block->lane[p] * width;
-        band_run(&product, &list[place_row(block, p)], vectors, most);
+        run_bands(tile, &product, &list[place_row(block, p)], false, vectors);
     }
     for (int32_t slow = step->slow; slow < step->slow_end; slow++)
         for (int32_t middle = step->middle; middle < step->middle_end; middle += at_once) {
@@ -175,7 +187,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
                     sources[part] = row[begin - middle + part] + key * pitch;
                 }
                 product.out = out + block->lane[p] * width;
-                band_run(&product, &list[place_row(block, p)], vectors, most);
+                run_bands(tile, &product, &list[place_row(block, p)], false, vectors);
             }
         }
 }
@@ -216,8 +228,9 @@ static void scatter_side_by_side(const struct band_product *product,
                                  const struct nh_band_list *list, int32_t slot, int32_t vectors,
                                  int32_t most, int32_t outputs) {
     const struct whole_bands whole = find_whole_bands(list);
-    const struct nh_band_list rising = {list->band, whole.first},
-                              falling = {list->band + whole.end, list->count - whole.end};
+    const struct nh_band_list rising = {list->band, whole.first, NH_ROW_NONE},
+                              falling = {list->band + whole.end, list->count - whole.end,
+                                         NH_ROW_NONE};
     const int32_t rows = product->parts;
     struct band_product part = *product;
     part.parts = 1;
@@ -247,7 +260,7 @@ static void scatter_side_by_side(const struct band_product *product,
         part.source = product->source + low;
         part.parts = high - low;
         part.out = product->out + key * product->out_pitch;
-        band_run(&part, &(struct nh_band_list){&band, 1}, vectors, most);
+        band_run(&part, &(struct nh_band_list){&band, 1, NH_ROW_NONE}, vectors, most);
     }
 }
 
@@ -263,11 +276,12 @@ struct scatter {
 static void scatter_bands(const struct tile *tile, const struct band_product *product,
                           const struct nh_band_list *list, int32_t slot, int32_t vectors,
                           bool together) {
-    const int32_t most = tile->geometry->band_vectors;
+    const struct nh_geometry *geometry = tile->geometry;
     if (together) {
-        scatter_side_by_side(product, list, slot, vectors, most, tile->geometry->band_outputs);
+        scatter_side_by_side(product, list, slot, vectors, geometry->band_vectors,
+                             geometry->band_outputs);
     } else {
-        band_run(product, list, vectors, most);
+        run_bands(tile, product, list, true, vectors);
     }
 }
 
