@@ -1,6 +1,7 @@
 /* Band products of whole rows: vectors whose lanes all hold a query with a whole window, away from borders or right at one
- * (enum nh_row_kind). For short windows all bands of a key row are one function, in which everything but the number of parts
- * is a constant: with bands one by one, half of the instructions of such products find out which comes next, begin and end it.
+ * (enum nh_row_kind). For short windows all bands of a key row are one function, in which everything but the number of
+ * parts is a constant: with bands one by one, a third of the instructions of such products find out which comes next,
+ * begin it and end it.
  *
  * AVX2 and f32 alone: three outputs of four vectors, as in band.h, and the same order of additions. */
 #ifndef NH_WHOLE_ROW_H
