@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 install(TARGETS nhood EXPORT nhood-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/nhood.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/nhood.h include/nhood_norm_rope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nhood)
 install(EXPORT nhood-targets NAMESPACE nhood:: FILE nhood-config.cmake DESTINATION ${package_dir})

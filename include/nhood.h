@@ -1,4 +1,4 @@
-/* nhood: neighborhood attention on 1-D, 2-D and 3-D grids.
+/* nhood: neighborhood attention on 1-D, 2-D and 3-D grids. (RMS norm and rotary positions: nhood_norm_rope.h.)
  *
  * Every token of a grid attends to a window of its nearest tokens. One flow serves everything:
  *

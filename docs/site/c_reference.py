@@ -1,4 +1,4 @@
-"""nhood.h as a page: its sections are those of the header, its text the header's comments."""
+"""A header as a page: its sections are those of the header, its text the header's comments."""
 
 import re
 import textwrap
@@ -64,15 +64,16 @@ def block_page(block: str) -> str:
     return page + (prose(text) + "\n" if text else "")
 
 
-def reference(header: str) -> str:
+def reference(name: str, header: str) -> str:
     intro = re.match(r"/\*.*?\*/", header, re.DOTALL)[0]
-    body = header[header.index("/* ---- status") : header.rindex("#ifdef __cplusplus")]
-    page = "# nhood.h\n\nMade from the comments of `include/nhood.h`, which is the manual.\n\n" + prose(intro) + "\n"
+    opening = 'extern "C" {\n#endif\n'
+    body = header[header.index(opening) + len(opening) : header.rindex("#ifdef __cplusplus")]
+    page = f"# {name}\n\nMade from the comments of `include/{name}`, which is the manual.\n\n" + prose(intro) + "\n"
     for block in blocks(body):
         section = SECTION.match(block)
         page += f"## {section[1].capitalize()}\n\n" if section else block_page(block)
     declared = re.findall(r"^NHOOD_API [^;(]*?(nhood_\w+)\(", header, re.MULTILINE)
     missing = [name for name in declared if not re.search(rf"^### .*`{name}`", page, re.MULTILINE)]
     if missing:
-        raise SystemExit(f"nhood.h's page has no heading for {', '.join(missing)}")
+        raise SystemExit(f"{name}'s page has no heading for {', '.join(missing)}")
     return page

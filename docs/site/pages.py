@@ -77,7 +77,8 @@ def main() -> None:
         (folder / place(path)).write_text(inside(path.read_text(), path))
     shutil.copyfile(DOCS / "site" / "site.css", folder / "site.css")
     (folder / "index.md").write_text(first_page())
-    (folder / "reference-c.md").write_text(reference((ROOT / "include" / "nhood.h").read_text()))
+    for page, header in (("reference-c.md", "nhood.h"), ("reference-norm-rope.md", "nhood_norm_rope.h")):
+        (folder / page).write_text(reference(header, (ROOT / "include" / header).read_text()))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 /* Bundles: what plans would compile, compiled for a device that need not be there. */
 #include "context.h"
+#include "norm_rope.h"
 
 struct nhood_bundle {
     nhood_context *context; /* a reference */
@@ -48,6 +49,24 @@ nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device, const nhood_
     request.device = &twin;
     status = nh_planner_build(&request, &choice, &built);
     if (built.operation) built.operation->destroy(built.operation);
+    nh_release(&bundle->context->host, twin.backend);
+    return status;
+}
+
+nhood_status nhood_bundle_add_norm_rope(nhood_bundle *bundle, int32_t device,
+                                        const nhood_norm_rope_problem *given) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
+    struct nh_norm_rope problem;
+    struct nh_norm_rope_operation *operation = NULL;
+    const struct nh_device *found = NULL;
+    struct nh_device twin;
+    nhood_status status = nh_context_device(bundle->context, device, &found);
+    if (!status) status = nh_norm_rope_canonical(given, &problem);
+    if (!status) status = nh_registry_collect_twin(bundle->cuda, found, &twin);
+    if (status) return status;
+    status = nh_registry_norm_rope(&problem, &twin, &operation);
+    if (operation) operation->destroy(operation);
     nh_release(&bundle->context->host, twin.backend);
     return status;
 }

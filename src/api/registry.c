@@ -3,7 +3,9 @@
 
 #include "calibration.h"
 #include "cpu.h"
+#include "cpu_norm_rope.h"
 #include "cpu_solvers.h"
+#include "cuda_norm_rope.h"
 #include "cuda_open.h"
 #include "cuda_solvers.h"
 #include "device_spec.h"
@@ -78,6 +80,13 @@ void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *
 
 void nh_registry_collect_close(struct nh_cuda *cuda) {
     nh_cuda_close(cuda, NULL, 0);
+}
+
+nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
+                                   const struct nh_device *device,
+                                   struct nh_norm_rope_operation **operation) {
+    bool cpu = device->info.kind == NHOOD_DEVICE_CPU;
+    return (cpu ? nh_cpu_norm_rope_build : nh_cuda_norm_rope_build)(problem, device, operation);
 }
 
 void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts) {

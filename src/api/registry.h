@@ -34,6 +34,12 @@ nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_devi
 nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path);
 void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *counts);
 void nh_registry_collect_close(struct nh_cuda *cuda);
+/* RMS norm and rotary positions, on any device that is there or is such a twin. */
+struct nh_norm_rope;
+struct nh_norm_rope_operation;
+nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
+                                   const struct nh_device *device,
+                                   struct nh_norm_rope_operation **operation);
 /* Fills in all but struct_size. */
 void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts);
 /* Where the coefficients of the device's estimates come from, in words. */

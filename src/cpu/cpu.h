@@ -10,7 +10,8 @@ struct nh_kernels;
 
 struct nh_cpu {
     const struct nh_host *host;
-    const struct nh_kernels *kernels; /* of the chosen instruction set */
+    const struct nh_kernels
+        *kernels; /* of the chosen instruction set; those that it includes follow */
     struct nh_pool *pool;
     int32_t threads;
 };

@@ -3,6 +3,7 @@
 #define NH_KERNELS_H
 
 #include "geometry.h"
+#include "norm_rope.h"
 
 /* Work items of a pass, in units of one batch entry and kv head. A backward pass runs in rounds of a few
  * units, because every tile keeps its own partial gradients of the keys in its halo until they are added
@@ -18,6 +19,15 @@ struct nh_tile_run {
     int64_t partial_reals;
     bool partial_of_worker;
     int64_t first_unit, units;
+};
+
+/* RMS norm and rotary positions: a part is so many tokens. */
+struct nh_norm_rope_run {
+    const struct nh_norm_rope *problem;
+    const nhood_norm_rope_io *io;
+    void *scratch; /* one per worker */
+    int64_t scratch_reals, part_tokens;
+    double *sums; /* weight gradients of each part, [channels]; NULL: not wanted */
 };
 
 /* The template, compiled for one instruction set and one real type (f64 problems use f64, others f32). */
@@ -40,6 +50,10 @@ struct nh_tile_kernels {
     void (*finish)(const struct nh_tile_run *run);
     /* For the ceilings: multiply-adds on registers; returns how many were done. */
     int64_t (*multiply_add)(int64_t rounds);
+    /* Thread scratch, in reals, and one part of the tokens. NULL where a lesser instruction set's serve as well: with AVX-512, as
+     * memory is the limit, and for f64 with AVX2, which is for checks of gradients. The library stays below 2 MB. */
+    int64_t (*norm_rope_reals)(const struct nh_norm_rope *problem);
+    void (*norm_rope)(const struct nh_norm_rope_run *run, int64_t part, int32_t worker);
 };
 
 /* Heads of a batch entry that a round covers. Items count them fastest, then tiles, then batch entries: the

@@ -9,6 +9,7 @@
 #include "fake_driver.h"
 #include "kernel_cache.h"
 #include "kernel_sources.h"
+#include "norm_rope.h"
 #include "nvrtc.h"
 #include "peaks.h"
 #include "problem.h"
@@ -103,6 +104,23 @@ static void build_all(const char *line, char *const *name, const struct nh_devic
     }
 }
 
+/* RMS norm and rotary positions, which are no solver's: norm_rope_test compiles more of them. */
+static void build_norm_rope(const struct nh_device *device) {
+    for (int32_t op = NHOOD_OP_FWD; op <= NHOOD_OP_BWD; op++) {
+        nhood_norm_rope_problem given;
+        struct nh_norm_rope problem;
+        struct nh_norm_rope_operation *operation = NULL;
+        nhood_norm_rope_problem_init(&given, op, NHOOD_DTYPE_BF16, 1);
+        given.norm = NHOOD_NORM_HEAD;
+        given.has_weight = 1;
+        given.rotated[0] = 32;
+        nhood_status status = nh_norm_rope_canonical(&given, &problem);
+        if (!status) status = nh_registry_norm_rope(&problem, device, &operation);
+        CHECK(!status, "sm_%d norm_rope: %s", fake.arch, nhood_last_error());
+        if (operation) operation->destroy(operation);
+    }
+}
+
 /* The kernels that reach a device's ceilings. */
 static void check_ceilings(const struct nh_device *device) {
     for (int32_t dtype = NHOOD_DTYPE_F64; dtype <= NHOOD_DTYPE_BF16; dtype++) {
@@ -136,6 +154,7 @@ static void check_arch(int arch, int most, const char *path, const char *nvrtc) 
         if (*word) build_all(word[0], word + 1, &device, most);
     }
     if (file) fclose(file);
+    build_norm_rope(&device);
     check_ceilings(&device);
     nhood_kernel_counts counts;
     nh_cuda_count_kernels(cuda, &counts);

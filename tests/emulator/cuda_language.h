@@ -71,6 +71,12 @@ inline float __expf(float x) {
 inline float __log2f(float x) {
     return log2f(x);
 }
+inline float rsqrtf(float x) {
+    return 1 / sqrtf(x);
+}
+inline double rsqrt(double x) {
+    return 1 / sqrt(x);
+}
 inline float __fdividef(float x, float y) {
     return x / y;
 }

@@ -1,5 +1,6 @@
 /* The binary interface: sizes and offsets that programs built against an earlier header rely on. */
 #include "nhood.h"
+#include "nhood_norm_rope.h"
 #include "test.h"
 
 #define SIZE(type, bytes) CHECK(sizeof(type) == (bytes), #type " has %zu bytes", sizeof(type))
@@ -33,6 +34,15 @@ int main(void) {
     SIZE(nhood_candidate, 128);
     OFFSET(nhood_candidate, measured_ns, 48);
     OFFSET(nhood_candidate, limit_ns, 88);
+    SIZE(nhood_norm_rope_problem, 8 + 8 * 4 + 6 * 8 + 2 * 24 + 16 + 4 * 40);
+    OFFSET(nhood_norm_rope_problem, flags, 36);
+    OFFSET(nhood_norm_rope_problem, batch, 40);
+    OFFSET(nhood_norm_rope_problem, rotated, 88);
+    OFFSET(nhood_norm_rope_problem, eps, 136);
+    OFFSET(nhood_norm_rope_problem, x, 152);
+    SIZE(nhood_norm_rope_io, 12 * 8 + 8);
+    OFFSET(nhood_norm_rope_io, table, 24);
+    OFFSET(nhood_norm_rope_io, workspace, 80);
     CHECK(NHOOD_Q == 0 && NHOOD_D_EXTRA_V == 16 && NHOOD_TENSOR_COUNT == 17,
           "tensor numbers moved");
     CHECK(NHOOD_OP_IN == 5 && NHOOD_DTYPE_BF16 == 4 && NHOOD_ERR_INTERNAL == -7, "constants moved");

@@ -2,6 +2,12 @@
 #include "unfused.h"
 
 #include "reduce.h"
+#if defined(NH_ISA_AVX512) || (defined(NH_ISA_AVX2) && NH_REAL == 64)
+#define norm_rope_reals NULL
+#define norm_rope NULL
+#else
+#include "rope.h"
+#endif
 
 static int64_t scratch_reals(const struct nh_geometry *geometry) {
     struct scratch scratch;
@@ -58,6 +64,7 @@ static int64_t multiply_add(int64_t rounds) {
 #define TABLE_NAME_OF(isa, bits) nh_tile_##isa##_f##bits
 
 const struct nh_tile_kernels TABLE_NAME(NH_ISA_NAME, NH_REAL) = {
-    VL,          MOST_ROWS, BAND_BUDGET, SINGLE_OUTPUTS, scratch_reals, tile_run, partial_reals,
-    reduce_jobs, reduce,    begin,       finish,         multiply_add,
+    VL,       MOST_ROWS,     BAND_BUDGET,     SINGLE_OUTPUTS, scratch_reals,
+    tile_run, partial_reals, reduce_jobs,     reduce,         begin,
+    finish,   multiply_add,  norm_rope_reals, norm_rope,
 };

@@ -1,0 +1,303 @@
+/* RMS norm and rotary positions on CUDA: how lanes share rows, and the launches. norm_rope.cuh has the picture. */
+#include "cuda_norm_rope.h"
+
+#include "cuda.h"
+#include "dtype.h"
+#include "kernel_cache.h"
+#include "norm_rope_args.h"
+
+enum {
+    LANES = 32,
+    THREADS = 256,           /* of a block whose rows are shared by a warp's lanes at most */
+    MOST_GROUP = 512,        /* lanes of a row */
+    RESIDENT_THREADS = 2048, /* of a multiprocessor, at most */
+    LEAST_THREADS = 512,     /* that registers leave room for: 128 registers each */
+    ALIGNMENT = 16
+};
+
+struct shape {
+    int64_t vector; /* elements per load */
+    int64_t pairs, table, units, group, rows, threads;
+};
+
+struct cuda_norm_rope {
+    struct nh_norm_rope_operation base;
+    struct nh_norm_rope problem;
+    const struct nh_host *host;
+    struct nh_cuda_device *device;
+    struct nh_kernel main, weight; /* the second for a weight's gradient */
+    struct nh_norm_rope_args args; /* all but the addresses */
+    int64_t threads, blocks;
+};
+
+static int64_t real_bytes(const struct nh_norm_rope *problem) {
+    return problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
+}
+
+/* The greatest power of two that divides all the numbers whose bits are joined. */
+static int64_t common_power(int64_t bits) {
+    return bits & -bits;
+}
+
+/* Bits of every stride that an index of the tensor may be multiplied with. */
+static int64_t stride_bits(const struct nh_norm_rope *problem, enum nh_norm_rope_tensor tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    int64_t bits = problem->batch > 1 ? s->batch : 0;
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->length[a] > 1) bits |= s->axis[a];
+    return bits | (problem->heads > 1 ? s->head : 0);
+}
+
+static void choose_vector(const struct nh_norm_rope *problem, struct shape *shape) {
+    const bool forward = problem->op == NHOOD_OP_FWD;
+    const int64_t rotated = problem->first_pair[NH_AXES];
+    int64_t bits = ALIGNMENT / (int64_t)nh_dtype_bytes(problem->dtype) | problem->dim;
+    bits |= stride_bits(problem, NH_ROPE_X);
+    if (forward) {
+        bits |= stride_bits(problem, NH_ROPE_Y);
+    } else {
+        bits |= stride_bits(problem, NH_ROPE_D_Y) | stride_bits(problem, NH_ROPE_D_X);
+    }
+    if (problem->pairs == NHOOD_PAIRS_HALVES) bits |= problem->dim / 2 | rotated;
+    if (problem->unaligned) bits |= 1;
+    shape->vector = common_power(bits);
+    shape->pairs =
+        problem->pairs == NHOOD_PAIRS_HALVES ? shape->vector : nh_max(1, shape->vector / 2);
+    int64_t most_table = problem->dtype == NHOOD_DTYPE_F64 ? 1 : 4;
+    bits = nh_min(most_table, shape->pairs);
+    for (int a = 1; a <= NH_AXES; a++)
+        bits |= problem->first_pair[a];
+    shape->table = common_power(bits);
+}
+
+/* Lanes of a row and units of a lane: as many lanes as a warp has, or, of long rows, as a block may have without leaving more
+ * than a fifth of them idle. */
+static void choose_group(const struct nh_norm_rope *problem, struct shape *shape) {
+    const int64_t units = nh_ceil_div(problem->channels / 2, shape->pairs);
+    int64_t group = 1;
+    while (group < LANES && group < units)
+        group *= 2;
+    if (problem->norm == NHOOD_NORM_TOKEN && units > LANES) {
+        group = MOST_GROUP;
+        while (group > 2 * LANES && nh_ceil_div(units, group) * group * 4 > units * 5)
+            group /= 2;
+    }
+    shape->group = group;
+    shape->units = nh_ceil_div(units, group);
+    shape->threads = nh_max(group, group > LANES ? 0 : THREADS);
+}
+
+/* Rows in flight: so many elements of a lane, as registers allow. */
+static void choose_rows(const struct nh_norm_rope *problem, struct shape *shape) {
+    const int64_t elements = problem->op == NHOOD_OP_FWD ? 32 : 16, most_rows = 4;
+    shape->rows = 1;
+    if (problem->norm == NHOOD_NORM_TOKEN) return;
+    while (2 * shape->rows <= nh_min(most_rows, problem->heads) &&
+           2 * shape->rows * shape->units * 2 * shape->pairs <= elements)
+        shape->rows *= 2;
+}
+
+static void define(const struct nh_norm_rope *problem, const struct shape *shape,
+                   const struct nh_norm_rope_args *args, struct nh_kernel_spec *spec) {
+    const int32_t weight = !problem->weight_dtype                    ? 0
+                           : problem->weight_dtype == problem->dtype ? 1
+                                                                     : 2;
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_WEIGHT", weight);
+    if (!shape) return;
+    nh_kernel_define(spec, "NH_THREADS", shape->threads);
+    nh_kernel_define(spec, "NH_GROUP", shape->group);
+    nh_kernel_define(spec, "NH_UNITS", shape->units);
+    nh_kernel_define(spec, "NH_PAIRS", shape->pairs);
+    nh_kernel_define(spec, "NH_VECTOR", shape->vector);
+    nh_kernel_define(spec, "NH_TABLE", shape->table);
+    nh_kernel_define(spec, "NH_ROWS", shape->rows);
+    nh_kernel_define(spec, "NH_HALVES", problem->pairs == NHOOD_PAIRS_HALVES);
+    nh_kernel_define(spec, "NH_NORM", problem->norm);
+    nh_kernel_define(spec, "NH_WHOLE",
+                     shape->group * shape->units * shape->pairs * 2 == problem->channels);
+    nh_kernel_define(spec, "NH_FULL",
+                     problem->norm == NHOOD_NORM_TOKEN || (problem->heads % shape->rows == 0 &&
+                                                           args->heads_each % shape->rows == 0));
+    nh_kernel_define(spec, "NH_INDEX32", args->items <= INT32_MAX);
+    nh_kernel_define(spec, "NH_MIN_BLOCKS", nh_max(1, LEAST_THREADS / shape->threads));
+    nh_kernel_define(spec, "NH_UNALIGNED", problem->unaligned);
+}
+
+static struct nh_cuda_tensor tensor_of(const struct nh_norm_rope *problem,
+                                       enum nh_norm_rope_tensor tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    return (struct nh_cuda_tensor){NULL, s->batch, {s->axis[0], s->axis[1], s->axis[2]}, s->head};
+}
+
+/* A token with all its heads is a work item, unless that leaves multiprocessors idle. */
+static void choose_items(struct cuda_norm_rope *plan, const struct shape *shape) {
+    const struct nh_norm_rope *problem = &plan->problem;
+    const int64_t busy = (int64_t)plan->device->multiprocessors * RESIDENT_THREADS / shape->group;
+    int64_t chunks = 1, each = problem->heads;
+    if (problem->norm != NHOOD_NORM_TOKEN) {
+        while (each > shape->rows && problem->tokens * chunks < busy) {
+            each = nh_ceil_div(nh_ceil_div(each, 2), shape->rows) * shape->rows;
+            chunks = nh_ceil_div(problem->heads, each);
+        }
+    }
+    plan->args.heads_each = (int)each;
+    plan->args.chunks = (int)chunks;
+    plan->args.items = problem->tokens * chunks;
+}
+
+/* Blocks go on to further items. Forward they are many, so that the last ones end together; backward each leaves a row of sums:
+ * as many as run at the same time, and fewer where those rows would be as large as an eighth of the tensors. */
+static void choose_blocks(struct cuda_norm_rope *plan, const struct shape *shape) {
+    enum { ROUNDS = 8, TOKENS_OF_SUMS = 8 };
+    const struct nh_norm_rope *problem = &plan->problem;
+    const int64_t resident =
+        plan->device->multiprocessors * nh_max(1, RESIDENT_THREADS / shape->threads);
+    const int64_t needed = nh_ceil_div(plan->args.items, shape->threads / shape->group);
+    plan->threads = shape->threads;
+    plan->blocks = nh_min(needed, ROUNDS * resident);
+    if (problem->op == NHOOD_OP_FWD || !problem->weight_dtype) return;
+    plan->blocks = nh_min(needed, resident);
+    if (problem->norm == NHOOD_NORM_TOKEN)
+        plan->blocks = nh_min(plan->blocks, nh_ceil_div(problem->tokens, TOKENS_OF_SUMS));
+    plan->base.workspace_bytes =
+        nh_align_up((size_t)(plan->blocks * problem->channels * real_bytes(problem)));
+}
+
+static void set_args(struct cuda_norm_rope *plan) {
+    const struct nh_norm_rope *problem = &plan->problem;
+    struct nh_norm_rope_args *args = &plan->args;
+    args->x = tensor_of(problem, NH_ROPE_X);
+    args->y = tensor_of(problem, NH_ROPE_Y);
+    args->d_y = tensor_of(problem, NH_ROPE_D_Y);
+    args->d_x = tensor_of(problem, NH_ROPE_D_X);
+    for (int a = 0; a < NH_AXES; a++)
+        args->length[a] = problem->length[a];
+    for (int a = 0; a <= NH_AXES; a++)
+        args->first_pair[a] = (int)problem->first_pair[a];
+    args->heads = (int)problem->heads;
+    args->dim = (int)problem->dim;
+    args->channels = (int)problem->channels;
+    args->row_pairs = (int)problem->channels / 2;
+    args->blocks = (int)plan->blocks;
+    args->eps = problem->eps;
+    args->scale = problem->scale;
+    args->inverse_channels = 1.0 / (double)problem->channels;
+}
+
+static nhood_status check_alignment(const struct nh_norm_rope *problem,
+                                    const nhood_norm_rope_io *io) {
+    const struct {
+        const char *name;
+        const void *pointer;
+    } pointer[] = {{"x", io->x},
+                   {"table[0]", io->table[0]},
+                   {"table[1]", problem->rank > 1 ? io->table[1] : NULL},
+                   {"table[2]", problem->rank > 2 ? io->table[2] : NULL},
+                   {"y", problem->op == NHOOD_OP_FWD ? io->y : NULL},
+                   {"d_y", problem->op == NHOOD_OP_BWD ? io->d_y : NULL},
+                   {"d_x", problem->op == NHOOD_OP_BWD ? io->d_x : NULL}};
+    for (size_t i = 0; !problem->unaligned && i < sizeof pointer / sizeof pointer[0]; i++)
+        if ((uintptr_t)pointer[i].pointer % ALIGNMENT)
+            return nh_error(
+                NHOOD_ERR_ARGUMENT,
+                "io.%s = %p is not a multiple of %d bytes, which CUDA plans need without "
+                "NHOOD_FLAG_UNALIGNED",
+                pointer[i].name, pointer[i].pointer, ALIGNMENT);
+    return NHOOD_OK;
+}
+
+static void bind(const struct cuda_norm_rope *plan, const nhood_norm_rope_io *io,
+                 struct nh_norm_rope_args *args) {
+    const struct nh_norm_rope *problem = &plan->problem;
+    const bool forward = problem->op == NHOOD_OP_FWD;
+    *args = plan->args;
+    args->x.data = (void *)(uintptr_t)io->x;
+    args->y.data = forward ? io->y : NULL;
+    args->d_y.data = forward ? NULL : (void *)(uintptr_t)io->d_y;
+    args->d_x.data = forward ? NULL : io->d_x;
+    args->weight = io->weight;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        const int64_t pairs = nh_norm_rope_pairs(problem, a);
+        const int64_t before = 2 * pairs * problem->offset[a] * real_bytes(problem);
+        if (pairs) args->table[a] = (const char *)io->table[a - (NH_AXES - problem->rank)] + before;
+    }
+    if (!forward && problem->weight_dtype && io->d_weight) {
+        args->d_weight = io->d_weight;
+        args->sums = io->workspace;
+    }
+}
+
+static nhood_status launch(const struct cuda_norm_rope *plan, const struct nh_kernel *kernel,
+                           int64_t blocks, int64_t threads, struct nh_norm_rope_args *args,
+                           void *stream) {
+    const struct nh_driver *driver = &plan->device->cuda->driver;
+    const struct nh_cu_launch config = {.grid = {(unsigned)blocks, 1, 1},
+                                        .block = {(unsigned)threads, 1, 1},
+                                        .stream = (nh_cu_stream)stream};
+    void *parameters[1] = {args};
+    return nh_driver_check(
+        driver, driver->launch(&config, (nh_cu_function)(void *)kernel->handle, parameters, NULL),
+        "launch");
+}
+
+static nhood_status run(const struct nh_norm_rope_operation *operation,
+                        const nhood_norm_rope_io *io) {
+    const struct cuda_norm_rope *plan = (const struct cuda_norm_rope *)operation;
+    struct nh_norm_rope_args args;
+    struct nh_cuda_scope scope;
+    nhood_status status = check_alignment(&plan->problem, io);
+    if (status || (status = nh_cuda_enter(plan->device, false, &scope))) return status;
+    bind(plan, io, &args);
+    if (args.y.data || args.d_x.data || args.sums)
+        status = launch(plan, &plan->main, plan->blocks, plan->threads, &args, io->stream);
+    if (!status && args.sums)
+        status = launch(plan, &plan->weight,
+                        nh_ceil_div(plan->problem.channels, NH_ROPE_WEIGHT_CHANNELS),
+                        NH_ROPE_WEIGHT_CHANNELS * NH_ROPE_WEIGHT_WARPS, &args, io->stream);
+    nh_cuda_leave(plan->device, &scope);
+    return status;
+}
+
+static void destroy(struct nh_norm_rope_operation *operation) {
+    struct cuda_norm_rope *plan = (struct cuda_norm_rope *)operation;
+    nh_release(plan->host, plan);
+}
+
+static nhood_status get_kernels(struct cuda_norm_rope *plan, const struct shape *shape) {
+    const bool forward = plan->problem.op == NHOOD_OP_FWD;
+    struct nh_kernel_spec main = {.source =
+                                      forward ? "norm_rope_forward.cu" : "norm_rope_backward.cu"};
+    struct nh_kernel_spec weight = {.source = "norm_rope_weight.cu"};
+    define(&plan->problem, shape, &plan->args, &main);
+    define(&plan->problem, NULL, NULL, &weight);
+    nhood_status status = nh_kernel_get(plan->device, &main, 0, &plan->main);
+    if (!status && !forward && plan->problem.weight_dtype)
+        status = nh_kernel_get(plan->device, &weight, 0, &plan->weight);
+    return status;
+}
+
+nhood_status nh_cuda_norm_rope_build(const struct nh_norm_rope *problem,
+                                     const struct nh_device *device,
+                                     struct nh_norm_rope_operation **operation) {
+    struct shape shape;
+    struct cuda_norm_rope *plan = nh_allocate(device->host, sizeof *plan);
+    if (!plan) return NHOOD_ERR_MEMORY;
+    plan->base = (struct nh_norm_rope_operation){.run = run, .destroy = destroy};
+    plan->problem = *problem;
+    plan->host = device->host;
+    plan->device = device->backend;
+    choose_vector(problem, &shape);
+    choose_group(problem, &shape);
+    choose_rows(problem, &shape);
+    choose_items(plan, &shape);
+    choose_blocks(plan, &shape);
+    set_args(plan);
+    nhood_status status = get_kernels(plan, &shape);
+    if (status) {
+        destroy(&plan->base);
+        return status;
+    }
+    *operation = &plan->base;
+    return NHOOD_OK;
+}
