@@ -47,7 +47,13 @@ def norm_and_rope(size: Row) -> str:
     rows = size["norm_and_rope"]
     copy = sum(row["layers"] * row["copy_ms"] for row in rows)
     parts = []
-    for name, what in (("eager", "eager"), ("compiled", "diffusers' compiled"), ("nhood", "nhood's compiled")):
+    ways = {
+        "eager": "diffusers' eager",
+        "compiled": "diffusers' compiled",
+        "operator": "nhood.torch.norm_rope",
+        "tables": "nhood's formulation compiled",
+    }
+    for name, what in ways.items():
         if f"{name}_ms" in rows[0]:
             ms = sum(row["layers"] * row[f"{name}_ms"] for row in rows)
             parts.append(f"{what} {ms:.4g} ms, {ms / copy:.2g} times the memory's time")

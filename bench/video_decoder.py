@@ -16,7 +16,7 @@ medians. Compiled, a block is one graph but for its MLP, whose tiles are compile
 of query and key are nhood's formulation then. Peak memory is the device's during one decoding, weights and latents included.
 
 Besides: how long RMS norm and rotary positions of query and key take, of all layers together, next to reading and writing these
-tensors once: eager, compiled as diffusers has them, and compiled in nhood's formulation.
+tensors once: as diffusers has them, eager and compiled, by nhood.torch.norm_rope, and compiled in nhood's formulation with tables.
 
 Writes a file of JSON anew after each size, and a table and, with matplotlib, a picture beside it. Needs torch, diffusers 0.42.1
 or later and the package nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built.
@@ -244,9 +244,10 @@ def time_norm_and_rope(
         ways: dict[str, Callable[..., Any]] = {}
         if "eager" in arguments.modes:
             ways["eager_ms"] = norm_and_rope
+            ways["operator_ms"] = functools.partial(_positions.by_operator, attn)
         if "compiled" in arguments.modes:
             ways["compiled_ms"] = torch.compile(norm_and_rope, fullgraph=True)
-            ways["nhood_ms"] = torch.compile(functools.partial(_positions.norm_and_rotate, attn), fullgraph=True)
+            ways["tables_ms"] = torch.compile(functools.partial(_positions.by_compiler, attn), fullgraph=True)
         targets = torch.empty_like(query), torch.empty_like(key)
         calls = {"copy_ms": lambda: (targets[0].copy_(query), targets[1].copy_(key))}
         calls |= {name: functools.partial(way, query, key) for name, way in ways.items()}

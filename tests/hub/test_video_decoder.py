@@ -210,9 +210,10 @@ def test_compiled_layer(model) -> None:
     torch.testing.assert_close(got, layer(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("way", [_positions.by_operator, _positions.by_compiler], ids=["operator", "compiler"])
 @pytest.mark.parametrize("head_dim", [16, 48, 64])
-def test_positions(head_dim: int) -> None:
-    """One kernel's formulation of norms and rotations has diffusers' values and gradients."""
+def test_positions(head_dim: int, way) -> None:
+    """The operator, and the formulation for the compiler, have diffusers' values and gradients."""
     torch.manual_seed(9)
     attn = ltx2.LTX2VideoVaeNeighborhoodAttention(2 * head_dim, (3, 3, 3), head_dim=head_dim)
     norms = [attn.norm_q.weight, attn.norm_k.weight]
@@ -220,12 +221,36 @@ def test_positions(head_dim: int) -> None:
         weight.data.uniform_(0.5, 1.5)
     x = torch.randn(2, 4, 5, 6, 2 * head_dim, requires_grad=True)
     results = []
-    for project in (attn.project_qkv, functools.partial(_positions.project_qkv, attn)):
-        outs = project(x)
+
+    def project(x: torch.Tensor) -> tuple:
+        query, key, value = (to(x).unflatten(-1, (2, head_dim)) for to in (attn.to_q, attn.to_k, attn.to_v))
+        return (*way(attn, query, key), value)
+
+    for outs in (attn.project_qkv(x), project(x)):
         loss = sum((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() for out in outs)
         results.append([*outs, *torch.autograd.grad(loss, [x, *norms])])
     for expected, got in zip(*results):
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", [_positions.by_operator, _positions.by_compiler], ids=["operator", "compiler"])
+@torch.no_grad()
+def test_positions_of_a_tile(way) -> None:
+    """They are those of the whole grid."""
+    attn = ltx2.LTX2VideoVaeNeighborhoodAttention(32, (3, 3, 3), head_dim=16)
+    query, key = torch.randn(2, 1, 4, 5, 6, 2, 16)
+    tile = (slice(None), slice(1, 4), slice(0, 3), slice(2, 6))
+    for whole, part in zip(way(attn, query, key), way(attn, query[tile], key[tile], (1, 0, 2))):
+        torch.testing.assert_close(part, whole[tile], rtol=0, atol=0)
+
+
+def test_projections_by_operator() -> None:
+    """Where nothing is compiled, neither norms nor rotations are torch's own."""
+    attn = ltx2.LTX2VideoVaeNeighborhoodAttention(32, (3, 3, 3), head_dim=16)
+    with Recorded() as recorded, torch.no_grad():
+        _positions.project_qkv(attn, torch.randn(1, 3, 3, 3, 32))
+    assert recorded.names.count("nhood.norm_rope.default") == 2
+    assert not any("rms_norm" in name or "rsqrt" in name for name in recorded.names)
 
 
 def test_other_positions(model) -> None:

@@ -87,6 +87,48 @@ class PlanOptions(ctypes.Structure):
     ]
 
 
+class NormRopeProblem(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("op", c_int32),
+        ("dtype", c_int32),
+        ("rank", c_int32),
+        ("norm", c_int32),
+        ("pairs", c_int32),
+        ("has_weight", c_int32),
+        ("weight_dtype", c_int32),
+        ("flags", c_uint32),
+        ("batch", c_int64),
+        ("length", c_int64 * 3),
+        ("heads", c_int64),
+        ("dim", c_int64),
+        ("rotated", c_int64 * 3),
+        ("offset", c_int64 * 3),
+        ("eps", c_double),
+        ("scale", c_double),
+        ("x", Strides),
+        ("y", Strides),
+        ("d_y", Strides),
+        ("d_x", Strides),
+    ]
+
+
+class NormRopeIo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("x", c_void_p),
+        ("weight", c_void_p),
+        ("table", c_void_p * 3),
+        ("y", c_void_p),
+        ("d_y", c_void_p),
+        ("d_x", c_void_p),
+        ("d_weight", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("stream", c_void_p),
+    ]
+
+
 class Io(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -150,6 +192,11 @@ _PROTOTYPES = {
     "nhood_plan_release": (None, [c_void_p]),
     "nhood_plan_workspace_bytes": (c_size_t, [c_void_p]),
     "nhood_plan_description": (c_char_p, [c_void_p]),
+    "nhood_norm_rope_problem_init_sized": (None, [POINTER(NormRopeProblem), c_size_t, c_int32, c_int32, c_int32]),
+    "nhood_norm_rope_plan_create": (c_int32, [c_void_p, c_int32, POINTER(NormRopeProblem), POINTER(c_void_p)]),
+    "nhood_norm_rope_plan_destroy": (None, [c_void_p]),
+    "nhood_norm_rope_workspace_bytes": (c_size_t, [c_void_p]),
+    "nhood_norm_rope_execute": (c_int32, [c_void_p, POINTER(NormRopeIo)]),
     "nhood_solver_name": (c_char_p, [c_int32, c_void_p]),
     "nhood_plan_execute": (c_int32, [c_void_p, c_void_p]),
     "nhood_wisdom_export": (c_int32, [c_void_p, c_void_p, c_size_t, c_void_p]),

@@ -26,6 +26,7 @@ from ._functions import (
     na3d_qk,
     neighborhood_attention,
 )
+from ._norm_rope import norm_rope, rotary_tables
 from ._streaming import StreamingNeighborhoodAttention
 from .modules import NeighborhoodAttention1D, NeighborhoodAttention2D, NeighborhoodAttention3D
 
@@ -46,4 +47,6 @@ __all__ = [
     "na3d_av",
     "na3d_qk",
     "neighborhood_attention",
+    "norm_rope",
+    "rotary_tables",
 ]

@@ -27,16 +27,16 @@ class Region(NamedTuple):
 
 
 class NhoodProcessor:
-    """Computes LTX2VideoVaeNeighborhoodAttention by nhood.torch.na3d.
-
-    Where the model is compiled, RMS norm and rotary positions of query and key are those of _positions.py."""
+    """Computes LTX2VideoVaeNeighborhoodAttention by nhood.torch.na3d, and RMS norm and rotary positions of query and key as
+    in _positions.py."""
 
     def __call__(
         self, attn: nn.Module, hidden_states: Tensor, block_mask: Optional[Region] = None
     ) -> Tensor:
         """[B, T, H, W, C] in and out. block_mask: None for the whole grid."""
-        if torch.compiler.is_compiling() and _positions.is_known(attn):
-            query, key, value = _positions.project_qkv(attn, hidden_states)
+        if _positions.is_known(attn):
+            corner = block_mask.corner if isinstance(block_mask, Region) else None
+            query, key, value = _positions.project_qkv(attn, hidden_states, corner)
         else:
             query, key, value = attn.project_qkv(hidden_states)
         out = self.attend(query, key, value, attn.kernel_size, block_mask)

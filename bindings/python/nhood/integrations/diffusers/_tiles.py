@@ -5,8 +5,8 @@ a box of each layer's inputs, that of its windows. From a tile of the video that
 of the features after stage 3; forwards from there each block computes what the next one needs. Windows are those of the
 whole grid throughout. A block computes the box that it is given, and what is beyond the next one's is dropped.
 
-Positions in the rotary embedding count from a tile's corner, as in diffusers' own tiles: scores depend on differences of
-positions alone, so that the result is the whole's up to rounding.
+Rotary positions are those of the whole grid. (Where a layer's are not diffusers' own, they count from the tile's corner, as in
+diffusers' tiles: scores depend on differences of positions alone, so that the result is the whole's up to rounding.)
 """
 
 from __future__ import annotations
