@@ -55,8 +55,8 @@ enum {
 
 typedef struct nhood_norm_rope_problem {
     size_t struct_size;
-    int32_t
-        op; /* NHOOD_OP_FWD: X [WEIGHT] TABLE.. -> Y; NHOOD_OP_BWD: X [WEIGHT] TABLE.. D_Y -> [D_X] [D_WEIGHT] */
+    /* NHOOD_OP_FWD: X [WEIGHT] TABLE.. -> Y; NHOOD_OP_BWD: X [WEIGHT] TABLE.. D_Y -> [D_X] [D_WEIGHT] */
+    int32_t op;
     int32_t dtype;        /* of X, Y and their gradients */
     int32_t rank;         /* 1, 2 or 3 */
     int32_t norm;         /* NHOOD_NORM_* */

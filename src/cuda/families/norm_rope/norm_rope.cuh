@@ -203,7 +203,7 @@ __device__ __forceinline__ void nh_token_set(const nh_norm_rope_args &args, cons
 #endif
 }
 
-/* Of a unit. */
+/* Cosines and sines of a unit's pairs. */
 struct nh_angles {
     real cosine[NH_PAIRS], sine[NH_PAIRS];
 };

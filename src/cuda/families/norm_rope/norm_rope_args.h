@@ -12,8 +12,8 @@ struct nh_norm_rope_args {
     const void *weight;
     const void *table[3]; /* of each axis, from the first token's position on */
     void *d_weight;
-    void *
-        sums; /* weight gradients of each block, [blocks, channels], in the arithmetic's type; NULL: not wanted */
+    /* Weight gradients of each block, [blocks, channels], in the arithmetic's type; NULL: not wanted. */
+    void *sums;
     long long length[3];
     /* Work items: a token with heads_each of its heads, which are `chunks` of such; or with all, if they share a norm. */
     long long items;
