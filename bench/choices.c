@@ -14,7 +14,7 @@
  *
  * A solver's name behind the problem: of its candidates alone. */
 #include "build_many.h"
-#include "cuda_open.h"
+#include "cuda.h"
 #include "device_spec.h"
 #include "measure.h"
 #include "registry.h"
@@ -280,7 +280,7 @@ int main(int argc, char **argv) {
         obey_all(device, atof(argv[1]));
         return EXIT_SUCCESS;
     }
-    if (nh_cuda_open(&options, &host, device, 1, &count, &cuda) || !count) {
+    if (nh_cuda_open(NULL, &options, &host, device, 1, &count, &cuda) || !count) {
         fprintf(stderr, "choices: no GPU: %s\n", cuda ? nh_cuda_note(cuda) : nhood_last_error());
         return EXIT_FAILURE;
     }

@@ -5,10 +5,11 @@
 #include "cpu.h"
 #include "cpu_norm_rope.h"
 #include "cpu_solvers.h"
+#include "cuda.h"
 #include "cuda_norm_rope.h"
-#include "cuda_open.h"
 #include "cuda_solvers.h"
 #include "device_spec.h"
+#include "kernel_cache.h"
 #include "peaks.h"
 #include "reference.h"
 
@@ -31,7 +32,7 @@ nhood_status nh_registry_open(const nhood_context_options *options, const struct
     nhood_status status = nh_cpu_open(options, host, &devices->device[0]);
     if (status) return status;
     devices->count = 1;
-    status = nh_cuda_open(options, host, &devices->device[1], NH_MOST_CUDA_DEVICES,
+    status = nh_cuda_open(NULL, options, host, &devices->device[1], NH_MOST_CUDA_DEVICES,
                           &devices->cuda_count, &devices->cuda);
     devices->count += devices->cuda_count;
     if (!status && options->describe) {
@@ -71,11 +72,11 @@ nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_devi
 }
 
 nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path) {
-    return nh_cuda_collect_write(cuda, path);
+    return nh_kernel_cache_write(cuda->kernels, path);
 }
 
 void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {
-    nh_cuda_count_kernels(cuda, counts);
+    nh_kernel_cache_count(cuda->kernels, counts);
 }
 
 void nh_registry_collect_close(struct nh_cuda *cuda) {
@@ -90,7 +91,7 @@ nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
 }
 
 void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts) {
-    nh_cuda_count_kernels(devices->cuda, counts);
+    nh_kernel_cache_count(devices->cuda->kernels, counts);
 }
 
 const char *nh_registry_estimates(const struct nh_device *device) {

@@ -5,7 +5,7 @@
  * first. A line is a problem and the solvers to compile it with, without "cuda."; all that take it where none is named.
  * With all configs names do not count, and every kernel source must have been asked for.
  * Prints what was compiled with its time. */
-#include "cuda_open.h"
+#include "cuda.h"
 #include "fake_driver.h"
 #include "kernel_cache.h"
 #include "kernel_sources.h"
@@ -139,7 +139,7 @@ static void check_arch(int arch, int most, const char *path, const char *nvrtc) 
     nhood_context_options options = {.struct_size = sizeof options, .cache = "", .nvrtc = nvrtc};
     fake_driver_reset(arch);
     fake_driver_table(&driver);
-    nhood_status status = nh_cuda_open_with(&driver, &options, &host, &device, 1, &count, &cuda);
+    nhood_status status = nh_cuda_open(&driver, &options, &host, &device, 1, &count, &cuda);
     CHECK(!status && count == 1, "sm_%d: %s", arch, nhood_last_error());
     if (status) return;
     char line[LINE_BYTES];
@@ -157,7 +157,7 @@ static void check_arch(int arch, int most, const char *path, const char *nvrtc) 
     build_norm_rope(&device);
     check_ceilings(&device);
     nhood_kernel_counts counts;
-    nh_cuda_count_kernels(cuda, &counts);
+    nh_kernel_cache_count(cuda->kernels, &counts);
     printf("sm_%d: %lld kernels compiled in %.1f s\n", arch, (long long)counts.compiled,
            seconds() - start);
     CHECK(counts.compiled > 0, "sm_%d: nothing was compiled", arch);

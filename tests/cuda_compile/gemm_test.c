@@ -1,6 +1,6 @@
 /* cuda.gemm's launches, on a driver that only writes them down: slabs cover every batch entry and head once, grids
  * every tile, and what cannot be taken is refused. Needs NVRTC, no GPU. */
-#include "cuda_open.h"
+#include "cuda.h"
 #include "cuda_solvers.h"
 #include "fake_driver.h"
 #include "problem.h"
@@ -155,8 +155,7 @@ int main(void) {
     }
     fake_driver_reset(90);
     fake_driver_table(&f.driver);
-    nhood_status status =
-        nh_cuda_open_with(&f.driver, &options, &f.host, &f.device, 1, &count, &f.cuda);
+    nhood_status status = nh_cuda_open(&f.driver, &options, &f.host, &f.device, 1, &count, &f.cuda);
     CHECK(!status && count == 1, "%s", nhood_last_error());
     if (status) return EXIT_FAILURE;
     check_slabs(&f, "fwd:f16:b2h4k2d32:64x64:w7x7:c10", &in_chunks, 2, 2);

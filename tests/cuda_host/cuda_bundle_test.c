@@ -39,10 +39,10 @@ static void collect(const char *file, const struct nh_solver *solver, const char
         nh_release(&host, twin.backend);
     }
     nhood_kernel_counts counts = {.struct_size = sizeof counts};
-    nh_cuda_count_kernels(cuda, &counts);
+    nh_kernel_cache_count(cuda->kernels, &counts);
     CHECK(counts.compiled == kernels && counts.from_memory == kernels, "%lld compiled, %lld known",
           (long long)counts.compiled, (long long)counts.from_memory);
-    CHECK(!nh_cuda_collect_write(cuda, file), "%s", nhood_last_error());
+    CHECK(!nh_kernel_cache_write(cuda->kernels, file), "%s", nhood_last_error());
     nh_cuda_close(cuda, NULL, 0);
     CHECK(atomic_load(&blocks_live) == 0, "%d blocks kept", atomic_load(&blocks_live));
 }
@@ -55,8 +55,8 @@ static nhood_status open_with(struct fixture *f, const char *nvrtc, const char *
     fake_driver_reset(90);
     fake_driver_table(&f->driver);
     atomic_store(&lines_logged, 0);
-    return nh_cuda_open_with(&f->driver, &options, &f->host, f->device, MOST_DEVICES, &f->count,
-                             &f->cuda);
+    return nh_cuda_open(&f->driver, &options, &f->host, f->device, MOST_DEVICES, &f->count,
+                        &f->cuda);
 }
 
 /* Opens, plans, and says where the kernel came from. */
@@ -66,7 +66,7 @@ static void expect(const char *what, const char *nvrtc, const char *bundle, cons
     nhood_kernel_counts counts = {.struct_size = sizeof counts};
     CHECK(!open_with(&f, nvrtc, bundle) && !build(&nh_solver_cuda_naive, text, &f.device[0]),
           "%s: %s", what, nhood_last_error());
-    nh_cuda_count_kernels(f.cuda, &counts);
+    nh_kernel_cache_count(f.cuda->kernels, &counts);
     CHECK(counts.from_bundle == from_bundle && counts.compiled == compiled &&
               (counts.bundle_ns > 0) == (from_bundle > 0) && !counts.from_store,
           "%s: %lld from bundles, %lld compiled", what, (long long)counts.from_bundle,

@@ -33,7 +33,7 @@ static nhood_status plan(struct fixture *f, int device, const char *text) {
 static void expect(const struct fixture *f, const char *what, int64_t from_memory,
                    int64_t from_store, int64_t compiled) {
     nhood_kernel_counts counts;
-    nh_cuda_count_kernels(f->cuda, &counts);
+    nh_kernel_cache_count(f->cuda->kernels, &counts);
     CHECK(counts.from_memory == from_memory && counts.from_store == from_store &&
               counts.compiled == compiled && (counts.compile_ns > 0) == (compiled > 0) &&
               (counts.store_ns > 0) == (from_store > 0),
@@ -180,7 +180,7 @@ static void check_threads(void) {
     CHECK(atomic_load(&compiler->compiled) == 1 && fake.libraries_loaded == 1,
           "%d compilations, %d libraries", atomic_load(&compiler->compiled), fake.libraries_loaded);
     nhood_kernel_counts counts;
-    nh_cuda_count_kernels(f.cuda, &counts);
+    nh_kernel_cache_count(f.cuda->kernels, &counts);
     CHECK(counts.from_memory == RACERS - 1, "%lld from memory", (long long)counts.from_memory);
     compiler->compile_us = 0;
     fixture_close(&f, "threads");
@@ -239,8 +239,7 @@ static void check_no_compiler(const char *path, const char *part) {
     snprintf(expected, sizeof expected, "options.nvrtc = '%s' cannot be used: ", path);
     fake_driver_reset(90);
     fake_driver_table(&f.driver);
-    CHECK(nh_cuda_open_with(&f.driver, &options, &f.host, f.device, 1, &f.count, &f.cuda) ==
-              NHOOD_OK,
+    CHECK(nh_cuda_open(&f.driver, &options, &f.host, f.device, 1, &f.count, &f.cuda) == NHOOD_OK,
           "%s", nhood_last_error());
     for (int i = 0; i < 2; i++)
         CHECK(plan(&f, 0, PROBLEM) == NHOOD_ERR_COMPILE &&

@@ -2,7 +2,7 @@
 #ifndef FIXTURE_H
 #define FIXTURE_H
 
-#include "cuda_open.h"
+#include "cuda.h"
 #include "fake_driver.h"
 #include "fake_nvrtc.h"
 #include "kernel_cache.h"
@@ -72,8 +72,8 @@ static inline nhood_status fixture_open(struct fixture *f, const char *cache) {
     *f = (struct fixture){
         .host = {.allocate = counted_allocate, .release = counted_release, .log = count_line}};
     fake_driver_table(&f->driver);
-    return nh_cuda_open_with(&f->driver, &options, &f->host, f->device, MOST_DEVICES, &f->count,
-                             &f->cuda);
+    return nh_cuda_open(&f->driver, &options, &f->host, f->device, MOST_DEVICES, &f->count,
+                        &f->cuda);
 }
 
 /* Closes, and checks that nothing is left: memory, libraries, contexts, streams, events. */

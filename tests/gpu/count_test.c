@@ -3,7 +3,6 @@
  * lengths, causal axes, shared heads and extra tokens. Needs a GPU, or tests/emulator in its place.
  *
  * usage: count_test [configs]: so many configs of each solver and problem (2) */
-#include "cuda_open.h"
 #include "launch.h"
 #include "problem.h"
 #include "registry.h"
@@ -155,7 +154,7 @@ int main(int argc, char **argv) {
     int most = argc > 1 ? atoi(argv[1]) : 2;
     nhood_context_options options = {.struct_size = sizeof options};
     if (most < 1 || most > MOST_CONFIGS) return EXIT_FAILURE;
-    nhood_status status = nh_cuda_open(&options, &host, &device, 1, &count, &cuda);
+    nhood_status status = nh_cuda_open(NULL, &options, &host, &device, 1, &count, &cuda);
     CHECK(!status, "%s", nhood_last_error());
     if (!count) {
         printf("skipped: %s\n", cuda ? cuda->driver_note : nhood_last_error());

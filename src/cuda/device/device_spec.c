@@ -72,12 +72,7 @@ nhood_status nh_cuda_describe(const char *name, const struct nh_host *host,
         if (strcmp(name, specs[i].name) != 0 && strcmp(name, arch) != 0) continue;
         struct nh_device *found = &device[(*count)++];
         *found = (struct nh_device){.host = host, .spec_only = true, .backend = backend};
-        found->info = (nhood_device_info){.struct_size = sizeof found->info,
-                                          .kind = NHOOD_DEVICE_CUDA,
-                                          .ordinal = -1,
-                                          .workers = backend->multiprocessors};
-        snprintf(found->info.name, sizeof found->info.name, "%s", specs[i].name);
-        nh_cuda_device_text(&found->info, specs[i].model, backend->arch);
+        found->info = nh_cuda_device_info(backend, -1, specs[i].name, specs[i].model);
     }
     if (*count) return NHOOD_OK;
     return nh_error(NHOOD_ERR_ARGUMENT, "options.describe = '%s' is not one of %s", name, known);

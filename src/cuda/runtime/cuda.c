@@ -1,12 +1,167 @@
-/* A CUDA device in use: its description, and its context on the calling thread. */
+/* The CUDA devices of a context: opened, described, and made current on the calling thread. */
 #include "cuda.h"
 
-#include <stdio.h>
+#include "kernel_cache.h"
+#include "timing.h"
 
-void nh_cuda_device_text(nhood_device_info *info, const char *model, int32_t arch) {
-    snprintf(info->description, sizeof info->description,
-             "%.60s, compute capability %d.%d, %d multiprocessors", model, (int)arch / 10,
-             (int)arch % 10, (int)info->workers);
+#include <stdio.h>
+#include <string.h>
+
+enum { OLDEST_ARCH = 80, OLDEST_OVERLAPPING_ARCH = 90, OLDEST_OVERLAPPING_DRIVER = 12030 };
+
+static int attribute(const struct nh_driver *driver, int name, nh_cu_device device) {
+    int value = 0;
+    return driver->device_attribute(&value, name, device) == NH_CU_SUCCESS ? value : 0;
+}
+
+nhood_device_info nh_cuda_device_info(const struct nh_cuda_device *device, int32_t ordinal,
+                                      const char *name, const char *model) {
+    nhood_device_info info = {.struct_size = sizeof info,
+                              .kind = NHOOD_DEVICE_CUDA,
+                              .ordinal = ordinal,
+                              .workers = device->multiprocessors};
+    snprintf(info.name, sizeof info.name, "%s", name);
+    snprintf(info.description, sizeof info.description,
+             "%.60s, compute capability %d.%d, %d multiprocessors", model, (int)device->arch / 10,
+             (int)device->arch % 10, (int)info.workers);
+    return info;
+}
+
+/* Multiprocessors older than sm_80 lack what the kernels use throughout (cp.async, bf16): left out. */
+static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_device *device) {
+    const struct nh_driver *driver = &cuda->driver;
+    nh_cu_device handle;
+    char name[32], model[64] = "";
+    int version = 0;
+    nhood_status status = nh_driver_check(driver, driver->device_get(&handle, ordinal), "device");
+    if (status) return status;
+    struct nh_cuda_device *opened = nh_allocate(cuda->host, sizeof *opened);
+    if (!opened) return NHOOD_ERR_MEMORY;
+    driver->driver_version(&version);
+    opened->cuda = cuda;
+    opened->handle = handle;
+    opened->arch = 10 * attribute(driver, NH_CU_ATTRIBUTE_MAJOR, handle) +
+                   attribute(driver, NH_CU_ATTRIBUTE_MINOR, handle);
+    opened->overlaps =
+        opened->arch >= OLDEST_OVERLAPPING_ARCH && version >= OLDEST_OVERLAPPING_DRIVER;
+    opened->multiprocessors = attribute(driver, NH_CU_ATTRIBUTE_MULTIPROCESSORS, handle);
+    opened->shared_bytes_per_block =
+        attribute(driver, NH_CU_ATTRIBUTE_SHARED_BYTES_PER_BLOCK, handle);
+    opened->shared_bytes_per_multiprocessor =
+        attribute(driver, NH_CU_ATTRIBUTE_SHARED_BYTES_PER_MULTIPROCESSOR, handle);
+    opened->l2_bytes = attribute(driver, NH_CU_ATTRIBUTE_L2_BYTES, handle);
+    opened->clock_hz = 1e3 * attribute(driver, NH_CU_ATTRIBUTE_CLOCK_RATE, handle);
+    /* two transfers per clock, 8 bits per byte */
+    opened->memory_bytes_per_s = 2e3 / 8 *
+                                 attribute(driver, NH_CU_ATTRIBUTE_MEMORY_CLOCK_RATE, handle) *
+                                 attribute(driver, NH_CU_ATTRIBUTE_MEMORY_BUS_BITS, handle);
+    driver->device_name(model, sizeof model, handle);
+    *device = (struct nh_device){.host = cuda->host, .timing = &nh_cuda_timing, .backend = opened};
+    snprintf(name, sizeof name, "cuda:%u", (unsigned)ordinal);
+    device->info = nh_cuda_device_info(opened, ordinal, name, model);
+    return NHOOD_OK;
+}
+
+static void close_device(struct nh_device *device) {
+    struct nh_cuda_device *opened = device->backend;
+    if (!opened) return;
+    if (atomic_load(&opened->primary)) opened->cuda->driver.primary_release(opened->handle);
+    nh_release(device->host, opened);
+    device->backend = NULL;
+}
+
+static nhood_status create(const nhood_context_options *options, const struct nh_host *host,
+                           struct nh_cuda **cuda) {
+    *cuda = nh_allocate(host, sizeof **cuda);
+    if (!*cuda) return NHOOD_ERR_MEMORY;
+    (*cuda)->host = host;
+    nhood_status status = nh_kernel_cache_create(host, options, &(*cuda)->kernels);
+    if (status) {
+        nh_cuda_close(*cuda, NULL, 0);
+        *cuda = NULL;
+    }
+    return status;
+}
+
+static nhood_status open_devices(struct nh_cuda *cuda, struct nh_device *device, int32_t capacity,
+                                 int32_t *count) {
+    int present = 0;
+    nh_cu_result result = cuda->driver.device_count(&present);
+    if (result == NH_CU_ERROR_NO_DEVICE) return NHOOD_OK;
+    nhood_status status = nh_driver_check(&cuda->driver, result, "counting devices");
+    for (int i = 0; !status && i < present && *count < capacity; i++) {
+        status = open_device(cuda, i, &device[*count]);
+        if (status) break;
+        struct nh_cuda_device *found = device[*count].backend;
+        if (found->arch < OLDEST_ARCH) {
+            close_device(&device[*count]);
+        } else {
+            (*count)++;
+        }
+    }
+    return status;
+}
+
+nhood_status nh_cuda_open(const struct nh_driver *driver, const nhood_context_options *options,
+                          const struct nh_host *host, struct nh_device *device, int32_t capacity,
+                          int32_t *count, struct nh_cuda **cuda) {
+    *count = 0;
+    nhood_status status = create(options, host, cuda);
+    if (status) return status;
+    char *note = (*cuda)->driver_note;
+    size_t note_bytes = sizeof(*cuda)->driver_note;
+    if (driver) {
+        (*cuda)->driver = *driver;
+    } else if (!nh_driver_open(&(*cuda)->driver, note, note_bytes)) {
+        return NHOOD_OK;
+    }
+    status = open_devices(*cuda, device, capacity, count);
+    size_t used = strlen(note);
+    if (!status && !*count)
+        snprintf(note + used, note_bytes - used, ", no device of compute capability 8.0 or later");
+    if (status) {
+        nh_cuda_close(*cuda, device, *count);
+        *cuda = NULL;
+        *count = 0;
+    }
+    return status;
+}
+
+const char *nh_cuda_note(struct nh_cuda *cuda) {
+    char before[sizeof cuda->driver_note + 2];
+    snprintf(before, sizeof before, "%s, ", cuda->driver_note);
+    return nh_kernel_cache_note(cuda->kernels, before);
+}
+
+nhood_status nh_cuda_collect_open(const nhood_context_options *options, const struct nh_host *host,
+                                  struct nh_cuda **cuda) {
+    nhood_status status = create(options, host, cuda);
+    if (!status) status = nh_kernel_cache_collect((*cuda)->kernels);
+    if (!status) return NHOOD_OK;
+    nh_cuda_close(*cuda, NULL, 0);
+    *cuda = NULL;
+    return status;
+}
+
+nhood_status nh_cuda_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
+                                  struct nh_device *twin) {
+    struct nh_cuda_device *backend = nh_allocate(cuda->host, sizeof *backend);
+    if (!backend) return NHOOD_ERR_MEMORY;
+    *backend = *(const struct nh_cuda_device *)device->backend;
+    backend->cuda = cuda;
+    atomic_init(&backend->primary, NULL);
+    *twin = *device;
+    twin->backend = backend;
+    return NHOOD_OK;
+}
+
+void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count) {
+    if (!cuda) return;
+    const struct nh_host *host = cuda->host;
+    nh_kernel_cache_destroy(cuda->kernels, &cuda->driver);
+    for (int32_t i = 0; i < count; i++)
+        close_device(&device[i]);
+    nh_release(host, cuda);
 }
 
 nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,

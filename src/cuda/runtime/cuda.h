@@ -37,8 +37,28 @@ struct nh_cuda_device {
     const struct nh_coefficients *coefficients;
 };
 
-/* The device's description, by which wisdom knows it. */
-void nh_cuda_device_text(nhood_device_info *info, const char *model, int32_t arch);
+/* Opens every CUDA device, at most `capacity`, into device[]; *count is 0 where there is none or no driver. driver: NULL, or
+ * one (already initialised) in place of the machine's. ARGUMENT, MEMORY or DEVICE. */
+nhood_status nh_cuda_open(const struct nh_driver *driver, const nhood_context_options *options,
+                          const struct nh_host *host, struct nh_device *device, int32_t capacity,
+                          int32_t *count, struct nh_cuda **cuda);
+void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count);
+
+/* What was found of driver, compiler and bundles, or what to install. Never empty; lives as long as `cuda`. The compiler
+ * is looked for when this is first called, unless a plan needed it before. */
+const char *nh_cuda_note(struct nh_cuda *cuda);
+
+/* A backend without devices that compiles kernels and keeps them, for a bundle (nh_kernel_cache_write): plans that are
+ * built on its twins of devices, whether those are there or only described, cannot run. COMPILE (no NVRTC), MEMORY. */
+nhood_status nh_cuda_collect_open(const nhood_context_options *options, const struct nh_host *host,
+                                  struct nh_cuda **cuda);
+/* The twin's `backend` is to be released with nh_release. MEMORY. */
+nhood_status nh_cuda_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
+                                  struct nh_device *twin);
+
+/* What the library tells of a device; its description is what wisdom knows it by. */
+nhood_device_info nh_cuda_device_info(const struct nh_cuda_device *device, int32_t ordinal,
+                                      const char *name, const char *model);
 
 /* Makes a context of the device current, unless the caller's already is: planning retains the primary context
  * when it has to; executing only uses what there is. DEVICE. Leave puts things back. */
