@@ -1,5 +1,5 @@
-# cmake -DOUTPUT=file.c -DSOURCES="a.cu;b.cuh" -P embed.cmake: writes every file's text as a byte array, and the table
-# nh_kernel_sources of them, by file name. Comments and indentation, more than a quarter, are for who reads the files;
+# cmake -DOUTPUT=file.c -DSOURCES="a.cu;b.cuh" -P embed.cmake: writes every file's text as a byte array, and the tables
+# of them that compiler.h declares, by file name. Comments and indentation, more than a quarter, are for who reads the files;
 # lines keep their numbers, which compilers name.
 
 # Replaces each comment of `text` by its line ends.
@@ -43,6 +43,9 @@ endforeach()
 
 set(arrays "")
 set(table "")
+set(header_names "")
+set(header_texts "")
+set(headers 0)
 set(index 0)
 foreach(path IN LISTS SOURCES)
     get_filename_component(name "${path}" NAME)
@@ -54,13 +57,22 @@ foreach(path IN LISTS SOURCES)
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
     string(APPEND arrays "static const char text_${index}[] = {\n    ${hex}0};\n")
     string(APPEND table "    {\"${name}\", text_${index}},\n")
+    if(NOT name MATCHES "\\.cu$")
+        string(APPEND header_names "    \"${name}\",\n")
+        string(APPEND header_texts "    text_${index},\n")
+        math(EXPR headers "${headers} + 1")
+    endif()
     math(EXPR index "${index} + 1")
 endforeach()
 file(WRITE "${OUTPUT}" "/* Written by cmake/embed.cmake. */
-#include \"kernel_sources.h\"
+#include \"compiler.h\"
 
 ${arrays}
 const struct nh_source nh_kernel_sources[] = {
 ${table}};
-const int nh_kernel_source_count = ${index};
+const char *const nh_kernel_header_name[] = {
+${header_names}};
+const char *const nh_kernel_header_text[] = {
+${header_texts}};
+const int nh_kernel_source_count = ${index}, nh_kernel_header_count = ${headers};
 ")

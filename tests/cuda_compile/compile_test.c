@@ -8,9 +8,7 @@
 #include "cuda.h"
 #include "fake_driver.h"
 #include "kernel_cache.h"
-#include "kernel_sources.h"
 #include "norm_rope.h"
-#include "nvrtc.h"
 #include "peaks.h"
 #include "problem.h"
 #include "registry.h"
@@ -28,7 +26,7 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static bool compiled[NH_MOST_SOURCES]; /* by rows of nh_kernel_sources */
+static bool *compiled; /* by rows of nh_kernel_sources */
 
 static void note_source(void *user, int32_t level, const char *line) {
     char word[80];
@@ -175,8 +173,11 @@ int main(int argc, char **argv) {
         printf("skipped: no libnvrtc (pip install nvidia-cuda-nvrtc, its path in $NHOOD_NVRTC)\n");
         return SKIPPED;
     }
+    compiled = calloc((size_t)nh_kernel_source_count, sizeof *compiled);
+    if (!compiled) return EXIT_FAILURE;
     for (int i = 3; i < argc; i++)
         check_arch(atoi(argv[i]), most, argv[1], nvrtc);
     if (most == MOST_CONFIGS) check_sources();
+    free(compiled);
     return test_result();
 }

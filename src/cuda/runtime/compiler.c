@@ -1,11 +1,9 @@
 #include "compiler.h"
 
-#include "kernel_sources.h"
-
 #include <stdio.h>
 #include <string.h>
 
-enum { SCHEMA = 1, MOST_OPTIONS = NH_KERNEL_DEFINES + 3 }; /* standard, architecture, NULL */
+enum { SCHEMA = 1, MOST_OPTIONS = NH_KERNEL_DEFINES + 2 }; /* standard, architecture */
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
     if (spec->count == NH_KERNEL_DEFINES) return;
@@ -24,33 +22,32 @@ static void arch_text(int32_t arch, char *text, size_t capacity) {
     snprintf(text, capacity, "sm_%d%s", (int)arch, arch >= 90 ? "a" : "");
 }
 
-/* NVRTC's options for a specialisation, NULL after the last. arch: 80, 90, .. The texts live in `text`. */
-static void set_options(const struct nh_kernel_spec *spec, int32_t arch,
-                        char text[NH_KERNEL_TEXT_BYTES], const char *option[MOST_OPTIONS]) {
+/* NVRTC's options for a specialisation; returns how many. arch: 80, 90, .. The texts live in `text`. */
+static int set_options(const struct nh_kernel_spec *spec, int32_t arch,
+                       char text[NH_KERNEL_TEXT_BYTES], const char *option[MOST_OPTIONS]) {
     size_t used = 0;
     int count = 0;
     char name[16];
     arch_text(arch, name, sizeof name);
     option[count++] = "--std=c++17";
-    option[count] = text;
+    option[count++] = text;
     used += (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "--gpu-architecture=%s", name) + 1;
-    count++;
     for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++) {
         option[count++] = text + used;
         used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, "-D%s=%lld",
                                  spec->define[i].name, (long long)spec->define[i].value) +
                 1;
     }
-    option[count] = NULL;
+    return count;
 }
 
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
                     char text[NH_KERNEL_TEXT_BYTES]) {
     char options[NH_KERNEL_TEXT_BYTES];
     const char *option[MOST_OPTIONS];
-    set_options(spec, arch, options, option);
+    int count = set_options(spec, arch, options, option);
     size_t used = (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s", spec->source);
-    for (int i = 0; option[i] && used < NH_KERNEL_TEXT_BYTES; i++)
+    for (int i = 0; i < count && used < NH_KERNEL_TEXT_BYTES; i++)
         used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " %s", option[i]);
 }
 
@@ -98,26 +95,70 @@ nhood_status nh_compiler_find(struct nh_compiler *compiler) {
     return compiler->status ? nh_error(compiler->status, "%s", compiler->error) : NHOOD_OK;
 }
 
+/* The compiler succeeds with these notes, and the code is slow or deadlocks: treat them as errors. */
+static const char *forbidden_note(const char *log) {
+    static const char *const notes[] = {"C7508", "C7515", "C7520"};
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        if (strstr(log, notes[i])) return notes[i];
+    return NULL;
+}
+
+static nhood_status read_log(const struct nh_compiler *compiler, void *program, char **log) {
+    const struct nh_nvrtc *nvrtc = &compiler->nvrtc;
+    size_t bytes = 0;
+    if (nvrtc->log_size(program, &bytes)) bytes = 0;
+    *log = nh_allocate(compiler->host, bytes + 1);
+    if (!*log) return NHOOD_ERR_MEMORY;
+    if (bytes && nvrtc->log(program, *log)) **log = '\0';
+    return NHOOD_OK;
+}
+
+static nhood_status read_code(const struct nh_compiler *compiler, void *program, void **code,
+                              size_t *bytes) {
+    const struct nh_nvrtc *nvrtc = &compiler->nvrtc;
+    if (nvrtc->cubin_size(program, bytes) || !*bytes)
+        return nh_error(NHOOD_ERR_COMPILE, "NVRTC gave no machine code");
+    *code = nh_allocate(compiler->host, *bytes);
+    if (!*code) return NHOOD_ERR_MEMORY;
+    int result = nvrtc->cubin(program, *code);
+    if (!result) return NHOOD_OK;
+    nh_release(compiler->host, *code);
+    *code = NULL;
+    return nh_error(NHOOD_ERR_COMPILE, "NVRTC: %s", nvrtc->error_text(result));
+}
+
+static nhood_status compile(const struct nh_compiler *compiler, const struct nh_source *source,
+                            const char *const *option, int options, void **code, size_t *bytes) {
+    const struct nh_nvrtc *nvrtc = &compiler->nvrtc;
+    void *program = NULL;
+    *code = NULL;
+    int result = nvrtc->create(&program, source->text, source->name, nh_kernel_header_count,
+                               nh_kernel_header_text, nh_kernel_header_name);
+    if (result)
+        return nh_error(NHOOD_ERR_COMPILE, "NVRTC, %s: %s", source->name,
+                        nvrtc->error_text(result));
+    result = nvrtc->compile(program, options, option);
+    char *log = NULL;
+    nhood_status status = read_log(compiler, program, &log);
+    const char *note = status ? NULL : forbidden_note(log);
+    if (!status && (result || note))
+        status = nh_error(NHOOD_ERR_COMPILE, "NVRTC, %s: %s: %.600s", source->name,
+                          note ? note : nvrtc->error_text(result), log);
+    nh_release(compiler->host, log);
+    if (!status) status = read_code(compiler, program, code, bytes);
+    nvrtc->destroy(&program);
+    return status;
+}
+
 nhood_status nh_compiler_make(const struct nh_compiler *compiler, const struct nh_kernel_spec *spec,
                               int32_t arch, void **code, size_t *bytes) {
-    struct nh_source source[NH_MOST_SOURCES];
     char text[NH_KERNEL_TEXT_BYTES];
     const char *option[MOST_OPTIONS];
-    int count = 1;
-    source[0] = (struct nh_source){NULL, NULL};
-    for (int i = 0; i < nh_kernel_source_count; i++) {
-        if (strcmp(nh_kernel_sources[i].name, spec->source) == 0) {
-            source[0] = nh_kernel_sources[i];
-        } else if (!strstr(nh_kernel_sources[i].name, ".cu") ||
-                   strstr(nh_kernel_sources[i].name, ".cuh")) {
-            if (count == NH_MOST_SOURCES)
-                return nh_error(NHOOD_ERR_INTERNAL, "more than %d kernel headers",
-                                NH_MOST_SOURCES - 1);
-            source[count++] = nh_kernel_sources[i];
-        }
-    }
-    if (!source[0].text)
+    const struct nh_source *source = nh_kernel_sources, *end = source + nh_kernel_source_count;
+    while (source < end && strcmp(source->name, spec->source) != 0)
+        source++;
+    if (source == end)
         return nh_error(NHOOD_ERR_INTERNAL, "no kernel source is called %s", spec->source);
-    set_options(spec, arch, text, option);
-    return nh_nvrtc_compile(&compiler->nvrtc, compiler->host, source, count, option, code, bytes);
+    int options = set_options(spec, arch, text, option);
+    return compile(compiler, source, option, options, code, bytes);
 }

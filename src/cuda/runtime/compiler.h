@@ -6,6 +6,14 @@
 #include "nvrtc.h"
 #include "solver.h"
 
+/* The kernels' source texts, embedded at build time by cmake/embed.cmake; and of those the headers, as NVRTC takes them. */
+struct nh_source {
+    const char *name, *text;
+};
+extern const struct nh_source nh_kernel_sources[];
+extern const char *const nh_kernel_header_name[], *const nh_kernel_header_text[];
+extern const int nh_kernel_source_count, nh_kernel_header_count;
+
 enum { NH_KERNEL_DEFINES = 64 };
 
 /* One specialisation: a kernel source and the macros it is compiled with. Its key is all of this and nothing of
@@ -53,7 +61,9 @@ void nh_compiler_close(struct nh_compiler *compiler);
 /* Whether there is a compiler; the first call looks for it. What it found holds for good. One thread at a time. COMPILE. */
 nhood_status nh_compiler_find(struct nh_compiler *compiler);
 
-/* Once it was found. COMPILE, MEMORY. */
+/* Once it was found; *code is released by the caller. A COMPILE error carries the log's first lines; so do the notes by
+ * which ptxas says that it dropped register reallocation or serialised asynchronous products (C7508, C7515, C7520): such
+ * code is never used. COMPILE, MEMORY. */
 nhood_status nh_compiler_make(const struct nh_compiler *compiler, const struct nh_kernel_spec *spec,
                               int32_t arch, void **code, size_t *bytes);
 

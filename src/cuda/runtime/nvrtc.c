@@ -1,4 +1,4 @@
-/* Finds libnvrtc and compiles with it. */
+/* Finds libnvrtc. */
 #include "nvrtc.h"
 
 #include "library_names.h"
@@ -110,68 +110,4 @@ void nh_nvrtc_close(struct nh_nvrtc *nvrtc) {
     if (nvrtc->builtins) nh_os_library_close(nvrtc->builtins);
     if (nvrtc->library) nh_os_library_close(nvrtc->library);
     memset(nvrtc, 0, sizeof *nvrtc);
-}
-
-/* The compiler succeeds with these notes, and the code is slow or deadlocks: treat them as errors. */
-static const char *forbidden_note(const char *log) {
-    static const char *const notes[] = {"C7508", "C7515", "C7520"};
-    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
-        if (strstr(log, notes[i])) return notes[i];
-    return NULL;
-}
-
-static nhood_status read_log(const struct nh_nvrtc *nvrtc, const struct nh_host *host,
-                             void *program, char **log) {
-    size_t bytes = 0;
-    if (nvrtc->log_size(program, &bytes)) bytes = 0;
-    *log = nh_allocate(host, bytes + 1);
-    if (!*log) return NHOOD_ERR_MEMORY;
-    if (bytes && nvrtc->log(program, *log)) **log = '\0';
-    return NHOOD_OK;
-}
-
-static nhood_status read_code(const struct nh_nvrtc *nvrtc, const struct nh_host *host,
-                              void *program, void **code, size_t *bytes) {
-    if (nvrtc->cubin_size(program, bytes) || !*bytes)
-        return nh_error(NHOOD_ERR_COMPILE, "NVRTC gave no machine code");
-    *code = nh_allocate(host, *bytes);
-    if (!*code) return NHOOD_ERR_MEMORY;
-    int result = nvrtc->cubin(program, *code);
-    if (!result) return NHOOD_OK;
-    nh_release(host, *code);
-    *code = NULL;
-    return nh_error(NHOOD_ERR_COMPILE, "NVRTC: %s", nvrtc->error_text(result));
-}
-
-nhood_status nh_nvrtc_compile(const struct nh_nvrtc *nvrtc, const struct nh_host *host,
-                              const struct nh_source *source, int sources,
-                              const char *const *options, void **code, size_t *bytes) {
-    const char *text[NH_MOST_SOURCES], *name[NH_MOST_SOURCES];
-    int option_count = 0;
-    *code = NULL;
-    if (sources > NH_MOST_SOURCES)
-        return nh_error(NHOOD_ERR_INTERNAL, "%d kernel sources, at most %d", sources,
-                        NH_MOST_SOURCES);
-    for (int i = 1; i < sources; i++) {
-        text[i - 1] = source[i].text;
-        name[i - 1] = source[i].name;
-    }
-    while (options[option_count])
-        option_count++;
-    void *program = NULL;
-    int result = nvrtc->create(&program, source[0].text, source[0].name, sources - 1, text, name);
-    if (result)
-        return nh_error(NHOOD_ERR_COMPILE, "NVRTC, %s: %s", source[0].name,
-                        nvrtc->error_text(result));
-    result = nvrtc->compile(program, option_count, options);
-    char *log = NULL;
-    nhood_status status = read_log(nvrtc, host, program, &log);
-    const char *note = status ? NULL : forbidden_note(log);
-    if (!status && (result || note))
-        status = nh_error(NHOOD_ERR_COMPILE, "NVRTC, %s: %s: %.600s", source[0].name,
-                          note ? note : nvrtc->error_text(result), log);
-    nh_release(host, log);
-    if (!status) status = read_code(nvrtc, host, program, code, bytes);
-    nvrtc->destroy(&program);
-    return status;
 }

@@ -4,11 +4,6 @@
 
 #include "base.h"
 
-struct nh_source {
-    const char *name;
-    const char *text;
-};
-
 struct nh_nvrtc {
     void *library, *builtins;
     int version_major, version_minor;
@@ -30,15 +25,5 @@ struct nh_nvrtc {
  * the toolkit; in the pip packages beside this library. COMPILE with a text that says what was tried. */
 nhood_status nh_nvrtc_open(struct nh_nvrtc *nvrtc, const char *path);
 void nh_nvrtc_close(struct nh_nvrtc *nvrtc);
-
-/* A kernel and the headers that it may include. */
-enum { NH_MOST_SOURCES = 128 };
-
-/* Compiles source[0], which may include the others by name. options: NULL-terminated. *code is released by the
- * caller. A COMPILE error carries the log's first lines; so do the notes by which ptxas says that it dropped
- * register reallocation or serialised asynchronous products (C7508, C7515, C7520): such code is never used. */
-nhood_status nh_nvrtc_compile(const struct nh_nvrtc *nvrtc, const struct nh_host *host,
-                              const struct nh_source *source, int sources,
-                              const char *const *options, void **code, size_t *bytes);
 
 #endif
