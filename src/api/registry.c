@@ -6,7 +6,6 @@
 #include "cpu_norm_rope.h"
 #include "cpu_solvers.h"
 #include "cuda.h"
-#include "cuda_norm_rope.h"
 #include "cuda_solvers.h"
 #include "device_spec.h"
 #include "kernel_cache.h"

@@ -1,4 +1,4 @@
-/* The solvers of the CUDA backend. */
+/* The solvers of the CUDA backend, and its operator beside them. */
 #ifndef NH_CUDA_SOLVERS_H
 #define NH_CUDA_SOLVERS_H
 
@@ -14,5 +14,12 @@ extern const struct nh_solver nh_solver_cuda_split90;
 extern const struct nh_solver nh_solver_cuda_split80;
 extern const struct nh_solver nh_solver_cuda_naive;
 extern const struct nh_solver nh_solver_cuda_gemm;
+
+/* RMS norm and rotary positions on a CUDA device, or, for a bundle, on the twin of one. UNSUPPORTED, COMPILE, DEVICE, MEMORY. */
+struct nh_norm_rope;
+struct nh_norm_rope_operation;
+nhood_status nh_cuda_norm_rope_build(const struct nh_norm_rope *problem,
+                                     const struct nh_device *device,
+                                     struct nh_norm_rope_operation **operation);
 
 #endif

@@ -1,7 +1,7 @@
 /* RMS norm and rotary positions on CUDA: how lanes share rows, and the launches. norm_rope.cuh has the picture. */
-#include "cuda_norm_rope.h"
+#include "norm_rope.h"
 
-#include "cuda.h"
+#include "cuda_solvers.h"
 #include "dtype.h"
 #include "kernel_cache.h"
 #include "norm_rope_args.h"
