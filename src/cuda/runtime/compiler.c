@@ -1,5 +1,7 @@
 #include "compiler.h"
 
+#include "hash.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -51,18 +53,12 @@ void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
         used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " %s", option[i]);
 }
 
-/* FNV-1a over every source: a change in any of them makes all stored kernels strangers. */
-static uint64_t hash_sources(void) {
-    uint64_t hash = 14695981039346656037u;
-    for (int i = 0; i < nh_kernel_source_count; i++)
-        for (const char *c = nh_kernel_sources[i].text; *c; c++)
-            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-    return hash;
-}
-
+/* A change in any of the sources makes all stored kernels strangers. */
 void nh_sources_text(char text[NH_ORIGIN_BYTES]) {
-    snprintf(text, NH_ORIGIN_BYTES, "schema %d sources %016llx ", SCHEMA,
-             (unsigned long long)hash_sources());
+    uint64_t hash = NH_HASH_START;
+    for (int i = 0; i < nh_kernel_source_count; i++)
+        hash = nh_hash(hash, nh_kernel_sources[i].text, strlen(nh_kernel_sources[i].text));
+    snprintf(text, NH_ORIGIN_BYTES, "schema %d sources %016llx ", SCHEMA, (unsigned long long)hash);
 }
 
 nhood_status nh_compiler_open(struct nh_compiler *compiler, const struct nh_host *host,
