@@ -182,16 +182,19 @@ static nhood_status load(const struct nh_driver *driver, const char *source, con
     return status;
 }
 
-/* Makes the entry ready from machine code, which it keeps if the cache collects. */
+/* Makes the entry ready from machine code, which it takes: it keeps it if the cache collects. new_key: under which to store
+ * code that proves good, or NULL. */
 static nhood_status use(struct nh_kernel_cache *cache, const struct nh_driver *driver,
-                        const char *source, void *code, size_t bytes, struct entry *entry) {
-    if (!cache->collects) return load(driver, source, code, entry);
-    entry->code = (struct nh_bundle_item){.key = entry->text, .payload = code, .bytes = bytes};
-    return NHOOD_OK;
-}
-
-static void drop(struct nh_kernel_cache *cache, const struct entry *entry, void *code) {
-    if (entry->code.payload != code) nh_release(cache->host, code);
+                        const char *source, const char *new_key, void *code, size_t bytes,
+                        struct entry *entry) {
+    nhood_status status = cache->collects ? NHOOD_OK : load(driver, source, code, entry);
+    if (!status && new_key) nh_store_write(&cache->store, new_key, code, bytes);
+    if (cache->collects) {
+        entry->code = (struct nh_bundle_item){.key = entry->text, .payload = code, .bytes = bytes};
+    } else {
+        nh_release(cache->host, code);
+    }
+    return status;
 }
 
 /* What a bundle (key NULL) or the store has, if it loads. */
@@ -202,26 +205,34 @@ static bool recall(struct nh_kernel_cache *cache, const struct nh_driver *driver
     bool found = key ? nh_store_read(&cache->store, key, &code, &bytes)
                      : nh_bundles_read(&cache->bundles, entry->text, &code, &bytes);
     if (!found) return false;
-    nhood_status status = use(cache, driver, source, code, bytes, entry);
-    drop(cache, entry, code);
+    nhood_status status = use(cache, driver, source, NULL, code, bytes, entry);
     if (status)
         nh_log(cache->host, NHOOD_LOG_WARNING, "a %s kernel does not load (%s): making it anew",
                key ? "stored" : "bundled", nhood_last_error());
     return !status;
 }
 
+/* Counts a kernel that this thread began to get at `start`; returns how long that took. */
+static double count_one(struct nh_kernel_cache *cache, double start, int64_t *kernels, double *ns) {
+    double taken_ns = now_ns() - start;
+    pthread_mutex_lock(&cache->lock);
+    *kernels += 1;
+    *ns += taken_ns;
+    pthread_mutex_unlock(&cache->lock);
+    return taken_ns;
+}
+
 /* Outside the lock: the entry is this thread's alone while it is MAKING. */
 static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
-                         const struct nh_kernel_spec *spec, struct entry *entry,
-                         nhood_kernel_counts *gain) {
+                         const struct nh_kernel_spec *spec, struct entry *entry) {
+    nhood_kernel_counts *counts = &cache->counts;
     const struct nh_driver *driver = &device->cuda->driver;
     char key[NH_KEY_BYTES];
     void *code;
     size_t bytes;
     double start = now_ns();
     if (recall(cache, driver, spec->source, NULL, entry)) {
-        gain->from_bundle = 1;
-        gain->bundle_ns = now_ns() - start;
+        count_one(cache, start, &counts->from_bundle, &counts->bundle_ns);
         return NHOOD_OK;
     }
     nhood_status status = find_compiler(cache);
@@ -232,20 +243,15 @@ static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_dev
     start = now_ns();
     snprintf(key, sizeof key, "%s %s", cache->compiler.origin, entry->text);
     if (recall(cache, driver, spec->source, key, entry)) {
-        gain->from_store = 1;
-        gain->store_ns = now_ns() - start;
+        count_one(cache, start, &counts->from_store, &counts->store_ns);
         return NHOOD_OK;
     }
     start = now_ns();
     status = nh_compiler_make(&cache->compiler, spec, device->arch, &code, &bytes);
     if (status) return status;
-    gain->compiled = 1;
-    gain->compile_ns = now_ns() - start;
-    nh_log(cache->host, NHOOD_LOG_INFO, "compiled %s in %.0f ms", key, gain->compile_ns * 1e-6);
-    status = use(cache, driver, spec->source, code, bytes, entry);
-    if (!status) nh_store_write(&cache->store, key, code, bytes);
-    drop(cache, entry, code);
-    return status;
+    double taken_ns = count_one(cache, start, &counts->compiled, &counts->compile_ns);
+    nh_log(cache->host, NHOOD_LOG_INFO, "compiled %s in %.0f ms", key, taken_ns * 1e-6);
+    return use(cache, driver, spec->source, key, code, bytes, entry);
 }
 
 static struct entry *find(struct nh_kernel_cache *cache, const char *text) {
@@ -287,16 +293,9 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
         cache->counts.from_memory += entry->state == READY;
     } else {
         if (!(entry = add(cache, text))) return NHOOD_ERR_MEMORY;
-        nhood_kernel_counts gain = {0};
         pthread_mutex_unlock(&cache->lock);
-        nhood_status status = make(cache, device, spec, entry, &gain);
+        nhood_status status = make(cache, device, spec, entry);
         pthread_mutex_lock(&cache->lock);
-        cache->counts.from_bundle += gain.from_bundle;
-        cache->counts.bundle_ns += gain.bundle_ns;
-        cache->counts.from_store += gain.from_store;
-        cache->counts.compiled += gain.compiled;
-        cache->counts.compile_ns += gain.compile_ns;
-        cache->counts.store_ns += gain.store_ns;
         entry->status = status;
         if (status) snprintf(entry->error, sizeof entry->error, "%s", nhood_last_error());
         entry->state = status ? FAILED : READY;

@@ -111,29 +111,21 @@ static nhood_status clock_create(const struct nh_device *device, void **made) {
     return status;
 }
 
-/* Begins to write over more memory than the L2 holds, so that every sample finds it without the operation's tensors;
- * while that goes on the operation is launched, so that no sample has the time that launching takes. */
-static nhood_status begin_flush(const struct clock *clock) {
-    const struct nh_driver *driver = clock->timer.driver;
-    return nh_driver_check(driver,
-                           driver->memory_set((nh_cu_pointer)(uintptr_t)clock->flushed, 0,
-                                              clock->flushed_bytes, clock->timer.stream),
-                           "emptying the L2");
-}
-
-static nhood_status time_one(const struct nh_operation *operation, const nhood_io *io,
-                             const struct nh_cuda_timer *timer, double *seconds) {
-    nhood_io timed = *io;
-    timed.stream = timer->stream;
-    nhood_status status = nh_cuda_timer_begin(timer);
-    if (!status) status = operation->run(operation, &timed);
-    return status ? status : nh_cuda_timer_end(timer, seconds);
-}
-
+/* First writes over more memory than the L2 holds, so that every sample finds it without the operation's tensors; while
+ * that goes on the operation is launched, so that no sample has the time that launching takes. */
 static nhood_status flush_and_time(const struct clock *clock, const struct nh_operation *operation,
                                    const nhood_io *io, double *seconds) {
-    nhood_status status = begin_flush(clock);
-    return status ? status : time_one(operation, io, &clock->timer, seconds);
+    const struct nh_cuda_timer *timer = &clock->timer;
+    nhood_io timed = *io;
+    timed.stream = timer->stream;
+    nhood_status status =
+        nh_driver_check(timer->driver,
+                        timer->driver->memory_set((nh_cu_pointer)(uintptr_t)clock->flushed, 0,
+                                                  clock->flushed_bytes, timer->stream),
+                        "emptying the L2");
+    if (!status) status = nh_cuda_timer_begin(timer);
+    if (!status) status = operation->run(operation, &timed);
+    return status ? status : nh_cuda_timer_end(timer, seconds);
 }
 
 /* On an H200 every other run takes up to 1 us longer, whatever runs, so that of operations in turns some would always meet
