@@ -1,10 +1,12 @@
-/* Plans on CUDA: filling in arguments, and the launches of one execute. */
+/* Plans on CUDA: filling in arguments, getting the kernels, and the launches of one execute. */
 #include "launch.h"
 
 #include "dtype.h"
-#include "kernel_loading.h"
+#include "os.h"
 #include "scale.h"
+#include "thread.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +23,6 @@ static const uint32_t DIM_TENSORS =
     NH_BIT(Q) | NH_BIT(K) | NH_BIT(EXTRA_K) | NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_EXTRA_K);
 static const uint32_t DIM_V_TENSORS =
     NH_BIT(V) | NH_BIT(O) | NH_BIT(EXTRA_V) | NH_BIT(D_O) | NH_BIT(D_V) | NH_BIT(D_EXTRA_V);
-#undef BIT
 
 static nhood_status check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
@@ -166,6 +167,66 @@ static nhood_status create(const struct nh_problem *problem, const struct nh_dev
     return NHOOD_OK;
 }
 
+/* Threads that compile for all plans together, which may be built side by side themselves: a compiler at work takes some hundred megabytes. */
+enum { MOST_LOADING_THREADS = 8 };
+static atomic_int loading_threads;
+
+struct loading {
+    struct nh_cuda_operation *operation;
+    int32_t index;
+    bool own_thread;
+    pthread_t thread;
+    nhood_status status;
+    char error[1024];
+};
+
+static void *load_one(void *argument) {
+    struct loading *loading = argument;
+    struct nh_cuda_step *step = &loading->operation->step[loading->index];
+    loading->status =
+        nh_kernel_get(loading->operation->device, &loading->operation->spec[loading->index],
+                      step->shared_bytes, &step->kernel);
+    /* The error text is the thread's own. */
+    if (loading->status) snprintf(loading->error, sizeof loading->error, "%s", nhood_last_error());
+    return NULL;
+}
+
+static bool start_loading(struct loading *loading) {
+    int64_t most = nh_min(nh_os_cpus(), MOST_LOADING_THREADS);
+    if (atomic_fetch_add(&loading_threads, 1) + 1 < most &&
+        !nh_thread_create(&loading->thread, load_one, loading))
+        return true;
+    atomic_fetch_sub(&loading_threads, 1);
+    return false;
+}
+
+static void end_loading(struct loading *loading) {
+    pthread_join(loading->thread, NULL);
+    atomic_fetch_sub(&loading_threads, 1);
+}
+
+/* The kernels of all steps are made side by side: NVRTC compiles on as many threads as call it, and a backward pass has two or
+ * three large kernels. COMPILE, DEVICE, MEMORY. */
+static nhood_status load_kernels(struct nh_cuda_operation *operation) {
+    struct loading loading[NH_CUDA_STEPS];
+    int32_t missing = 0;
+    for (int32_t i = 0; i < operation->count; i++) {
+        loading[i] = (struct loading){.operation = operation, .index = i};
+        if (nh_kernel_in_memory(operation->device, &operation->spec[i])) continue;
+        /* The first is left to this thread. */
+        if (missing++) loading[i].own_thread = start_loading(&loading[i]);
+    }
+    for (int32_t i = 0; i < operation->count; i++)
+        if (!loading[i].own_thread) load_one(&loading[i]);
+    nhood_status status = NHOOD_OK;
+    for (int32_t i = 0; i < operation->count; i++) {
+        if (loading[i].own_thread) end_loading(&loading[i]);
+        if (!status && loading[i].status)
+            status = nh_error(loading[i].status, "%s", loading[i].error);
+    }
+    return status;
+}
+
 nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,
                            const struct nh_device *device, const struct nh_config *config,
                            struct nh_operation **operation) {
@@ -175,7 +236,7 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     nhood_status status = create(problem, device, &created);
     if (status) return status;
     status = solver->add_steps(created, problem, config);
-    if (!status) status = nh_cuda_load_kernels(created);
+    if (!status) status = load_kernels(created);
     if (status) {
         destroy(&created->base);
         return status;
@@ -273,14 +334,10 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
     step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
-int64_t nh_cuda_step_work_tiles(const struct nh_cuda_step *step) {
-    return step->work_tiles ? step->work_tiles : step->grid[0];
-}
-
 /* Gives the step a table for kernels/common/tile_note.cuh. */
 static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                        struct nh_kernel_spec *spec) {
-    int64_t words = nh_cuda_step_work_tiles(step) * operation->device->noted_tiles;
+    int64_t words = step->work_tiles * operation->device->noted_tiles;
     nh_kernel_define(spec, "NH_NOTED", operation->device->noted_tiles);
     step->binding[NH_NOTES] = (struct nh_cuda_binding){
         .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};
@@ -297,6 +354,7 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
         return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
     int32_t index = operation->count++;
     operation->step[index] = *step;
+    if (!step->work_tiles) operation->step[index].work_tiles = step->grid[0];
     operation->spec[index] = *spec;
     if (step->regions) nh_kernel_define(&operation->spec[index], "NH_REGIONS", 1);
     if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);

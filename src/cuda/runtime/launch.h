@@ -64,7 +64,7 @@ struct nh_cuda_step {
         struct nh_cuda_tiling tiling;
         long long words[NH_OWN_ARGS_WORDS]; /* set by nh_cuda_step_set_own */
     } own;
-    /* Work tiles of the launch; 0: as many as blocks. */
+    /* Work tiles of the launch; 0: as many as blocks, which nh_cuda_step_add fills in. */
     int64_t work_tiles;
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];
     /* Handed to the kernel as an array after its args, if there are any. */
@@ -102,9 +102,6 @@ void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t byt
 /* Binds a slot to the workspace as a packed [B, X.., H, width] tensor of the queries. */
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width);
-
-/* Work tiles of a launch. */
-int64_t nh_cuda_step_work_tiles(const struct nh_cuda_step *step);
 
 /* Appends the step. UNSUPPORTED if the grid exceeds what the hardware takes. */
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
