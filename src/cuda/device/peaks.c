@@ -52,7 +52,7 @@ static nhood_status measure_peak(struct nh_cuda_device *device, const struct nh_
     enum { BLOCKS_PER_MULTIPROCESSOR = 2, THREADS = 256 };
     const struct nh_driver *driver = timer->driver;
     struct peak peak = peak_of(device->arch, dtype);
-    struct nh_kernel kernel;
+    nh_cu_kernel kernel;
     int64_t rounds = 2000;
     void *nowhere = NULL, *parameters[] = {&rounds, &nowhere};
     const struct nh_cu_launch config = {
@@ -66,8 +66,7 @@ static nhood_status measure_peak(struct nh_cuda_device *device, const struct nh_
         status = nh_cuda_timer_begin(timer);
         if (!status)
             status = nh_driver_check(
-                driver,
-                driver->launch(&config, (nh_cu_function)(void *)kernel.handle, parameters, NULL),
+                driver, driver->launch(&config, (nh_cu_function)(void *)kernel, parameters, NULL),
                 "measuring");
         if (!status) status = nh_cuda_timer_end(timer, &seconds);
         double rate =

@@ -328,21 +328,12 @@ static nhood_status allow_shared(struct nh_kernel_cache *cache, const struct nh_
 }
 
 /* Loads the kernel into the current context too, so that a first execute during a graph capture need not. */
-static nhood_status prepare(const struct nh_cuda_device *device, struct nh_kernel *kernel) {
-    const struct nh_driver *driver = &device->cuda->driver;
+static nhood_status prepare(const struct nh_driver *driver, nh_cu_kernel kernel) {
     nh_cu_function function;
-    int mode = NH_CU_CAPTURE_RELAXED, registers = 0, local_bytes = 0;
+    int mode = NH_CU_CAPTURE_RELAXED;
     driver->capture_mode(&mode);
-    nhood_status status =
-        nh_driver_check(driver, driver->kernel_function(&function, kernel->handle),
-                        "loading a kernel into the context");
-    if (!status) {
-        driver->kernel_get(&registers, NH_CU_FUNCTION_REGISTERS, kernel->handle, device->handle);
-        driver->kernel_get(&local_bytes, NH_CU_FUNCTION_LOCAL_BYTES, kernel->handle,
-                           device->handle);
-        kernel->registers = registers;
-        kernel->local_bytes = local_bytes;
-    }
+    nhood_status status = nh_driver_check(driver, driver->kernel_function(&function, kernel),
+                                          "loading a kernel into the context");
     driver->capture_mode(&mode);
     return status;
 }
@@ -360,15 +351,15 @@ static nhood_status get(struct nh_cuda_device *device, const struct nh_kernel_sp
 }
 
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
-                           int64_t shared_bytes, struct nh_kernel *kernel) {
+                           int64_t shared_bytes, nh_cu_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
     struct nh_cuda_scope scope;
-    if (cache->collects) return get(device, spec, &kernel->handle);
+    if (cache->collects) return get(device, spec, kernel);
     nhood_status status = nh_cuda_enter(device, true, &scope);
     if (status) return status;
-    status = get(device, spec, &kernel->handle);
-    if (!status) status = allow_shared(cache, device, shared_bytes, kernel->handle);
-    if (!status) status = prepare(device, kernel);
+    status = get(device, spec, kernel);
+    if (!status) status = allow_shared(cache, device, shared_bytes, *kernel);
+    if (!status) status = prepare(&device->cuda->driver, *kernel);
     nh_cuda_leave(device, &scope);
     return status;
 }

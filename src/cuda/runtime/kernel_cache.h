@@ -5,11 +5,6 @@
 #include "compiler.h"
 #include "cuda.h"
 
-struct nh_kernel {
-    nh_cu_kernel handle;
-    int32_t registers, local_bytes;
-};
-
 /* The NVRTC at options->nvrtc, or searched for when first needed; the store in options->cache; the bundles of
  * options->bundle. ARGUMENT (a bundle is not there or is none), MEMORY. */
 nhood_status nh_kernel_cache_create(const struct nh_host *host,
@@ -30,7 +25,7 @@ const char *nh_kernel_cache_note(struct nh_kernel_cache *cache, const char *befo
 /* Gets a kernel ready to launch on the device with that much dynamic shared memory. Any number of threads may ask
  * for the same kernel: one makes it, the others wait. COMPILE, DEVICE, MEMORY. */
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
-                           int64_t shared_bytes, struct nh_kernel *kernel);
+                           int64_t shared_bytes, nh_cu_kernel *kernel);
 
 /* Whether the kernel need not be loaded or made any more. */
 bool nh_kernel_in_memory(struct nh_cuda_device *device, const struct nh_kernel_spec *spec);

@@ -104,8 +104,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
     if (status) return status;
     /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
     return nh_driver_check(
-        driver,
-        driver->launch(&config, (nh_cu_function)(void *)step->kernel.handle, parameters, NULL),
+        driver, driver->launch(&config, (nh_cu_function)(void *)step->kernel, parameters, NULL),
         "launch");
 }
 
@@ -252,11 +251,8 @@ size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes) {
     return offset;
 }
 
-static void set_tensor(struct nh_cuda_tensor *tensor, const nhood_strides *strides) {
-    tensor->batch = strides->batch;
-    tensor->head = strides->head;
-    for (int a = 0; a < NH_AXES; a++)
-        tensor->axis[a] = strides->axis[a];
+struct nh_cuda_tensor nh_cuda_strided(const nhood_strides *s) {
+    return (struct nh_cuda_tensor){NULL, s->batch, {s->axis[0], s->axis[1], s->axis[2]}, s->head};
 }
 
 /* Tensors of LSE and delta hold what arithmetic is made in, all others what the problem stores. */
@@ -293,7 +289,7 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
-        if (used) set_tensor(&args->tensor[slot], &problem->strides[slot]);
+        if (used) args->tensor[slot] = nh_cuda_strided(&problem->strides[slot]);
         if (used && (GRID_TENSORS >> slot & 1))
             step->binding[slot].offset_bytes = to_grid(
                 problem, &args->tensor[slot], KEY_TENSORS >> slot & 1, slot_bytes(problem, slot));

@@ -39,7 +39,7 @@ struct nh_cuda_map {
 };
 
 struct nh_cuda_step {
-    struct nh_kernel kernel;
+    nh_cu_kernel kernel;
     /* x, y and z; nh_cuda_step_add checks them against the hardware's limits */
     int64_t grid[3];
     /* blocks along x that run at once and reach each other's shared memory, at most 8; 0 or 1: on their own */
@@ -91,6 +91,9 @@ nh_build_fn nh_cuda_build;
 
 /* Reserves workspace; returns its offset, a multiple of 256. */
 size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);
+
+/* A tensor of these strides, without an address. */
+struct nh_cuda_tensor nh_cuda_strided(const nhood_strides *strides);
 
 /* A step with the problem's arguments and every slot bound to the caller's tensor of that number, as if that covered the
  * whole grid. */

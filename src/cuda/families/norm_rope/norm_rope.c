@@ -3,7 +3,7 @@
 
 #include "cuda_solvers.h"
 #include "dtype.h"
-#include "kernel_cache.h"
+#include "launch.h"
 #include "norm_rope_args.h"
 
 enum {
@@ -11,8 +11,7 @@ enum {
     THREADS = 256,           /* of a block whose rows are shared by a warp's lanes at most */
     MOST_GROUP = 512,        /* lanes of a row */
     RESIDENT_THREADS = 2048, /* of a multiprocessor, at most */
-    LEAST_THREADS = 512,     /* that registers leave room for: 128 registers each */
-    ALIGNMENT = 16
+    LEAST_THREADS = 512      /* that registers leave room for: 128 registers each */
 };
 
 struct shape {
@@ -25,7 +24,7 @@ struct cuda_norm_rope {
     struct nh_norm_rope problem;
     const struct nh_host *host;
     struct nh_cuda_device *device;
-    struct nh_kernel main, weight; /* the second for a weight's gradient */
+    nh_cu_kernel main, weight;     /* the second for a weight's gradient */
     struct nh_norm_rope_args args; /* all but the addresses */
     int64_t threads, blocks;
 };
@@ -51,7 +50,7 @@ static int64_t stride_bits(const struct nh_norm_rope *problem, enum nh_norm_rope
 static void choose_vector(const struct nh_norm_rope *problem, struct shape *shape) {
     const bool forward = problem->op == NHOOD_OP_FWD;
     const int64_t rotated = problem->first_pair[NH_AXES];
-    int64_t bits = ALIGNMENT / (int64_t)nh_dtype_bytes(problem->dtype) | problem->dim;
+    int64_t bits = NH_CUDA_ALIGNMENT / (int64_t)nh_dtype_bytes(problem->dtype) | problem->dim;
     bits |= stride_bits(problem, NH_ROPE_X);
     if (forward) {
         bits |= stride_bits(problem, NH_ROPE_Y);
@@ -124,12 +123,6 @@ static void define(const struct nh_norm_rope *problem, const struct shape *shape
     nh_kernel_define(spec, "NH_UNALIGNED", problem->unaligned);
 }
 
-static struct nh_cuda_tensor tensor_of(const struct nh_norm_rope *problem,
-                                       enum nh_norm_rope_tensor tensor) {
-    const nhood_strides *s = &problem->strides[tensor];
-    return (struct nh_cuda_tensor){NULL, s->batch, {s->axis[0], s->axis[1], s->axis[2]}, s->head};
-}
-
 /* A token with all its heads is a work item, unless that leaves multiprocessors idle. */
 static void choose_items(struct cuda_norm_rope *plan, const struct shape *shape) {
     const struct nh_norm_rope *problem = &plan->problem;
@@ -167,10 +160,10 @@ static void choose_blocks(struct cuda_norm_rope *plan, const struct shape *shape
 static void set_args(struct cuda_norm_rope *plan) {
     const struct nh_norm_rope *problem = &plan->problem;
     struct nh_norm_rope_args *args = &plan->args;
-    args->x = tensor_of(problem, NH_ROPE_X);
-    args->y = tensor_of(problem, NH_ROPE_Y);
-    args->d_y = tensor_of(problem, NH_ROPE_D_Y);
-    args->d_x = tensor_of(problem, NH_ROPE_D_X);
+    args->x = nh_cuda_strided(&problem->strides[NH_ROPE_X]);
+    args->y = nh_cuda_strided(&problem->strides[NH_ROPE_Y]);
+    args->d_y = nh_cuda_strided(&problem->strides[NH_ROPE_D_Y]);
+    args->d_x = nh_cuda_strided(&problem->strides[NH_ROPE_D_X]);
     for (int a = 0; a < NH_AXES; a++)
         args->length[a] = problem->length[a];
     for (int a = 0; a <= NH_AXES; a++)
@@ -198,12 +191,12 @@ static nhood_status check_alignment(const struct nh_norm_rope *problem,
                    {"d_y", problem->op == NHOOD_OP_BWD ? io->d_y : NULL},
                    {"d_x", problem->op == NHOOD_OP_BWD ? io->d_x : NULL}};
     for (size_t i = 0; !problem->unaligned && i < sizeof pointer / sizeof pointer[0]; i++)
-        if ((uintptr_t)pointer[i].pointer % ALIGNMENT)
+        if ((uintptr_t)pointer[i].pointer % NH_CUDA_ALIGNMENT)
             return nh_error(
                 NHOOD_ERR_ARGUMENT,
                 "io.%s = %p is not a multiple of %d bytes, which CUDA plans need without "
                 "NHOOD_FLAG_UNALIGNED",
-                pointer[i].name, pointer[i].pointer, ALIGNMENT);
+                pointer[i].name, pointer[i].pointer, NH_CUDA_ALIGNMENT);
     return NHOOD_OK;
 }
 
@@ -228,16 +221,15 @@ static void bind(const struct cuda_norm_rope *plan, const nhood_norm_rope_io *io
     }
 }
 
-static nhood_status launch(const struct cuda_norm_rope *plan, const struct nh_kernel *kernel,
-                           int64_t blocks, int64_t threads, struct nh_norm_rope_args *args,
-                           void *stream) {
+static nhood_status launch(const struct cuda_norm_rope *plan, nh_cu_kernel kernel, int64_t blocks,
+                           int64_t threads, struct nh_norm_rope_args *args, void *stream) {
     const struct nh_driver *driver = &plan->device->cuda->driver;
     const struct nh_cu_launch config = {.grid = {(unsigned)blocks, 1, 1},
                                         .block = {(unsigned)threads, 1, 1},
                                         .stream = (nh_cu_stream)stream};
     void *parameters[1] = {args};
     return nh_driver_check(
-        driver, driver->launch(&config, (nh_cu_function)(void *)kernel->handle, parameters, NULL),
+        driver, driver->launch(&config, (nh_cu_function)(void *)kernel, parameters, NULL),
         "launch");
 }
 
@@ -250,11 +242,11 @@ static nhood_status run(const struct nh_norm_rope_operation *operation,
     if (status || (status = nh_cuda_enter(plan->device, false, &scope))) return status;
     bind(plan, io, &args);
     if (args.y.data || args.d_x.data || args.sums)
-        status = launch(plan, &plan->main, plan->blocks, plan->threads, &args, io->stream);
+        status = launch(plan, plan->main, plan->blocks, plan->threads, &args, io->stream);
     if (!status && args.sums)
-        status = launch(plan, &plan->weight,
-                        nh_ceil_div(plan->problem.channels, NH_ROPE_WEIGHT_CHANNELS),
-                        NH_ROPE_WEIGHT_CHANNELS * NH_ROPE_WEIGHT_WARPS, &args, io->stream);
+        status =
+            launch(plan, plan->weight, nh_ceil_div(plan->problem.channels, NH_ROPE_WEIGHT_CHANNELS),
+                   NH_ROPE_WEIGHT_CHANNELS * NH_ROPE_WEIGHT_WARPS, &args, io->stream);
     nh_cuda_leave(plan->device, &scope);
     return status;
 }
