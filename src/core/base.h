@@ -35,6 +35,9 @@ void nh_release(const struct nh_host *host, void *memory); /* A text of NULL giv
 char *nh_copy_text(const struct nh_host *host, const char *text);
 void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) NH_PRINTF(3, 4);
 
+/* Seconds of the steady clock, by which deadlines are given, too. */
+double nh_steady_s(void);
+
 /* Checked int64 arithmetic for extents: false on overflow. */
 static inline bool nh_multiply(int64_t a, int64_t b, int64_t *product) {
     return !__builtin_mul_overflow(a, b, product);

@@ -1,9 +1,10 @@
-/* Memory and log lines through the services the application handed over. */
+/* Memory and log lines through the services the application handed over; the steady clock. */
 #include "os.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 void *nh_allocate(const struct nh_host *host, size_t bytes) {
     size_t rounded = nh_align_up(bytes ? bytes : 1);
@@ -44,4 +45,10 @@ void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) 
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
     host->log(host->user, level, line);
+}
+
+double nh_steady_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }

@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #elif defined(NH_HAS_SVE)
@@ -125,12 +124,6 @@ void nh_cpu_close(struct nh_device *device) {
 
 /* ---- ceilings ---- */
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 struct ceiling_job {
     const struct nh_tile_kernels *kernels;
     int64_t rounds, done[1024];
@@ -175,11 +168,11 @@ nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
     nhood_status status = job->from && job->to ? NHOOD_OK : NHOOD_ERR_MEMORY;
     ceilings->flops_per_s = ceilings->bytes_per_s = 0;
     for (int run = 0; !status && run < 5; run++) {
-        double start = seconds(), done = 0;
+        double start = nh_steady_s(), done = 0;
         all_workers(cpu, fma_body, job);
-        double middle = seconds();
+        double middle = nh_steady_s();
         all_workers(cpu, copy_body, job);
-        double end = seconds();
+        double end = nh_steady_s();
         for (int32_t i = 0; i < cpu->threads; i++)
             done += 2 * (double)job->done[i];
         double moved = 2 * (double)job->bytes * cpu->threads;

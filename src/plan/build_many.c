@@ -5,7 +5,6 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <time.h>
 
 /* A compiler at work takes some hundred megabytes, and more threads than these add little. */
 enum { MOST_THREADS = 8 };
@@ -18,12 +17,6 @@ struct work {
     double deadline_s;
     atomic_int next;
 };
-
-double nh_steady_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void build_one(const struct work *work, struct nh_build *build) {
     const struct nh_choice *choice = &build->choice;

@@ -16,7 +16,4 @@ struct nh_build {
 void nh_build_many(const struct nh_problem *problem, const struct nh_device *device,
                    struct nh_build *build, int count, double deadline_s);
 
-/* Seconds of the clock that deadlines are given by. */
-double nh_steady_s(void);
-
 #endif

@@ -33,16 +33,10 @@ static bool write_text(int file, const void *text) {
 
 /* ---- one at a time ---- */
 
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Locks a file beside the one to be replaced, as that one is another after each save. Returns the lock, or -1 and the reason
  * where files cannot be locked: then writers at the same time may lose what others wrote, but never harm the file. */
 static int lock_file(const char *path, char name[NH_PATH_BYTES], int *error) {
-    const double deadline_s = now_s() + patience_s;
+    const double deadline_s = nh_steady_s() + patience_s;
     struct timespec pause = {.tv_nsec = 1000000};
     *error = ENAMETOOLONG;
     if (snprintf(name, NH_PATH_BYTES, "%s.lock", path) >= NH_PATH_BYTES) return -1;
@@ -51,7 +45,7 @@ static int lock_file(const char *path, char name[NH_PATH_BYTES], int *error) {
         *error = errno;
         if (lock >= 0 || (*error != EWOULDBLOCK && *error != EINTR)) return lock;
         *error = ETIMEDOUT;
-        if (now_s() > deadline_s) return -1;
+        if (nh_steady_s() > deadline_s) return -1;
         nanosleep(&pause, NULL);
         pause.tv_nsec = pause.tv_nsec < 32000000 ? 2 * pause.tv_nsec : pause.tv_nsec;
     }

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 static const int64_t store_most_bytes = (int64_t)256 << 20;
 
@@ -40,12 +39,6 @@ struct nh_kernel_cache {
     char note[2048]; /* "" until it is asked for */
     nhood_kernel_counts counts;
 };
-
-static double now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
 
 /* In a forked child nobody goes on making the kernels that were being made. */
 static void drop_unfinished(void *owner) {
@@ -212,9 +205,10 @@ static bool recall(struct nh_kernel_cache *cache, const struct nh_driver *driver
     return !status;
 }
 
-/* Counts a kernel that this thread began to get at `start`; returns how long that took. */
-static double count_one(struct nh_kernel_cache *cache, double start, int64_t *kernels, double *ns) {
-    double taken_ns = now_ns() - start;
+/* Counts a kernel that this thread began to get at `start_s`; returns how long that took. */
+static double count_one(struct nh_kernel_cache *cache, double start_s, int64_t *kernels,
+                        double *ns) {
+    double taken_ns = 1e9 * (nh_steady_s() - start_s);
     pthread_mutex_lock(&cache->lock);
     *kernels += 1;
     *ns += taken_ns;
@@ -230,9 +224,9 @@ static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_dev
     char key[NH_KEY_BYTES];
     void *code;
     size_t bytes;
-    double start = now_ns();
+    double start_s = nh_steady_s();
     if (recall(cache, driver, spec->source, NULL, entry)) {
-        count_one(cache, start, &counts->from_bundle, &counts->bundle_ns);
+        count_one(cache, start_s, &counts->from_bundle, &counts->bundle_ns);
         return NHOOD_OK;
     }
     nhood_status status = find_compiler(cache);
@@ -240,16 +234,16 @@ static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_dev
         return nh_error(status, "no bundle in use has the kernel %.200s; %.700s", entry->text,
                         cache->compiler.error);
     if (status) return status;
-    start = now_ns();
+    start_s = nh_steady_s();
     snprintf(key, sizeof key, "%s %s", cache->compiler.origin, entry->text);
     if (recall(cache, driver, spec->source, key, entry)) {
-        count_one(cache, start, &counts->from_store, &counts->store_ns);
+        count_one(cache, start_s, &counts->from_store, &counts->store_ns);
         return NHOOD_OK;
     }
-    start = now_ns();
+    start_s = nh_steady_s();
     status = nh_compiler_make(&cache->compiler, spec, device->arch, &code, &bytes);
     if (status) return status;
-    double taken_ns = count_one(cache, start, &counts->compiled, &counts->compile_ns);
+    double taken_ns = count_one(cache, start_s, &counts->compiled, &counts->compile_ns);
     nh_log(cache->host, NHOOD_LOG_INFO, "compiled %s in %.0f ms", key, taken_ns * 1e-6);
     return use(cache, driver, spec->source, key, code, bytes, entry);
 }
