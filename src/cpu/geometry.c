@@ -480,7 +480,9 @@ static void choose_blocking(struct nh_geometry *geometry,
     geometry->band_vectors = most >= 4 ? 4 : most >= 2 ? 2 : 1;
     geometry->band_outputs = options->band_budget / geometry->band_vectors;
     if (geometry->band_outputs > NH_MOST_BAND) geometry->band_outputs = NH_MOST_BAND;
-    if (geometry->band_vectors == 1 && geometry->band_outputs > options->single_outputs)
+    /* The last vector of an odd count is taken by itself. */
+    const bool single = geometry->vectors_k % 2 != 0 || geometry->vectors_v % 2 != 0;
+    if (single && geometry->band_outputs > options->single_outputs)
         geometry->band_outputs = options->single_outputs;
 }
 
