@@ -45,18 +45,46 @@ enum { CHAIN_CHANNELS = 32 };
 enum { CHAIN_CHANNELS = 16 };
 #endif
 
+struct dot_shape;
+typedef void dot_fn(real *const *score, int64_t offset, const real *query, const real *key,
+                    const struct dot_shape *shape);
+typedef dot_fn *const dot_fns[8]; /* by keys less 1 */
+
 /* What the products of a block with one key row have in common. */
 struct dot_shape {
+    dot_fns *border; /* SPLIT: kernels for just these lanes, by rows less 1; NULL: there are none */
     int64_t query_pitch, key_pitch; /* reals from a channel to the next */
     int32_t dim;
     int32_t still; /* SPLIT: key of the lanes that stand still, less that of lane 0 if it moved */
     vint index;    /* PERMUTE: of each lane's key; SPLIT: all bits in the lanes that move */
 };
 
+#if HAS_SPLIT_LANES
+/* Split lanes of whole rows at a border (enum nh_row_kind) with windows of 5 and 7 keys: modes of kernels besides enum nh_lane_mode, in
+ * which the compiler knows where lanes turn. */
+enum { LANES_FIRST_5 = NH_LANE_MODES, LANES_LAST_5, LANES_FIRST_7, LANES_LAST_7 };
+
+/* As nh_vector's: window / 2 lanes stand still at the first border, and as many besides the last that moves at the other. */
+INLINE int border_turn(const int mode) {
+    const int beside = mode == LANES_FIRST_5 || mode == LANES_LAST_5 ? 2 : 3;
+    return mode == LANES_FIRST_5 || mode == LANES_FIRST_7 ? beside : VL - 1 - beside;
+}
+#endif
+
 /* Loads key n as each lane meets it. */
 INLINE vec key_lanes(const int mode, const real *key, const int n, vint index, int64_t still) {
     if (mode == NH_LANES_SAME) return v_set(key[n]);
 #if HAS_SPLIT_LANES
+    if (mode > NH_LANES_SPLIT) { /* one instruction, which loads, besides the broadcast */
+        const vec stand = v_set(key[n + border_turn(mode)]), move = v_load(key + n);
+        if (mode == LANES_FIRST_5)
+            return __builtin_shufflevector(stand, move, 0, 1, 10, 11, 12, 13, 14, 15);
+        if (mode == LANES_LAST_5)
+            return __builtin_shufflevector(stand, move, 8, 9, 10, 11, 12, 5, 6, 7);
+        if (mode == LANES_FIRST_7)
+            return __builtin_shufflevector(stand, move, 0, 1, 2, 11, 12, 13, 14, 15);
+        return __builtin_shufflevector(stand, move, 8, 9, 10, 11, 4, 5, 6, 7);
+    }
     if (mode == NH_LANES_SPLIT) {
         const vint at_rest = (vint)v_set(key[n + still]);
         KEEP_IN_REGISTER(index); /* else its complement takes a register, too */
@@ -127,9 +155,6 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
     }
 }
 
-typedef void dot_fn(real *const *score, int64_t offset, const real *query, const real *key,
-                    const struct dot_shape *shape);
-
 #define DOT_NAME(R, N, M) dot_##R##_##N##_##M
 #define DOT(R, N, M)                                                                               \
     static void DOT_NAME(R, N, M)(real *const *score, int64_t offset, const real *query,           \
@@ -169,18 +194,48 @@ static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
 #endif
 /* clang-format on */
 
+/* Kernels for split lanes that are a whole row's at a border, or NULL if there are none. */
+#if HAS_SPLIT_LANES
+/* The numbers of rows and keys that dot_span takes of windows of 5 and 7. */
+/* clang-format off */
+#define BORDER_BOTH(F, M) F(3, 3, M) F(4, 2, M) F(4, 3, M) F(5, 1, M) F(5, 2, M) F(6, 1, M) F(6, 2, M)
+#define BORDER_5(F, M) F(1, 5, M) F(2, 5, M) F(3, 2, M) BORDER_BOTH(F, M)
+#define BORDER_7(F, M) F(1, 7, M) F(2, 3, M) F(2, 4, M) F(3, 4, M) BORDER_BOTH(F, M)
+#define BORDER_ENTRY(R, N, M) [(R) - 1][(N) - 1] = DOT_NAME(R, N, M),
+BORDER_5(DOT, LANES_FIRST_5) BORDER_5(DOT, LANES_LAST_5)
+BORDER_7(DOT, LANES_FIRST_7) BORDER_7(DOT, LANES_LAST_7)
+static dot_fns dot_border[2][2][MOST_ROWS] = {
+    {{BORDER_5(BORDER_ENTRY, LANES_FIRST_5)}, {BORDER_5(BORDER_ENTRY, LANES_LAST_5)}},
+    {{BORDER_7(BORDER_ENTRY, LANES_FIRST_7)}, {BORDER_7(BORDER_ENTRY, LANES_LAST_7)}}};
+/* clang-format on */
+
+static dot_fns *find_border(enum nh_row_kind row, int32_t window) {
+    return row >= NH_ROW_FIRST && (window == 5 || window == 7)
+               ? dot_border[window == 7][row == NH_ROW_LAST]
+               : NULL;
+}
+#else
+static dot_fns *find_border(enum nh_row_kind row, int32_t window) {
+    (void)row, (void)window;
+    return NULL;
+}
+#endif
+
 /* Computes score[r][n] = query[r] . key(start + n) for n in [0, count), queries at query[c * query_pitch + r * VL], keys at
  * key[c * key_pitch + n]. */
 static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
                      const real *query, const real *key, const struct dot_shape *shape) {
-    const int32_t most = MOST_KEYS(rows) - (mode >= NH_LANES_PERMUTE && FULL_REGISTERS(rows));
+    const int32_t most =
+        MOST_KEYS(rows) - (mode >= NH_LANES_PERMUTE && !shape->border && FULL_REGISTERS(rows));
     int32_t pieces = 1, done = 0;
     while (pieces * most < count)
         pieces++;
     const int32_t even = pieces == 1 ? count : count / pieces;
     for (int32_t longer = count - even * pieces; done < count; longer--) {
         int32_t size = even + (longer > 0);
-        dot_table[rows - 1][size - 1][mode](score, done * VL, query, key + done, shape);
+        dot_fn *const dot =
+            shape->border ? shape->border[rows - 1][size - 1] : dot_table[rows - 1][size - 1][mode];
+        dot(score, done * VL, query, key + done, shape);
         done += size;
     }
 }

@@ -74,10 +74,10 @@ INLINE void ask_ahead(const struct rows *rows, const char *at) {
         __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)rows->ahead), 0, 2);
 }
 
-/* Packs VL channels from c on, or the last few of a row, of `used` rows: VL, or half as many, which are then repeated (the compiler
- * does not compute them twice). */
+/* Packs VL channels from c on of `used` rows: VL, or half as many, which are then repeated (the compiler does not compute them
+ * twice). */
 INLINE void pack_square(const struct rows *rows, const char *const *row, const int used, int32_t c,
-                        const bool last, vec factor, real *out, int64_t pitch) {
+                        vec factor, real *out, int64_t pitch) {
     vec v[NH_LANES];
     UNROLL
     for (int i = 0; i < NH_LANES; i++) {
@@ -87,22 +87,36 @@ INLINE void pack_square(const struct rows *rows, const char *const *row, const i
         }
         const char *at = row[i] + (size_t)c * nh_dtype_bytes(rows->dtype);
         ask_ahead(rows, at);
-        v[i] = factor *
-               (last ? v_load_part(rows->dtype, at, rows->dim - c) : v_load_as(rows->dtype, at));
+        v[i] = factor * v_load_as(rows->dtype, at);
     }
     transpose(v);
     UNROLL
     for (int i = 0; i < NH_LANES; i++)
-        if (!last || c + i < rows->dim) v_store(out + (c + i) * pitch, v[i]);
+        v_store(out + (c + i) * pitch, v[i]);
 }
 
-/* Packs all channels of `used` rows. */
+/* Packs all channels of `used` rows but the last few, which are not VL. */
 INLINE void pack_squares(const struct rows *rows, const char *const *row, const int used,
                          vec factor, real *out, int64_t pitch) {
-    int32_t c = 0;
-    for (; c + VL <= rows->dim; c += VL)
-        pack_square(rows, row, used, c, false, factor, out, pitch);
-    if (c < rows->dim) pack_square(rows, row, used, c, true, factor, out, pitch);
+    for (int32_t c = 0; c + VL <= rows->dim; c += VL)
+        pack_square(rows, row, used, c, factor, out, pitch);
+}
+
+/* Packs the last few channels of VL rows. */
+INLINE void pack_last(const struct rows *rows, const char *const *row, vec factor, real *out,
+                      int64_t pitch) {
+    const int32_t c = rows->dim / VL * VL;
+    vec v[NH_LANES];
+    UNROLL
+    for (int i = 0; i < NH_LANES; i++) {
+        const char *at = row[i] + (size_t)c * nh_dtype_bytes(rows->dtype);
+        ask_ahead(rows, at);
+        v[i] = factor * v_load_part(rows->dtype, at, rows->dim - c);
+    }
+    transpose(v);
+    UNROLL
+    for (int i = 0; i < NH_LANES; i++)
+        if (c + i < rows->dim) v_store(out + (c + i) * pitch, v[i]);
 }
 
 /* Packs the rows from place `first` on. The last of `count` is repeated. */
@@ -216,17 +230,30 @@ INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, c
     } while (0)
 #endif
 
+/* By itself: few head dims have such channels, and a copy beside each use of pack_squares made the library 33 KB larger. */
+static __attribute__((noinline)) void last_from(const struct rows *rows, const char *const *row,
+                                                real factor, real *out, int64_t pitch) {
+    WITH_DTYPE(rows, pack_last(&typed, row, v_set(factor), out, pitch));
+}
+
 /* Out of line once per dtype: the callers are many. Rows go by address: a copy on the stack is written field by field
  * and read back as vectors, which waits for the fields. */
 static void columns_from(const struct rows *rows, int32_t first, int32_t count, real factor,
                          real *out, int64_t pitch) {
     WITH_DTYPE(rows, pack_columns(&typed, first, count, factor, out, pitch));
+    for (int32_t x = 0; rows->dim % VL != 0 && x < count; x += VL) {
+        const char *row[NH_LANES];
+        for (int32_t i = 0; i < VL; i++)
+            row[i] = row_at(rows, first + (x + i < count ? x + i : count - 1));
+        last_from(rows, row, factor, out + x, pitch);
+    }
 }
 
 /* The same for one vector, of rows that lie anywhere. */
 static void columns_from_each(const struct rows *rows, const char *const row[NH_LANES], real factor,
                               real *out, int64_t pitch) {
     WITH_DTYPE(rows, pack_squares(&typed, row, VL, v_set(factor), out, pitch));
+    if (rows->dim % VL != 0) last_from(rows, row, factor, out, pitch);
 }
 
 static void rows_from(const struct rows *rows, int32_t first, int32_t count, real factor, real *out,

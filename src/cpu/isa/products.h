@@ -8,7 +8,8 @@
 #include "whole_row.h"
 
 /* Sets how a vector's lanes meet keys; *key is moved to that of lane 0, if it moved. */
-static void set_lanes(const struct nh_vector *vector, struct dot_shape *shape, const real **key) {
+static void set_lanes(const struct nh_vector *vector, int32_t window, struct dot_shape *shape,
+                      const real **key) {
     const bool split = HAS_SPLIT_LANES && vector->mode == NH_LANES_SPLIT;
     vint index = {0};
     for (int i = 0; i < VL; i++)
@@ -16,6 +17,7 @@ static void set_lanes(const struct nh_vector *vector, struct dot_shape *shape, c
     shape->index = index;
     shape->still = vector->turn;
     if (split && vector->still_first) *key -= vector->turn;
+    shape->border = find_border(vector->gather.row, window);
 }
 
 /* Rows [first, last) of the block against one packed key row; score[r] is the key row's first score. */
@@ -67,7 +69,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
         return;
     }
     shape.key_pitch = s->key_pitch;
-    set_lanes(block->vector[0], &shape,
+    set_lanes(block->vector[0], tile->geometry->order[2].window, &shape,
               &columns); /* one that is permuted or split has no others beside it */
     const int64_t part_scores = (int64_t)step_slots(step) * VL;
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {

@@ -53,7 +53,7 @@ static int64_t padded_places(int64_t count) {
 }
 
 /* Room beyond the last channel: vectors are read from any key on, two at a time. What they read there belongs to
- * no lane. */
+ * no lane, nor what they read up to window / 2 places before the first channel, where `line` or `total` or this room is. */
 #define COLUMNS_SLACK (2 * VL)
 
 /* Whether V's rows are read where they are: they lie there as they would be packed, reals of whole vectors, at one distance
@@ -104,6 +104,7 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
         geometry->vectors_k > geometry->vectors_v ? geometry->vectors_k : geometry->vectors_v;
     s->line = arena_take(&arena, bwd || in, (int64_t)REDUCE_SPAN * vectors * VL);
     s->total = arena_take(&arena, problem->op != NHOOD_OP_PN, (int64_t)REDUCE_SPAN * vectors * VL);
+    (void)arena_take(&arena, problem->op == NHOOD_OP_PN, COLUMNS_SLACK);
     scratch_windows(geometry, s, &arena);
     s->q_columns = arena_take(&arena, dots, lanes * problem->dim);
     s->d_o_columns = arena_take(&arena, bwd, lanes * problem->dim_v);
