@@ -185,17 +185,6 @@ static nhood_status check_pointer(const char *name, const void *pointer, bool re
     return NHOOD_OK;
 }
 
-static nhood_status check_workspace(const nhood_norm_rope_io *io, size_t workspace_bytes) {
-    if (!workspace_bytes) return NHOOD_OK;
-    if (io->workspace_bytes < workspace_bytes)
-        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace_bytes = %zu is less than the plan's %zu",
-                        io->workspace_bytes, workspace_bytes);
-    if (!io->workspace || (uintptr_t)io->workspace % NH_ALIGNMENT)
-        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace = %p is not a %d-byte aligned pointer",
-                        io->workspace, NH_ALIGNMENT);
-    return NHOOD_OK;
-}
-
 nhood_status nh_norm_rope_check_io(const struct nh_norm_rope *problem, const nhood_norm_rope_io *io,
                                    size_t workspace_bytes) {
     if (!io) return nh_error(NHOOD_ERR_ARGUMENT, "io is NULL");
@@ -219,5 +208,6 @@ nhood_status nh_norm_rope_check_io(const struct nh_norm_rope *problem, const nho
     if (!status && !forward) status = check_pointer("d_x", io->d_x, false, problem->dtype);
     if (!status && !forward && problem->weight_dtype)
         status = check_pointer("d_weight", io->d_weight, false, problem->weight_dtype);
-    return status ? status : check_workspace(io, workspace_bytes);
+    return status ? status
+                  : nh_check_workspace(io->workspace, io->workspace_bytes, workspace_bytes);
 }

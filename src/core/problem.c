@@ -413,6 +413,17 @@ double nh_problem_flops(const struct nh_problem *problem) {
     }
 }
 
+nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes) {
+    if (!needed_bytes) return NHOOD_OK;
+    if (bytes < needed_bytes)
+        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace_bytes = %zu is less than the plan's %zu",
+                        bytes, needed_bytes);
+    if (!workspace || (uintptr_t)workspace % NH_ALIGNMENT)
+        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace = %p is not a %d-byte aligned pointer",
+                        workspace, NH_ALIGNMENT);
+    return NHOOD_OK;
+}
+
 nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,
                                  size_t workspace_bytes) {
     if (!io) return nh_error(NHOOD_ERR_ARGUMENT, "io is NULL");
@@ -433,12 +444,5 @@ nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_i
             return nh_error(NHOOD_ERR_ARGUMENT, "io.data[%s] = %p is not aligned to %zu bytes",
                             nh_tensor_name(tensor), io->data[tensor], alignment);
     }
-    if (!workspace_bytes) return NHOOD_OK;
-    if (io->workspace_bytes < workspace_bytes)
-        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace_bytes = %zu is less than the plan's %zu",
-                        io->workspace_bytes, workspace_bytes);
-    if (!io->workspace || (uintptr_t)io->workspace % NH_ALIGNMENT)
-        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace = %p is not a %d-byte aligned pointer",
-                        io->workspace, NH_ALIGNMENT);
-    return NHOOD_OK;
+    return nh_check_workspace(io->workspace, io->workspace_bytes, workspace_bytes);
 }

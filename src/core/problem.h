@@ -83,6 +83,9 @@ double nh_problem_flops(const struct nh_problem *problem);
 nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,
                                  size_t workspace_bytes);
 
+/* Checks the workspace of an execute that needs so many bytes. */
+nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes);
+
 /* The problem text of a canonical problem; returns the length without the terminating zero, as snprintf. */
 size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity);
 
