@@ -1,18 +1,19 @@
 /* RMS norm and rotary positions: what forward and backward share.
  *
- * NH_GROUP lanes share a row, the channels of one norm: those of a head (a warp has some rows then) or of a whole token (of
- * more than 32 lanes the block has one row). A lane holds NH_UNITS units of NH_PAIRS pairs of channels, lane l the units
- * l, l + NH_GROUP, ..; a pair never leaves its lane. A unit is one run of channels where pairs are interleaved and two
- * where they are halves, and is moved by loads of NH_VECTOR elements. Cosines and sines of a lane's pairs are read once per
- * token for all of its heads, NH_TABLE pairs at a time, which belong to one axis; NH_ROWS heads are in flight at once.
+ * NH_GROUP lanes share a row, the channels of one norm: those of a head (a warp has some rows then) or of a whole
+ * token (of more than 32 lanes the block has one row). A lane holds NH_UNITS units of NH_PAIRS pairs of channels,
+ * lane l the units l, l + NH_GROUP, ..; a pair never leaves its lane. A unit is one run of channels where pairs are
+ * interleaved and two where they are halves, and is moved by loads of NH_VECTOR elements. Cosines and sines of a
+ * lane's pairs are read once per token for all of its heads, NH_TABLE pairs at a time, which belong to one axis;
+ * NH_ROWS heads are in flight at once.
  *
- * Knobs: NH_DTYPE, NH_THREADS, the ones above, NH_HALVES, NH_NORM (NHOOD_NORM_*), NH_WEIGHT (0: none, 1: of the tensors' type,
- * 2: of the arithmetic's), NH_WHOLE (1: the lanes' units are all there), NH_FULL (1: items have whole multiples of NH_ROWS heads),
- * NH_INDEX32 (1: items are fewer than 2^31), NH_MIN_BLOCKS (that are to fit a multiprocessor: what registers are limited by),
- * NH_UNALIGNED (1: tables may start anywhere).
+ * Knobs: NH_DTYPE, NH_THREADS, the ones above, NH_HALVES, NH_NORM (NHOOD_NORM_*), NH_WEIGHT (0: none, 1: of the
+ * tensors' type, 2: of the arithmetic's), NH_WHOLE (1: the lanes' units are all there), NH_FULL (1: items have whole
+ * multiples of NH_ROWS heads), NH_INDEX32 (1: items are fewer than 2^31), NH_MIN_BLOCKS (that are to fit a
+ * multiprocessor: what registers are limited by), NH_UNALIGNED (1: tables may start anywhere).
  *
- * Where a block has one long row (NH_LAZY), weights and tables are read when they are needed, behind the barriers of the sums:
- * registers for them would leave room for fewer blocks, and with them for fewer loads in flight. */
+ * Where a block has one long row (NH_LAZY), weights and tables are read when they are needed, behind the barriers of
+ * the sums: registers for them would leave room for fewer blocks, and with them for fewer loads in flight. */
 #pragma once
 #include "lanes.cuh"
 #include "norm_rope_args.h"

@@ -1,5 +1,5 @@
-/* Gradients of RMS norm, scale and rotary positions in one pass: see norm_rope.cuh. With z the rotated-back gradient of the
- * output, n the norm and f the weight times the scale:
+/* Gradients of RMS norm, scale and rotary positions in one pass: see norm_rope.cuh. With z the rotated-back gradient
+ * of the output, n the norm and f the weight times the scale:
  *
  *     dx = n (z f - x n^2 mean(z f x)),   d_weight = sum over rows of z x n scale
  *
