@@ -126,6 +126,13 @@ class Step:
         return statistics.median(forward), statistics.median(b - a for a, b in zip(forward, step))
 
 
+def step_by_halo(run: Run, problem: Problem) -> Step:
+    """A step of this process's shard, with inputs of its own."""
+    shards = run.shards(problem)
+    inputs, d_out = problem.random(shards.lengths, run.device, seed=1 + run.rank)
+    return Step(run, "halo", shards.forward("halo"), inputs, d_out)
+
+
 def bytes_that_travel(run: Run, step: Step) -> tuple[float, float]:
     """From other processes, forward and backward, to the one that receives most."""
     received = [0.0]
@@ -364,9 +371,7 @@ def noted_step(run: Run, step: Step) -> tuple[dict[str, list[Part]], dict[str, f
 
 def breakdown(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     assert problem
-    shards = run.shards(problem)
-    inputs, d_out = problem.random(shards.lengths, run.device, seed=1 + run.rank)
-    step = Step(run, "halo", shards.forward("halo"), inputs, d_out)
+    step = step_by_halo(run, problem)
     parts, _ = noted_step(run, step)
     found: dict[str, Any] = {"process": run.rank}
     for phase in PHASES:
@@ -403,9 +408,7 @@ def timeline(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     if not run.cuda:
         run.say("no kernels on the CPU")
         return found
-    shards = run.shards(problem)
-    inputs, d_out = problem.random(shards.lengths, run.device, seed=1 + run.rank)
-    step = Step(run, "halo", shards.forward("halo"), inputs, d_out)
+    step = step_by_halo(run, problem)
     for _ in range(2):
         step()
     run.align()
@@ -439,16 +442,8 @@ def graph(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     if not run.cuda:
         run.say("no CUDA graphs on the CPU")
         return found
-    shards = run.shards(problem)
-    inputs, d_out = problem.random(shards.lengths, run.device, seed=1 + run.rank)
-    forward = shards.forward("halo")
-    step = Step(run, "halo", forward, inputs, d_out)
-
-    def inference() -> Tensor:
-        with torch.no_grad():
-            return forward(*inputs)
-
-    for name, call in (("forward", inference), ("step", step)):
+    step = step_by_halo(run, problem)
+    for name, call in (("forward", torch.no_grad()(step.forward_alone)), ("step", step)):
         side = torch.cuda.Stream()  # what capture is preceded by, as torch's documentation asks
         with torch.cuda.stream(side):
             for _ in range(3):

@@ -83,7 +83,7 @@ nhood_status nhood_bundle_kernels(const nhood_bundle *bundle, nhood_kernel_count
     if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
     if (!counts) return nh_error(NHOOD_ERR_ARGUMENT, "counts is NULL");
     nhood_kernel_counts whole = {.struct_size = sizeof whole};
-    nh_registry_collect_count(bundle->cuda, &whole);
+    nh_registry_count_kernels(bundle->cuda, &whole);
     return nh_context_counts(&whole, counts);
 }
 

@@ -198,7 +198,7 @@ nhood_status nhood_context_kernels(const nhood_context *context, nhood_kernel_co
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     if (!counts) return nh_error(NHOOD_ERR_ARGUMENT, "counts is NULL");
     nhood_kernel_counts whole = {.struct_size = sizeof whole};
-    nh_registry_count_kernels(&context->devices, &whole);
+    nh_registry_count_kernels(context->devices.cuda, &whole);
     return nh_context_counts(&whole, counts);
 }
 

@@ -74,10 +74,6 @@ nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path) {
     return nh_kernel_cache_write(cuda->kernels, path);
 }
 
-void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {
-    nh_kernel_cache_count(cuda->kernels, counts);
-}
-
 void nh_registry_collect_close(struct nh_cuda *cuda) {
     nh_cuda_close(cuda, NULL, 0);
 }
@@ -89,8 +85,8 @@ nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
     return (cpu ? nh_cpu_norm_rope_build : nh_cuda_norm_rope_build)(problem, device, operation);
 }
 
-void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts) {
-    nh_kernel_cache_count(devices->cuda->kernels, counts);
+void nh_registry_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {
+    nh_kernel_cache_count(cuda->kernels, counts);
 }
 
 const char *nh_registry_estimates(const struct nh_device *device) {

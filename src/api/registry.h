@@ -32,7 +32,6 @@ nhood_status nh_registry_collect_open(const nhood_context_options *options,
 nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
                                       struct nh_device *twin);
 nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path);
-void nh_registry_collect_count(const struct nh_cuda *cuda, nhood_kernel_counts *counts);
 void nh_registry_collect_close(struct nh_cuda *cuda);
 /* RMS norm and rotary positions, on any device that is there or is such a twin. */
 struct nh_norm_rope;
@@ -40,8 +39,8 @@ struct nh_norm_rope_operation;
 nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
                                    const struct nh_device *device,
                                    struct nh_norm_rope_operation **operation);
-/* Fills in all but struct_size. */
-void nh_registry_count_kernels(const struct nh_devices *devices, nhood_kernel_counts *counts);
+/* Fills in all but struct_size, for the devices of a context and for a bundle. */
+void nh_registry_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts);
 /* Where the coefficients of the device's estimates come from, in words. */
 const char *nh_registry_estimates(const struct nh_device *device);
 nhood_status nh_registry_measure(const struct nh_device *device, int32_t dtype,

@@ -22,26 +22,20 @@ void nhood_norm_rope_problem_init_sized(nhood_norm_rope_problem *problem, size_t
     problem->scale = 1;
 }
 
-static nhood_status check_range(const char *field, int64_t value, int64_t low, int64_t high) {
-    if (value >= low && value <= high) return NHOOD_OK;
-    return nh_error(NHOOD_ERR_ARGUMENT, "problem.%s = %lld is not in [%lld, %lld]", field,
-                    (long long)value, (long long)low, (long long)high);
-}
-
 static nhood_status check_scalars(const nhood_norm_rope_problem *given,
                                   struct nh_norm_rope *problem) {
     const int64_t many = INT64_C(1) << 40;
     nhood_status status;
-    if ((status = check_range("op", given->op, NHOOD_OP_FWD, NHOOD_OP_BWD)) ||
-        (status = check_range("dtype", given->dtype, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16)) ||
-        (status = check_range("rank", given->rank, 1, NH_AXES)) ||
-        (status = check_range("norm", given->norm, NHOOD_NORM_NONE, NHOOD_NORM_TOKEN)) ||
+    if ((status = nh_check_range("op", given->op, NHOOD_OP_FWD, NHOOD_OP_BWD)) ||
+        (status = nh_check_range("dtype", given->dtype, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16)) ||
+        (status = nh_check_range("rank", given->rank, 1, NH_AXES)) ||
+        (status = nh_check_range("norm", given->norm, NHOOD_NORM_NONE, NHOOD_NORM_TOKEN)) ||
         (status =
-             check_range("pairs", given->pairs, NHOOD_PAIRS_INTERLEAVED, NHOOD_PAIRS_HALVES)) ||
-        (status = check_range("has_weight", given->has_weight, 0, given->norm ? 1 : 0)) ||
-        (status = check_range("batch", given->batch, 1, many)) ||
-        (status = check_range("heads", given->heads, 1, INT32_MAX)) ||
-        (status = check_range("dim", given->dim, 2, NHOOD_NORM_ROPE_MOST_DIM)))
+             nh_check_range("pairs", given->pairs, NHOOD_PAIRS_INTERLEAVED, NHOOD_PAIRS_HALVES)) ||
+        (status = nh_check_range("has_weight", given->has_weight, 0, given->norm ? 1 : 0)) ||
+        (status = nh_check_range("batch", given->batch, 1, many)) ||
+        (status = nh_check_range("heads", given->heads, 1, INT32_MAX)) ||
+        (status = nh_check_range("dim", given->dim, 2, NHOOD_NORM_ROPE_MOST_DIM)))
         return status;
     if (given->dim % 2)
         return nh_error(NHOOD_ERR_ARGUMENT, "problem.dim = %lld is not even",
@@ -119,44 +113,14 @@ static nhood_status check_axes(const nhood_norm_rope_problem *given, struct nh_n
     return NHOOD_OK;
 }
 
-/* Fills in packed strides or shifts the given ones behind the unit axes; checks reach and overlap. */
 static nhood_status check_strides(struct nh_norm_rope *problem, enum nh_norm_rope_tensor tensor,
                                   const nhood_strides *given) {
     static const char *const names[NH_ROPE_TENSORS] = {"x", "y", "d_y", "d_x"};
     const bool output = tensor == NH_ROPE_Y || tensor == NH_ROPE_D_X;
-    nhood_strides *strides = &problem->strides[tensor];
-    const int64_t shape[5] = {problem->batch, problem->length[0], problem->length[1],
-                              problem->length[2], problem->heads};
-    int64_t *const slot[5] = {&strides->batch, &strides->axis[0], &strides->axis[1],
-                              &strides->axis[2], &strides->head};
-    int64_t step = problem->dim, reach = problem->dim;
-    if (!nh_multiply(problem->tokens, problem->heads * problem->dim, &step) ||
-        step > INT64_MAX / 16)
-        return nh_error(NHOOD_ERR_ARGUMENT, "tensor %s has more than 2^59 elements", names[tensor]);
-    step = problem->dim;
-    for (int i = 4; i >= 0; i--) {
-        *slot[i] = step;
-        step *= shape[i];
-    }
-    if (!given->batch && !given->head && !given->axis[0] && !given->axis[1] && !given->axis[2])
-        return NHOOD_OK;
-    strides->batch = given->batch;
-    strides->head = given->head;
-    for (int a = 0; a < problem->rank; a++)
-        strides->axis[a + NH_AXES - problem->rank] = given->axis[a];
-    for (int i = 0; i < 5; i++) {
-        int64_t size = *slot[i] < 0 ? -nh_max(*slot[i], -INT64_MAX) : *slot[i], part;
-        if (shape[i] > 1 && size == 0 && output)
-            return nh_error(NHOOD_ERR_ARGUMENT,
-                            "problem.%s: a stride of 0 on an axis of %lld: outputs would overlap",
-                            names[tensor], (long long)shape[i]);
-        if (*slot[i] == INT64_MIN || !nh_multiply(size, shape[i] - 1, &part) ||
-            !nh_add(reach, part, &reach) || reach > INT64_MAX / 16)
-            return nh_error(NHOOD_ERR_ARGUMENT,
-                            "problem.%s: a stride of %lld reaches beyond 2^59 elements",
-                            names[tensor], (long long)*slot[i]);
-    }
-    return NHOOD_OK;
+    const int64_t shape[6] = {problem->batch,     problem->length[0], problem->length[1],
+                              problem->length[2], problem->heads,     problem->dim};
+    return nh_fill_strides("problem.", names[tensor], ": a stride of", shape, problem->rank, output,
+                           given, &problem->strides[tensor]);
 }
 
 nhood_status nh_norm_rope_canonical(const nhood_norm_rope_problem *given,

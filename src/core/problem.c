@@ -223,58 +223,70 @@ static bool all_zero(const nhood_strides *strides) {
            !strides->axis[2];
 }
 
-/* Fills in packed strides or shifts the given ones behind the unit axes; checks reach and overlap. */
+/* The strides of batch, axes and head of a packed tensor. */
+static nhood_status pack(const char *name, const int64_t shape[6], int64_t packed[5]) {
+    int64_t step = 1;
+    for (int i = 5; i >= 0; i--) {
+        if (!nh_multiply(step, shape[i], &step) || step > INT64_MAX / 16)
+            return nh_error(NHOOD_ERR_ARGUMENT, "tensor %s has more than 2^59 elements", name);
+        if (i > 0) packed[i - 1] = step;
+    }
+    return NHOOD_OK;
+}
+
+nhood_status nh_fill_strides(const char *before, const char *name, const char *after,
+                             const int64_t shape[6], int rank, bool output,
+                             const nhood_strides *given, nhood_strides *strides) {
+    int64_t *const slot[5] = {&strides->batch, &strides->axis[0], &strides->axis[1],
+                              &strides->axis[2], &strides->head};
+    int64_t packed[5], reach = shape[5];
+    nhood_status status = pack(name, shape, packed);
+    if (status) return status;
+    if (all_zero(given)) {
+        for (int i = 0; i < 5; i++)
+            *slot[i] = packed[i];
+        return NHOOD_OK;
+    }
+    int shift = NH_AXES - rank;
+    strides->batch = given->batch;
+    strides->head = given->head;
+    for (int a = 0; a < rank; a++)
+        strides->axis[a + shift] = given->axis[a];
+    for (int i = 0; i < 5; i++) {
+        int64_t size = *slot[i] < 0 ? -nh_max(*slot[i], -INT64_MAX) : *slot[i], part;
+        if (shape[i] > 1 && size == 0 && output)
+            return nh_error(NHOOD_ERR_ARGUMENT,
+                            "%s%s%s 0 on an axis of %lld: outputs would overlap", before, name,
+                            after, (long long)shape[i]);
+        if (*slot[i] == INT64_MIN || !nh_multiply(size, shape[i] - 1, &part) ||
+            !nh_add(reach, part, &reach) || reach > INT64_MAX / 16)
+            return nh_error(NHOOD_ERR_ARGUMENT, "%s%s%s %lld reaches beyond 2^59 elements", before,
+                            name, after, (long long)*slot[i]);
+    }
+    return NHOOD_OK;
+}
+
 static nhood_status check_strides(struct nh_problem *problem, int32_t tensor,
                                   const nhood_strides *given) {
     nhood_strides *strides = &problem->strides[tensor];
     enum nh_role role = nh_problem_role(problem, tensor);
     if (role == NH_UNUSED) return NHOOD_OK;
     const char *name = nh_tensor_name(tensor);
-    int64_t shape[6], step = 1;
+    int64_t shape[6], packed[5];
     tensor_shape(problem, tensor, shape);
-    int64_t *const slot[5] = {&strides->batch, &strides->axis[0], &strides->axis[1],
-                              &strides->axis[2], &strides->head};
-    int64_t packed[5];
-    for (int i = 4; i >= 0; i--) {
-        if (!nh_multiply(step, shape[i + 1], &step) || step > INT64_MAX / 16)
-            return nh_error(NHOOD_ERR_ARGUMENT, "tensor %s has more than 2^59 elements", name);
-        packed[i] = step;
-    }
-    if (!nh_multiply(step, shape[0], &step) || step > INT64_MAX / 16)
-        return nh_error(NHOOD_ERR_ARGUMENT, "tensor %s has more than 2^59 elements", name);
     if (tensor == NHOOD_BIAS || tensor == NHOOD_D_BIAS) {
-        if (!all_zero(given))
-            return nh_error(NHOOD_ERR_ARGUMENT, "strides[%s] must be zero: bias tables are packed",
-                            name);
+        nhood_status status = pack(name, shape, packed);
+        if (!status && !all_zero(given))
+            status = nh_error(NHOOD_ERR_ARGUMENT,
+                              "strides[%s] must be zero: bias tables are packed", name);
         strides->head = problem->bias_count;
-        return NHOOD_OK;
+        return status;
     }
-    if (all_zero(given)) {
-        for (int i = 0; i < 5; i++)
-            *slot[i] = packed[i];
-        return NHOOD_OK;
-    }
-    int shift = NH_AXES - problem->rank;
-    strides->batch = given->batch;
-    strides->head = given->head;
-    for (int a = 0; a < problem->rank; a++)
-        strides->axis[a + shift] = given->axis[a];
-    int64_t reach = shape[5];
-    for (int i = 0; i < 5; i++) {
-        int64_t size = *slot[i] < 0 ? -nh_max(*slot[i], -INT64_MAX) : *slot[i], part;
-        if (shape[i] > 1 && size == 0 && is_output(role))
-            return nh_error(NHOOD_ERR_ARGUMENT,
-                            "strides[%s] = 0 on an axis of %lld: outputs would overlap", name,
-                            (long long)shape[i]);
-        if (*slot[i] == INT64_MIN || !nh_multiply(size, shape[i] - 1, &part) ||
-            !nh_add(reach, part, &reach) || reach > INT64_MAX / 16)
-            return nh_error(NHOOD_ERR_ARGUMENT, "strides[%s] = %lld reaches beyond 2^59 elements",
-                            name, (long long)*slot[i]);
-    }
-    return NHOOD_OK;
+    return nh_fill_strides("strides[", name, "] =", shape, problem->rank, is_output(role), given,
+                           strides);
 }
 
-static nhood_status check_range(const char *field, int64_t value, int64_t low, int64_t high) {
+nhood_status nh_check_range(const char *field, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return NHOOD_OK;
     return nh_error(NHOOD_ERR_ARGUMENT, "problem.%s = %lld is not in [%lld, %lld]", field,
                     (long long)value, (long long)low, (long long)high);
@@ -283,17 +295,17 @@ static nhood_status check_range(const char *field, int64_t value, int64_t low, i
 static nhood_status check_scalars(const nhood_problem *given, struct nh_problem *problem) {
     const int64_t many = INT64_C(1) << 40;
     nhood_status status;
-    if ((status = check_range("op", given->op, NHOOD_OP_FWD, NHOOD_OP_IN)) ||
-        (status = check_range("dtype", given->dtype, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16)) ||
-        (status = check_range("rank", given->rank, 1, 3)) ||
-        (status = check_range("flags", given->flags, 0, 31)) ||
-        (status = check_range("batch", given->batch, 1, many)) ||
-        (status = check_range("heads", given->heads, 1, many)) ||
-        (status = check_range("kv_heads", given->kv_heads, 0, given->heads)) ||
-        (status = check_range("dim", given->dim, 1, NH_MAX_DIM)) ||
-        (status = check_range("dim_v", given->dim_v, 0, NH_MAX_DIM)) ||
-        (status = check_range("extra_tokens", given->extra_tokens, 0, INT32_MAX)) ||
-        (status = check_range("has_bias", given->has_bias, 0, 1)))
+    if ((status = nh_check_range("op", given->op, NHOOD_OP_FWD, NHOOD_OP_IN)) ||
+        (status = nh_check_range("dtype", given->dtype, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16)) ||
+        (status = nh_check_range("rank", given->rank, 1, 3)) ||
+        (status = nh_check_range("flags", given->flags, 0, 31)) ||
+        (status = nh_check_range("batch", given->batch, 1, many)) ||
+        (status = nh_check_range("heads", given->heads, 1, many)) ||
+        (status = nh_check_range("kv_heads", given->kv_heads, 0, given->heads)) ||
+        (status = nh_check_range("dim", given->dim, 1, NH_MAX_DIM)) ||
+        (status = nh_check_range("dim_v", given->dim_v, 0, NH_MAX_DIM)) ||
+        (status = nh_check_range("extra_tokens", given->extra_tokens, 0, INT32_MAX)) ||
+        (status = nh_check_range("has_bias", given->has_bias, 0, 1)))
         return status;
     problem->op = given->op;
     problem->dtype = given->dtype;

@@ -83,6 +83,17 @@ double nh_problem_flops(const struct nh_problem *problem);
 nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,
                                  size_t workspace_bytes);
 
+/* ARGUMENT, naming the problem's field, unless low <= value <= high. */
+nhood_status nh_check_range(const char *field, int64_t value, int64_t low, int64_t high);
+
+/* Fills in strides that are zeros, for a tensor of this shape {batch, axes, head, contiguous}: packed
+ * ones where all that are given are zero, else the given ones, shifted behind the unit axes. Checks the
+ * count of elements, how far strides reach, and that outputs do not overlap. Errors about a stride begin
+ * with `before`, the tensor's name and `after`. */
+nhood_status nh_fill_strides(const char *before, const char *name, const char *after,
+                             const int64_t shape[6], int rank, bool output,
+                             const nhood_strides *given, nhood_strides *strides);
+
 /* Checks the workspace of an execute that needs so many bytes. */
 nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes);
 

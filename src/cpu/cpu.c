@@ -122,6 +122,26 @@ void nh_cpu_close(struct nh_device *device) {
     device->backend = NULL;
 }
 
+/* ---- loops ---- */
+
+static void spread(const struct nh_cpu *cpu, int64_t count, nhood_parallel_body body, void *arg) {
+    if (cpu->host->parallel_for) {
+        cpu->host->parallel_for(cpu->host->user, count, body, arg);
+    } else {
+        nh_pool_run(cpu->pool, count, body, arg);
+    }
+}
+
+void nh_cpu_run(const struct nh_cpu *cpu, bool alone, int64_t count, nhood_parallel_body body,
+                void *arg) {
+    if (!alone && cpu->threads > 1 && count > 1) {
+        spread(cpu, count, body, arg);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        body(arg, i, 0);
+}
+
 /* ---- ceilings ---- */
 
 struct ceiling_job {
@@ -144,15 +164,6 @@ static void copy_body(void *arg, int64_t index, int32_t worker) {
            job->bytes);
 }
 
-static void all_workers(const struct nh_cpu *cpu, nhood_parallel_body body,
-                        struct ceiling_job *job) {
-    if (cpu->host->parallel_for) {
-        cpu->host->parallel_for(cpu->host->user, cpu->threads, body, job);
-    } else {
-        nh_pool_run(cpu->pool, cpu->threads, body, job);
-    }
-}
-
 /* Takes the best of a few runs of some milliseconds each: a ceiling, not an average. */
 nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
                             nhood_ceilings *ceilings) {
@@ -169,9 +180,9 @@ nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
     ceilings->flops_per_s = ceilings->bytes_per_s = 0;
     for (int run = 0; !status && run < 5; run++) {
         double start = nh_steady_s(), done = 0;
-        all_workers(cpu, fma_body, job);
+        spread(cpu, cpu->threads, fma_body, job);
         double middle = nh_steady_s();
-        all_workers(cpu, copy_body, job);
+        spread(cpu, cpu->threads, copy_body, job);
         double end = nh_steady_s();
         for (int32_t i = 0; i < cpu->threads; i++)
             done += 2 * (double)job->done[i];

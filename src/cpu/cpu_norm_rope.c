@@ -26,17 +26,6 @@ static void part_body(void *arg, int64_t index, int32_t worker) {
     job->plan->kernels->norm_rope(&job->run, index, worker);
 }
 
-static void parallel(const struct cpu_norm_rope *plan, struct job *job) {
-    if (plan->alone || plan->cpu->threads == 1 || plan->parts == 1) {
-        for (int64_t i = 0; i < plan->parts; i++)
-            part_body(job, i, 0);
-    } else if (plan->host->parallel_for) {
-        plan->host->parallel_for(plan->host->user, plan->parts, part_body, job);
-    } else {
-        nh_pool_run(plan->cpu->pool, plan->parts, part_body, job);
-    }
-}
-
 /* In the order of the parts, which depend on the problem alone. */
 static void store_weight_gradient(const struct cpu_norm_rope *plan, double *sums, void *d_weight) {
     const int64_t channels = plan->problem.channels;
@@ -60,7 +49,7 @@ static nhood_status run(const struct nh_norm_rope_operation *operation,
                        .scratch_reals = plan->scratch_reals,
                        .part_tokens = plan->part_tokens,
                        .sums = sums ? to : NULL}};
-    parallel(plan, &job);
+    nh_cpu_run(plan->cpu, plan->alone, plan->parts, part_body, &job);
     if (sums) store_weight_gradient(plan, to, io->d_weight);
     return NHOOD_OK;
 }
@@ -82,7 +71,7 @@ static void choose_parts(struct cpu_norm_rope *plan) {
     plan->alone = problem->tokens * problem->heads * problem->dim < 4 * LEAST_ELEMENTS;
 }
 
-/* Of the best instruction set that has them: the last one does. */
+/* The kernels of the best instruction set that has such; the last one does. */
 static const struct nh_tile_kernels *choose_kernels(const struct nh_cpu *cpu, bool wide) {
     const struct nh_kernels *set = cpu->kernels;
     while (!(wide ? set->f64 : set->f32)->norm_rope)

@@ -32,17 +32,6 @@ static int64_t workspace_reals(const struct tiled *plan, int64_t *bias, int64_t 
     return used + areas * plan->partial_reals;
 }
 
-static void parallel(const struct tiled *plan, int64_t count, nhood_parallel_body body, void *arg) {
-    if (plan->alone || plan->cpu->threads == 1 || count == 1) {
-        for (int64_t i = 0; i < count; i++)
-            body(arg, i, 0);
-    } else if (plan->host->parallel_for) {
-        plan->host->parallel_for(plan->host->user, count, body, arg);
-    } else {
-        nh_pool_run(plan->cpu->pool, count, body, arg);
-    }
-}
-
 struct job {
     const struct tiled *plan;
     struct nh_tile_run run;
@@ -77,8 +66,10 @@ static nhood_status tiled_run(const struct nh_operation *operation, const nhood_
     for (int64_t unit = 0; unit < plan->units; unit += plan->round_units) {
         job.run.first_unit = unit;
         job.run.units = nh_min(plan->round_units, plan->units - unit);
-        parallel(plan, job.run.units * plan->geometry.tiles, tile_body, &job);
-        if (plan->reduces) parallel(plan, plan->kernels->reduce_jobs(&job.run), reduce_body, &job);
+        nh_cpu_run(plan->cpu, plan->alone, job.run.units * plan->geometry.tiles, tile_body, &job);
+        if (plan->reduces)
+            nh_cpu_run(plan->cpu, plan->alone, plan->kernels->reduce_jobs(&job.run), reduce_body,
+                       &job);
     }
     plan->kernels->finish(&job.run);
     return NHOOD_OK;

@@ -271,8 +271,8 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
     int count = all_configs(problem, kernels_for(problem, device)->lanes, all);
-    nh_least_first(&nh_solver_cpu_fused, problem, device, all,
-                   count); /* estimated like cpu.unfused */
+    /* cpu.unfused is estimated alike */
+    nh_least_first(&nh_solver_cpu_fused, problem, device, all, count);
     count = (int)nh_min(count, capacity);
     memcpy(config, all, (size_t)count * sizeof *config);
     return count;

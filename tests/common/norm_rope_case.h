@@ -267,7 +267,7 @@ static inline void case_destroy(struct norm_rope_case *c) {
     free(c->written);
 }
 
-/* Of tensors in a copy of the case's memory. */
+/* The io of an execute whose tensors are in a copy of the case's memory. */
 static inline nhood_norm_rope_io case_io(const struct norm_rope_case *c, char *memory) {
     void *at[CASE_TENSORS];
     for (int t = 0; t < CASE_TENSORS; t++)

@@ -69,8 +69,8 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
         return;
     }
     shape.key_pitch = s->key_pitch;
-    set_lanes(block->vector[0], tile->geometry->order[2].window, &shape,
-              &columns); /* one that is permuted or split has no others beside it */
+    /* a vector that is permuted or split has no others beside it */
+    set_lanes(block->vector[0], tile->geometry->order[2].window, &shape, &columns);
     const int64_t part_scores = (int64_t)step_slots(step) * VL;
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
         int64_t packed = packed_row(tile, slow, step->middle);

@@ -80,7 +80,7 @@ struct ranked {
 
 struct state {
     const struct nh_backward90_search *search;
-    struct nh_loop_counts *counts;
+    struct nh_loop_counts counts;
     struct loop_tile loop_tile[LOOP_SHAPES];
     int shapes;
     bool known; /* prices are those of any tile to own */
@@ -198,7 +198,7 @@ static bool may_own(const struct nh_backward90_search *search, const int32_t sha
 
 static void try_shape(struct state *state, const int32_t shape[3]) {
     struct nh_loop_rows rows;
-    if (may_own(state->search, shape) && nh_loop_rows_of(state->counts, shape, shape, &rows))
+    if (may_own(state->search, shape) && nh_loop_rows_of(&state->counts, shape, shape, &rows))
         rank_own(state, shape, &rows);
 }
 
@@ -219,7 +219,7 @@ static void try_all(struct state *state, bool all) {
     struct nh_loop_extents extents = {.count = {0}};
     find_loop_tiles(state, all, &extents);
     if (!state->shapes) return;
-    nh_loop_counts_start(state->counts, problem, search->keys, true, &extents);
+    nh_loop_counts_start(&state->counts, problem, search->keys, true, &extents);
     state->known = false;
     /* first: of as good ones that with fewer blocks */
     try_covering(state);
@@ -231,10 +231,8 @@ static void try_all(struct state *state, bool all) {
 
 int nh_backward90_best(const struct nh_backward90_search *search,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
-    struct nh_loop_counts counts;
     struct state state;
     state.search = search;
-    state.counts = &counts;
     nh_top_n_start(&state.top, INFINITY, state.ranked, sizeof *state.ranked, MOST_RANKED);
     try_all(&state, false);
     if (!state.top.count) try_all(&state, true);

@@ -7,11 +7,11 @@ and of the next: token t is the same as t - length.
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
-
-import torch
 
 
 class Window(NamedTuple):
@@ -107,12 +107,9 @@ def balanced(window: Window, shards: int, multiple_of: int = 1) -> tuple[int, ..
     ValueError if that leaves a shard without tokens."""
     ends = [window.length * i / shards for i in range(1, shards)]
     if window.is_causal:
-        token = torch.arange(window.length)
-        position, group = token // window.dilation, token % window.dilation
-        last = (window.length - group - 1) // window.dilation
-        leader = torch.minimum(position // window.stride * window.stride + window.stride - 1, last)
-        attended = (position - (leader - window.kernel_size + 1).clamp(min=0) + 1).cumsum(0)
-        ends = [int(torch.searchsorted(attended, int(attended[-1]) * i // shards)) + 1 for i in range(1, shards)]
+        ranges = map(window.keys, range(window.length))
+        attended = list(itertools.accumulate((last - first) // window.dilation + 1 for first, last in ranges))
+        ends = [bisect.bisect_left(attended, attended[-1] * i // shards) + 1 for i in range(1, shards)]
     bounds = [0, *(round(end / multiple_of) * multiple_of for end in ends), window.length]
     sizes = tuple(end - begin for begin, end in zip(bounds, bounds[1:]))
     if min(sizes) < 1:
