@@ -13,6 +13,7 @@ import torch
 from nhood.models import stylenat
 from nhood.torch import modules as nhood_modules
 from nhood.torch import na2d, na2d_av, na2d_qk
+from timing import synchronize
 from torch import Tensor
 
 Attention = Callable[..., Tensor]
@@ -168,8 +169,3 @@ def going(way: Way) -> Iterator[None]:
     finally:
         if way.solver:
             nhood.configure()
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

@@ -51,7 +51,6 @@ def norm_and_rope(size: Row) -> str:
         "eager": "diffusers' eager",
         "compiled": "diffusers' compiled",
         "operator": "nhood.torch.norm_rope",
-        "tables": "nhood's formulation compiled",
     }
     for name, what in ways.items():
         if f"{name}_ms" in rows[0]:

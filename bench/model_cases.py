@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from attention_ways import Way, attention_of_models, gather_attention, going, synchronize
+from attention_ways import Way, attention_of_models, gather_attention, going
 from nhood import models
+from timing import synchronize
 from torch import Tensor, nn
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +22,7 @@ from typing import Any, NamedTuple
 import nhood.torch
 import torch
 from study import find_commit, find_driver
+from timing import medians_in_turn
 from torch import Tensor
 
 
@@ -75,33 +73,6 @@ def of_nhood(x: Tensor, tables: list[Tensor], weight: Tensor, norm: str) -> Tens
     return nhood.torch.norm_rope(x, tables, weight, norm=norm)
 
 
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def milliseconds(call: Callable[[], Any], repeats: int, device: torch.device) -> float:
-    synchronize(device)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    synchronize(device)
-    return 1e3 * (time.perf_counter() - start) / repeats
-
-
-def medians_in_turn(calls: dict[str, Callable[[], Any]], turns: int, device: torch.device) -> dict[str, float]:
-    least_ms = 20.0  # of calls that are timed together
-    repeats = {}
-    for name, call in calls.items():
-        call()
-        repeats[name] = max(1, math.ceil(least_ms / milliseconds(call, 1, device)))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(turns):
-        for name, call in calls.items():
-            times[name].append(milliseconds(call, repeats[name], device))
-    return {name: float(f"{statistics.median(found):.4g}") for name, found in times.items()}
-
-
 def compare(name: str, found: Tensor, expected: Tensor) -> None:
     error = (found.double() - expected.double()).abs().max() / expected.double().abs().max()
     limit = 1e-4 if found.dtype == torch.float32 else 0.03
@@ -127,7 +98,7 @@ def time_shape(shape: Shape, arguments: argparse.Namespace) -> dict[str, Any]:
     with torch.no_grad():
         calls: dict[str, Callable[[], Any]] = {"copy": lambda: copy.copy_(x)}
         calls |= {name: lambda way=way: way(x, tables, weight, shape.norm) for name, way in ways.items()}
-        row["forward_ms"] = medians_in_turn(calls, arguments.turns, device)
+        row["forward_ms"] = medians_in_turn(calls, arguments.turns)
     if bytes_of_x <= arguments.most_backward:
         del copy
         row["backward_ms"] = time_backward(x, tables, weight, shape, ways, arguments)
@@ -153,7 +124,7 @@ def time_backward(
     for name, found in results.items():
         for ours, theirs in zip(results["nhood"], found):
             compare(f"{shape.name}, gradients of {name}", ours, theirs)
-    return medians_in_turn(calls, arguments.turns, arguments.device)
+    return medians_in_turn(calls, arguments.turns)
 
 
 def shape_of(text: str) -> Shape:

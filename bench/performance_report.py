@@ -24,6 +24,7 @@ LARGE_GOALS = {
 }
 SMALL_GOALS_MS = {"fwd:bf16:b128h4d32:56x56:w7x7": 0.135, "bwd:bf16:b128h4d32:56x56:w7x7": 0.4}
 BIAS_GOAL = 1.4  # times the backward without
+NORM_ROPE_GOAL = 2  # times the memory's time
 SM80_GOALS = {"fwd": 300e12, "bwd": 200e12}
 STUDY_GOALS = {
     ("gemm", "naive", "7 to 63"): 0.9,
@@ -143,6 +144,24 @@ def decoders(sources: list[Source]) -> str:
         cells = [beside_dense(ops.get(op), None) for op in ("fwd", "bwd")]
         rows.append([f"`{rest}`", *cells[0], *cells[1]])
     head = ["problem", "forward, ms", "× dense", "dense, ms", "backward, ms", "× dense", "dense, ms"]
+    return markdown(head, rows)
+
+
+def norm_rope(sources: list[Source]) -> str:
+    """Beside memory's time, that of as many bytes as a copy of the tensor moves in its own: two tensors' forward, three backward."""
+
+    def cells(times: Optional[dict[str, float]], memory_ms: float) -> list[str]:
+        if not times:
+            return ["–"] * 4
+        of_memory = times["nhood"] / memory_ms
+        others = [number(times[name]) if name in times else "–" for name in ("compiled", "eager")]
+        return [number(times["nhood"]), bold_if(of_memory > NORM_ROPE_GOAL, number(of_memory)), *others]
+
+    rows = []
+    for row in sources[0].rows:
+        copy_ms = row["forward_ms"]["copy"]
+        rows.append([f"`{row['shape']}`", *cells(row["forward_ms"], copy_ms), *cells(row.get("backward_ms"), 1.5 * copy_ms)])
+    head = ["tensor", *(f"{op}{cell}" for op in ("forward", "backward") for cell in (", ms", ": × memory", ": torch compiled", ": eager"))]
     return markdown(head, rows)
 
 
@@ -267,6 +286,7 @@ TABLES: dict[str, Callable[[list[Source]], str]] = {
     "large_windows": large_windows,
     "small_windows": small_windows,
     "decoders": decoders,
+    "norm_rope": norm_rope,
     "sm80": sm80,
     "study_f16": study,
     "study_bf16": study,

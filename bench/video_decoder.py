@@ -12,11 +12,11 @@
 
 Weights are random. Each way is first compared with a mask of all pairs of tokens on small grids, and its video with that of
 the first way; one that differs or cannot do it is left out, with the reason. Then all take turns, eager and compiled; times are
-medians. Compiled, a block is one graph but for its MLP, whose tiles are compiled, not their loop; RMS norm and rotary positions
-of query and key are nhood's formulation then. Peak memory is the device's during one decoding, weights and latents included.
+medians. Compiled, a block is one graph but for its MLP, whose tiles are compiled, not their loop. Peak memory is the device's during
+one decoding, weights and latents included.
 
 Besides: how long RMS norm and rotary positions of query and key take, of all layers together, next to reading and writing these
-tensors once: as diffusers has them, eager and compiled, by nhood.torch.norm_rope, and compiled in nhood's formulation with tables.
+tensors once: as diffusers has them, eager and compiled, and by nhood.torch.norm_rope.
 
 Writes a file of JSON anew after each size, and a table and, with matplotlib, a picture beside it. Needs torch, diffusers 0.42.1
 or later and the package nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built.
@@ -34,7 +34,6 @@ import os
 import platform
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,11 @@ import decoder_report
 import diffusers
 import nhood
 import torch
-from attention_ways import synchronize
 from decoder_ways import WAYS, Absent, Compiled, Way, WayProcessor, blocks_of, by_mask
 from diffusers import LTX2VideoDiffusionDecoderModel
 from nhood.integrations.diffusers import _positions, use_nhood
 from study import find_commit, find_driver
+from timing import medians_in_turn, seconds_of
 from torch import Tensor
 
 SMALL = dict(
@@ -62,7 +61,6 @@ SMALL = dict(
 )
 MODES = ("eager", "compiled")
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}  # of the largest value of a video
-SECONDS = 0.02  # at least, of calls that are timed together
 
 Size = tuple[int, int, int]
 """height, width and frames"""
@@ -85,14 +83,6 @@ def peak_bytes(device: torch.device) -> int | None:
             if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
     return None
-
-
-def seconds_of(call: Callable[[], Any]) -> float:
-    synchronize()
-    start = time.perf_counter()
-    call()
-    synchronize()
-    return time.perf_counter() - start
 
 
 # ---- the decoder ----
@@ -244,30 +234,15 @@ def time_norm_and_rope(
         ways: dict[str, Callable[..., Any]] = {}
         if "eager" in arguments.modes:
             ways["eager_ms"] = norm_and_rope
-            ways["operator_ms"] = functools.partial(_positions.by_operator, attn)
+            ways["operator_ms"] = functools.partial(_positions.norm_and_rotate, attn)
         if "compiled" in arguments.modes:
             ways["compiled_ms"] = torch.compile(norm_and_rope, fullgraph=True)
-            ways["tables_ms"] = torch.compile(functools.partial(_positions.by_compiler, attn), fullgraph=True)
         targets = torch.empty_like(query), torch.empty_like(key)
         calls = {"copy_ms": lambda: (targets[0].copy_(query), targets[1].copy_(key))}
         calls |= {name: functools.partial(way, query, key) for name, way in ways.items()}
         rows.append({"shape": list(shape), "layers": layers, **medians_in_turn(calls, arguments.turns)})
         print(f"{size} norm and rotary positions: {rows[-1]}", file=sys.stderr, flush=True)
     return rows
-
-
-def medians_in_turn(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
-    """Milliseconds of one call each."""
-    repeats = {}
-    for name, call in calls.items():
-        call()
-        repeats[name] = max(1, int(SECONDS / seconds_of(call)))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(turns):
-        for name, call in calls.items():
-            whole = seconds_of(lambda: [None for _ in range(repeats[name]) if call() is None])
-            times[name].append(1e3 * whole / repeats[name])
-    return {name: float(f"{statistics.median(values):.5g}") for name, values in times.items()}
 
 
 # ---- the program ----

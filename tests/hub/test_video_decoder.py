@@ -210,10 +210,9 @@ def test_compiled_layer(model) -> None:
     torch.testing.assert_close(got, layer(x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", [_positions.by_operator, _positions.by_compiler], ids=["operator", "compiler"])
 @pytest.mark.parametrize("head_dim", [16, 48, 64])
-def test_positions(head_dim: int, way) -> None:
-    """The operator, and the formulation for the compiler, have diffusers' values and gradients."""
+def test_positions(head_dim: int) -> None:
+    """They have diffusers' values and gradients."""
     torch.manual_seed(9)
     attn = ltx2.LTX2VideoVaeNeighborhoodAttention(2 * head_dim, (3, 3, 3), head_dim=head_dim)
     norms = [attn.norm_q.weight, attn.norm_k.weight]
@@ -222,35 +221,44 @@ def test_positions(head_dim: int, way) -> None:
     x = torch.randn(2, 4, 5, 6, 2 * head_dim, requires_grad=True)
     results = []
 
-    def project(x: torch.Tensor) -> tuple:
-        query, key, value = (to(x).unflatten(-1, (2, head_dim)) for to in (attn.to_q, attn.to_k, attn.to_v))
-        return (*way(attn, query, key), value)
-
-    for outs in (attn.project_qkv(x), project(x)):
+    for outs in (attn.project_qkv(x), _positions.project_qkv(attn, x)):
         loss = sum((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() for out in outs)
         results.append([*outs, *torch.autograd.grad(loss, [x, *norms])])
     for expected, got in zip(*results):
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", [_positions.by_operator, _positions.by_compiler], ids=["operator", "compiler"])
 @torch.no_grad()
-def test_positions_of_a_tile(way) -> None:
+def test_positions_of_a_tile() -> None:
     """They are those of the whole grid."""
     attn = ltx2.LTX2VideoVaeNeighborhoodAttention(32, (3, 3, 3), head_dim=16)
     query, key = torch.randn(2, 1, 4, 5, 6, 2, 16)
     tile = (slice(None), slice(1, 4), slice(0, 3), slice(2, 6))
-    for whole, part in zip(way(attn, query, key), way(attn, query[tile], key[tile], (1, 0, 2))):
+    wholes = _positions.norm_and_rotate(attn, query, key)
+    parts = _positions.norm_and_rotate(attn, query[tile], key[tile], (1, 0, 2))
+    for whole, part in zip(wholes, parts):
         torch.testing.assert_close(part, whole[tile], rtol=0, atol=0)
 
 
-def test_projections_by_operator() -> None:
-    """Where nothing is compiled, neither norms nor rotations are torch's own."""
+@pytest.mark.parametrize("compiled", [False, True])
+@torch.no_grad()
+def test_projections_by_operator(compiled: bool) -> None:
+    """Neither norms nor rotations are torch's own."""
     attn = ltx2.LTX2VideoVaeNeighborhoodAttention(32, (3, 3, 3), head_dim=16)
-    with Recorded() as recorded, torch.no_grad():
-        _positions.project_qkv(attn, torch.randn(1, 3, 3, 3, 32))
-    assert recorded.names.count("nhood.norm_rope.default") == 2
-    assert not any("rms_norm" in name or "rsqrt" in name for name in recorded.names)
+    x, names = torch.randn(1, 3, 3, 3, 32), []
+
+    def record(graph: torch.fx.GraphModule, _: list) -> torch.fx.GraphModule:
+        names.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    if compiled:
+        torch.compile(_positions.project_qkv, fullgraph=True, backend=record)(attn, x)
+    else:
+        with Recorded() as recorded:
+            _positions.project_qkv(attn, x)
+        names = recorded.names
+    assert sum(name.startswith("nhood.norm_rope") for name in names) == 2
+    assert not any("rms_norm" in name or "rsqrt" in name for name in names)
 
 
 def test_other_positions(model) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import CASES, PARTS, assert_near
+from cuda_graphs import capture
 from nhood import _plans
 from torch.library import opcheck
 
@@ -135,14 +136,7 @@ def test_graph():
         out = nt.na2d(query, key, value, 5)
         return (out, *torch.autograd.grad(out, (query, key, value), d_out))
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, captured = capture(step)
     with torch.no_grad():
         query.copy_(torch.randn_like(query))
     graph.replay()

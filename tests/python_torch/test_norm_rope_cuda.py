@@ -4,6 +4,7 @@ import nhood.torch as nt
 import plain_norm_rope as plain
 import pytest
 import torch
+from cuda_graphs import capture
 from test_norm_rope import ROUNDING, near
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -55,14 +56,7 @@ def test_graph_and_stream():
         out = nt.norm_rope(leaf, tables, of_weight)
         return out, *torch.autograd.grad(out, (leaf, of_weight), d_out)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        both()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = both()
+    graph, captured = capture(both)
     x.copy_(torch.randn_like(x))
     graph.replay()
     for got, expected in zip(captured, both()):

@@ -1,0 +1,41 @@
+"""Wall-clock times of calls, on CPUs and CUDA devices."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+LEAST_SECONDS = 0.02  # of calls that are timed together
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def seconds_of(call: Callable[[], Any], repeats: int = 1) -> float:
+    """Of one call, when so many are queued one after the other."""
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    synchronize()
+    return (time.perf_counter() - start) / repeats
+
+
+def medians_in_turn(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
+    """Milliseconds of one call each. All take turns, after a first call that does not count."""
+    repeats = {}
+    for name, call in calls.items():
+        call()
+        repeats[name] = math.ceil(LEAST_SECONDS / seconds_of(call))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            times[name].append(1e3 * seconds_of(call, repeats[name]))
+    return {name: float(f"{statistics.median(values):.4g}") for name, values in times.items()}
