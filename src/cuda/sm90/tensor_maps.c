@@ -87,6 +87,12 @@ static bool is_uneven(const struct nh_problem *problem, int axis) {
            (nh_sm90_folds(problem) || a->query.length % a->dilation || a->key.length % a->dilation);
 }
 
+/* Whether tensors cover less than the axis, or it goes around. */
+static bool is_cut(const struct nh_problem *problem, int axis) {
+    const struct nh_axis *a = &problem->axis[axis];
+    return a->periodic || !nh_is_whole(a, &a->query) || !nh_is_whole(a, &a->key);
+}
+
 static int32_t axes_that(const struct nh_problem *problem,
                          bool (*hold)(const struct nh_problem *, int)) {
     return hold(problem, 0) | hold(problem, 1) << 1 | hold(problem, 2) << 2;
@@ -412,4 +418,8 @@ void nh_sm90_define(struct nh_kernel_spec *spec, const struct nh_problem *proble
     nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
     nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
     nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
+    if (!nh_problem_partial(problem) && !nh_problem_periodic(problem)) return;
+    nh_kernel_define(spec, "NH_REGION_AXES", axes_that(problem, is_cut));
+    nh_kernel_define(spec, "NH_UNIT_STEPS",
+                     !nh_problem_strided(problem) && !nh_problem_dilated(problem));
 }

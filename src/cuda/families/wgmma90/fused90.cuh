@@ -75,7 +75,9 @@ template <bool OWN, class WorkTile>
 __device__ __forceinline__ int group_in_map(const nh_tiled_args &args, const WorkTile &work_tile, int a) {
 #if NH_REGIONS
     const nh_cuda_box &box = OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query;
-    return first_in_map<OWN>(args, work_tile, a) * (int)args.axis[a].dilation + work_tile.group[a] - (int)box.offset;
+    if (!nh_is_cut(a)) return work_tile.group[a];
+    return first_in_map<OWN>(args, work_tile, a) * (int)NH_DILATION(args.axis[a]) + work_tile.group[a] -
+           (int)box.offset;
 #else
     return work_tile.group[a];
 #endif
@@ -114,14 +116,14 @@ __device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_wor
         token[a] = 0;
         if (a < NH_FIRST_AXIS) continue;
 #if NH_REGIONS
-        if (!IS_FAR(a)) { /* from the first token of the box: wherever its group begins */
+        if (nh_is_cut(a) && !IS_FAR(a)) { /* from the first token of the box: wherever its group begins */
             const nh_cuda_box &box = OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query;
-            token[a] = position[a] * (int)args.axis[a].dilation + work_tile.group[a] - (int)box.offset;
+            token[a] = position[a] * (int)NH_DILATION(args.axis[a]) + work_tile.group[a] - (int)box.offset;
             continue;
         }
 #endif
         token[a] = position[a] - first_in_map<OWN>(args, work_tile, a);
-        if (!IS_FAR(a)) token[a] = token[a] * (int)args.axis[a].dilation + group_in_map<OWN>(args, work_tile, a);
+        if (!IS_FAR(a)) token[a] = token[a] * (int)NH_DILATION(args.axis[a]) + group_in_map<OWN>(args, work_tile, a);
     }
 #endif
 }
@@ -253,7 +255,7 @@ __device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_wo
         if (a < NH_FIRST_AXIS) continue;
         int position = work_tile.own[a] + at[a];
         inside = inside && position < work_tile.length[a];
-        token[a] = (long long)position * args.axis[a].dilation + work_tile.group[a];
+        token[a] = (long long)position * NH_DILATION(args.axis[a]) + work_tile.group[a];
     }
     return inside;
 }

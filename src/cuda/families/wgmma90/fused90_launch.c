@@ -31,11 +31,13 @@ bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *v
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
-/* Whether every axis has windows that move along by a token from row to row, all of them in what tensors cover. */
+/* Whether every axis has windows that move along by a token from row to row; on axis 1, along which lines follow each other, all
+ * of them in what tensors cover. */
 static bool windows_are_plain(const struct nh_problem *problem) {
+    const struct nh_axis *lines = &problem->axis[1];
     return !nh_problem_causal(problem) && !nh_problem_strided(problem) &&
-           !nh_problem_partial(problem) && !nh_problem_periodic(problem) && !problem->has_bias &&
-           !problem->extra_tokens;
+           !nh_problem_periodic(problem) && nh_is_whole(lines, &lines->query) &&
+           nh_is_whole(lines, &lines->key) && !problem->has_bias && !problem->extra_tokens;
 }
 
 /* Faster as timed on an H200: cubes of 4 x 4 x 4 rows, windows of 5 and of 11, head dims 32 and 64. */

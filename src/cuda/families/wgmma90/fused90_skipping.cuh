@@ -26,8 +26,10 @@ __device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_w
     p.end = (high.end - work_tile.halo[a] + extent - 1) / extent;
 #if NH_REGIONS
     /* One tile where it sees none. */
-    p.begin = nh_min(p.begin, work_tile.tiles[a] - 1);
-    p.end = nh_max(p.end, p.begin + 1);
+    if (nh_is_cut(a)) {
+        p.begin = nh_min(p.begin, work_tile.tiles[a] - 1);
+        p.end = nh_max(p.end, p.begin + 1);
+    }
 #endif
     /* Nothing of this warpgroup is stored. */
     if (first > last_row) p.end = p.begin + 1;

@@ -79,8 +79,8 @@ __device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_wo
     if (a < NH_FIRST_AXIS) return 0;
 #if NH_REGIONS
     const int extent[3] = NH_LOOP_TILE, before = nh_wraps(a) ? extent[a] - 1 : 0;
-    return before + work_tile.group[a] * nh_axis_group_length((int)args.region[a].query.length, (int)axis.dilation, 0) -
-           (int)work_tile.columns[a].begin;
+    const int longest = nh_axis_group_length((int)args.region[a].query.length, (int)NH_DILATION(axis), 0);
+    return before + work_tile.group[a] * longest - (int)work_tile.columns[a].begin;
 #else
     return work_tile.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + work_tile.halo[a];
 #endif

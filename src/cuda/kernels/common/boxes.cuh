@@ -107,7 +107,7 @@ __device__ __forceinline__ int nh_digit(unsigned *index, int base) {
 }
 
 __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int length, int position) {
-    return nh_seen_range(length, (int)axis.window, (int)axis.stride, axis.causal, false, NH_INVERSE, position);
+    return nh_seen_range(length, (int)axis.window, (int)NH_STRIDE(axis), axis.causal, false, NH_INVERSE, position);
 }
 
 /* The work tile that this block takes in its n-th round; past the last one it is done. Blocks change places from round
@@ -123,7 +123,13 @@ __device__ __forceinline__ int nh_work_tile_index(int round) {
 /* Moves a work tile to the rows that tensors have of its dilation group. */
 __device__ __forceinline__ void nh_work_tile_place(const nh_cuda_args &args, int a, nh_work_tile &work_tile) {
     const nh_cuda_region &region = args.region[a];
-    const int dilation = (int)args.axis[a].dilation;
+    const int dilation = (int)NH_DILATION(args.axis[a]);
+    if (!nh_is_cut(a)) {
+        work_tile.columns[a] = {0, work_tile.length[a]};
+        work_tile.grid[a] = work_tile.length[a];
+        work_tile.rows[a] = 0;
+        return;
+    }
     const nh_range rows = nh_covered(NH_INVERSE ? region.key : region.query, dilation, work_tile.group[a]);
     work_tile.columns[a] = nh_covered(NH_INVERSE ? region.query : region.key, dilation, work_tile.group[a]);
     work_tile.grid[a] = work_tile.length[a];
@@ -135,6 +141,7 @@ __device__ __forceinline__ void nh_work_tile_place(const nh_cuda_args &args, int
 __device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, const nh_work_tile &work_tile, int a,
                                                     int position) {
     const nh_range columns = work_tile.columns[a];
+    if (!nh_is_cut(a)) return nh_seen_from(axis, work_tile.length[a], position);
     if (work_tile.rows[a] >= work_tile.length[a]) return {columns.begin, columns.begin}; /* the group has no row */
     const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), NH_INVERSE, work_tile.grid[a], position);
     return nh_covered_part(seen, columns, work_tile.grid[a], nh_wraps(a));
@@ -200,8 +207,8 @@ __device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int i
         work_tile.own[a] = work_tile.halo[a] = 0;
         work_tile.tiles[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
-        if (axis.dilation > 1) work_tile.group[a] = nh_digit(&rest, (int)axis.dilation);
-        work_tile.length[a] = nh_axis_group_length((int)axis.length, (int)axis.dilation, work_tile.group[a]);
+        if (NH_DILATION(axis) > 1) work_tile.group[a] = nh_digit(&rest, (int)NH_DILATION(axis));
+        work_tile.length[a] = nh_axis_group_length((int)axis.length, (int)NH_DILATION(axis), work_tile.group[a]);
         work_tile.own[a] = tile[a] * q_tile[a];
 #if NH_REGIONS
         nh_work_tile_place(args, a, work_tile);
@@ -214,7 +221,7 @@ __device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int i
 #endif
         work_tile.tiles[a] = (end - work_tile.halo[a] + k_tile[a] - 1) / k_tile[a];
 #if NH_REGIONS
-        work_tile.tiles[a] = nh_max(work_tile.tiles[a], 1);
+        if (nh_is_cut(a)) work_tile.tiles[a] = nh_max(work_tile.tiles[a], 1);
 #endif
     }
     work_tile.index = index;

@@ -13,9 +13,30 @@
 #define NH_PERIODIC 0
 #endif
 
+/* What the host knows of a problem, so that kernels need not ask: bits of the axes on which tensors cover less than the
+ * grid, or which are periodic; and whether all strides and dilations are 1, which leaves no divisions by them. */
+#ifndef NH_REGION_AXES
+#define NH_REGION_AXES 7
+#endif
+#ifndef NH_UNIT_STEPS
+#define NH_UNIT_STEPS 0
+#endif
+#if NH_UNIT_STEPS
+#define NH_STRIDE(axis) 1
+#define NH_DILATION(axis) 1
+#else
+#define NH_STRIDE(axis) (axis).stride
+#define NH_DILATION(axis) (axis).dilation
+#endif
+
 #if NH_REGIONS
 __device__ __forceinline__ bool nh_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;
+}
+
+/* Whether tensors may cover less than the axis, or it goes around. */
+__device__ __forceinline__ bool nh_is_cut(int axis) {
+    return NH_REGION_AXES >> axis & 1;
 }
 
 /* Positions of a dilation group that a box covers: nh_axis_covered of core/problem.h. */
@@ -28,7 +49,7 @@ __device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITI
 /* What the row at a position sees of the whole grid. */
 __device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse,
                                                     NH_POSITION length, NH_POSITION position) {
-    return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)axis.stride, axis.causal, wraps, inverse,
+    return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)NH_STRIDE(axis), axis.causal, wraps, inverse,
                          position);
 }
 
