@@ -302,6 +302,20 @@ static nh_cu_result fake_tensor_map(struct nh_cu_tensor_map *map, int type, uint
     return 0;
 }
 
+static nh_cu_result fake_tensor_map_im2col(struct nh_cu_tensor_map *map, int type, uint32_t rank,
+                                           void *address, const uint64_t *extent,
+                                           const uint64_t *stride_bytes, const int *lower_corner,
+                                           const int *upper_corner, uint32_t channels,
+                                           uint32_t pixels, const uint32_t *element_stride,
+                                           int interleave, int swizzle, int promotion, int fill) {
+    const uint32_t box[5] = {channels, 1, 1, 1, 1};
+    (void)lower_corner, (void)upper_corner;
+    MAY_FAIL("tensor_map_im2col");
+    if (rank < 3 || !pixels || pixels > 1024) return FAKE_ERROR;
+    return fake_tensor_map(map, type, rank, address, extent, stride_bytes, box, element_stride,
+                           interleave, swizzle, promotion, fill);
+}
+
 static nh_cu_result fake_memory_set(nh_cu_pointer address, unsigned char value, size_t bytes,
                                     nh_cu_stream stream) {
     (void)address, (void)value, (void)bytes, (void)stream;

@@ -6,16 +6,18 @@
 #include "timing.h"
 
 static const char *const problems[] = {
-    "fwd:f16:b1h2d64:16x16:w5x5:x3", "bwd:f16:b1h2d32:16x16:w5x5:rpb", "fwd:f16:b1h2d32:16x16:w5x5",
-    "bwd:f16:b1h2d32:16x16:w5x5", "pn:f32:b1h1d32:64:w7"};
+    "fwd:f16:b1h2d64:16x16:w5x5:x3", "bwd:f16:b1h2d32:16x16:w5x5:rpb",
+    "fwd:f16:b1h2d32:16x16:w5x5",    "bwd:f16:b1h2d32:16x16:w5x5",
+    "pn:f32:b1h1d32:64:w7",          "fwd:f16:b128h4d32:56x56:w7x7:p01"};
 
 /* What the library asks of a driver where failing must be an error. */
-static const char *const calls[] = {
-    "device_count", "device_get",        "primary_retain",  "context_push",
-    "library_load", "library_kernel",    "kernel_function", "kernel_set",
-    "launch",       "tensor_map",        "memory_allocate", "memory_write",
-    "memory_copy",  "memory_set",        "stream_create",   "event_create",
-    "event_record", "event_synchronize", "event_elapsed",   "stream_synchronize"};
+static const char *const calls[] = {"device_count",    "device_get",         "primary_retain",
+                                    "context_push",    "library_load",       "library_kernel",
+                                    "kernel_function", "kernel_set",         "launch",
+                                    "tensor_map",      "memory_allocate",    "memory_write",
+                                    "memory_copy",     "memory_set",         "stream_create",
+                                    "event_create",    "event_record",       "event_synchronize",
+                                    "event_elapsed",   "stream_synchronize", "tensor_map_im2col"};
 
 /* Calls whose failing the library goes on without. */
 static const char *const optional_calls[] = {"device_name", "kernel_get", "context_current",

@@ -201,29 +201,64 @@ nh_cu_result cuLaunchKernelEx(const nh_cu_launch *config, nh_cu_function functio
     return NH_CU_SUCCESS;
 }
 
-// Refuses what the driver refuses.
+// What both kinds of maps have; refuses what the driver refuses.
+static bool start_map(emulator::TensorMap *map, int type, uint32_t rank, void *address,
+                      const uint64_t *extent, const uint64_t *stride_bytes,
+                      const uint32_t *element_stride, int interleave, int swizzle, int fill) {
+    *map = {};
+    if ((uintptr_t)address % 16 || rank < 3 || rank > 5 || interleave || fill) return false;
+    map->address = (const char *)address;
+    map->rank = (uint8_t)rank;
+    map->element_bytes = type == NH_CU_TENSOR_FLOAT32 ? 4 : 2;
+    map->swizzle = (uint8_t)swizzle;
+    for (uint32_t i = 0; i < rank; i++) {
+        if (!extent[i] || extent[i] > (uint64_t)1 << 32) return false;
+        if (!element_stride[i] || element_stride[i] > 8) return false;
+        if (i + 1 < rank && (stride_bytes[i] % 16 || stride_bytes[i] >> 40)) return false;
+        map->extent[i] = extent[i];
+        map->element_stride[i] = (uint8_t)element_stride[i];
+        if (i + 1 < rank) map->stride_bytes[i] = stride_bytes[i];
+    }
+    return element_stride[0] == 1;
+}
+
+static bool row_fits(uint32_t row_bytes, int swizzle) {
+    return row_bytes && row_bytes % 16 == 0 && (!swizzle || row_bytes <= 16u << swizzle);
+}
+
 nh_cu_result cuTensorMapEncodeTiled(nh_cu_tensor_map *to, int type, uint32_t rank, void *address,
                                     const uint64_t *extent, const uint64_t *stride_bytes,
                                     const uint32_t *box, const uint32_t *element_stride,
                                     int interleave, int swizzle, int, int fill) {
-    emulator::TensorMap map = {};
-    if ((uintptr_t)address % 16 || rank < 3 || rank > 5 || interleave || fill) return FAILED;
-    map.address = (const char *)address;
-    map.rank = (uint8_t)rank;
-    map.element_bytes = type == NH_CU_TENSOR_FLOAT32 ? 4 : 2;
-    map.swizzle = (uint8_t)swizzle;
-    for (uint32_t i = 0; i < rank; i++) {
-        if (!extent[i] || extent[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256) return FAILED;
-        if (!element_stride[i] || element_stride[i] > 8) return FAILED;
-        if (i + 1 < rank && (stride_bytes[i] % 16 || stride_bytes[i] >> 40)) return FAILED;
-        map.extent[i] = extent[i];
-        map.box[i] = (uint16_t)box[i];
-        map.element_stride[i] = (uint8_t)element_stride[i];
-        if (i + 1 < rank) map.stride_bytes[i] = stride_bytes[i];
-    }
-    uint32_t row_bytes = box[0] * map.element_bytes;
-    if (row_bytes % 16 || element_stride[0] != 1 || (swizzle && row_bytes > 16u << swizzle))
+    emulator::TensorMap map;
+    if (!start_map(&map, type, rank, address, extent, stride_bytes, element_stride, interleave,
+                   swizzle, fill))
         return FAILED;
+    for (uint32_t i = 0; i < rank; i++) {
+        if (!box[i] || box[i] > 256) return FAILED;
+        map.box[i] = (uint16_t)box[i];
+    }
+    if (!row_fits(box[0] * map.element_bytes, swizzle)) return FAILED;
+    memcpy(to, &map, sizeof map);
+    return NH_CU_SUCCESS;
+}
+
+nh_cu_result cuTensorMapEncodeIm2col(nh_cu_tensor_map *to, int type, uint32_t rank, void *address,
+                                     const uint64_t *extent, const uint64_t *stride_bytes,
+                                     const int *lower_corner, const int *upper_corner,
+                                     uint32_t channels, uint32_t pixels,
+                                     const uint32_t *element_stride, int interleave, int swizzle,
+                                     int, int fill) {
+    emulator::TensorMap map;
+    if (!start_map(&map, type, rank, address, extent, stride_bytes, element_stride, interleave,
+                   swizzle, fill))
+        return FAILED;
+    for (uint32_t i = 0; i + 2 < rank; i++)
+        if (lower_corner[i] || upper_corner[i] || element_stride[i + 1] != 1) return FAILED;
+    if (!channels || channels > 256 || !pixels || pixels > 1024) return FAILED;
+    if (!row_fits(channels * map.element_bytes, swizzle)) return FAILED;
+    map.box[0] = (uint16_t)channels;
+    map.pixels = (uint16_t)pixels;
     memcpy(to, &map, sizeof map);
     return NH_CU_SUCCESS;
 }

@@ -89,7 +89,7 @@ bool land_boxes(unsigned barrier);
 struct TensorMap {
     const char *address;
     uint64_t extent[5], stride_bytes[4];
-    uint16_t box[5];
+    uint16_t box[5], pixels; // pixels: of a map for cp.async.bulk.tensor with .im2col, else 0
     uint8_t element_stride[5], rank, swizzle, element_bytes;
 };
 static_assert(sizeof(TensorMap) <= 128);

@@ -102,9 +102,40 @@ void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__b
     emulator::TensorMap map;
     memcpy(&map, encoded, sizeof map);
     emulator::shared(to, map.element_bytes, 128);
+    if (map.pixels) emulator::fail("a box of a map for im2col");
     emulator::start_box(barrier, [=] {
         unsigned end =
             for_rows(map, to, map.address, {{x0, x1, x2, x3, x4}}, map.rank - 1, copy_row);
+        barrier_at(barrier).bytes -= (int)(end - to);
+        end_phase_if_complete(barrier_at(barrier));
+    });
+}
+
+// Pixels one after the other: axis 1 fastest, from its begin to its end, but for what is before the first pixel; without
+// margins (lower and upper corners of 0) and offsets. Coordinates outside the tensor are not emulated.
+void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_im2col_mbarrier__complete_tx__bytes(
+    const char *, unsigned to, const void *encoded, unsigned barrier, int x0, int x1, int x2,
+    int x3, int x4, unsigned short offset1, unsigned short offset2, unsigned short offset3) {
+    emulator::TensorMap map;
+    memcpy(&map, encoded, sizeof map);
+    emulator::shared(to, map.element_bytes, 128);
+    if (!map.pixels) emulator::fail("pixels of a map for boxes");
+    if (offset1 || offset2 || offset3) emulator::fail("offsets of im2col");
+    const Coordinates first = {{x0, x1, x2, x3, x4}};
+    for (int axis = 0; axis < 5; axis++)
+        if (first.at[axis] < 0 || (uint64_t)first.at[axis] >= map.extent[axis])
+            emulator::fail("pixels from coordinate %d of axis %d on", first.at[axis], axis);
+    emulator::start_box(barrier, [=] {
+        Coordinates at = first;
+        unsigned end = to;
+        for (int pixel = 0; pixel < map.pixels; pixel++) {
+            const char *from = map.address;
+            for (int axis = 1; axis < 5; axis++)
+                from += at.at[axis] * (int64_t)map.stride_bytes[axis - 1];
+            end = copy_row(map, end, from, at.at[0]);
+            for (int axis = 1; axis < 5 && (uint64_t)++at.at[axis] == map.extent[axis]; axis++)
+                at.at[axis] = 0;
+        }
         barrier_at(barrier).bytes -= (int)(end - to);
         end_phase_if_complete(barrier_at(barrier));
     });

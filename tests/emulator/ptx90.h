@@ -35,6 +35,9 @@ void ptx_mbarrier_try_wait_parity_shared__cta_b64(const char *, unsigned address
 void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__bytes(
     const char *, unsigned to, const void *encoded, unsigned barrier, int x0, int x1, int x2,
     int x3, int x4);
+void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_im2col_mbarrier__complete_tx__bytes(
+    const char *, unsigned to, const void *encoded, unsigned barrier, int x0, int x1, int x2,
+    int x3, int x4, unsigned short offset1, unsigned short offset2, unsigned short offset3);
 void ptx_cp_reduce_async_bulk_tensor_5d_global_shared__cta_add_tile_bulk_group(
     const char *, const void *encoded, unsigned from, int x0, int x1, int x2, int x3, int x4);
 void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char *, const void *encoded,

@@ -48,16 +48,26 @@ static void bind(const struct nh_cuda_step *step, const nhood_io *io, const int6
     }
 }
 
+static nh_cu_result encode_one(const struct nh_driver *driver, const struct nh_cuda_map *m,
+                               void *address, struct nh_cu_tensor_map *map) {
+    static const int no_margin[3] = {0, 0, 0};
+    uint32_t rank = (uint32_t)m->rank;
+    if (m->pixels)
+        return driver->tensor_map_im2col(map, m->type, rank, address, m->extent, m->stride_bytes,
+                                         no_margin, no_margin, m->box[0], m->pixels,
+                                         m->element_stride, 0, m->swizzle, m->promotion, 0);
+    return driver->tensor_map(map, m->type, rank, address, m->extent, m->stride_bytes, m->box,
+                              m->element_stride, 0, m->swizzle, m->promotion, 0);
+}
+
 static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_step *step,
                            const struct nh_cuda_args *args, struct nh_cu_tensor_map *map) {
     for (int32_t i = 0; i < step->maps; i++) {
         const struct nh_cuda_map *m = &step->map[i];
         /* an output that the caller leaves out: the kernel leaves its map alone, too */
         if (!args->tensor[m->slot].data) continue;
-        nh_cu_result result = driver->tensor_map(
-            &map[i], m->type, (uint32_t)m->rank,
-            (char *)args->tensor[m->slot].data + m->offset_bytes, m->extent, m->stride_bytes,
-            m->box, m->element_stride, 0, m->swizzle, m->promotion, 0);
+        char *address = (char *)args->tensor[m->slot].data + m->offset_bytes;
+        nh_cu_result result = encode_one(driver, m, address, &map[i]);
         if (result) return nh_driver_check(driver, result, "tensor map");
     }
     return NHOOD_OK;

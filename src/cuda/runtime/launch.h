@@ -36,6 +36,9 @@ struct nh_cuda_map {
     uint32_t box[5], element_stride[5];
     /* added to the tensor's address */
     int64_t offset_bytes;
+    /* 0: a box. Else so many entries of axis 1 in a row, of which those after the axis' end are its first, with the next
+     * coordinate of axis 2: cuTensorMapEncodeIm2col, without margins. */
+    uint32_t pixels;
 };
 
 struct nh_cuda_step {

@@ -348,6 +348,41 @@ struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
     return map;
 }
 
+bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    int64_t first = box_of(problem, tensor, 0)->length;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (axis->dilation > 1 ||
+            (axis->periodic && box_of(problem, tensor, a)->length != axis->length))
+            return false;
+    }
+    return (heads_of(problem, tensor) == 1 || s->head == dim_of(problem, tensor)) &&
+           (problem->batch == 1 || problem->rank < 3 || s->batch == first * s->axis[0]) &&
+           problem->batch <= MOST_LENGTH / first;
+}
+
+struct nh_cuda_map nh_sm90_lines_map(const struct nh_problem *problem, int32_t tensor,
+                                     int32_t positions) {
+    enum { LAPS = 4 };
+    const nhood_strides *s = &problem->strides[tensor];
+    const struct nh_box *first = box_of(problem, tensor, 0);
+    int64_t bytes = element_bytes(problem);
+    struct nh_cuda_map map =
+        rows_map(problem, tensor, heads_of(problem, tensor) * dim_of(problem, tensor));
+    set_grid_axis(&map, 1, problem, 2, bytes * s->axis[2], 1);
+    set_axis(&map, 2, LAPS, 0, 1, 1);
+    set_grid_axis(&map, 3, problem, 1, bytes * s->axis[1], 1);
+    if (problem->rank < 3) {
+        set_axis(&map, 4, problem->batch, bytes * s->batch, 1, 1);
+    } else {
+        set_axis(&map, 4, problem->batch * first->length, bytes * s->axis[0], 1, 1);
+        map.offset_bytes += first->offset * bytes * s->axis[0];
+    }
+    map.pixels = (uint32_t)positions;
+    return map;
+}
+
 struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t tensor,
                                      int64_t rows) {
     const nhood_strides *s = &problem->strides[tensor];

@@ -68,6 +68,16 @@ struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
                                const int32_t tile[3], int32_t heads);
 
 /* Maps the extra tokens' K or V, `rows` of them. */
+/* Maps lines of positions along the last axis, so many at a time, that go on with the axis' first ones at its end: along
+ * the map's axes rows of all heads, the last axis, how often it has ended (four times at most), the second axis, and the
+ * first axis of all batch entries. */
+struct nh_cuda_map nh_sm90_lines_map(const struct nh_problem *problem, int32_t tensor,
+                                     int32_t positions);
+
+/* Whether a tensor can be mapped so: heads are parts of a row, batch entries follow each other along a first axis, no axis
+ * is dilated, and the tensor has all of periodic ones. */
+bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor);
+
 struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t tensor,
                                      int64_t rows);
 

@@ -147,6 +147,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
         nh_kernel_define(&spec, "NH_SLOTS_BEFORE", shape->slots_before);
         nh_kernel_define(&spec, "NH_SLOTS_AROUND", shape->slots_around);
     }
+    if (nh_small_fetches_lines(problem, launch)) nh_kernel_define(&spec, "NH_SEAM_LINES", 1);
     nh_kernel_define(&spec, "NH_LEAST_PAIRS", shape->least_pairs);
     nh_kernel_define(&spec, "NH_NEAR_HEADS", nh_small_near_heads(problem, shape));
     if (launch->stages) define_boxes(problem, &spec);
@@ -201,6 +202,8 @@ static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tenso
 
 static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
                      struct nh_cuda_step *step) {
+    /* by queries, by keys; their maps of lines come last */
+    static const int32_t halo_tensors[][2] = {{NHOOD_K, NHOOD_V}, {NHOOD_Q, NHOOD_D_O}};
     int32_t statistics[NH_AXES];
     nh_small_statistics_box(&launch->shape, statistics);
     step->maps = 0;
@@ -210,6 +213,13 @@ static void set_maps(const struct nh_problem *problem, const struct nh_small_lau
         *map = *tensor == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
                                    : nh_sm90_map(problem, *tensor, box_of(launch, *tensor), 1);
         /* more would be fetched for nothing where heads lie apart */
+        map->promotion = NH_CU_TENSOR_PROMOTE_128B;
+    }
+    if (!nh_small_fetches_lines(problem, launch)) return;
+    for (int i = 0; i < 2; i++) {
+        int32_t tensor = halo_tensors[launch->kernel == NH_SMALL_BACKWARD_KEY][i];
+        struct nh_cuda_map *map = &step->map[step->maps++];
+        *map = nh_sm90_lines_map(problem, tensor, launch->shape.halo[2]);
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
     }
 }

@@ -162,10 +162,32 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_work_tile &work_til
 
 struct nh_maps {
     nh_tensor_map q, k, v, d_o, d_k, d_v, statistics;
+#if NH_SEAM_LINES
+    nh_tensor_map lines[2];
+#endif
 };
 enum { NH_STATISTICS_MAP = 3, STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(uint4) };
 
-#if NH_PERIODIC
+#if NH_SEAM_LINES
+/* Statistics of the queries of a halo with a seam, by the lanes of a warp: the copy engine writes to multiples of 128
+ * bytes. */
+NH_DEVICE void nh_copy_statistic_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
+                                       nh_halo &halo, int lane) {
+    const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
+#pragma unroll 1
+    for (int i = lane; i < nh_halo_lines(work_tile) * NH_H2; i += 32) {
+        const nh_halo_line line = nh_halo_line_of(work_tile, i / NH_H2);
+        const int at[3] = {line.at[0], line.at[1], nh_column_around(work_tile, 2, line.at[2] + i % NH_H2)};
+        const int row = line.box * NH_FETCHED_STATISTICS + line.place[0] * nh_statistics_pitch(0) +
+                        line.place[1] * nh_statistics_pitch(1) + i % NH_H2;
+        long long offset = work_tile.origin[NH_DELTA] + member * delta.head;
+#pragma unroll
+        for (int a = NH_FIRST_AXIS; a < 3; a++)
+            offset += (at[a] - work_tile.span[a].ahead) * work_tile.step[NH_DELTA][a];
+        nh_copy16(&halo.statistics[row], (const float *)delta.data + offset, true);
+    }
+}
+#elif NH_PERIODIC
 NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
                                          nh_halo &halo, const nh_seam_column &column) {
     const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
@@ -183,7 +205,7 @@ NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_wor
 /* What boxes do not have of the queries, their output gradients and their statistics: see small_seam.cuh. */
 NH_DEVICE void nh_copy_query_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int member, nh_halo &halo,
                                   int lane, nh_boxes_landed landed) {
-#if NH_PERIODIC
+#if NH_PERIODIC && !NH_SEAM_LINES
     const int units = nh_units(NH_DIM);
     nh_copy_seam_units<2 * units + 1>(
         work_tile, lane,
@@ -220,10 +242,17 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
                                                                (char *)halo.statistics, head, heads);
         };
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
-                            2 * NH_ROWS * nh_row_bytes(NH_DIM)>(
+                            2 * NH_ROWS * nh_row_bytes(NH_DIM), NH_SEAM_LINES ? STATISTICS_BYTES : 0>(
             args, shared.tables, shared.ring, (unsigned)share, fetch,
             [&](const nh_work_tile &work_tile, int turn, int member, int lane, nh_boxes_landed landed) {
-                nh_copy_query_seam(args, work_tile, member, shared.halo[turn % NH_HALOS], lane, landed);
+                nh_halo &halo = shared.halo[turn % NH_HALOS];
+#if NH_SEAM_LINES
+                nh_fetch_lines(args, work_tile, maps.lines, landed.barrier, halo.queries, halo.d_outputs,
+                               work_tile.column_head + member, lane);
+                nh_copy_statistic_lines(args, work_tile, member, halo, lane);
+#else
+                nh_copy_query_seam(args, work_tile, member, halo, lane, landed);
+#endif
             });
     } else {
         nh_key_sums sums;

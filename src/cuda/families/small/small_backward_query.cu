@@ -151,6 +151,9 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
 
 struct nh_maps {
     nh_tensor_map q, k, v, o, d_o, d_q;
+#if NH_SEAM_LINES
+    nh_tensor_map lines[2];
+#endif
 };
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
@@ -177,7 +180,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM), 3 * NH_ROWS * nh_row_bytes(NH_DIM)>(
             args, shared.tables, shared.ring, 1, fetch,
             [&](const nh_work_tile &work_tile, int turn, int, int lane, nh_boxes_landed landed) {
+#if NH_SEAM_LINES
+                nh_key_halo &halo = shared.halo[turn % NH_HALOS];
+                nh_fetch_lines(args, work_tile, maps.lines, landed.barrier, halo.keys, halo.values,
+                               work_tile.column_head, lane);
+#else
                 nh_copy_key_seam(args, work_tile, shared.halo[turn % NH_HALOS], lane, landed);
+#endif
             });
     } else {
         int bias_turn = 0;

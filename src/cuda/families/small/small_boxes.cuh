@@ -167,6 +167,7 @@ NH_DEVICE int nh_slot_position(const nh_work_tile &work_tile, int slot) {
 template <int LAYOUT, int BYTES = NH_FETCHED_ROWS *nh_row_bytes(NH_DIM)>
 NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
+    if (NH_SEAM_LINES && nh_has_seam(work_tile)) return;
     int at[5], position[3] = {work_tile.column[0], work_tile.column[1], work_tile.column[2]};
 #if NH_PERIODIC
 #pragma unroll
@@ -190,6 +191,63 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work
 NH_DEVICE int nh_fetches(const nh_work_tile &work_tile) {
     return NH_SLOTS ? work_tile.roll.fresh.end - work_tile.roll.fresh.begin : 1;
 }
+
+#if NH_SEAM_LINES
+
+/* Where tensors have the column that is `ahead` of their first one. Columns beyond the ends of an axis that is not
+ * periodic, which no row sees, are taken for the last ones there. */
+NH_DEVICE int nh_column_around(const nh_work_tile &work_tile, int a, int ahead) {
+    const nh_range &columns = work_tile.covered[a].columns;
+    const int length = columns.end - columns.begin;
+    if (!nh_wraps(a)) return ahead < 0 ? 0 : nh_least(ahead, length - 1);
+    while (ahead >= length)
+        ahead -= length;
+    return ahead < 0 ? ahead + length : ahead;
+}
+
+/* A line along the last axis of a halo with a seam, or of what of it is not there yet. */
+struct nh_halo_line {
+    int box, place[2]; /* of its slot, and in that box on the first two axes */
+    int at[3];         /* where tensors have its first column */
+};
+
+NH_DEVICE int nh_halo_lines(const nh_work_tile &work_tile) {
+    return nh_fetches(work_tile) * NH_H0 * NH_H1;
+}
+
+NH_DEVICE nh_halo_line nh_halo_line_of(const nh_work_tile &work_tile, int number) {
+    const int lines = NH_H0 * NH_H1, slot = NH_SLOTS ? work_tile.roll.fresh.begin + number / lines : 0;
+    nh_halo_line line = {NH_SLOTS ? (work_tile.roll.place + slot) % (NH_SLOTS + !NH_SLOTS) : 0,
+                         {number % lines / NH_H1, number % NH_H1},
+                         {0, 0, 0}};
+#pragma unroll
+    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        int ahead = work_tile.span[a].ahead;
+        if (NH_SLOTS && a == NH_FIRST_AXIS)
+            ahead = nh_slot_position(work_tile, slot) - work_tile.covered[a].columns.begin;
+        line.at[a] = nh_column_around(work_tile, a, ahead + (a < 2 ? line.place[a] : 0));
+    }
+    return line;
+}
+
+/* Fetches halos with a seam of two tensors, by a warp: a line at a time, along which the copy engine goes around the
+ * last axis. */
+NH_DEVICE void nh_fetch_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map (&maps)[2],
+                              unsigned barrier, char *first, char *second, int head, int lane) {
+    static_assert(NH_H2 * nh_row_bytes(NH_DIM) % 128 == 0, "the copy engine writes to multiples of 128 bytes");
+    const nh_cuda_region &region = args.region[0];
+    const int planes = NH_RANK == 3 ? (int)(NH_INVERSE ? region.query : region.key).length : 1;
+#pragma unroll 1
+    for (int i = lane; i < 2 * nh_halo_lines(work_tile); i += 32) {
+        const nh_halo_line line = nh_halo_line_of(work_tile, i / 2);
+        const int row = line.box * NH_FETCHED_ROWS + line.place[0] * NH_PLANE + line.place[1] * NH_LINE;
+        const int at[5] = {head * NH_DIM, line.at[2], 0, line.at[1], work_tile.batch * planes + line.at[0]};
+        nh_copy_pixels(nh_shared_address(i % 2 ? second : first) + row * nh_row_bytes(NH_DIM), &maps[i % 2], barrier,
+                       at);
+    }
+}
+
+#endif
 
 /* The work tile's rows. */
 template <int LAYOUT>
@@ -233,8 +291,9 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
 /* A fetching warp's part. A work tile is fetched for each of `members` heads that share its rows: fetch(work_tile,
  * stage, member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and
  * of the work tile's rows. What of a halo with a seam its boxes do not have the warp copies itself:
- * copy_seam(work tile, stage, member, lane, landed). */
-template <int HALO_BYTES, int ROWS_BYTES, typename Fetch, typename CopySeam>
+ * copy_seam(work tile, stage, member, lane, landed). With NH_SEAM_LINES it has lines fetched instead, but for so many
+ * bytes of each box, which lanes copy. */
+template <int HALO_BYTES, int ROWS_BYTES, int LANES_BYTES = 0, typename Fetch, typename CopySeam>
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
@@ -286,25 +345,28 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
         if (lane == 0) {
             unsigned boxes = full;
 #if NH_PERIODIC
-            if (info.work_tile.seam) {
+            if (info.work_tile.seam && !NH_SEAM_LINES) {
                 nh_barrier_arrive(full);
                 boxes = landed;
             }
 #endif
-            nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * HALO_BYTES + ROWS_BYTES));
+            const int halo_bytes = NH_SEAM_LINES && nh_has_seam(info.work_tile) ? HALO_BYTES - LANES_BYTES : HALO_BYTES;
+            nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * halo_bytes + ROWS_BYTES));
             fetch(info.work_tile, (int)stage, member, boxes);
             if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
         }
         __syncwarp();
 #if NH_PERIODIC
         if (info.work_tile.seam) {
-            copy_seam(info.work_tile, (int)stage, member, lane, nh_boxes_landed{landed, seams & 1});
+            copy_seam(info.work_tile, (int)stage, member, lane,
+                      nh_boxes_landed{NH_SEAM_LINES ? full : landed, seams & 1});
             seams++;
         }
 #endif
         if (turn)
             nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
-        if (NH_LSE_ROWS) nh_copy_wait();
+        if (NH_LSE_ROWS || LANES_BYTES) nh_copy_wait();
+        if (LANES_BYTES) nh_show_shared();
         nh_barrier_arrive(full);
     }
 }

@@ -2,6 +2,7 @@
 #include "dtype.h"
 #include "rates.h"
 #include "small_roll.h"
+#include "tensor_maps.h"
 
 int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
     bool forward = launch->kernel == NH_SMALL_FORWARD;
@@ -98,6 +99,17 @@ static int64_t stages_bytes(const struct nh_problem *problem,
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY) work_tile += aligned_bytes(launch, rows * value);
     if (launch->kernel == NH_SMALL_BACKWARD_KEY) halo += statistics;
     return halos * halo + stages * work_tile;
+}
+
+bool nh_small_fetches_lines(const struct nh_problem *problem,
+                            const struct nh_small_launch *launch) {
+    enum { LINE_ALIGNMENT = 128 };
+    const struct nh_small_shape *shape = &launch->shape;
+    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    int64_t line_bytes = shape->halo[2] * nh_small_row_bytes(problem, problem->dim);
+    return launch->stages && nh_problem_periodic(problem) && line_bytes % LINE_ALIGNMENT == 0 &&
+           nh_sm90_lines_fit(problem, by_keys ? NHOOD_Q : NHOOD_K) &&
+           nh_sm90_lines_fit(problem, by_keys ? NHOOD_D_O : NHOOD_V);
 }
 
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,

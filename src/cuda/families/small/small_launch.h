@@ -38,6 +38,10 @@ bool nh_small_masks_by_bits(const struct nh_problem *problem, const struct nh_sm
 /* The share of registers that threads of a block lack: the compiler spills them. */
 double nh_small_spilled(const struct nh_problem *problem, const struct nh_small_launch *launch);
 
+/* Whether the copy engine goes around periodic axes, a line of a halo at a time (NH_SEAM_LINES, small_seam.cuh): else
+ * warps copy what is beyond a seam. */
+bool nh_small_fetches_lines(const struct nh_problem *problem, const struct nh_small_launch *launch);
+
 int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                               const struct nh_small_launch *launch);
 

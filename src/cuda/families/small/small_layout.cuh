@@ -3,7 +3,8 @@
  * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32
  * of 32), NH_Q0.. (rows of a work tile), NH_S0.. (of a warp tile), NH_K0.. (columns of a warp tile), NH_H0.. (of a work
  * tile), NH_WARPS (that work), NH_FETCHERS (warps after them), NH_MIN_BLOCKS, NH_WHOLE (no work tile sticks out of the
- * grid), NH_INVERSE, NH_REGIONS and NH_PERIODIC (see small_region.cuh), NH_STRIDED (some stride is not 1), NH_DILATED,
+ * grid), NH_INVERSE, NH_REGIONS, NH_PERIODIC and NH_SEAM_LINES (see small_region.cuh), NH_STRIDED (some stride is not
+ * 1), NH_DILATED,
  * NH_DENSE (every row sees all columns of its warp tile's box), NH_ADDITIVE_MASK (see small_additive_mask.cuh), NH_W0..
  * (windows, with NH_ADDITIVE_MASK or a bias), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_STAGES (of
  * the copy engine's boxes that are under way or in use at a time; 0: threads copy), NH_SLOTS (of the halo that rolls;

@@ -10,6 +10,10 @@
 
 #include "region.cuh"
 
+#ifndef NH_SEAM_LINES
+#define NH_SEAM_LINES 0 /* 1: the copy engine goes around the last axis, a line of a halo with a seam at a time */
+#endif
+
 NH_DEVICE int nh_least(int a, int b) {
     return a < b ? a : b;
 }

@@ -63,6 +63,15 @@ struct nh_work_tile {
     long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
 };
 
+/* Whether the halo goes on in the next lap of some axis. */
+NH_DEVICE bool nh_has_seam(const nh_work_tile &work_tile) {
+#if NH_REGIONS
+    return work_tile.seam;
+#else
+    return false;
+#endif
+}
+
 /* The first row that tensors have of the group. */
 NH_DEVICE int nh_first_row(const nh_work_tile &work_tile, int a) {
 #if NH_REGIONS

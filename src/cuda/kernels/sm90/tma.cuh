@@ -48,6 +48,18 @@ __device__ __forceinline__ void nh_copy_box(unsigned to, const nh_tensor_map *ma
                  : "memory");
 }
 
+/* Rows one after the other of a map for im2col: from the first coordinates on along axis 1, and from its end on with
+ * its begin and the next coordinate of axis 2. */
+__device__ __forceinline__ void nh_copy_pixels(unsigned to, const nh_tensor_map *map, unsigned barrier,
+                                               const int at[5]) {
+    const unsigned short none = 0;
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10};" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "h"(none),
+                 "h"(none), "h"(none)
+                 : "memory");
+}
+
 /* Adds a box of f32 in shared memory to one in memory; what is outside the tensor is left out. The box may be written
  * again after nh_add_boxes_done by the same thread; the sums are there when the kernel has ended. */
 __device__ __forceinline__ void nh_add_box(const nh_tensor_map *map, unsigned from, const int at[5]) {
