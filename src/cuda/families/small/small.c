@@ -148,6 +148,8 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
         nh_kernel_define(&spec, "NH_SLOTS_AROUND", shape->slots_around);
     }
     if (nh_small_fetches_lines(problem, launch)) nh_kernel_define(&spec, "NH_SEAM_LINES", 1);
+    if (shape->chunk_blocks != NH_SMALL_CHUNK_BLOCKS)
+        nh_kernel_define(&spec, "NH_CHUNK_BLOCKS", shape->chunk_blocks);
     nh_kernel_define(&spec, "NH_LEAST_PAIRS", shape->least_pairs);
     nh_kernel_define(&spec, "NH_NEAR_HEADS", nh_small_near_heads(problem, shape));
     if (launch->stages) define_boxes(problem, &spec);

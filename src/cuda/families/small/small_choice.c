@@ -23,6 +23,9 @@ const struct nh_knob nh_small_knobs[] = {
  * slot more, none. Away from the ends of chains the slots do for one work tile more. */
 static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
+    /* 20 pairs of a window of 5 x 5 x 5, 19 of one of 3 x 7 x 7, where chunks of 16 blocks make 21. Timed: where there
+     * are fewer blocks, and where rows are short, 8 and 12 warps are faster with the shorter code of such chunks. */
+    enum { PLANE_CHUNK_BLOCKS = 40, MORE_BLOCKS = 32, LONG_ROW_BYTES = 128 };
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     bool planes = nh_small_rolls_planes(problem, &launch->shape);
     bool around = problem->axis[NH_AXES - problem->rank].periodic;
@@ -32,6 +35,11 @@ static void roll(const struct nh_problem *problem, struct nh_small_launch *launc
     /* a plane is free as soon as the last warp tile that begins with it is past it, as NH_PASSES has it */
     bool passes = problem->dtype != NHOOD_DTYPE_F16;
     launch->held = !launch->shape.slots ? launch->stages : planes ? held + passes : held + 1;
+    if (planes && launch->shape.slots && problem->dtype == NHOOD_DTYPE_BF16 &&
+        nh_small_row_bytes(problem, problem->dim) == LONG_ROW_BYTES &&
+        launch->shape.blocks > MORE_BLOCKS && launch->shape.blocks <= PLANE_CHUNK_BLOCKS &&
+        !nh_small_masks_by_bits(problem, launch))
+        launch->shape.chunk_blocks = PLANE_CHUNK_BLOCKS;
 }
 
 bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
@@ -139,7 +147,11 @@ static bool warps_fit(const struct nh_problem *problem, const struct nh_small_la
     int64_t warp_tiles = launch->shape.work_tile_rows / 16;
     /* a warp keeps the sums of one warp tile while the heads that share it pass by */
     bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
-    return launch->warps <= launch->stages * warp_tiles && (!shared || launch->warps == warp_tiles);
+    int64_t most = launch->stages * warp_tiles;
+    /* as many warp tiles of planes as are held, but for one that can be under way meanwhile */
+    if (launch->shape.slots && nh_small_rolls_planes(problem, &launch->shape))
+        most = nh_max(most, launch->held * warp_tiles - 1);
+    return launch->warps <= most && (!shared || launch->warps == warp_tiles);
 }
 
 /* Launches that warps can share out, and those of them that a multiprocessor has room for. */

@@ -42,8 +42,14 @@ struct nh_warp_tile {
     const nh_queries &queries;
 };
 
-/* The chunk of columns with the last of the first plane. */
-enum { NH_PASSING_CHUNK = (NH_K1 * NH_K2 - 1) / NH_CHUNK };
+enum {
+    /* Where all columns are one chunk, scores of a pair are multiplied before the softmax of the one before: they are
+     * there for it when it is done, and one warp per scheduler does not wait for its own products. */
+    NH_AHEAD = NH_CHUNK_BLOCKS > 16,
+    /* The chunk of columns with the last of the first plane, and the pair in it. */
+    NH_PASSING_CHUNK = (NH_K1 * NH_K2 - 1) / NH_CHUNK,
+    NH_PASSING_PAIR = (NH_K1 * NH_K2 - 1) % NH_CHUNK / 16
+};
 
 /* Scores of the warp tile, times the scale where there is a bias, and minus infinity or less where a column is not
  * seen: calls visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this
@@ -66,25 +72,32 @@ NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit, 
         unsigned seen[2];
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
         if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile.number, chunk);
+        float ahead[1 + NH_AHEAD][2][4];
 #pragma unroll
-        for (int p = 0; p < NH_PAIRS; p++) {
-            const bool both = 2 * p + 1 < NH_BLOCKS;
-            float scores[2][4] = {}, bias[2][4];
-            nh_pace(p);
-            nh_gather_across(across, tables.columns, wrap, chunk, p);
-            if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, warp_tile.additive_masks, chunk * NH_PAIRS + p, both);
-            nh_multiply_columns(scores, warp_tile.queries, keys, row[p], both);
-            if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * p);
+        for (int n = 0; n < NH_PAIRS + NH_AHEAD; n++) {
+            if (n < NH_PAIRS) {
+                const bool both = 2 * n + 1 < NH_BLOCKS;
+                float(&scores)[2][4] = ahead[n % (1 + NH_AHEAD)], bias[2][4];
+                nh_clear(scores);
+                nh_pace(n);
+                nh_gather_across(across, tables.columns, wrap, chunk, n);
+                if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, warp_tile.additive_masks, chunk * NH_PAIRS + n, both);
+                nh_multiply_columns(scores, warp_tile.queries, keys, row[n], both);
+                if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * n);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float &score = scores[i / 4][i % 4];
-                if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
-                if (!NH_ADDITIVE_MASK && !(seen[i / 2 % 2] >> (4 * p + i / 4 * 2 + i % 2) & 1))
-                    score = NH_MINUS_INFINITY;
+                for (int i = 0; i < 8; i++) {
+                    float &score = scores[i / 4][i % 4];
+                    if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
+                    if (!NH_ADDITIVE_MASK && !(seen[i / 2 % 2] >> (4 * n + i / 4 * 2 + i % 2) & 1))
+                        score = NH_MINUS_INFINITY;
+                }
             }
-            visit(scores, both, nh_rows_of_pair(across, p));
+            const int p = n - NH_AHEAD;
+            if (p < 0) continue;
+            visit(ahead[p % (1 + NH_AHEAD)], 2 * p + 1 < NH_BLOCKS, nh_rows_of_pair(across, p));
+            if (NH_PASSES && NH_AHEAD && p == NH_PASSING_PAIR) passed();
         }
-        if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
+        if (NH_PASSES && !NH_AHEAD && chunk == NH_PASSING_CHUNK) passed();
     }
 }
 

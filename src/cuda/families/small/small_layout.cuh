@@ -33,6 +33,11 @@
 #define NH_STOPS 0
 #endif
 
+/* Blocks of 8 columns in a chunk at most: a thread's masks of 16 are 32 bits. */
+#ifndef NH_CHUNK_BLOCKS
+#define NH_CHUNK_BLOCKS 16
+#endif
+
 /* The least number of rows from `rows` on that is congruent to `residue` modulo 8. */
 #define NH_CONGRUENT(rows, residue) ((rows) + (((residue) - (rows)) % 8 + 8) % 8)
 
@@ -45,7 +50,7 @@ enum {
     NH_BOX = NH_K0 * NH_K1 * NH_K2,
     /* A product has 8 columns, a matrix load 16, and a thread's masks of a chunk are 32 bits. */
     NH_BOX_BLOCKS = (NH_BOX + 7) / 8,
-    NH_CHUNKS = (NH_BOX_BLOCKS + 15) / 16,
+    NH_CHUNKS = (NH_BOX_BLOCKS + NH_CHUNK_BLOCKS - 1) / NH_CHUNK_BLOCKS,
     NH_PAIRS = ((NH_BOX_BLOCKS + NH_CHUNKS - 1) / NH_CHUNKS + 1) / 2,
     NH_BLOCKS = NH_CHUNKS == 1 ? NH_BOX_BLOCKS : 2 * NH_PAIRS,
     NH_CHUNK = 16 * NH_PAIRS,

@@ -99,8 +99,11 @@ static int64_t least_pairs(const struct nh_problem *problem, const struct nh_sma
 bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
                        const int32_t *work_tile, const int32_t *warp_tile, bool boxes,
                        struct nh_small_shape *shape) {
-    *shape = (struct nh_small_shape){
-        .dense = true, .work_tile_rows = 1, .work_tiles = 1, .warp_tiles = 1};
+    *shape = (struct nh_small_shape){.dense = true,
+                                     .chunk_blocks = NH_SMALL_CHUNK_BLOCKS,
+                                     .work_tile_rows = 1,
+                                     .work_tiles = 1,
+                                     .warp_tiles = 1};
     int64_t box = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
@@ -140,12 +143,12 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
 
 /* Pairs of 16 columns each in one chunk. */
 static int64_t pairs_of(const struct nh_small_shape *shape) {
-    int64_t chunks = nh_ceil_div(shape->blocks, 16);
+    int64_t chunks = nh_ceil_div(shape->blocks, shape->chunk_blocks);
     return nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);
 }
 
 int64_t nh_small_columns(const struct nh_small_shape *shape) {
-    return 16 * nh_ceil_div(shape->blocks, 16) * pairs_of(shape);
+    return 16 * nh_ceil_div(shape->blocks, shape->chunk_blocks) * pairs_of(shape);
 }
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
@@ -153,7 +156,8 @@ int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_s
     enum { WORK_TILE_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 88, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
-    int64_t chunks = nh_ceil_div(shape->blocks, 16), columns = nh_small_columns(shape);
+    int64_t chunks = nh_ceil_div(shape->blocks, shape->chunk_blocks),
+            columns = nh_small_columns(shape);
     int64_t info =
         WORK_TILE_BYTES +
         (q[0] + q[1] + q[2]) * ((rows == NH_SMALL_KEYS ? 12 : 24) + (bits ? 16 * chunks : 0)) +

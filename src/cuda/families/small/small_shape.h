@@ -8,6 +8,9 @@
 /* What the rows of a kernel are; its columns are the other. */
 enum nh_small_rows { NH_SMALL_QUERIES, NH_SMALL_KEYS };
 
+/* Where masks are bits, 32 of a thread are 16 blocks. */
+enum { NH_SMALL_CHUNK_BLOCKS = 16 };
+
 struct nh_small_shape {
     /* rows of a work tile and of a warp tile; columns that a warp tile and a work tile see, at most */
     int32_t rows[NH_AXES], warp_tile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
@@ -22,6 +25,8 @@ struct nh_small_shape {
     int64_t halo_rows, fetched_rows, work_tile_rows;
     /* blocks of 8 columns that a warp tile multiplies */
     int64_t blocks;
+    /* of which a chunk, whose pairs the compiler unrolls, has so many at most: NH_CHUNK_BLOCKS of the kernels */
+    int32_t chunk_blocks;
     /* pairs of such blocks that every warp tile multiplies, however few its rows see: no less than away from borders */
     int64_t least_pairs;
     /* of the whole problem, per batch entry and head */
