@@ -16,7 +16,7 @@ along the last axis). Modes:
                shard for a grid of its own: what computing costs without neighbours.
     link       What neighbours send each other both ways, by the collective that the package takes, and by single messages.
     breakdown  What the stream does in a step by halo, and how long each part takes by itself, without an exchange meanwhile.
-    timeline   When each kernel of a step by halo begins and how long it takes, in every process.
+    timeline   When each kernel of --calls forwards and a step by halo begins and how long it takes, in every process.
     graph      The forward pass, and the step, captured in CUDA graphs and replayed, by halo.
     memory     The longest sequence (or video: the first axis grows) that a step fits, on one GPU and on all.
 

@@ -88,8 +88,8 @@ class Step:
         self.run, self.name, self.forward, self.inputs, self.d_out = run, name, forward, inputs, d_out
         self.times: dict[str, list[list[float]]] = {"forward": [], "step": []}
         """per turn what a call took in each process"""
-        self.host: list[float] = []
-        """what this process took to have a step enqueued"""
+        self.host: dict[str, list[float]] = {"forward": [], "step": []}
+        """what this process took to have a call enqueued"""
 
     def forward_alone(self) -> Tensor:
         return self.forward(*self.inputs).detach()
@@ -116,8 +116,7 @@ class Step:
             end = run.mark()
             run.synchronize()
             self.times[name].append([row[0] / calls for row in run.everyone([run.seconds(begin, end)])])
-            if name == "step":
-                self.host.append(host / calls)
+            self.host[name].append(host / calls)
 
     def medians(self) -> tuple[float, float]:
         """Forward and backward, which is what a step takes longer. Where processes wait for each other the slowest counts."""
@@ -202,16 +201,16 @@ def table(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     predicted = simulated(problem) if run.rank == 0 else {}
     auto = min(choices.values(), key=lambda choice: choice.seconds).strategy
     run.say(f"\n{problem.text}, {problem.dtype}, shards {problem.shards_text}; auto takes {auto}")
-    run.say("strategy      forward us   backward us   efficiency   predicted    MB received   host us    error")
+    run.say("strategy      forward us   backward us   efficiency   predicted    MB received       host us    error")
     rows = []
     for step in steps:
         forward, backward = step.medians()
-        host = statistics.median(step.host)
+        host = {name: statistics.median(times) for name, times in step.host.items()}
         row: dict[str, Any] = {
             "strategy": step.name,
             "forward_s": forward,
             "backward_s": backward,
-            "host_step_s": host,
+            "host_s": host,
             "times_s": step.times,
         }
         rows.append(row)
@@ -225,7 +224,7 @@ def table(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
             row["error"] = errors.get(step.name)
         line += f"   {pair(row.get('efficiency'))}   {pair([g.get('efficiency') for g in row.get('simulated', ())])}"
         line += "  {:6.0f} {:6.0f}".format(*(b * 1e-6 for b in travels.get(step.name, (0, 0))))
-        line += f"  {host * 1e6:8.0f}"
+        line += f"  {host['forward'] * 1e6:5.0f} {host['step'] * 1e6:5.0f}"
         run.say(line + (f"   {errors[step.name]:.1e}" if step.name in errors else ""))
     if retries:
         run.say(f"the allocator gave memory back {retries} times meanwhile: times include that")
@@ -402,7 +401,7 @@ def breakdown(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
 
 
 def timeline(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
-    """What the GPU of each process does in a step by halo, kernel by kernel, as torch's profiler sees it."""
+    """What the GPU of each process does in forwards by halo and then a step, kernel by kernel, as torch's profiler sees it."""
     assert problem
     found: dict[str, Any] = {"problem": problem.text, "shards": problem.shards_text}
     if not run.cuda:
@@ -414,6 +413,8 @@ def timeline(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     run.align()
     run.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(run.args.calls):
+            step.forward_alone()
         step()
         run.synchronize()
     kernels = sorted(
@@ -426,7 +427,7 @@ def timeline(run: Run, problem: Optional[Problem]) -> dict[str, Any]:
     everyone: list[Any] = [None] * run.processes
     dist.all_gather_object(everyone, mine)
     for process, rows in enumerate(everyone):
-        run.say(f"\n{problem.text}, {problem.dtype}, shards {problem.shards_text}: a step by halo, process {process}")
+        run.say(f"\n{problem.text}, {problem.dtype}, shards {problem.shards_text}: forwards and a step by halo, process {process}")
         run.say("  begins at us   takes us")
         for row in rows:
             run.say(f"  {row['begin_us']:12.0f}{row['end_us'] - row['begin_us']:11.0f}   {row['name'][:80]}")

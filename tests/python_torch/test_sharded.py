@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,28 @@ def test_benchmark(tmp_path: Path) -> None:
     assert rows["halo"]["received_bytes"] == [6 * 2 * columns * heads * element] * 2  # 2 of 5 columns, K and V
     assert all(row["error"] < 1e-5 for name, row in rows.items() if name not in ("one", "alone"))
     assert {part["what"] for part in found["breakdown"][0]["processes"][0]["forward"]} >= {"waiting for the exchange"}
+
+
+MERGES = """
+import torch
+from nhood.torch.distributed import _attention, _merge_kernel
+
+for dtype in (torch.float32, torch.bfloat16):
+    for shape, axis, begin, length in (((2, 5, 7, 3, 24), 2, 4, 3), ((1, 40, 4, 32), 1, 30, 10), ((2, 9, 1, 3, 16), 1, 2, 5)):
+        out, lse = torch.randn(shape, dtype=dtype), 3 * torch.randn(shape[:-1])
+        part, lse_part = (tensor.narrow(axis, begin, length) for tensor in (out, lse))
+        more, more_lse = torch.randn(part.shape, dtype=dtype), 3 * torch.randn(lse_part.shape)
+        more_lse.view(-1)[0] = -float("inf")  # a query that sees none of these keys
+        expected, expected_lse = out.float(), lse.clone()
+        _attention._merge(expected.narrow(axis, begin, length), expected_lse.narrow(axis, begin, length), more.float(), more_lse)
+        _merge_kernel.merge(part, lse_part, more, more_lse)
+        torch.testing.assert_close(out, expected.to(dtype))
+        torch.testing.assert_close(lse, expected_lse)
+"""
+
+
+def test_merge_kernel() -> None:
+    """The launch that merges two results on CUDA, by Triton's interpreter, which wants to be chosen before Triton is imported."""
+    pytest.importorskip("triton")
+    done = subprocess.run([sys.executable, "-c", MERGES], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

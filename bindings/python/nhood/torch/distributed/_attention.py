@@ -8,7 +8,9 @@ first and travel home while the others are computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -17,8 +19,9 @@ from torch.autograd import Function
 
 from .. import _ops
 from .._transforms import once_each, transformed
-from ._axes import Halo, Segment
+from ._axes import Halo, Segment, Shard
 from ._exchange import (
+    Link,
     add_gradients,
     heads_for_tokens,
     reduce_over,
@@ -43,6 +46,13 @@ class _Place(NamedTuple):
             return (*offsets[:axis], value, *offsets[axis + 1 :])
 
         return _Place(replaced(self.query, query), replaced(self.key, key))
+
+
+def _own_place(plan: Plan, places: Places) -> _Place:
+    """This process' shards."""
+    begins = {axis: own.begin for axis, own, _ in places}
+    offsets = tuple([begins.get(axis, 0) for axis in range(len(plan.axes))])
+    return _Place(offsets, offsets)
 
 
 def _whole(plan: Plan) -> _Place:
@@ -101,21 +111,30 @@ Path = tuple[Optional[Halo], ...]
 """of the keys at hand: per axis the halo that they are of, None for this process' own"""
 
 
+Places = list[tuple[int, Shard, Link]]
+"""per axis that is sharded: its number, this process' shard and the processes along it"""
+
+
+def _places(plan: Plan) -> Places:
+    links = [(axis, plan.link(axis)) for axis in plan.sharded]
+    return [(axis, link.shards[link.index], link) for axis, link in links]
+
+
 class _Forward:
     """One call: what is the same on all levels of axes."""
 
     def __init__(self, plan: Plan, rest: Sequence[OptionalTensor]) -> None:
         self.plan, self.rest = plan, rest
+        self.places = _places(plan)
         self.kept: list[Tensor] = []
         """what came of each exchange, in the order of _exchanges"""
 
     def run(self, path: Path, place: _Place, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """out and lse of these keys and their halos along the axes that the path lacks."""
-        if len(path) == len(self.plan.sharded):
+        if len(path) == len(self.places):
             out, lse = _na(self.plan, place, (query, key, value, *_rest_of(path, self.rest)))
             return out, lse
-        axis = self.plan.sharded[len(path)]
-        own, link = self.plan.own(axis), self.plan.link(axis)
+        axis, own, link = self.places[len(path)]
         if link.idle:
             return self.run((*path, None), place, query, key, value)
         travel = send_keys((key, value), 1 + axis, link)
@@ -136,12 +155,31 @@ def _rest_of(path: Path, rest: Sequence[OptionalTensor]) -> Sequence[OptionalTen
 
 
 def _merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> None:
-    """Adds to out and lse what the same queries get from other keys: merge_attentions in place, in two passes over out, for
-    queries that have a key among the first. Shares are of lse's type: rounded to 16 bits those near 1 would lose the small ones,
+    """Adds to out and lse what the same queries get from other keys: merge_attentions in place, for queries that have a
+    key among the first. Shares are of lse's type: rounded to 16 bits those near 1 would lose the small ones,
     whose outputs, of few keys, are large."""
+    fused = _fused_merge() if out.is_cuda and out.dtype != torch.float64 else None
+    if fused:
+        with torch.cuda.device_of(out):
+            fused(out, lse, other_out, other_lse)
+        return
     share = torch.sigmoid(other_lse - lse)
     out.mul_(torch.sigmoid(lse - other_lse).unsqueeze(-1)).addcmul_(other_out, share.unsqueeze(-1))
     torch.logaddexp(lse, other_lse, out=lse)
+
+
+@functools.lru_cache(maxsize=None)
+def _fused_merge() -> Optional[Callable[[Tensor, Tensor, Tensor, Tensor], None]]:
+    """The same in one launch, if Triton and what it compiles with are there."""
+    try:
+        from ._merge_kernel import merge
+
+        ones = torch.ones(3, 1, 1, device="cuda")
+        merge(ones[:1], ones[:1, :, 0], ones[1:2], ones[1:2, :, 0])
+    except Exception as error:  # whatever Triton raises where it finds no compiler
+        warnings.warn(f"results are merged by seven launches, as Triton is missing or fails: {error}", stacklevel=2)
+        return None
+    return merge
 
 
 def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,16 +188,16 @@ def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return out, query.new_empty(query.shape[:-1], dtype=dtype)
 
 
-def _exchanges(plan: Plan, path: Path = ()) -> Iterator[Path]:
+def _exchanges(places: Places, path: Path = ()) -> Iterator[Path]:
     """The keys whose halos travel, in the order in which forward comes to have those."""
-    if len(path) == len(plan.sharded):
+    if len(path) == len(places):
         return
-    axis = plan.sharded[len(path)]
-    yield from _exchanges(plan, (*path, None))
-    if not plan.link(axis).idle:
+    _, own, link = places[len(path)]
+    yield from _exchanges(places, (*path, None))
+    if not link.idle:
         yield path
-    for halo in plan.own(axis).halos:
-        yield from _exchanges(plan, (*path, halo))
+    for halo in own.halos:
+        yield from _exchanges(places, (*path, halo))
 
 
 class _Backward:
@@ -169,17 +207,17 @@ class _Backward:
         self, plan: Plan, rest: Sequence[OptionalTensor], kept: Sequence[Tensor], wanted: Sequence[bool]
     ) -> None:
         self.plan, self.rest, self.wanted = plan, rest, wanted
-        self.kept = dict(zip(_exchanges(plan), kept))
+        self.places = _places(plan)
+        self.kept = dict(zip(_exchanges(self.places), kept))
         self.shared: list[OptionalTensor] = [None, None, None]
 
     def run(
         self, path: Path, place: _Place, key: Tensor, value: Tensor, of_queries: Sequence[OptionalTensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, key and value; of_queries: query, out, lse, d_out, d_lse."""
-        if len(path) == len(self.plan.sharded):
+        if len(path) == len(self.places):
             return self._leaf(path, place, key, value, of_queries)
-        axis = self.plan.sharded[len(path)]
-        own, link = self.plan.own(axis), self.plan.link(axis)
+        axis, own, link = self.places[len(path)]
         if link.idle:
             return self.run((*path, None), place, key, value, of_queries)
         came = take_keys(self.kept[path], (key, value), 1 + axis, link)
@@ -228,7 +266,7 @@ def _at_least_f32(tensor: Tensor) -> Tensor:
 def _halo_forward(plan: Plan, inputs: Sequence[OptionalTensor]) -> list[Tensor]:
     query, key, value, *rest = inputs
     call = _Forward(plan, rest)
-    place = _Place(plan.offsets, plan.offsets)
+    place = _own_place(plan, call.places)
     out, lse = call.run((), place, query, key, value)  # type: ignore[arg-type]
     return [out, lse, *call.kept]
 
@@ -240,7 +278,7 @@ def _halo_backward(
     query, key, value, *rest = inputs
     out, lse, *kept, d_out, d_lse = results
     call = _Backward(plan, rest, kept, wanted)  # type: ignore[arg-type]
-    place = _Place(plan.offsets, plan.offsets)
+    place = _own_place(plan, call.places)
     gradients = call.run((), place, key, value, [query, out, lse, d_out, d_lse])  # type: ignore[arg-type]
     return [*gradients, *call.shared]
 
@@ -349,7 +387,7 @@ def _fake_sharded_na(*arguments: Any) -> list[Tensor]:
         _, count = _shares(plan)
         moved = [_of_heads(plan, tensor, count) for tensor in (query, key, value)]
         return [out, lse, *moved, *_empty_results(moved[0], moved[2])]
-    return [out, lse, *(key.new_empty(_came_of(plan, path, key, value)) for path in _exchanges(plan))]
+    return [out, lse, *(key.new_empty(_came_of(plan, path, key, value)) for path in _exchanges(_places(plan)))]
 
 
 def _came_of(plan: Plan, path: Path, key: Tensor, value: Tensor) -> int:

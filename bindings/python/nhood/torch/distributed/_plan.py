@@ -45,11 +45,6 @@ class Plan(NamedTuple):
     def own(self, axis: int) -> Shard:
         return self.shards(axis)[self.link(axis).index]
 
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Where this process' shards begin in the grid."""
-        return tuple(self.own(axis).begin if sizes else 0 for axis, sizes in enumerate(self.sizes))
-
 
 @functools.lru_cache(maxsize=1024)
 def _text(plan: Plan) -> str:
