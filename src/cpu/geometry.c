@@ -410,9 +410,19 @@ static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *
     return cut_tiles(host, order, size, tile);
 }
 
+/* Query vectors per block: as many as the kernels take, but beyond LEAST_ROWS only as many as leave half of an L1 of 32 KiB to keys. */
+static int32_t choose_rows(const struct nh_problem *problem,
+                           const struct nh_geometry_options *options) {
+    enum { LEAST_ROWS = 4, QUERY_BYTES = 16384 };
+    const int64_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
+    const int64_t dim = nh_max(problem->dim, problem->dim_v);
+    const int64_t rows = QUERY_BYTES / (dim * options->lanes * real_bytes);
+    return (int32_t)nh_min(options->most_rows, nh_max(rows, LEAST_ROWS));
+}
+
 static nhood_status make_axes(const struct nh_host *host, const struct nh_geometry_options *options,
                               struct nh_geometry *geometry) {
-    const int32_t unit[NH_AXES] = {1, options->most_rows, options->lanes};
+    const int32_t unit[NH_AXES] = {1, choose_rows(&geometry->problem, options), options->lanes};
     const int64_t most = options->long_axis ? options->long_axis : NH_LONG_AXIS;
     geometry->tiles = 1;
     geometry->tiles_apart = geometry->every_key = true;
@@ -454,16 +464,6 @@ static void choose_packed_rows(struct nh_geometry *geometry) {
 /* The number of scores of one query vector that are kept at a time. With four rows of f32 AVX-512 vectors, 192 slots are 48 KiB:
  * they stay in L1 or just beyond, and a 13x13 window needs no online rescaling. */
 enum { MOST_SLOTS = 192, MOST_CHUNK = 256 };
-
-/* Query vectors per block: as many as the kernels take, but beyond LEAST_ROWS only as many as leave half of an L1 of 32 KiB to keys. */
-static int32_t choose_rows(const struct nh_problem *problem,
-                           const struct nh_geometry_options *options) {
-    enum { LEAST_ROWS = 4, QUERY_BYTES = 16384 };
-    const int64_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
-    const int64_t dim = nh_max(problem->dim, problem->dim_v);
-    const int64_t rows = QUERY_BYTES / (dim * options->lanes * real_bytes);
-    return (int32_t)nh_min(options->most_rows, nh_max(rows, LEAST_ROWS));
-}
 
 static void choose_blocking(struct nh_geometry *geometry,
                             const struct nh_geometry_options *options) {

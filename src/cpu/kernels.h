@@ -33,7 +33,7 @@ struct nh_norm_rope_run {
 /* The template, compiled for one instruction set and one real type (f64 problems use f64, others f32). */
 struct nh_tile_kernels {
     int32_t lanes;          /* reals per vector */
-    int32_t most_rows;      /* query vectors that share key loads */
+    int32_t most_rows;      /* query vectors per block */
     int32_t band_budget;    /* accumulators of the band kernel: outputs times vectors of a row */
     int32_t single_outputs; /* most outputs of a band of one vector */
     /* Thread scratch for a geometry, in reals. */

@@ -24,7 +24,7 @@ static struct nh_problem random_problem(uint64_t *state) {
 
 static struct nh_geometry_options random_options(uint64_t *state) {
     struct nh_geometry_options options = {.lanes = 4 << test_between(state, 0, 2),
-                                          .most_rows = (int32_t)test_between(state, 3, 6),
+                                          .most_rows = (int32_t)test_between(state, 3, 12),
                                           .band_budget = 24,
                                           .single_outputs = NH_MOST_BAND,
                                           .lane_axis = (int32_t)test_between(state, 0, 2)};

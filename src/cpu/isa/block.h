@@ -177,14 +177,21 @@ static int32_t each_step(struct tile *tile, const struct block *block, step_fn *
         step.slot_end = (int32_t)nh_min(slot + geometry->slots, extra);
         visit(tile, block, &step);
     }
-    int32_t slots = 0, rows = middle->end[block->middle[block->places - 1]];
+    int32_t slots = 0, rows = middle->end[block->middle[block->places - 1]], own_rows = 0;
     int32_t first = middle->begin[block->middle[0]];
-    for (int32_t r = 0; r < block->rows; r++)
+    for (int32_t r = 0; r < block->rows; r++) {
+        const int32_t last_place = block->first_of[r + 1] - 1;
+        const int32_t own = middle->end[block->middle[last_place]] -
+                            middle->begin[block->middle[block->first_of[r]]];
         if (block->vector[r]->most_keys > slots) slots = block->vector[r]->most_keys;
-    if (slots == 0 || rows == first) return number; /* all keys are outside the key box */
-    int32_t most_rows = slots <= geometry->chunk ? geometry->slots / slots : 1;
-    int32_t rows_at_once = (int32_t)nh_min(most_rows, rows - first);
-    int32_t slow_at_once = (int32_t)nh_max(1, most_rows / (rows - first));
+        if (own > own_rows) own_rows = own;
+    }
+    if (slots == 0 || own_rows == 0) return number; /* all keys are outside the key box */
+    /* Scores are kept of each query vector's own key rows, not of all that the block meets. */
+    const int32_t most_rows = slots <= geometry->chunk ? geometry->slots / slots : 1;
+    const bool planes = own_rows <= most_rows;
+    const int32_t rows_at_once = planes ? rows - first : (int32_t)nh_min(most_rows, rows - first);
+    const int32_t slow_at_once = planes ? most_rows / own_rows : 1;
     struct step step;
     step.extra = false;
     step.only = extra == 0 && slots <= geometry->chunk && rows_at_once == rows - first &&

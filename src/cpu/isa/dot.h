@@ -7,7 +7,11 @@
 #include "geometry.h"
 #include "simd.h"
 
-/* R and the most N for it, by registers: R * N sums, the fewer of R queries and N keys (HOLD_KEYS), one of the others. Where keys have to be
+/* MOST_ROWS: query vectors of a block. A kernel takes R of them, at most DOT_ROWS, so that a larger block meets a key row twice, by halves:
+ * what it gains is that fewer of its key rows are shared by one or two query vectors alone, and that gradients of keys are read and
+ * written less often.
+ *
+ * R and the most N for it, by registers: R * N sums, the fewer of R queries and N keys (HOLD_KEYS), one of the others. Where keys have to be
  * permuted or masked, that takes one register more, which with FULL_REGISTERS costs a key.
  *
  * A vector that starts at any float straddles two cache lines if it is as long as one, and then costs up to three
@@ -16,7 +20,8 @@
 #define MOST_ROWS 4
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
 #elif defined(NH_ISA_AVX2) && NH_REAL == 32
-#define MOST_ROWS 6
+#define MOST_ROWS 12
+#define DOT_ROWS 6
 #define MOST_KEYS(R) ((R) >= 5 ? 2 : (R) == 4 ? 3 : (R) == 3 ? 4 : (R) == 2 ? 6 : 8)
 #define HOLD_KEYS(R) ((R) >= 4)
 #define FULL_REGISTERS(R) ((R) >= 2 && (R) <= 4)
@@ -29,6 +34,9 @@
 #define HOLD_KEYS(R) false
 #define FULL_REGISTERS(R) false
 #define HAS_SPLIT_LANES 0
+#endif
+#if !defined(DOT_ROWS)
+#define DOT_ROWS MOST_ROWS
 #endif
 #if defined(NH_ISA_AVX512)
 #define CUT_KEYS(R) ((R) <= 2)
@@ -98,9 +106,9 @@ INLINE vec key_lanes(const int mode, const real *key, const int n, vint index, i
 
 /* Adds one channel to the sums, or begins them with it. Either keys or queries are held in registers, the others come one by one. */
 INLINE void dot_channel(const int R, const int N, const int mode, const bool begin,
-                        vec sum[MOST_ROWS][8], const real *query, const real *key, vint index,
+                        vec sum[DOT_ROWS][8], const real *query, const real *key, vint index,
                         int64_t still) {
-    vec value[MOST_ROWS], k[8];
+    vec value[DOT_ROWS], k[8];
     const bool hold_keys = HOLD_KEYS(R);
 #pragma GCC unroll 8
     for (int r = 0; !hold_keys && r < R; r++) {
@@ -140,7 +148,7 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
     const int32_t dim = shape->dim;
     const vint index = shape->index;
     for (int32_t from = 0; from < dim; from += CHAIN_CHANNELS) {
-        vec sum[MOST_ROWS][8];
+        vec sum[DOT_ROWS][8];
         int32_t left = dim - from < CHAIN_CHANNELS ? dim - from : CHAIN_CHANNELS;
         dot_channel(R, N, mode, true, sum, query, key, index, still);
         while (query += query_pitch, key += key_pitch, --left > 0)
@@ -179,17 +187,17 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
 /* clang-format off */
 #if NH_VECTOR_REGISTERS == 32
 DOT_8(DOT_MODES, 1) DOT_8(DOT_MODES, 2) DOT_8(DOT_MODES, 3) DOT_6(DOT_MODES, 4)
-static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+static dot_fn *const dot_table[DOT_ROWS][8][NH_LANE_MODES] = {
     {DOT_8(DOT_ENTRY, 1)}, {DOT_8(DOT_ENTRY, 2)}, {DOT_8(DOT_ENTRY, 3)}, {DOT_6(DOT_ENTRY, 4)}};
-#elif MOST_ROWS == 6
+#elif DOT_ROWS == 6
 DOT_8(DOT_MODES, 1) DOT_6(DOT_MODES, 2) DOT_4(DOT_MODES, 3) DOT_3(DOT_MODES, 4)
 DOT_2(DOT_MODES, 5) DOT_2(DOT_MODES, 6)
-static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+static dot_fn *const dot_table[DOT_ROWS][8][NH_LANE_MODES] = {
     {DOT_8(DOT_ENTRY, 1)}, {DOT_6(DOT_ENTRY, 2)}, {DOT_4(DOT_ENTRY, 3)}, {DOT_3(DOT_ENTRY, 4)},
     {DOT_2(DOT_ENTRY, 5)}, {DOT_2(DOT_ENTRY, 6)}};
 #else
 DOT_8(DOT_MODES, 1) DOT_5(DOT_MODES, 2) DOT_4(DOT_MODES, 3)
-static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
+static dot_fn *const dot_table[DOT_ROWS][8][NH_LANE_MODES] = {
     {DOT_8(DOT_ENTRY, 1)}, {DOT_5(DOT_ENTRY, 2)}, {DOT_4(DOT_ENTRY, 3)}};
 #endif
 /* clang-format on */
@@ -204,7 +212,7 @@ static dot_fn *const dot_table[MOST_ROWS][8][NH_LANE_MODES] = {
 #define BORDER_ENTRY(R, N, M) [(R) - 1][(N) - 1] = DOT_NAME(R, N, M),
 BORDER_5(DOT, LANES_FIRST_5) BORDER_5(DOT, LANES_LAST_5)
 BORDER_7(DOT, LANES_FIRST_7) BORDER_7(DOT, LANES_LAST_7)
-static dot_fns dot_border[2][2][MOST_ROWS] = {
+static dot_fns dot_border[2][2][DOT_ROWS] = {
     {{BORDER_5(BORDER_ENTRY, LANES_FIRST_5)}, {BORDER_5(BORDER_ENTRY, LANES_LAST_5)}},
     {{BORDER_7(BORDER_ENTRY, LANES_FIRST_7)}, {BORDER_7(BORDER_ENTRY, LANES_LAST_7)}}};
 /* clang-format on */
@@ -221,9 +229,8 @@ static dot_fns *find_border(enum nh_row_kind row, int32_t window) {
 }
 #endif
 
-/* Computes score[r][n] = query[r] . key(start + n) for n in [0, count), queries at query[c * query_pitch + r * VL], keys at
- * key[c * key_pitch + n]. */
-static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
+/* dot_span for at most DOT_ROWS rows. */
+static void dot_keys(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
                      const real *query, const real *key, const struct dot_shape *shape) {
     const int32_t most =
         MOST_KEYS(rows) - (mode >= NH_LANES_PERMUTE && !shape->border && FULL_REGISTERS(rows));
@@ -238,6 +245,16 @@ static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *
         dot(score, done * VL, query, key + done, shape);
         done += size;
     }
+}
+
+/* Computes score[r][n] = query[r] . key(start + n) for n in [0, count), queries at query[c * query_pitch + r * VL], keys at
+ * key[c * key_pitch + n]. */
+static void dot_span(int32_t rows, int32_t count, enum nh_lane_mode mode, real *const *score,
+                     const real *query, const real *key, const struct dot_shape *shape) {
+    _Static_assert(MOST_ROWS <= 2 * DOT_ROWS, "a block is met by halves");
+    const int32_t half = MOST_ROWS > DOT_ROWS && rows > DOT_ROWS ? rows / 2 : 0;
+    if (half > 0) dot_keys(half, count, mode, score, query, key, shape);
+    dot_keys(rows - half, count, mode, score + half, query + half * VL, key, shape);
 }
 
 #endif
