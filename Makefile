@@ -33,7 +33,7 @@ test:
 test-all:
 	scripts/setup test torch video packages
 	$(MAKE) all
-	$(CTEST) -LE gpu
+	$(CTEST) -LE 'gpu|sample'
 
 test-core: all
 	$(CTEST) -LE 'gpu|full|docs|python|torch|hub|install|emulator'
