@@ -2,7 +2,7 @@
  * (tile_note.cuh): every CUDA solver that counts, on problems with borders, strides, dilations that do not divide
  * lengths, causal axes, shared heads and extra tokens. Needs a GPU, or tests/emulator in its place.
  *
- * usage: count_test [configs]: so many configs of each solver and problem (2) */
+ * usage: count_test [configs [solver..]]: so many configs of each solver and problem (2), of these solvers alone */
 #include "launch.h"
 #include "problem.h"
 #include "registry.h"
@@ -124,7 +124,15 @@ static bool by_tiles(const struct nh_solver *solver) {
     return true;
 }
 
-static int check_problem(const char *text, const struct nh_device *device, int most) {
+/* Whether the solver is among the names, which end in NULL; without any, all are. */
+static bool is_asked_for(const struct nh_solver *solver, char *const *name) {
+    for (char *const *at = name; *at; at++)
+        if (strcmp(solver->name, *at) == 0) return true;
+    return !*name;
+}
+
+static int check_problem(const char *text, const struct nh_device *device, int most,
+                         char *const *name) {
     nhood_problem given;
     struct nh_problem problem;
     int solvers = 0;
@@ -136,7 +144,7 @@ static int check_problem(const char *text, const struct nh_device *device, int m
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
         if (solver->device_kind != NHOOD_DEVICE_CUDA || !by_tiles(solver) ||
-            nh_solver_refusal(solver, view, device))
+            !is_asked_for(solver, name) || nh_solver_refusal(solver, view, device))
             continue;
         int count = solver->candidates(view, device, INFINITY, config, most);
         for (int c = 0; c < count; c++)
@@ -167,8 +175,14 @@ int main(int argc, char **argv) {
     memcpy(&copy_out, &copy, sizeof copy);
     CHECK(!nh_cuda_enter(backend, true, &scope), "%s", nhood_last_error());
     backend->noted_tiles = NOTED_TILES;
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
-        CHECK(check_problem(problems[i], &device, most) > 0, "%s: no solver counts", problems[i]);
+    char *const *name = argc > 2 ? argv + 2 : argv + argc;
+    int solvers = 0;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        int own = check_problem(problems[i], &device, most, name);
+        CHECK(own > 0 || *name, "%s: no solver counts", problems[i]);
+        solvers += own;
+    }
+    CHECK(solvers > 0, "no solver counts");
     nh_cuda_leave(backend, &scope);
     nh_cuda_close(cuda, &device, count);
     return test_result();
