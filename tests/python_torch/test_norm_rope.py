@@ -1,5 +1,6 @@
 """RMS norm and rotary positions on CPU tensors: values, gradients, the compiler, and what is refused."""
 
+import nhood
 import nhood.torch as nt
 import plain_norm_rope as plain
 import pytest
@@ -69,6 +70,15 @@ def test_tables():
     for some in ([tables[0], None, None], [None, tables[1], tables[2]], [None] * 3):
         near(nt.norm_rope(x, some, weight), plain.norm_rope(x, some, weight))
     assert torch.equal(nt.norm_rope(x, None, weight), nt.norm_rope(x, [None] * 3, weight))
+
+
+def test_as_arrays():
+    """nhood.norm_rope takes CPU tensors, too, and makes the same tables."""
+    x, tables, weight = (t.detach() if isinstance(t, torch.Tensor) else t for t in make(2, torch.bfloat16))
+    out = nhood.norm_rope(x, tables, weight)
+    assert isinstance(out, torch.Tensor) and torch.equal(out, nt.norm_rope(x, tables, weight))
+    for got, expected in zip(nhood.rotary_tables((4, 6), (12, 12)), tables):
+        torch.testing.assert_close(torch.from_numpy(got), expected)
 
 
 def test_rotary_tables():

@@ -5,6 +5,7 @@
     out = nhood.na2d(query, key, value, kernel_size=7)
 
 na1d, na2d, na3d: attention; .._backward: its gradients; .._qk, .._av, .._in: its unfused operators.
+norm_rope, norm_rope_backward: RMS norm and rotary positions of queries and keys, in CPU memory.
 All calls may be made from several threads at once, and release the interpreter's lock while they compute.
 """
 
@@ -28,6 +29,7 @@ from ._functions import (
     na3d_qk,
 )
 from ._library import path as library_path
+from ._norm_rope_arrays import norm_rope, norm_rope_backward, rotary_tables
 from ._plans import clear_cache
 from ._tuning import export_wisdom, forget_wisdom, import_wisdom, tune, tuning
 
@@ -60,7 +62,10 @@ __all__ = [
     "na3d_backward",
     "na3d_in",
     "na3d_qk",
+    "norm_rope",
+    "norm_rope_backward",
     "notes",
+    "rotary_tables",
     "threads",
     "tune",
     "tuning",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from . import _library as c
+from ._functions import integer
 from ._layouts import Layout
 from ._plans import Context, cached
 
@@ -131,3 +132,12 @@ def check_weight(shape: Sequence[int], norm: Optional[str], weight: Optional[Seq
         count *= length
     if count != channels:
         raise ValueError(f"weight.shape = {tuple(weight)} does not have the {channels} channels of norm = {norm!r}")
+
+
+def check_rotary_dims(lengths: Sequence[int], dims: Sequence[int]) -> None:
+    """ValueError or TypeError unless tables can have such lengths, and turn so many channels."""
+    if len(lengths) != len(dims):
+        raise ValueError(f"lengths has {len(lengths)} entries, dims {len(dims)}")
+    for axis, dim in enumerate(dims):
+        if integer(dim, f"dims[{axis}]") < 0 or dim % 2:
+            raise ValueError(f"dims[{axis}] = {dim} is not an even number of at least 0")

@@ -12,7 +12,7 @@ from torch.autograd import Function
 from .. import _library as c
 from .. import _norm_rope as of_library
 from .. import _plans
-from .._functions import PerAxis, integer, number, per_axis
+from .._functions import PerAxis, number, per_axis
 from .._memory import aligned_bytes
 from . import _tensors
 from ._dispatch import directly
@@ -246,16 +246,11 @@ def rotary_tables(
     lengths: positions on each axis. dims: channels of a head that each axis rotates, even; 0 makes a None.
     Frequencies are worked out in float64 and rounded to `dtype`, angles are of `dtype`.
     """
-    if len(lengths) != len(dims):
-        raise ValueError(f"lengths has {len(lengths)} entries, dims {len(dims)}")
-    return tuple(_rotary_table(length, dim, axis, base, device, dtype) for axis, (length, dim) in enumerate(zip(lengths, dims)))
+    of_library.check_rotary_dims(lengths, dims)
+    return tuple(_rotary_table(length, dim, base, device, dtype) if dim else None for length, dim in zip(lengths, dims))
 
 
-def _rotary_table(length: int, dim: int, axis: int, base: float, device: Any, dtype: torch.dtype) -> Optional[Tensor]:
-    if integer(dim, f"dims[{axis}]") < 0 or dim % 2:
-        raise ValueError(f"dims[{axis}] = {dim} is not an even number of at least 0")
-    if dim == 0:
-        return None
+def _rotary_table(length: int, dim: int, base: float, device: Any, dtype: torch.dtype) -> Tensor:
     exponents = torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim
     frequencies = (1.0 / base**exponents).to(dtype)
     angles = torch.arange(length, dtype=dtype, device=device)[:, None] * frequencies
