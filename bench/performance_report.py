@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+import decoder_report
+
 Row = dict[str, Any]
 # What was set out to be reached, in the order of the tables: below it (above it, for times) a number is in bold.
 LARGE_GOALS = {
@@ -165,6 +167,10 @@ def norm_rope(sources: list[Source]) -> str:
     return markdown(head, rows)
 
 
+def video_decoder(sources: list[Source]) -> str:
+    return "\n".join(decoder_report.table(size) for size in sources[0].rows).rstrip()
+
+
 def sm80(sources: list[Source]) -> str:
     def cells(op: str, row: Optional[Row], half: bool) -> list[str]:
         if not row:
@@ -287,6 +293,7 @@ TABLES: dict[str, Callable[[list[Source]], str]] = {
     "small_windows": small_windows,
     "decoders": decoders,
     "norm_rope": norm_rope,
+    "video_decoder": video_decoder,
     "sm80": sm80,
     "study_f16": study,
     "study_bf16": study,
