@@ -9,14 +9,16 @@
 enum {
     LANES = 32,
     THREADS = 256,           /* of a block whose rows are shared by a warp's lanes at most */
-    MOST_GROUP = 512,        /* lanes of a row */
+    MOST_GROUP = 1024,       /* lanes of a row */
     RESIDENT_THREADS = 2048, /* of a multiprocessor, at most */
-    LEAST_THREADS = 512      /* that registers leave room for: 128 registers each */
+    MANY_THREADS = 768,      /* that registers leave room for on one: 85 each */
+    FEW_THREADS = 512        /* or 128 */
 };
 
 struct shape {
     int64_t vector; /* elements per load */
     int64_t pairs, table, units, group, rows, threads;
+    int64_t resident; /* blocks of a multiprocessor that registers leave room for */
 };
 
 struct cuda_norm_rope {
@@ -69,21 +71,33 @@ static void choose_vector(const struct nh_norm_rope *problem, struct shape *shap
     shape->table = common_power(bits);
 }
 
-/* Lanes of a row and units of a lane: as many lanes as a warp has, or, of long rows, as a block may have without leaving more
- * than a fifth of them idle. */
+/* Lanes of a row that a block shares, in whole warps: the fewest of those that leave least idle. A lane has 24 channels at most
+ * in f32, which leaves room for two blocks and more, whose barriers do not wait for each other. */
+static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
+    const int64_t most_units = nh_max(1, nh_min(6, 96 / unit_bytes));
+    int64_t group = nh_max(2, nh_ceil_div(nh_ceil_div(units, most_units), LANES)) * LANES;
+    for (int64_t other = group; other <= MOST_GROUP; other += LANES)
+        if (nh_ceil_div(units, other) * other < nh_ceil_div(units, group) * group) group = other;
+    return nh_min(group, MOST_GROUP);
+}
+
+/* Lanes of a row, units of a lane, and blocks. */
 static void choose_group(const struct nh_norm_rope *problem, struct shape *shape) {
     const int64_t units = nh_ceil_div(problem->channels / 2, shape->pairs);
     int64_t group = 1;
     while (group < LANES && group < units)
         group *= 2;
-    if (problem->norm == NHOOD_NORM_TOKEN && units > LANES) {
-        group = MOST_GROUP;
-        while (group > 2 * LANES && nh_ceil_div(units, group) * group * 4 > units * 5)
-            group /= 2;
-    }
+    const int64_t bytes = real_bytes(problem);
+    if (problem->norm == NHOOD_NORM_TOKEN && units > LANES)
+        group = block_lanes(units, 2 * shape->pairs * bytes);
     shape->group = group;
     shape->units = nh_ceil_div(units, group);
-    shape->threads = nh_max(group, group > LANES ? 0 : THREADS);
+    shape->threads = group > LANES ? group : THREADS;
+    /* Forward, f32 and few units do with fewer registers without spilling them. */
+    const bool few =
+        problem->op == NHOOD_OP_BWD || bytes == 8 || shape->units > (group > LANES ? 3 : 1);
+    const int64_t threads = few ? FEW_THREADS : MANY_THREADS;
+    shape->resident = nh_max(1, (threads + shape->threads / 2) / shape->threads);
 }
 
 /* Rows in flight: so many elements of a lane, as registers allow. */
@@ -119,7 +133,7 @@ static void define(const struct nh_norm_rope *problem, const struct shape *shape
                      problem->norm == NHOOD_NORM_TOKEN || (problem->heads % shape->rows == 0 &&
                                                            args->heads_each % shape->rows == 0));
     nh_kernel_define(spec, "NH_INDEX32", args->items <= INT32_MAX);
-    nh_kernel_define(spec, "NH_MIN_BLOCKS", nh_max(1, LEAST_THREADS / shape->threads));
+    nh_kernel_define(spec, "NH_MIN_BLOCKS", shape->resident);
     nh_kernel_define(spec, "NH_UNALIGNED", problem->unaligned);
 }
 
@@ -139,18 +153,22 @@ static void choose_items(struct cuda_norm_rope *plan, const struct shape *shape)
     plan->args.items = problem->tokens * chunks;
 }
 
-/* Blocks go on to further items. Forward they are many, so that the last ones end together; backward each leaves a row of sums:
- * as many as run at the same time, and fewer where those rows would be as large as an eighth of the tensors. */
+/* Blocks go on to further items: as many blocks as run at the same time, where each loads its next row ahead, or backward leaves
+ * a row of sums (fewer where those rows would be as large as an eighth of the tensors); else more, so that the last ones end
+ * together. */
 static void choose_blocks(struct cuda_norm_rope *plan, const struct shape *shape) {
     enum { ROUNDS = 8, TOKENS_OF_SUMS = 8 };
     const struct nh_norm_rope *problem = &plan->problem;
-    const int64_t resident =
-        plan->device->multiprocessors * nh_max(1, RESIDENT_THREADS / shape->threads);
+    const int64_t multiprocessors = plan->device->multiprocessors;
     const int64_t needed = nh_ceil_div(plan->args.items, shape->threads / shape->group);
     plan->threads = shape->threads;
-    plan->blocks = nh_min(needed, ROUNDS * resident);
-    if (problem->op == NHOOD_OP_FWD || !problem->weight_dtype) return;
-    plan->blocks = nh_min(needed, resident);
+    plan->blocks = nh_min(needed, multiprocessors * shape->resident);
+    if (problem->op == NHOOD_OP_FWD || !problem->weight_dtype) {
+        if (shape->group <= LANES)
+            plan->blocks =
+                nh_min(needed, ROUNDS * multiprocessors * (RESIDENT_THREADS / shape->threads));
+        return;
+    }
     if (problem->norm == NHOOD_NORM_TOKEN)
         plan->blocks = nh_min(plan->blocks, nh_ceil_div(problem->tokens, TOKENS_OF_SUMS));
     plan->base.workspace_bytes =

@@ -1,7 +1,7 @@
 /* RMS norm and rotary positions: what forward and backward share.
  *
  * NH_GROUP lanes share a row, the channels of one norm: those of a head (a warp has some rows then) or of a whole
- * token (of more than 32 lanes the block has one row). A lane holds NH_UNITS units of NH_PAIRS pairs of channels,
+ * token (more than 32 lanes are the block, which has one row). A lane holds NH_UNITS units of NH_PAIRS pairs of channels,
  * lane l the units l, l + NH_GROUP, ..; a pair never leaves its lane. A unit is one run of channels where pairs are
  * interleaved and two where they are halves, and is moved by loads of NH_VECTOR elements. Cosines and sines of a
  * lane's pairs are read once per token for all of its heads, NH_TABLE pairs at a time, which belong to one axis;
@@ -51,7 +51,7 @@ struct nh_raw {
 };
 
 __device__ __forceinline__ int nh_lane(void) {
-    return threadIdx.x % NH_GROUP;
+    return NH_LAZY ? threadIdx.x : threadIdx.x % NH_GROUP;
 }
 
 __device__ __forceinline__ void nh_chunk_set(const nh_norm_rope_args &args, nh_unit &unit, int chunk, int pair) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void nh_factors_set(const nh_norm_rope_args &args, co
 }
 
 __device__ __forceinline__ long long nh_first_item(void) {
-    return (long long)blockIdx.x * (NH_THREADS / NH_GROUP) + threadIdx.x / NH_GROUP;
+    return NH_LAZY ? blockIdx.x : (long long)blockIdx.x * (NH_THREADS / NH_GROUP) + threadIdx.x / NH_GROUP;
 }
 
 __device__ __forceinline__ long long nh_item_step(void) {
@@ -269,6 +269,16 @@ __device__ __forceinline__ void nh_unit_load(const nh_cuda_tensor &t, elem *row,
         const int run = i * NH_VECTOR / NH_RUN, at = i * NH_VECTOR % NH_RUN;
         if (there) raw.load[i] = *(const nh_vector<NH_VECTOR> *)(nh_unit_run(t, row, unit, run) + at);
     }
+}
+
+/* The first `rows` of NH_ROWS rows of a tensor, the others zeros. */
+__device__ __forceinline__ void nh_rows_load(const nh_cuda_tensor &t, const nh_unit unit[NH_UNITS], elem *row, int rows,
+                                             nh_raw raw[NH_ROWS][NH_UNITS]) {
+#pragma unroll
+    for (int r = 0; r < NH_ROWS; r++)
+#pragma unroll
+        for (int j = 0; j < NH_UNITS; j++)
+            nh_unit_load(t, row + r * t.head, unit[j], unit[j].there && (NH_FULL || r < rows), raw[r][j]);
 }
 
 __device__ __forceinline__ void nh_unit_store(const nh_cuda_tensor &t, elem *row, const nh_unit &unit,

@@ -12,15 +12,10 @@ __device__ __forceinline__ void nh_rows_backward(const nh_norm_rope_args &args, 
     nh_raw raw[NH_ROWS][NH_UNITS], gradient[NH_ROWS][NH_UNITS];
     real back[NH_ROWS][NH_UNITS][2 * NH_PAIRS], sum[2 * NH_ROWS];
 #pragma unroll
-    for (int r = 0; r < NH_ROWS; r++) {
+    for (int r = 0; r < NH_ROWS; r++)
         sum[2 * r] = sum[2 * r + 1] = 0;
-#pragma unroll
-        for (int j = 0; j < NH_UNITS; j++) {
-            const bool there = unit[j].there && (NH_FULL || r < rows);
-            nh_unit_load(args.x, x + r * args.x.head, unit[j], there, raw[r][j]);
-            nh_unit_load(args.d_y, d_y + r * args.d_y.head, unit[j], there, gradient[r][j]);
-        }
-    }
+    nh_rows_load(args.x, unit, x, rows, raw);
+    nh_rows_load(args.d_y, unit, d_y, rows, gradient);
 #pragma unroll
     for (int j = 0; j < NH_UNITS; j++) {
         real factor[2 * NH_PAIRS];

@@ -2,15 +2,9 @@
 #include "norm_rope.cuh"
 
 __device__ __forceinline__ void nh_rows_forward(const nh_norm_rope_args &args, const nh_unit unit[NH_UNITS],
-                                                const nh_factors &factors, const nh_token &token, elem *x, elem *y,
-                                                int rows) {
-    nh_raw raw[NH_ROWS][NH_UNITS];
+                                                const nh_factors &factors, const nh_token &token,
+                                                const nh_raw raw[NH_ROWS][NH_UNITS], elem *y, int rows) {
     real sum[NH_ROWS];
-#pragma unroll
-    for (int r = 0; r < NH_ROWS; r++)
-#pragma unroll
-        for (int j = 0; j < NH_UNITS; j++)
-            nh_unit_load(args.x, x + r * args.x.head, unit[j], unit[j].there && (NH_FULL || r < rows), raw[r][j]);
 #pragma unroll
     for (int r = 0; r < NH_ROWS; r++) {
         sum[r] = 0;
@@ -53,14 +47,38 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_factors factors;
     nh_units_set(args, unit);
     nh_all_factors_set(args, unit, factors);
-    for (long long index = nh_first_item(); index < args.items; index += nh_item_step()) {
+    long long index = nh_first_item();
+#if NH_LAZY
+    /* The next row is loaded before the sums of this one: behind their barriers memory would have nothing to do. */
+    nh_token token, next;
+    nh_raw raw[NH_ROWS][NH_UNITS], ahead[NH_ROWS][NH_UNITS];
+    nh_token_set(args, unit, index, token);
+    nh_rows_load(args.x, unit, nh_item_row(args.x, token.item), NH_ROWS, raw);
+    for (bool more = true; more;) {
+        index += nh_item_step();
+        more = index < args.items;
+        if (more) {
+            nh_token_set(args, unit, index, next);
+            nh_rows_load(args.x, unit, nh_item_row(args.x, next.item), NH_ROWS, ahead);
+        }
+        nh_rows_forward(args, unit, factors, token, raw, nh_item_row(args.y, token.item), NH_ROWS);
+        token = next;
+#pragma unroll
+        for (int j = 0; j < NH_UNITS; j++)
+            raw[0][j] = ahead[0][j];
+    }
+#else
+    for (; index < args.items; index += nh_item_step()) {
         nh_token token;
         nh_token_set(args, unit, index, token);
         elem *x = nh_item_row(args.x, token.item), *y = nh_item_row(args.y, token.item);
         for (int head = token.item.head; head < token.item.end; head += NH_ROWS) {
-            nh_rows_forward(args, unit, factors, token, x, y, token.item.end - head);
+            nh_raw raw[NH_ROWS][NH_UNITS];
+            nh_rows_load(args.x, unit, x, token.item.end - head, raw);
+            nh_rows_forward(args, unit, factors, token, raw, y, token.item.end - head);
             x += NH_ROWS * args.x.head;
             y += NH_ROWS * args.y.head;
         }
     }
+#endif
 }
