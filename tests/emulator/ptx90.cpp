@@ -44,6 +44,10 @@ void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned addres
 void ptx_mbarrier_arrive_shared__cta_b64(const char *text, unsigned address) {
     ptx_mbarrier_arrive_expect_tx_shared__cta_b64(text, address, 0);
 }
+void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(const char *text, unsigned address) {
+    ptx_cp_async_wait_all(text);
+    ptx_mbarrier_arrive_shared__cta_b64(text, address);
+}
 // Waits until the phase of that parity is over.
 void ptx_mbarrier_try_wait_parity_shared__cta_b64(const char *, unsigned address, unsigned parity) {
     const MemoryBarrier &barrier = barrier_at(address);

@@ -27,6 +27,8 @@ inline void ptx_wgmma_fence_sync_aligned(const char *) {
 void ptx_mbarrier_init_shared__cta_b64(const char *, unsigned address, unsigned arrivals);
 void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned address, unsigned bytes);
 void ptx_mbarrier_arrive_shared__cta_b64(const char *text, unsigned address);
+// The same once the thread's copies are there, which this takes for now.
+void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(const char *text, unsigned address);
 // Waits until the phase of that parity is over.
 void ptx_mbarrier_try_wait_parity_shared__cta_b64(const char *, unsigned address, unsigned parity);
 

@@ -356,6 +356,8 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             }
 #endif
             const int halo_bytes = NH_SEAM_LINES && nh_has_seam(info.work_tile) ? HALO_BYTES - LANES_BYTES : HALO_BYTES;
+            /* lanes have written, in other laps, where boxes now go */
+            if (LANES_BYTES) nh_show_shared();
             nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * halo_bytes + ROWS_BYTES));
             fetch(info.work_tile, (int)stage, member, boxes);
             if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
@@ -370,9 +372,11 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
 #endif
         if (turn)
             nh_barrier_wait(nh_shared_address(&ring.full[before % NH_FULLS]), before / NH_FULLS & 1);
-        if (NH_LSE_ROWS || LANES_BYTES) nh_copy_wait();
-        if (LANES_BYTES) nh_show_shared();
-        nh_barrier_arrive(full);
+        if (NH_LSE_ROWS) nh_copy_wait();
+        if (LANES_BYTES)
+            nh_barrier_arrive_copied(full);
+        else
+            nh_barrier_arrive(full);
     }
 }
 

@@ -26,6 +26,11 @@ __device__ __forceinline__ void nh_barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/* The same once what this thread has copied by cp.async is there; the thread goes on meanwhile. */
+__device__ __forceinline__ void nh_barrier_arrive_copied(unsigned barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void nh_barrier_wait(unsigned barrier, unsigned parity) {
     asm volatile("{\n.reg .pred p;\nAGAIN:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
