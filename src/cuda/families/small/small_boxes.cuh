@@ -17,16 +17,11 @@
 #include "small_visibility.cuh"
 #include "tma.cuh"
 
-enum {
-    NH_TILE_INFOS = NH_HELD + NH_FETCHERS,
-    /* barriers of work tiles that have landed: rows of planes are free once taken, so that warps work, and wait, for
-     * more work tiles than there are stages, whose phases of one barrier could not be told apart */
-    NH_FULLS = NH_PLANES ? NH_TILE_INFOS : NH_STAGES
-};
+enum { NH_TILE_INFOS = NH_HELD + NH_FETCHERS };
 
 struct nh_ring {
     nh_tile_info info[NH_TILE_INFOS];
-    unsigned long long full[NH_FULLS], free[NH_STAGES];
+    unsigned long long full[NH_STAGES], free[NH_STAGES];
     unsigned long long asked[NH_TILE_INFOS]; /* where halos roll: whose boxes have been asked for */
     /* of work tiles whose rows are free before their part of the halo */
     unsigned long long done[NH_HELD];
@@ -107,9 +102,9 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
 #else
     ring.warp_tiles = nh_own_work_tiles(args) * NH_WARP_TILES;
 #endif
-    for (int i = 0; i < NH_FULLS; i++) {
+    for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
-        if (i < NH_STAGES) nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_WARP_TILES);
+        nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_WARP_TILES);
     }
     for (int i = 0; i < NH_TILE_INFOS; i++)
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
@@ -316,7 +311,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
         const unsigned stage = turn % NH_STAGES, before = turn - 1;
         unsigned own = turn;
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
-        const unsigned full = nh_shared_address(&ring.full[NH_PLANES ? turn % NH_FULLS : stage]);
+        const unsigned full = nh_shared_address(&ring.full[stage]);
         nh_tile_info &info = nh_tile_info_of(ring, turn);
 #if NH_PLANES
         bool begins;
@@ -371,7 +366,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
         }
 #endif
         if (turn)
-            nh_barrier_wait(nh_shared_address(&ring.full[before % NH_FULLS]), before / NH_FULLS & 1);
+            nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
         if (NH_LSE_ROWS) nh_copy_wait();
         if (LANES_BYTES)
             nh_barrier_arrive_copied(full);
@@ -380,8 +375,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
     }
 }
 
-static_assert(NH_WARPS <= (NH_PLANES ? NH_FULLS - 1 : NH_STAGES) * NH_WARP_TILES,
-              "a warp would be two phases ahead of the first barrier");
+static_assert(NH_WARPS <= NH_STAGES * NH_WARP_TILES, "a warp would be two phases ahead of the first stage");
 static_assert(NH_SLOTS || NH_FETCHERS <= NH_STAGES, "a fetching warp would wait for the phase after the next");
 
 /* A warp tile among those of a block's work tiles. */
@@ -412,7 +406,7 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
         for (unsigned member = 0; member < members; member++) {
             const unsigned turn = place.work_tile * members + member, stage = turn % NH_STAGES;
             const nh_tile_info &info = nh_tile_info_of(ring, turn);
-            nh_barrier_wait(nh_shared_address(&ring.full[NH_PLANES ? turn % NH_FULLS : stage]), turn / NH_FULLS & 1);
+            nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / NH_STAGES & 1);
             if (nh_warp_tile_exists(info.work_tile, place.warp_tile)) {
                 nh_note_warp_tile(args, info.work_tile.number, place.warp_tile);
                 work(info, (int)stage, place.warp_tile, (int)member);

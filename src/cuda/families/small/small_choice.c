@@ -18,14 +18,22 @@ const struct nh_knob nh_small_knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
+/* Blocks in chunks of a plane's columns. One chunk has the 20 pairs of a window of 5 x 5 x 5 or the 19 of one of
+ * 3 x 7 x 7: so much code is for one warp per scheduler, whose products the compiler moves past all softmax. Short chunks
+ * are for several. Timed (docs/log/small.md): at head dim 64 the first is the faster where there are that many columns. */
+enum { ONE_CHUNK_BLOCKS = 40, ONE_CHUNK_WARPS = 4, SHORT_CHUNK_BLOCKS = 8 };
+
+static bool is_one_chunk(const struct nh_problem *problem, const struct nh_small_shape *shape) {
+    enum { LEAST_BLOCKS = 33, LEAST_ROW_BYTES = 128 };
+    return shape->blocks >= LEAST_BLOCKS && shape->blocks <= ONE_CHUNK_BLOCKS &&
+           nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
+}
+
 /* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more work tiles hold their part of
  * the halo than have stages; by keys it has statistics, too, and there is less room, around a circle, which takes a
  * slot more, none. Away from the ends of chains the slots do for one work tile more. */
 static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
-    /* 20 pairs of a window of 5 x 5 x 5, 19 of one of 3 x 7 x 7, where chunks of 16 blocks make 21. Timed: where there
-     * are fewer blocks, and where rows are short, 8 and 12 warps are faster with the shorter code of such chunks. */
-    enum { PLANE_CHUNK_BLOCKS = 40, MORE_BLOCKS = 32, LONG_ROW_BYTES = 128 };
     bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     bool planes = nh_small_rolls_planes(problem, &launch->shape);
     bool around = problem->axis[NH_AXES - problem->rank].periodic;
@@ -35,11 +43,11 @@ static void roll(const struct nh_problem *problem, struct nh_small_launch *launc
     /* a plane is free as soon as the last warp tile that begins with it is past it, as NH_PASSES has it */
     bool passes = problem->dtype != NHOOD_DTYPE_F16;
     launch->held = !launch->shape.slots ? launch->stages : planes ? held + passes : held + 1;
-    if (planes && launch->shape.slots && problem->dtype == NHOOD_DTYPE_BF16 &&
-        nh_small_row_bytes(problem, problem->dim) == LONG_ROW_BYTES &&
-        launch->shape.blocks > MORE_BLOCKS && launch->shape.blocks <= PLANE_CHUNK_BLOCKS &&
-        !nh_small_masks_by_bits(problem, launch))
-        launch->shape.chunk_blocks = PLANE_CHUNK_BLOCKS;
+    /* in f32 a pair has three times the instructions */
+    if (planes && launch->shape.slots && problem->dtype != NHOOD_DTYPE_F32 &&
+        launch->shape.blocks > NH_SMALL_CHUNK_BLOCKS && !nh_small_masks_by_bits(problem, launch))
+        launch->shape.chunk_blocks =
+            is_one_chunk(problem, &launch->shape) ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
 }
 
 bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
@@ -147,11 +155,7 @@ static bool warps_fit(const struct nh_problem *problem, const struct nh_small_la
     int64_t warp_tiles = launch->shape.work_tile_rows / 16;
     /* a warp keeps the sums of one warp tile while the heads that share it pass by */
     bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
-    int64_t most = launch->stages * warp_tiles;
-    /* as many warp tiles of planes as are held, but for one that can be under way meanwhile */
-    if (launch->shape.slots && nh_small_rolls_planes(problem, &launch->shape))
-        most = nh_max(most, launch->held * warp_tiles - 1);
-    return launch->warps <= most && (!shared || launch->warps == warp_tiles);
+    return launch->warps <= launch->stages * warp_tiles && (!shared || launch->warps == warp_tiles);
 }
 
 /* Launches that warps can share out, and those of them that a multiprocessor has room for. */
@@ -221,6 +225,13 @@ static bool chains_pay(const struct nh_problem *problem, const struct nh_device 
     return planes < most_planes * tiles;
 }
 
+/* Whether so many warps suit planes: one per scheduler where all columns are one chunk, else two or more, or whole work
+ * tiles. */
+static bool plane_warps_fit(const struct nh_small_launch *launch, const struct box *box) {
+    if (launch->shape.chunk_blocks == ONE_CHUNK_BLOCKS) return launch->warps == ONE_CHUNK_WARPS;
+    return launch->warps >= 8 || launch->warps % box->warps == 0;
+}
+
 /* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch.
  */
 static bool consider_stages(const struct nh_problem *problem, const struct nh_device *device,
@@ -240,8 +251,7 @@ static bool consider_stages(const struct nh_problem *problem, const struct nh_de
     if (!planes) consider(problem, device, launch, box, choice, &tries);
     for (size_t i = 0; i < count; i++) {
         launch->warps = planes ? warps[i] : warps[i] - nh_small_fetchers(launch);
-        if (planes ? (launch->warps >= 8 || launch->warps % box->warps == 0) &&
-                         chains_pay(problem, device, launch)
+        if (planes ? plane_warps_fit(launch, box) && chains_pay(problem, device, launch)
                    : launch->warps != box->warps)
             consider(problem, device, launch, box, choice, &tries);
     }

@@ -42,14 +42,70 @@ struct nh_warp_tile {
     const nh_queries &queries;
 };
 
+/* Whether scores of a pair are multiplied ahead of the softmax of the one before. */
+#define NH_AHEAD (NH_CHUNK_BLOCKS != 16)
+
+/* The chunk of columns with the last of the first plane, and the pair after which that is free: of one chunk its own,
+ * of several the chunk's last, as a branch in its midst would be in the compiler's way. */
 enum {
-    /* Where all columns are one chunk, scores of a pair are multiplied before the softmax of the one before: they are
-     * there for it when it is done, and one warp per scheduler does not wait for its own products. */
-    NH_AHEAD = NH_CHUNK_BLOCKS > 16,
-    /* The chunk of columns with the last of the first plane, and the pair in it. */
     NH_PASSING_CHUNK = (NH_K1 * NH_K2 - 1) / NH_CHUNK,
-    NH_PASSING_PAIR = (NH_K1 * NH_K2 - 1) % NH_CHUNK / 16
+    NH_PASSING_PAIR = NH_CHUNKS == 1 && NH_AHEAD ? (NH_K1 * NH_K2 - 1) / 16 : NH_PAIRS - 1
 };
+
+/* What all pairs of a warp tile's scores begin with. */
+struct nh_score_start {
+    unsigned keys[NH_STEPS], places[NH_STEPS_PLACES][4];
+    const float *table;
+};
+
+/* Scores of the p-th pair of a chunk; row: of this lane's column of it; seen: where masks are bits. */
+NH_DEVICE void nh_pair_scores(float (&scores)[2][4], const nh_warp_tile &warp_tile, const nh_score_start &start,
+                              const unsigned (&seen)[2], int row, int chunk, int p) {
+    const nh_tables &tables = warp_tile.tables;
+    const bool both = 2 * p + 1 < NH_BLOCKS;
+    float bias[2][4];
+    nh_clear(scores);
+    if (NH_ADDITIVE_MASK) nh_add_mask(scores, start.places, warp_tile.additive_masks, chunk * NH_PAIRS + p, both);
+    nh_multiply_columns(scores, warp_tile.queries, start.keys, row, both);
+    if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, start.table, chunk * NH_CHUNK + 16 * p);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float &score = scores[i / 4][i % 4];
+        if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
+        if (!NH_ADDITIVE_MASK && !(seen[i / 2 % 2] >> (4 * p + i / 4 * 2 + i % 2) & 1)) score = NH_MINUS_INFINITY;
+    }
+}
+
+/* A chunk of them, whose first pair's are there: each next pair's, at last that of the next chunk, are multiplied ahead
+ * of what visit() does with the ones before. row: of the chunk's pairs, then of the next one's. */
+template <bool LAST, typename Visit, typename Passed>
+NH_DEVICE void nh_visit_chunk(const nh_warp_tile &warp_tile, const nh_score_start &start, int wrap, int chunk,
+                              int (&row)[4 * NH_GATHERS], float (&scores)[2][4], const Visit &visit,
+                              const Passed &passed) {
+    const nh_column_tables &columns = warp_tile.tables.columns;
+    const unsigned seen[2] = {};
+    nh_across_rows across;
+    int row_after[4 * NH_GATHERS];
+    nh_gather_across(across, columns, wrap, chunk, 0);
+    if (!LAST) nh_gather_rows(row_after, columns, wrap, chunk + 1, nh_lane_column<NH_AS_LAID>());
+#pragma unroll
+    for (int p = 0; p < NH_PAIRS; p++) {
+        const bool last = p + 1 == NH_PAIRS;
+        float ahead[2][4];
+        if (!last)
+            nh_pair_scores(ahead, warp_tile, start, seen, row[p + 1], chunk, p + 1);
+        else if (!LAST)
+            nh_pair_scores(ahead, warp_tile, start, seen, row_after[0], chunk + 1, 0);
+        visit(scores, 2 * p + 1 < NH_BLOCKS, nh_rows_of_pair(across, p));
+        if (NH_PASSES && p == NH_PASSING_PAIR && chunk == NH_PASSING_CHUNK) passed();
+#pragma unroll
+        for (int i = 0; i < (last && LAST ? 0 : 8); i++)
+            scores[i / 4][i % 4] = ahead[i / 4][i % 4];
+    }
+#pragma unroll
+    for (int p = 0; p < (LAST ? 0 : NH_PAIRS); p++)
+        row[p] = row_after[p];
+}
 
 /* Scores of the warp tile, times the scale where there is a bias, and minus infinity or less where a column is not
  * seen: calls visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this
@@ -60,11 +116,22 @@ NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit, 
     const nh_tables &tables = warp_tile.tables;
     const int first = nh_box_row(info.visibility, warp_tile.number),
               wrap = nh_box_wrap(info.visibility, warp_tile.number);
-    unsigned keys[NH_STEPS], places[NH_STEPS_PLACES][4];
-    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, warp_tile.halo.keys, first);
-    if (NH_ADDITIVE_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile.number);
-    const float *table = info.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(warp_tile.args, info, warp_tile.number, (int)(threadIdx.x % 32) / 4);
+    nh_score_start start;
+    nh_gather_start<NH_AS_LAID, NH_DIM, NH_STEPS>(start.keys, warp_tile.halo.keys, first);
+    if (NH_ADDITIVE_MASK) nh_visibility_additive_mask_rows(start.places, info.visibility, warp_tile.number);
+    start.table = info.bias;
+    if (NH_BIAS_COUNT)
+        start.table += nh_bias_row(warp_tile.args, info, warp_tile.number, (int)(threadIdx.x % 32) / 4);
+#if NH_AHEAD
+    int row[4 * NH_GATHERS];
+    float scores[2][4];
+    nh_gather_rows(row, tables.columns, wrap, 0, nh_lane_column<NH_AS_LAID>());
+    nh_pair_scores(scores, warp_tile, start, {}, row[0], 0, 0);
+#pragma unroll 1
+    for (int chunk = 0; chunk < NH_CHUNKS - 1; chunk++)
+        nh_visit_chunk<false>(warp_tile, start, wrap, chunk, row, scores, visit, passed);
+    nh_visit_chunk<true>(warp_tile, start, wrap, NH_CHUNKS - 1, row, scores, visit, passed);
+#else
 #pragma unroll 1
     for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         int row[4 * NH_GATHERS];
@@ -72,33 +139,17 @@ NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit, 
         unsigned seen[2];
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
         if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile.number, chunk);
-        float ahead[1 + NH_AHEAD][2][4];
 #pragma unroll
-        for (int n = 0; n < NH_PAIRS + NH_AHEAD; n++) {
-            if (n < NH_PAIRS) {
-                const bool both = 2 * n + 1 < NH_BLOCKS;
-                float(&scores)[2][4] = ahead[n % (1 + NH_AHEAD)], bias[2][4];
-                nh_clear(scores);
-                nh_pace(n);
-                nh_gather_across(across, tables.columns, wrap, chunk, n);
-                if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, warp_tile.additive_masks, chunk * NH_PAIRS + n, both);
-                nh_multiply_columns(scores, warp_tile.queries, keys, row[n], both);
-                if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, table, chunk * NH_CHUNK + 16 * n);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    float &score = scores[i / 4][i % 4];
-                    if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
-                    if (!NH_ADDITIVE_MASK && !(seen[i / 2 % 2] >> (4 * n + i / 4 * 2 + i % 2) & 1))
-                        score = NH_MINUS_INFINITY;
-                }
-            }
-            const int p = n - NH_AHEAD;
-            if (p < 0) continue;
-            visit(ahead[p % (1 + NH_AHEAD)], 2 * p + 1 < NH_BLOCKS, nh_rows_of_pair(across, p));
-            if (NH_PASSES && NH_AHEAD && p == NH_PASSING_PAIR) passed();
+        for (int p = 0; p < NH_PAIRS; p++) {
+            float scores[2][4];
+            nh_pace(p);
+            nh_gather_across(across, tables.columns, wrap, chunk, p);
+            nh_pair_scores(scores, warp_tile, start, seen, row[p], chunk, p);
+            visit(scores, 2 * p + 1 < NH_BLOCKS, nh_rows_of_pair(across, p));
         }
-        if (NH_PASSES && !NH_AHEAD && chunk == NH_PASSING_CHUNK) passed();
+        if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
     }
+#endif
 }
 
 NH_DEVICE float nh_score_scale(const nh_warp_tile &warp_tile) {

@@ -128,9 +128,8 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                        ? 16 * launch->stages + 8 * (infos + launch->held) + 4 * launch->warps + 8 +
                              (nh_problem_periodic(problem) ? 8 * nh_small_fetchers(launch) : 0)
                        : 0;
-    /* barriers of first planes and of work tiles that have landed, and which work tiles are the block's */
-    if (shape->slots && nh_small_rolls_planes(problem, shape))
-        ring += 8 * (launch->held + infos - launch->stages) + 16;
+    /* barriers of first planes, and which work tiles are the block's */
+    if (shape->slots && nh_small_rolls_planes(problem, shape)) ring += 8 * launch->held + 16;
     int64_t results =
         launch->stages
             ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) * (by_keys ? 2 : 1)
