@@ -36,6 +36,9 @@ static const char *const problems[] = {
     "bwd:f32:b1h1d32:15x13:w5x7:s2x1",
     "bwd:bf16:b2h4k2d32:11x19:w5x7:x70",
     "bwd:f16:b1h1d200v256:50:w9:x20",
+    /* warpgroups of the backward that pass over tiles */
+    "bwd:bf16:b1h1d32:12x12x12:w5x5x5",
+    "bwd:bf16:b1h1d32:24x33:w13x13",
     /* parts of a grid, periodic axes */
     "fwd:bf16:b1h1d32:50x50:w19x21:q5+30x20+30:k0+40x25+20",
     "fwd:bf16:b1h2d32:385:w17:d3:q100+200:k150+101:x70",

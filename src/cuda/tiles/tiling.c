@@ -42,6 +42,12 @@ struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem,
     return count_tiles(problem, k, k, q, true, true);
 }
 
+struct nh_tiling_count nh_tiling_inverse_part_count(const struct nh_problem *problem,
+                                                    const int32_t k[3], const int32_t part[3],
+                                                    const int32_t q[3]) {
+    return count_tiles(problem, k, part, q, true, true);
+}
+
 struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
                                             const int32_t column[3], bool inverse) {
     return count_tiles(problem, row, row, column, inverse, false);

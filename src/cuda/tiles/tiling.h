@@ -28,6 +28,11 @@ struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, co
 struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
                                                const int32_t q[3]);
 
+/* The same where each part of a key tile passes over query tiles of which it sees nothing. */
+struct nh_tiling_count nh_tiling_inverse_part_count(const struct nh_problem *problem,
+                                                    const int32_t k[3], const int32_t part[3],
+                                                    const int32_t q[3]);
+
 /* Counts tiles of either kind for kernels that pass over row tiles which lie beyond the last row of their dilation
  * group. */
 struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],

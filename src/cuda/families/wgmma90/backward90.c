@@ -32,8 +32,11 @@ static const int32_t loop_shapes[][3] = {
 static struct nh_backward90_loops loops_of(const struct nh_problem *problem,
                                            const struct nh_tiling_count *count, double columns,
                                            bool keys) {
-    struct nh_backward90_loops loops = {count->work_tiles, count->visited, count->partial,
-                                        count->longest, columns};
+    struct nh_backward90_loops loops = {.work_tiles = count->work_tiles,
+                                        .tiles = count->visited,
+                                        .masked = count->partial,
+                                        .longest = count->longest,
+                                        .columns = columns};
     double sharing = (double)(problem->heads / problem->kv_heads);
     double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)columns);
     if (keys) {
@@ -46,12 +49,59 @@ static struct nh_backward90_loops loops_of(const struct nh_problem *problem,
     return loops;
 }
 
+/* Whether every axis has windows that move along by a token from row to row, all of them in what tensors cover. */
+static bool windows_are_plain(const struct nh_problem *problem) {
+    return !nh_problem_causal(problem) && !nh_problem_strided(problem) &&
+           !nh_problem_partial(problem) && !nh_problem_periodic(problem) && !problem->has_bias &&
+           !problem->extra_tokens;
+}
+
+/* Tiles whose warpgroups pass over loop tiles, the warpgroup tiles that they are made of, and the windows and head dims for
+ * which they do: volumes, where loop tiles are planes, and images, where they have 8 columns. Narrow heads in images gain by
+ * few windows (docs/log/wgmma90.md). */
+static const struct {
+    int32_t rank, own[3], part[3], least_dim, most_dim, least_window, most_window;
+} skipping[] = {{3, {4 * WARPGROUPS, 4, 4}, {4, 4, 4}, 1, 64, 5, 11},
+                {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 33, 64, 9, 21},
+                {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 1, 32, 13, 17}};
+
+const int32_t *nh_backward90_skips(const struct nh_problem *problem, const int32_t own[3],
+                                   const int32_t loop[3]) {
+    if (loop[0] > 1 || loop[2] != 8 || !windows_are_plain(problem)) return NULL;
+    int64_t dim = nh_max(problem->dim, problem->dim_v),
+            window = problem->axis[NH_AXES - problem->rank].window;
+    for (size_t i = 0; i < sizeof skipping / sizeof *skipping; i++)
+        if (problem->rank == skipping[i].rank &&
+            !memcmp(own, skipping[i].own, sizeof skipping[i].own) && dim >= skipping[i].least_dim &&
+            dim <= skipping[i].most_dim && window >= skipping[i].least_window &&
+            window <= skipping[i].most_window)
+            return skipping[i].part;
+    return NULL;
+}
+
+static void set_multiplied(const struct nh_tiling_count *seen, struct nh_backward90_loops *loops) {
+    loops->multiplied = seen->visited;
+    loops->multiplied_masked = seen->partial;
+}
+
 struct nh_backward90_loops nh_backward90_loops_of(const struct nh_problem *problem,
                                                   const int32_t own[3], const int32_t loop[3],
-                                                  bool keys) {
+                                                  bool keys, bool skips) {
     const struct nh_tiling_count count =
         keys ? nh_tiling_inverse_count(problem, own, loop) : nh_tiling_count(problem, own, loop);
-    return loops_of(problem, &count, (double)nh_box_volume(loop), keys);
+    struct nh_backward90_loops loops = loops_of(problem, &count, (double)nh_box_volume(loop), keys);
+    const int32_t *part = skips ? nh_backward90_skips(problem, own, loop) : NULL;
+    if (!part) return loops;
+    const struct nh_tiling_count seen = keys
+                                            ? nh_tiling_inverse_part_count(problem, own, part, loop)
+                                            : nh_tiling_part_count(problem, own, part, loop);
+    set_multiplied(&seen, &loops);
+    return loops;
+}
+
+/* The share of pairs of a warpgroup and a tile that are multiplied. */
+static double multiplied_share(const struct nh_backward90_loops *loops) {
+    return loops->multiplied > 0 ? loops->multiplied / (WARPGROUPS * loops->tiles) : 1;
 }
 
 /* ---- search ---- */
@@ -121,8 +171,11 @@ static bool start_pair(const struct nh_backward90_search *search, const int32_t 
 static double work_clocks(const struct state *state, const int32_t own[3], const int32_t loop[3],
                           double tiles, double masked) {
     const double many = 1e6;
-    const struct nh_backward90_loops loops = {many, many * tiles, many * masked, tiles,
-                                              (double)nh_box_volume(loop)};
+    const struct nh_backward90_loops loops = {.work_tiles = many,
+                                              .tiles = many * tiles,
+                                              .masked = many * masked,
+                                              .longest = tiles,
+                                              .columns = (double)nh_box_volume(loop)};
     struct nh_work work;
     double clocks = 0;
     if (!start_pair(state->search, own, loop, &loops, &work)) return INFINITY;
@@ -153,7 +206,8 @@ static void find_prices(const struct state *state, const int32_t own[3], struct 
 
 /* Work on a full device and half of the longest loop, in which ever fewer blocks run, say which pairs are worth a
  * prediction. */
-static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows) {
+static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows,
+                     const struct nh_loop_rows *parts) {
     const struct nh_problem *problem = state->search->problem;
     const struct nh_cuda_device *cuda = state->search->device->backend;
     /* prices are those of all batch entries and heads */
@@ -163,11 +217,15 @@ static void rank_own(struct state *state, const int32_t own[3], const struct nh_
         if (!state->known || problem->has_bias) find_prices(state, own, loop);
         if (!loop->runs || !laps_fit(state->search, own, loop->shape)) continue;
         const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
-        const struct nh_backward90_loops loops =
+        struct nh_backward90_loops loops =
             loops_of(problem, &count, (double)nh_box_volume(loop->shape), state->search->keys);
+        if (parts && nh_backward90_skips(problem, own, loop->shape)) {
+            const struct nh_tiling_count seen = nh_loop_count(parts, loop->place);
+            set_multiplied(&seen, &loops);
+        }
         double longest = cuda->multiprocessors * loops.longest * loop->tile / copies;
-        double work = loops.tiles * loop->tile + loops.masked * loop->mask +
-                      loops.work_tiles * loop->block + longest / 2;
+        double work = loops.tiles * multiplied_share(&loops) * loop->tile +
+                      loops.masked * loop->mask + loops.work_tiles * loop->block + longest / 2;
         if (!(work < nh_top_n_limit(&state->top))) continue;
         const struct ranked ranked = {{own[0], own[1], own[2]}, loop, loops};
         nh_top_n_add(&state->top, &ranked, work);
@@ -197,9 +255,14 @@ static bool may_own(const struct nh_backward90_search *search, const int32_t sha
 }
 
 static void try_shape(struct state *state, const int32_t shape[3]) {
-    struct nh_loop_rows rows;
-    if (may_own(state->search, shape) && nh_loop_rows_of(&state->counts, shape, shape, &rows))
-        rank_own(state, shape, &rows);
+    struct nh_loop_rows rows, parts;
+    if (!may_own(state->search, shape) || !nh_loop_rows_of(&state->counts, shape, shape, &rows))
+        return;
+    /* with any of the loop tiles that are passed over: parts are the same for all */
+    const int32_t passed[3] = {1, 8, 8}, *part = NULL;
+    if (state->search->skips) part = nh_backward90_skips(state->search->problem, shape, passed);
+    bool skips = part && nh_loop_rows_of(&state->counts, shape, part, &parts);
+    rank_own(state, shape, &rows, skips ? &parts : NULL);
 }
 
 /* Where it is not among the others. */
@@ -243,7 +306,8 @@ bool nh_backward90_goes_around(const struct nh_backward90_search *search) {
     for (size_t i = 0; i < OWNED; i++)
         for (size_t j = 0; j < LOOP_SHAPES && may_own(search, own_shapes[i]); j++) {
             const int32_t *own = own_shapes[i], *loop = loop_shapes[j];
-            const struct nh_backward90_loops one = {1, 1, 0, 1, (double)nh_box_volume(loop)};
+            const struct nh_backward90_loops one = {
+                .work_tiles = 1, .tiles = 1, .longest = 1, .columns = (double)nh_box_volume(loop)};
             struct nh_work work;
             if (nh_sm90_boxes_fit(search->problem, loop) && laps_fit(search, own, loop) &&
                 start_pair(search, own, loop, &one, &work))
@@ -265,7 +329,7 @@ void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cu
                             const struct nh_backward90_launch *of, struct nh_work *work) {
     double copies = (double)(problem->batch * problem->heads);
     double cluster = nh_backward90_cluster(problem, cuda, loops, of->sums > 0);
-    double rows = 64 * WARPGROUPS, scores = rows * loops->columns;
+    double rows = 64 * WARPGROUPS, scores = rows * loops->columns, share = multiplied_share(loops);
     double dims = (double)(problem->dim + problem->dim_v);
     struct nh_launch_work *launch = nh_work_add(work, of->kernel);
     launch->blocks = copies * cluster * loops->work_tiles;
@@ -276,17 +340,18 @@ void nh_backward90_add_work(const struct nh_problem *problem, const struct nh_cu
     launch->longest = ceil(loops->longest / cluster) / tiles;
     launch->serial = 1.0 / WARPGROUPS;
     launch->code = dims;
-    launch->tiles = copies * loops->tiles;
-    launch->masked_tiles = copies * loops->masked;
-    launch->scores = scores;
-    launch->flops = 2 * launch->tiles * scores * of->products;
+    launch->tiles = copies * (loops->multiplied > 0 ? loops->multiplied : loops->tiles);
+    launch->masked_tiles =
+        copies * (loops->multiplied > 0 ? loops->multiplied_masked : loops->masked);
+    launch->scores = loops->multiplied > 0 ? scores / WARPGROUPS : scores;
+    launch->flops = 2 * launch->tiles * launch->scores * of->products;
     launch->unit[NH_WORK_TENSOR] =
-        tiles * scores * of->products / nh_cuda_products_per_clock(problem, cuda, true);
-    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(tiles * scores);
+        share * tiles * scores * of->products / nh_cuda_products_per_clock(problem, cuda, true);
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(share * tiles * scores);
     launch->unit[NH_WORK_MASK] = nh_cuda_lane_clocks(masked * scores);
     launch->unit[NH_WORK_L2] =
         nh_cuda_l2_clocks(cuda, tiles * loops->columns * of->column_bytes + rows * dims * 2);
-    launch->unit[NH_WORK_STEP] = tiles;
+    launch->unit[NH_WORK_STEP] = share * tiles;
     launch->unit[NH_WORK_INDEX] = problem->rank;
     launch->unit[NH_WORK_VECTOR] =
         nh_cuda_lane_clocks(dims * rows + tiles * scores * of->bias_instructions);
@@ -304,8 +369,8 @@ int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32
 }
 
 int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             const int32_t loop[3], bool keys, int64_t own_bytes) {
-    int32_t stages = NH_BACKWARD90_MOST_STAGES;
+                             const int32_t loop[3], bool keys, int64_t own_bytes, int32_t most) {
+    int32_t stages = most;
     while (stages > 0 && nh_backward90_shared_bytes(problem, loop, keys, stages) + own_bytes >
                              cuda->shared_bytes_per_block)
         stages--;
@@ -322,13 +387,15 @@ size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
 
 nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                 size_t stats, const int32_t own[3], const int32_t loop[3],
-                                bool keys, int32_t stages, struct nh_cuda_step *step,
+                                bool keys, bool skips, int32_t stages, struct nh_cuda_step *step,
                                 struct nh_kernel_spec *spec) {
     static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
     static const char *const loop_names[] = {"NH_LOOP_X", "NH_LOOP_Y", "NH_LOOP_Z"};
     int32_t warpgroup_tile[3];
     nh_sm90_first_warpgroup_tile(own, warpgroup_tile);
-    const int32_t *q_tile = keys ? loop : warpgroup_tile, *k_tile = keys ? warpgroup_tile : loop;
+    const int32_t *part = skips ? nh_backward90_skips(problem, own, loop) : NULL;
+    if (!part) part = warpgroup_tile;
+    const int32_t *q_tile = keys ? loop : part, *k_tile = keys ? part : loop;
     nh_sm90_define(spec, problem, nh_box_volume(loop));
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(spec, own_names[a], own[a]);
@@ -336,6 +403,12 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     }
     nh_kernel_define(spec, "NH_TILE_BOXES", 1);
     nh_kernel_define(spec, "NH_WARPGROUPS", WARPGROUPS);
+    if (part != warpgroup_tile) {
+        nh_kernel_define(spec, "NH_SKIPPING", 1);
+        nh_kernel_define(spec, "NH_PLAIN_WINDOWS", 1);
+        nh_kernel_define(spec, "NH_OWN_PLACES", 2);
+        nh_kernel_define(spec, "NH_STACK", own[0] > part[0] ? 0 : own[1] > part[1] ? 1 : 2);
+    }
     nh_kernel_define(spec, "NH_STAGES", stages);
     nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
     nh_kernel_define(spec, "NH_INVERSE", keys);

@@ -9,7 +9,12 @@
 #include "tiling.h"
 #include "work.h"
 
-enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_MOST_STAGES = 4, NH_BACKWARD90_KEPT = 3 };
+enum {
+    NH_BACKWARD90_WARPGROUPS = 2,
+    NH_BACKWARD90_MOST_STAGES = 4,
+    NH_BACKWARD90_MOST_STAGES_SKIPPING = 6,
+    NH_BACKWARD90_KEPT = 3
+};
 
 /* A tile that blocks own, the tile of their loop, and what their launches take. */
 struct nh_backward90_pair {
@@ -23,12 +28,20 @@ struct nh_backward90_loops {
     double work_tiles, tiles, masked;
     /* tiles of the longest loop; rows of a loop tile */
     double longest, columns;
+    /* where warpgroups pass over tiles, pairs of a warpgroup and a tile that they multiply, and of these that they mask;
+     * else 0 */
+    double multiplied, multiplied_masked;
 };
 
-/* Extra tokens come last in the loops of blocks that own queries. */
+/* The warpgroup tile of a kernel whose warpgroups can pass over tiles (split90_skipping.cuh), if with these they do; else
+ * NULL. */
+const int32_t *nh_backward90_skips(const struct nh_problem *problem, const int32_t own[3],
+                                   const int32_t loop[3]);
+
+/* Extra tokens come last in the loops of blocks that own queries. skips: warpgroups may pass over tiles. */
 struct nh_backward90_loops nh_backward90_loops_of(const struct nh_problem *problem,
                                                   const int32_t own[3], const int32_t loop[3],
-                                                  bool keys);
+                                                  bool keys, bool skips);
 
 /* Blocks that share a work tile: as many as leave multiprocessors to the other side's, which run at the same time. */
 int32_t nh_backward90_cluster(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
@@ -58,6 +71,7 @@ struct nh_backward90_search {
     enum nh_operation_kind operation;
     bool keys;
     int64_t least_rows; /* of the tiles that they own */
+    bool skips;         /* warpgroups may pass over tiles */
 };
 
 /* The pairs of the fewest clocks, fewest first; how many. */
@@ -71,9 +85,9 @@ bool nh_backward90_goes_around(const struct nh_backward90_search *search);
 int64_t nh_backward90_shared_bytes(const struct nh_problem *problem, const int32_t loop[3],
                                    bool keys, int64_t stages);
 
-/* Stages that fit beside `own_bytes` more of shared memory. */
+/* Stages that fit beside `own_bytes` more of shared memory, `most` at most. */
 int32_t nh_backward90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             const int32_t loop[3], bool keys, int64_t own_bytes);
+                             const int32_t loop[3], bool keys, int64_t own_bytes, int32_t most);
 
 /* Reserves the stats' memory in the workspace; returns its offset. */
 size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
@@ -83,7 +97,7 @@ size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
  * left to the caller. UNSUPPORTED if there are too many tiles. */
 nhood_status nh_backward90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                 size_t stats, const int32_t own[3], const int32_t loop[3],
-                                bool keys, int32_t stages, struct nh_cuda_step *step,
+                                bool keys, bool skips, int32_t stages, struct nh_cuda_step *step,
                                 struct nh_kernel_spec *spec);
 
 #endif

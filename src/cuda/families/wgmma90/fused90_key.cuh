@@ -36,18 +36,18 @@ struct key_layout {
 /* Returns where it ends. */
 __device__ __forceinline__ unsigned lay_out(key_layout &s, unsigned base) {
     s.k = base;
-    s.v = s.k + K_BYTES;
-    s.stage = s.v + V_BYTES;
+    s.v = s.k + NH_OWN_PLACES * K_BYTES;
+    s.stage = s.v + NH_OWN_PLACES * V_BYTES;
     s.stats = s.stage + NH_STAGES * STAGE_BYTES;
     s.own_full = s.stats + NH_STAGES * STATS_BYTES;
-    s.own_free = s.own_full + 8;
-    s.full = s.own_free + 8;
+    s.own_free = s.own_full + 8 * NH_OWN_PLACES;
+    s.full = s.own_free + 8 * NH_OWN_PLACES;
     s.free = s.full + 8 * NH_STAGES;
     return s.free + 8 * NH_STAGES;
 }
 
 __device__ __forceinline__ void init_barriers(const key_layout &s) {
-    init_ring(s.own_full, s.own_free, 1);
+    init_ring(s.own_full, s.own_free, NH_OWN_PLACES);
     init_ring(s.full, s.free, NH_STAGES);
 }
 
@@ -88,21 +88,23 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
     nh_work_tile work_tile;
     for (int index; (index = claim((int)work_tiles)) < args.tiling.work_tiles;) {
         nh_work_tile_at(args, index, work_tile);
-        if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
+        const unsigned place = OWN_PLACE(work_tiles), own_full = s.own_full + 8 * place;
+        if (work_tiles >= NH_OWN_PLACES)
+            nh_barrier_wait(s.own_free + 8 * place, OWN_PHASE(work_tiles - NH_OWN_PLACES));
         work_tiles++;
-        nh_barrier_expect(s.own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
+        nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, work_tile, maps.map, KEY_MAPS);
         const nh_tensor_map *loop_map = NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, KEY_MAPS) : map;
-        fetch_own<NH_K_MAP>(args, s.k, map + MAP_K, s.own_full, NH_DIM, work_tile,
+        fetch_own<NH_K_MAP>(args, s.k + place * K_BYTES, map + MAP_K, own_full, NH_DIM, work_tile,
                             head_or_origin<NH_K_MAP>(args, NH_K, work_tile, work_tile.head), kv_heads);
         if (NH_SUM_D_K)
-            fetch_own<NH_V_MAP>(args, s.v, map + MAP_V, s.own_full, NH_DIM_V, work_tile,
+            fetch_own<NH_V_MAP>(args, s.v + place * V_BYTES, map + MAP_V, own_full, NH_DIM_V, work_tile,
                                 head_or_origin<NH_V_MAP>(args, NH_V, work_tile, work_tile.head), kv_heads);
         int tiles = work_tile.tiles[0] * work_tile.tiles[1] * work_tile.tiles[2], tile[3];
         share mine = share_of(group_heads * tiles);
         int head = work_tile.head * group_heads + mine.begin / tiles;
         tile_at(work_tile, mine.begin % tiles, tile);
-        for (int left = mine.end - mine.begin; left > 0; left--, n++) {
+        for (int left = mine.end - mine.begin; left > 0; left--, n = NEXT(n)) {
             loop_token(args, work_tile, tile, token);
             fetch_queries(args, loop_map, s, n, work_tile, head, token);
             next_tile(work_tile, tile);
@@ -114,10 +116,14 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
 }
 
 /* Sums += weights B with B's rows, 64 x DIM. */
-__device__ __forceinline__ void issue_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
+__device__ __forceinline__ void add_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
 #pragma unroll
     for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
         NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, d_v, weight + 4 * i, d_o + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
+}
+
+__device__ __forceinline__ void issue_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
+    add_d_v(d_v, weight, d_o);
     NH_WGMMA_COMMIT();
 }
 
@@ -167,7 +173,7 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, 
 
 /* This warpgroup's 64 keys: what their products are made of, and sums. */
 struct key_rows {
-    unsigned long long k, v;
+    unsigned long long k, v; /* where there are several places, of the first */
     float d_k[NH_DIM / 2], d_v[NH_DIM_V / 2];
 };
 

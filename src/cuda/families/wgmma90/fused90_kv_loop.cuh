@@ -10,6 +10,14 @@
 #error "lines that share tiles fill a plane, and are one block's"
 #endif
 
+/* Work tiles of a backward kernel whose own rows are in shared memory at a time. Where loops are short, the next one's
+ * are fetched under the products of this one's. */
+#ifndef NH_OWN_PLACES
+#define NH_OWN_PLACES 1
+#endif
+#define OWN_PLACE(work_tiles) ((work_tiles) % NH_OWN_PLACES)
+#define OWN_PHASE(work_tiles) ((work_tiles) / NH_OWN_PLACES & 1)
+
 /* Position and token at which a box of the work tile's halo starts. */
 __device__ __forceinline__ void loop_position(const nh_work_tile &work_tile, const int tile[3], int position[3]) {
     const int extent[3] = NH_LOOP_TILE;

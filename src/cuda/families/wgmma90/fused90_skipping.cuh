@@ -53,3 +53,10 @@ __device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &
     advance(loop, work_tile);
     return false;
 }
+
+/* Where loop tiles are planes across the stacking axis, and a warp's 16 rows lie in one: whether they see anything of
+ * this tile. */
+__device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
+    const nh_visible_box &visible = loop.visible[0];
+    return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);
+}

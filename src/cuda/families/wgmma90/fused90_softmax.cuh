@@ -1,7 +1,7 @@
 /* What happens to the scores of a tile in registers: masks, and an online softmax that asks for no tile's largest score
  * but the first's. OUTS, which the kernel defines: sums that a thread holds. */
 #pragma once
-#include "fused90_kv_loop.cuh"
+#include "fused90_skipping.cuh"
 #include "lanes.cuh"
 
 /* State of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums
@@ -57,12 +57,6 @@ __device__ __forceinline__ unsigned place_bits(const kv_loop &loop, const tile_b
                 bits |= nh_run_bits(loop.visible[half], start.box[box], 2 * (threadIdx.x & 3) + odd)
                         << (2 * half + odd) * PLACES + box * NH_RUNS;
     return bits;
-}
-
-/* Whether the rows of this warp see anything of the plane. */
-__device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
-    const nh_visible_box &visible = loop.visible[0];
-    return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);
 }
 
 __device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_boxes &start, const seen_bits &seen,

@@ -70,7 +70,8 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
                  const int32_t loop[3]) {
     int64_t rows = nh_box_volume(loop);
     return rows % 64 == 0 && (problem->dim + problem->dim_v) / 2 + rows * 5 / 4 <= 208 &&
-           nh_backward90_stages(problem, cuda, loop, true, own_bytes(problem, loop)) >= 2;
+           nh_backward90_stages(problem, cuda, loop, true, own_bytes(problem, loop),
+                                NH_BACKWARD90_MOST_STAGES) >= 2;
 }
 
 /* ---- work ---- */
@@ -96,7 +97,7 @@ static void add_launches(const struct nh_problem *problem, const struct nh_cuda_
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
     const struct nh_backward90_loops loops =
-        nh_backward90_loops_of(problem, config->value + OWN, config->value + LOOP, true);
+        nh_backward90_loops_of(problem, config->value + OWN, config->value + LOOP, true, false);
     nh_work_start(work, NH_OPERATION_JOINT90, problem);
     add_launches(problem, device->backend, &loops, work);
     return true;
@@ -187,9 +188,10 @@ static nhood_status add_kernel(struct nh_cuda_operation *operation,
     struct nh_kernel_spec spec = {.source = "joint90.cu"};
     struct nh_cuda_step step;
     int64_t beside = own_bytes(problem, loop);
-    nhood_status status =
-        nh_backward90_step(problem, cuda, stats, own, loop, true,
-                           nh_backward90_stages(problem, cuda, loop, true, beside), &step, &spec);
+    nhood_status status = nh_backward90_step(
+        problem, cuda, stats, own, loop, true, false,
+        nh_backward90_stages(problem, cuda, loop, true, beside, NH_BACKWARD90_MOST_STAGES), &step,
+        &spec);
     if (status) return status;
     status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads), true,
                            nh_tiling_queue_order(problem), &step.own.tiling);

@@ -46,7 +46,8 @@ static struct nh_backward90_search search_of(const struct nh_problem *problem,
                                          .work = pair_work,
                                          .operation = NH_OPERATION_SPLIT90,
                                          .keys = keys,
-                                         .least_rows = keys ? FULL_ROWS : 0};
+                                         .least_rows = keys ? FULL_ROWS : 0,
+                                         .skips = true};
 }
 
 static const char *refuse_around(const struct nh_problem *problem, const struct nh_device *device) {
@@ -85,7 +86,7 @@ static double bias_instructions(const struct nh_problem *problem, const int32_t 
 }
 
 /* Clocks in which blocks that share a work tile add up the sums of a launch; 0 if they cannot: the sums do not fit in
- * place of the tiles, or boxes of a bias are laid down for whole loops. */
+ * place of the tiles, boxes of a bias are laid down for whole loops, or warpgroups pass over tiles. */
 static double sums_clocks(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                           const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass) {
     const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
@@ -94,7 +95,9 @@ static double sums_clocks(const struct nh_problem *problem, const struct nh_cuda
     int64_t bytes = nh_backward90_shared_bytes(problem, loop, nh_split90_facts[pass].keys,
                                                nh_split90_stages(problem, cuda, own, loop, pass)) +
                     nh_split90_own_bytes(problem, own, loop, pass) - beside;
-    if (problem->has_bias || nh_cluster_sums_bytes(rows, widest) > bytes) return 0;
+    if (problem->has_bias || nh_backward90_skips(problem, own, loop) ||
+        nh_cluster_sums_bytes(rows, widest) > bytes)
+        return 0;
     return nh_split90_facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
            nh_split90_facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
 }
@@ -155,7 +158,8 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     for (int keys = 0; keys < 2; keys++) {
         const int32_t *own = config->value + (keys ? KEY_OWN : QUERY_OWN),
                       *loop = config->value + (keys ? KEY_LOOP : QUERY_LOOP);
-        const struct nh_backward90_loops loops = nh_backward90_loops_of(problem, own, loop, keys);
+        const struct nh_backward90_loops loops =
+            nh_backward90_loops_of(problem, own, loop, keys, true);
         add_passes(problem, device->backend, own, loop, &loops, keys, work);
     }
     add_extra_work(problem, device->backend, work);
@@ -227,7 +231,7 @@ static void add_extra_loop_tiles(struct nh_cuda_step *step, const struct nh_prob
 
 static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                           const int32_t own[3], const int32_t loop[3], bool keys) {
-    const struct nh_backward90_loops loops = nh_backward90_loops_of(problem, own, loop, keys);
+    const struct nh_backward90_loops loops = nh_backward90_loops_of(problem, own, loop, keys, true);
     return nh_backward90_cluster(problem, cuda, &loops, shares(problem, cuda, own, loop, keys));
 }
 

@@ -7,10 +7,20 @@
 #define CONSUMER_REGISTERS 224
 #define BIAS_MOST_BATCH 4
 #endif
+#if NH_SKIPPING
+/* The producer must not spill: it is one thread for all warpgroups. */
+#define PRODUCER_REGISTERS 40
+#define CONSUMER_REGISTERS 232
+#define LOOP_FIRST NH_STACK
+#define NOTED_PARTS NH_WARPGROUPS
+#endif
 #include "fused90_bias.cuh"
 #include "fused90_cluster.cuh"
 #include "fused90_key_end.cuh"
 #include "overlap.cuh"
+#if NH_SKIPPING
+#include "split90_skipping.cuh"
+#endif
 
 struct maps {
     nh_tensor_map map[KEY_MAPS * MAP_VARIANTS];
@@ -31,13 +41,129 @@ __device__ __forceinline__ void init_barriers(const biased_layout &s) {
     if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
 }
 
+#if NH_SKIPPING
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const biased_layout &s) {
+    unsigned n = 0, work_tiles = 0;
+    const int kv_heads = (int)args.kv_heads, group_heads = (int)args.heads / kv_heads;
+    nh_work_tile work_tile;
+    for (work_rounds r = first_round(); index_in(r) < args.tiling.work_tiles; next_round(r)) {
+        nh_work_tile_at(args, index_in(r), work_tile);
+        const unsigned place = OWN_PLACE(work_tiles), own_full = s.own_full + 8 * place;
+        if (work_tiles >= NH_OWN_PLACES)
+            nh_barrier_wait(s.own_free + 8 * place, OWN_PHASE(work_tiles - NH_OWN_PLACES));
+        work_tiles++;
+        work_tile_at[place] = work_tile;
+        nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
+        const nh_tensor_map *map = maps_of(args, work_tile, maps.map, KEY_MAPS);
+        fetch_own<NH_K_MAP>(args, s.k + place * K_BYTES, map + MAP_K, own_full, NH_DIM, work_tile,
+                            head_or_origin<NH_K_MAP>(args, NH_K, work_tile, work_tile.head), kv_heads);
+        if (NH_SUM_D_K)
+            fetch_own<NH_V_MAP>(args, s.v + place * V_BYTES, map + MAP_V, own_full, NH_DIM_V, work_tile,
+                                head_or_origin<NH_V_MAP>(args, NH_V, work_tile, work_tile.head), kv_heads);
+        const int end = (work_tile.head + 1) * group_heads;
+        for (int head = end - group_heads; head < end; head++)
+            fetch_lines(args, work_tile, [&](const int(&token)[3]) {
+                fetch_queries(args, map, s, n, work_tile, head, token);
+                n = NEXT(n);
+            });
+    }
+}
+#else
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const biased_layout &s) {
     fetch_work_tiles(args, maps, s, nh_work_tile_index);
 }
+#endif
 
 __device__ __forceinline__ void help(const nh_tiled_args &args, const biased_layout &s) {
     lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
 }
+
+#if NH_SKIPPING
+/* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
+__device__ __forceinline__ void pass_over(const key_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
+                                          unsigned &n) {
+    nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
+    release_warp(s.free + 8 * SLOT(n));
+    n = NEXT(n);
+    advance(loop, work_tile);
+}
+
+/* dV += P dO, dK += dS Q of tile n, as one group. */
+__device__ __forceinline__ void issue_sums(const key_layout &s, unsigned n, unsigned *weight, unsigned *d_s,
+                                           key_rows &r) {
+    const unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES;
+    add_d_v(r.d_v, weight, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V)));
+    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM)));
+}
+
+/* Issues the products of tile n with the own rows at `place` that need nothing but what was fetched. Between them, dV
+ * and dK of the tile before, unless it is the first of its line: they run under this tile's exponentials. */
+template <bool FIRST>
+__device__ __forceinline__ void issue_tile(const key_layout &s, unsigned n, unsigned before, unsigned place,
+                                           float *score, float *d_p, unsigned *weight, unsigned *d_s, key_rows &r) {
+    nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
+    NH_WGMMA_FENCE();
+    ISSUE_ROWS(NH_DIM, score, r.k + place * (K_BYTES >> 4), nh_descriptor(STAGE_AT(n), ROW_BYTES(NH_DIM), 16));
+    if (FIRST) {
+        NH_WGMMA_COMMIT(); /* of nothing: as many groups as for the other tiles */
+    } else {
+        issue_sums(s, before, weight, d_s, r);
+    }
+    ISSUE_ROWS(NH_DIM_V, d_p, r.v + place * (V_BYTES >> 4),
+               nh_descriptor(STAGE_AT(n) + Q_BYTES, ROW_BYTES(NH_DIM_V), 16));
+}
+
+/* Takes in the tiles of a line of which the warpgroup's keys see something. `last`: of the work tile's heads; its own
+ * rows are free after the last tile of these. No stage is held on the way from line to line, where others are passed
+ * over. */
+__device__ __forceinline__ void take_line(const nh_tiled_args &args, const key_layout &s, const nh_work_tile &work_tile,
+                                          const part &mine, unsigned place, bool last, float scale, kv_loop &loop,
+                                          unsigned &n, key_rows &r) {
+    unsigned before = n, weight[SCORES / 2], d_s[SCORES / 2];
+    float score[SCORES], d_p[SCORES];
+    plane_bits seen;
+    issue_tile<true>(s, n, before, place, score, d_p, weight, d_s, r);
+    for (;;) {
+        const unsigned stats = own_stats(STATS_AT(n));
+        NH_WGMMA_WAIT(2);
+        const bool sees = mask_seen(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
+        if (sees) weigh(score, stats, scale);
+        NH_WGMMA_WAIT(0);
+        if (before != n) release_warp(s.free + 8 * SLOT(before));
+        if (sees) {
+            pack_weights(weight, score);
+            pack_d_s(d_s, score, d_p, stats);
+        } else {
+#pragma unroll
+            for (int i = 0; i < SCORES / 2; i++)
+                weight[i] = d_s[i] = 0;
+        }
+        before = n;
+        n = NEXT(n);
+        if (!next_of_line(loop, work_tile, mine)) break;
+        issue_tile<false>(s, n, before, place, score, d_p, weight, d_s, r);
+    }
+    if (last && loop.t > mine.last) release(s.own_free + 8 * place);
+    NH_WGMMA_FENCE();
+    issue_sums(s, before, weight, d_s, r);
+    NH_WGMMA_WAIT(0);
+    release_warp(s.free + 8 * SLOT(before));
+}
+
+/* Takes in the loop over the queries of one head, the last of those that share the keys if `last`. */
+__device__ __forceinline__ void take_head(const nh_tiled_args &args, const key_layout &s, const nh_work_tile &work_tile,
+                                          const part &mine, unsigned place, bool last, float scale, kv_loop &loop,
+                                          unsigned &n, key_rows &r) {
+    kv_loop_restart(loop);
+    while (loop.t <= mine.last) {
+        while (outside_part(loop, mine))
+            pass_over(s, work_tile, loop, n);
+        take_line(args, s, work_tile, mine, place, last, scale, loop, n, r);
+    }
+    while (loop.t <= loop.last)
+        pass_over(s, work_tile, loop, n);
+}
+#endif
 
 #if NH_CLUSTER > 1
 /* Stores a work tile's sums, which the cluster's blocks have in parts; zero, or NaN if one is not finite. */
@@ -62,12 +188,30 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const biased_
     kv_loop loop;
     key_rows r;
     key_rows_set(r, s, warpgroup);
+#if NH_SKIPPING
+    for (work_rounds rounds = first_round(); index_in(rounds) < args.tiling.work_tiles;
+         next_round(rounds)) {
+        const unsigned place = OWN_PLACE(work_tiles);
+        nh_barrier_wait(s.own_full + 8 * place, OWN_PHASE(work_tiles));
+        work_tiles++;
+        work_tile = work_tile_at[place];
+        kv_loop_begin(args, work_tile, warpgroup, row, loop);
+        key_rows_clear(r);
+#else
     for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         key_rows_clear(r);
-        nh_barrier_wait(s.own_full, work_tiles & 1);
+        const unsigned place = OWN_PLACE(work_tiles);
+        nh_barrier_wait(s.own_full + 8 * place, OWN_PHASE(work_tiles));
         work_tiles++;
+#endif
+#if NH_SKIPPING
+        part mine;
+        part_begin(args, work_tile, warpgroup, loop, mine);
+        for (int left = group_heads; left > 0; left--)
+            take_head(args, s, work_tile, mine, place, left == 1, scale, loop, n, r);
+#else
         share mine = share_of(group_heads * loop.window_tiles);
         loop.t = mine.begin % loop.window_tiles;
         loop.counts = mine.counts;
@@ -81,6 +225,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const biased_
             advance(loop, work_tile);
             if (loop.t > loop.last) kv_loop_restart(loop);
         }
+#endif
 #if NH_CLUSTER > 1
         zero += finish_shared_keys(args, work_tile, s.k, row, r, loop.counts);
 #else

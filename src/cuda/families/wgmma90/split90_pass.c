@@ -22,13 +22,21 @@ int64_t nh_split90_own_bytes(const struct nh_problem *problem, const int32_t own
                              const int32_t loop[3], enum nh_split90_pass pass) {
     int64_t values =
         pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_sm90_row_bytes(problem->dim_v) : 0;
-    return nh_split90_bias_bytes(problem, own, loop, nh_split90_facts[pass].keys) - values;
+    enum { WORK_TILE_BYTES = 80 }; /* work_tile_at in split90_skipping.cuh, rounded up */
+    /* the next work tile's rows, and both work tiles themselves */
+    int64_t row = nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
+    int64_t next =
+        nh_backward90_skips(problem, own, loop) ? 64 * WARPGROUPS * row + 2 * WORK_TILE_BYTES : 0;
+    return nh_split90_bias_bytes(problem, own, loop, nh_split90_facts[pass].keys) - values + next;
 }
 
 int32_t nh_split90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                           const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass) {
     return nh_backward90_stages(problem, cuda, loop, nh_split90_facts[pass].keys,
-                                nh_split90_own_bytes(problem, own, loop, pass));
+                                nh_split90_own_bytes(problem, own, loop, pass),
+                                nh_backward90_skips(problem, own, loop)
+                                    ? NH_BACKWARD90_MOST_STAGES_SKIPPING
+                                    : NH_BACKWARD90_MOST_STAGES);
 }
 
 /* Registers that setmaxnreg leaves a thread beside addresses and masks. */
@@ -41,8 +49,10 @@ bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_devi
     if (problem->has_bias && !nh_sm90_pairs(own)) return false;
     int64_t sums =
         nh_split90_facts[pass].sums * problem->dim + nh_split90_facts[pass].sums_v * problem->dim_v;
-    return sums / 2 + nh_box_volume(loop) * nh_split90_facts[pass].registers / 4 <=
-               most_registers(problem, pass) &&
+    /* what is packed of a tile stays while the next one's scores come */
+    int64_t registers =
+        nh_split90_facts[pass].registers + (nh_backward90_skips(problem, own, loop) ? 1 : 0);
+    return sums / 2 + nh_box_volume(loop) * registers / 4 <= most_registers(problem, pass) &&
            nh_split90_stages(problem, cuda, own, loop, pass) >= 2;
 }
 
@@ -51,7 +61,7 @@ nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_c
                              enum nh_split90_pass pass, struct nh_cuda_step *step,
                              struct nh_kernel_spec *spec) {
     nhood_status status =
-        nh_backward90_step(problem, cuda, stats, own, loop, nh_split90_facts[pass].keys,
+        nh_backward90_step(problem, cuda, stats, own, loop, nh_split90_facts[pass].keys, true,
                            nh_split90_stages(problem, cuda, own, loop, pass), step, spec);
     if (status) return status;
     if (nh_split90_facts[pass].keys)

@@ -4,7 +4,8 @@
  * with Q, dO, K and V in shared memory and dS in registers. With a bias its gradient is made beside dQ, by the warps
  * that fetch nothing (fused90_bias_gradient.cuh). All sums are made in the same order every time.
  *
- * Knobs: as fused90_forward.cu, without heads sharing a tile; NH_D_O_MAP. Stats: see backward_stats.cu. */
+ * Knobs: as fused90_forward.cu, without heads sharing a tile; NH_D_O_MAP; NH_SKIPPING (split90_skipping.cuh);
+ * NH_OWN_PLACES. Stats: see backward_stats.cu. */
 #if NH_BIASED
 /* A row outside the grid has zeros for a query, which a large bias could make weigh infinitely much. */
 #define NH_OUTSIDE_SEES 0
@@ -13,11 +14,21 @@
 #define CONSUMER_REGISTERS 216
 #define BIAS_MOST_BATCH 4
 #endif
+#if NH_SKIPPING
+/* The producer must not spill: it is one thread for all warpgroups. */
+#define PRODUCER_REGISTERS 40
+#define CONSUMER_REGISTERS 232
+#define LOOP_FIRST NH_STACK
+#define NOTED_PARTS NH_WARPGROUPS
+#endif
 #include "fused90_repair.cuh"
 #include "fused90_bias_gradient.cuh"
 #include "fused90_cluster.cuh"
 #include "naive_backward_query.cuh"
 #include "overlap.cuh"
+#if NH_SKIPPING
+#include "split90_skipping.cuh"
+#endif
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
@@ -43,18 +54,18 @@ struct shared_layout {
 
 __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.q = base;
-    s.d_o = s.q + Q_BYTES;
-    s.k = s.d_o + D_O_BYTES;
+    s.d_o = s.q + NH_OWN_PLACES * Q_BYTES;
+    s.k = s.d_o + NH_OWN_PLACES * D_O_BYTES;
     s.v = s.k + NH_STAGES * K_BYTES;
     s.bias = s.v + NH_STAGES * V_BYTES;
     unsigned gradient = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
     s.own_full = gradient + (NH_BIASED ? BIAS_GRADIENT_BYTES : 0);
-    s.own_free = s.own_full + 8;
-    lay_out(s.gradient, gradient, lay_out_rings(s, s.own_free + 8));
+    s.own_free = s.own_full + 8 * NH_OWN_PLACES;
+    lay_out(s.gradient, gradient, lay_out_rings(s, s.own_free + 8 * NH_OWN_PLACES));
 }
 
 __device__ __forceinline__ void init_barriers(const shared_layout &s) {
-    init_ring(s.own_full, s.own_free, 1);
+    init_ring(s.own_full, s.own_free, NH_OWN_PLACES);
     init_rings(s);
     if (NH_BIASED) init_barriers(s.gradient);
 }
@@ -64,23 +75,54 @@ __device__ __forceinline__ void clear_own(const shared_layout &s) {
     clear_padding_rows(s.d_o, NH_DIM_V);
 }
 
+#if NH_SKIPPING
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
+    unsigned n = 0, work_tiles = 0;
+    int heads = (int)args.heads;
+    nh_work_tile work_tile;
+    for (work_rounds r = first_round(); index_in(r) < args.tiling.work_tiles; next_round(r)) {
+        nh_work_tile_at(args, index_in(r), work_tile);
+        const unsigned place = OWN_PLACE(work_tiles), own_full = s.own_full + 8 * place;
+        if (work_tiles >= NH_OWN_PLACES)
+            nh_barrier_wait(s.own_free + 8 * place, OWN_PHASE(work_tiles - NH_OWN_PLACES));
+        work_tiles++;
+        work_tile_at[place] = work_tile;
+        nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
+        const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
+        int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
+        int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, work_tile.head);
+        fetch_own<NH_Q_MAP>(args, s.q + place * Q_BYTES, map + MAP_Q, own_full, NH_DIM, work_tile, q_head, heads);
+        fetch_own<NH_D_O_MAP>(args, s.d_o + place * D_O_BYTES, map + MAP_D_O, own_full, NH_DIM_V, work_tile, d_o_head,
+                              heads);
+        fetch_lines(args, work_tile, [&](const int(&token)[3]) {
+            const int box[1][3] = {{token[0], token[1], token[2]}};
+            fetch_pair<NH_K_MAP, NH_V_MAP>(args, s, map + MAP_K, map + MAP_V, work_tile, box, n);
+            n = NEXT(n);
+        });
+    }
+}
+#else
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, work_tiles = 0;
     int heads = (int)args.heads;
     nh_work_tile work_tile;
     for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
-        if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
+        const unsigned place = OWN_PLACE(work_tiles), own_full = s.own_full + 8 * place;
+        if (work_tiles >= NH_OWN_PLACES)
+            nh_barrier_wait(s.own_free + 8 * place, OWN_PHASE(work_tiles - NH_OWN_PLACES));
         work_tiles++;
-        nh_barrier_expect(s.own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
+        nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
         int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
         int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, work_tile.head);
-        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.own_full, NH_DIM, work_tile, q_head, heads);
-        fetch_own<NH_D_O_MAP>(args, s.d_o, map + MAP_D_O, s.own_full, NH_DIM_V, work_tile, d_o_head, heads);
+        fetch_own<NH_Q_MAP>(args, s.q + place * Q_BYTES, map + MAP_Q, own_full, NH_DIM, work_tile, q_head, heads);
+        fetch_own<NH_D_O_MAP>(args, s.d_o + place * D_O_BYTES, map + MAP_D_O, own_full, NH_DIM_V, work_tile, d_o_head,
+                              heads);
         fetch_loop(args, s, NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, MAPS) : map, work_tile, n);
     }
 }
+#endif
 
 __device__ __forceinline__ void help(const nh_tiled_args &args, const shared_layout &s) {
     lay_biases_and_differentiate(args, s.bias, s.bias_full, s.bias_free, s.gradient);
@@ -94,6 +136,9 @@ __device__ __forceinline__ void issue_d_q(float *d_q, unsigned *d_s, unsigned lo
     NH_WGMMA_COMMIT();
 }
 
+#define K_ACROSS_AT(n)                                                                             \
+    nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM))
+
 /* LSE in powers of two, and delta, of one row; zeros for a row outside the grid. */
 __device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int row) {
     long long token[3];
@@ -101,6 +146,17 @@ __device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_w
     const nh_cuda_tensor &t = args.tensor[NH_DELTA];
     return *(const float2 *)((const float *)t.data + work_tile.batch * t.batch + work_tile.head * t.head +
                              token[0] * t.axis[0] + token[1] * t.axis[1] + token[2] * t.axis[2]);
+}
+
+/* Scores become weights. */
+__device__ __forceinline__ void weigh(float *score, float scale, float lse, float lse_below) {
+#pragma unroll
+    for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
+        score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -lse));
+        score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -lse));
+        score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, -lse_below));
+        score[4 * j + 3] = exp2_of(fmaf(score[4 * j + 3], scale, -lse_below));
+    }
 }
 
 /* dP becomes dS. The bias's gradient has no row to make again where a masked pair's dP is not finite: its dS is 0. */
@@ -125,6 +181,80 @@ __device__ __forceinline__ void repair_d_q(const nh_cuda_args &args, const nh_qu
                            nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[NH_DELTA_AT]);
 }
 
+#if NH_SKIPPING
+/* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
+__device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
+                                          unsigned &n) {
+    nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
+    release_warp(s.k_free + 8 * SLOT(n));
+    nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
+    release_warp(s.v_free + 8 * SLOT(n));
+    n = NEXT(n);
+    advance(loop, work_tile);
+}
+
+/* The work tile's own rows of this warpgroup: queries and dO in shared memory, the barrier that frees them, and the
+ * stats of this thread's two rows. */
+struct own_rows {
+    unsigned long long q, d_o;
+    unsigned free;
+    float2 stats, stats_below;
+};
+
+/* Issues the products of tile n that need nothing but what was fetched. Between them, dQ of the tile before, unless it
+ * is the first of its line: it runs under this tile's exponentials. */
+template <bool FIRST>
+__device__ __forceinline__ void issue_tile(const shared_layout &s, unsigned n, unsigned before, const own_rows &own,
+                                           float *score, float *d_p, unsigned *packed, float *d_q) {
+    nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
+    nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
+    NH_WGMMA_FENCE();
+    ISSUE_ROWS(NH_DIM, score, own.q, nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16));
+    if (FIRST) {
+        NH_WGMMA_COMMIT(); /* of nothing: as many groups as for the other tiles */
+    } else {
+        issue_d_q(d_q, packed, K_ACROSS_AT(before));
+    }
+    ISSUE_ROWS(NH_DIM_V, d_p, own.d_o, nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), 16));
+}
+
+/* Takes in the tiles of a line of which the warpgroup's queries see something; its own rows are free after the last. No
+ * stage is held on the way from line to line, where others are passed over. */
+__device__ __forceinline__ void take_line(const nh_tiled_args &args, const shared_layout &s,
+                                          const nh_work_tile &work_tile, const part &mine, const own_rows &own,
+                                          float scale, kv_loop &loop, unsigned &n, float *d_q) {
+    unsigned before = n, packed[SCORES / 2];
+    float score[SCORES], d_p[SCORES];
+    plane_bits seen;
+    issue_tile<true>(s, n, before, own, score, d_p, packed, d_q);
+    for (;;) {
+        NH_WGMMA_WAIT(2);
+        const bool sees = mask_seen(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
+        if (sees) weigh(score, scale, own.stats.x, own.stats_below.x);
+        NH_WGMMA_WAIT(0);
+        release(s.v_free + 8 * SLOT(n));
+        if (before != n) release(s.k_free + 8 * SLOT(before));
+        if (sees) {
+            differentiate(d_p, score, own.stats.y, own.stats_below.y);
+            pack_weights(packed, d_p);
+        } else {
+#pragma unroll
+            for (int i = 0; i < SCORES / 2; i++)
+                packed[i] = 0;
+        }
+        before = n;
+        n = NEXT(n);
+        if (!next_of_line(loop, work_tile, mine)) break;
+        issue_tile<false>(s, n, before, own, score, d_p, packed, d_q);
+    }
+    if (loop.t > mine.last) release(own.free);
+    NH_WGMMA_FENCE();
+    issue_d_q(d_q, packed, K_ACROSS_AT(before));
+    NH_WGMMA_WAIT(0);
+    release(s.k_free + 8 * SLOT(before));
+}
+#endif
+
 __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E);
@@ -135,16 +265,38 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
     float score[SCORES], d_p[SCORES], d_q[NH_DIM / 2], zero = 0;
     nh_work_tile work_tile;
     kv_loop loop;
+#if NH_SKIPPING
+    part mine;
+#endif
+#if NH_SKIPPING
+    for (work_rounds r = first_round(); index_in(r) < args.tiling.work_tiles; next_round(r)) {
+        nh_barrier_wait(s.own_full + 8 * OWN_PLACE(work_tiles), OWN_PHASE(work_tiles));
+        work_tile = work_tile_at[OWN_PLACE(work_tiles)];
+        kv_loop_begin(args, work_tile, warpgroup, row, loop);
+        part_begin(args, work_tile, warpgroup, loop, mine);
+#else
     for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         take_share(work_tile, loop);
+#endif
         float2 a = stats_of(args, work_tile, row), b = stats_of(args, work_tile, row + 8);
 #pragma unroll
         for (int i = 0; i < NH_DIM / 2; i++)
             d_q[i] = 0;
-        nh_barrier_wait(s.own_full, work_tiles & 1);
+        const unsigned place = OWN_PLACE(work_tiles);
+        nh_barrier_wait(s.own_full + 8 * place, OWN_PHASE(work_tiles));
         work_tiles++;
+#if NH_SKIPPING
+        const own_rows own = {q + place * (Q_BYTES >> 4), d_o + place * (D_O_BYTES >> 4), s.own_free + 8 * place, a, b};
+        while (loop.t <= mine.last) {
+            while (outside_part(loop, mine))
+                pass_over(s, work_tile, loop, n);
+            take_line(args, s, work_tile, mine, own, scale, loop, n, d_q);
+        }
+        while (loop.t <= loop.last)
+            pass_over(s, work_tile, loop, n);
+#else
         while (loop.t <= loop.last) {
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
             nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
@@ -154,27 +306,21 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
             NH_WGMMA_WAIT(1);
             bias_scores(args, s, loop, n, bias_place, score);
             mask_tile(args, loop, score);
-#pragma unroll
-            for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
-                score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -a.x));
-                score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -a.x));
-                score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, -b.x));
-                score[4 * j + 3] = exp2_of(fmaf(score[4 * j + 3], scale, -b.x));
-            }
+            weigh(score, scale, a.x, b.x);
             NH_WGMMA_WAIT(0);
             release(s.v_free + 8 * SLOT(n));
             if (loop.t == loop.last) release(s.own_free);
             differentiate(d_p, score, a.y, b.y);
             pack_weights(packed, d_p);
             NH_WGMMA_FENCE();
-            issue_d_q(d_q, packed,
-                      nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM)));
+            issue_d_q(d_q, packed, K_ACROSS_AT(n));
             if (NH_BIASED && of_window(loop)) pass_on_d_s(s.gradient, d_p, m++);
             NH_WGMMA_WAIT(0);
             release(s.k_free + 8 * SLOT(n));
             n++;
             advance(loop, work_tile);
         }
+#endif
 #if NH_CLUSTER > 1
         zero += finish_shared_rows<NH_DIM>(args, work_tile, NH_D_Q, s.q, row, d_q, loop.counts, (float)args.scale);
         sync_cluster();

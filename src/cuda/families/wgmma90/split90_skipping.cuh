@@ -1,0 +1,98 @@
+/* What warpgroups and warps of cuda.split90 pass over (NH_SKIPPING, set by the host: backward90.c).
+ *
+ * Tiles of a line follow each other along the axis along which warpgroup tiles do. A warpgroup passes over those of
+ * which none of its rows sees anything, as in the forward.
+ *
+ * In volumes loop tiles are planes, and the 16 rows of a warp of a warpgroup tile of 4 x 4 x 4 lie in one: a warp makes
+ * no weights of planes of which they see nothing, and multiplies zeros. What they see of a plane is the same for all
+ * planes of a line. */
+#pragma once
+#include "fused90_skipping.cuh"
+
+#if NH_CLUSTER > 1 || NH_EXTRA || NH_BIASED || NH_TILE_BOXES > 1 || LOOP_FIRST != NH_STACK
+#error "loops of one block each, along the axis of warpgroup tiles"
+#endif
+#define SKIPS_PLANES (NH_STACK == 0)
+#if SKIPS_PLANES && (NH_LOOP_X > 1 || WARPGROUP_Y * WARPGROUP_Z != 16)
+#error "loop tiles are planes, and so are the rows of a warp"
+#endif
+
+/* ---- the producer ---- */
+
+/* Where loops have few tiles the one thread that fetches is soon what all warpgroups wait for. So it has registers
+ * enough not to spill (PRODUCER_REGISTERS), and works out coordinates once for a line of tiles. */
+
+/* The work tiles whose own rows are in shared memory. The producer writes one before it arrives at the barrier of these
+ * rows, and consumers read it there: every coordinate of a work tile takes a division. */
+__shared__ nh_work_tile work_tile_at[NH_OWN_PLACES];
+
+/* The work tiles of a block, as nh_work_tile_index numbers them, without its division. */
+struct work_rounds {
+    int first, place;
+};
+
+__device__ __forceinline__ work_rounds first_round() {
+    return {0, (int)blockIdx.x};
+}
+
+__device__ __forceinline__ int index_in(const work_rounds &r) {
+    return r.first + r.place;
+}
+
+__device__ __forceinline__ void next_round(work_rounds &r) {
+    r.first += (int)gridDim.x;
+    if (++r.place == (int)gridDim.x) r.place = 0;
+}
+
+/* Calls fetch(token) for every tile of a loop, line after line. */
+template <class Fetch>
+__device__ __forceinline__ void fetch_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, Fetch fetch) {
+    const int extent[3] = NH_LOOP_TILE;
+    const int step = extent[LOOP_FIRST] * (IS_FAR(LOOP_FIRST) ? 1 : (int)args.axis[LOOP_FIRST].dilation);
+    int tile[3] = {0, 0, 0}, token[3];
+#pragma unroll 1
+    for (; tile[LOOP_LAST] < work_tile.tiles[LOOP_LAST]; next_line(work_tile.tiles[LOOP_SECOND], tile)) {
+        loop_token(args, work_tile, tile, token);
+#pragma unroll 1
+        for (int left = work_tile.tiles[LOOP_FIRST]; left > 0; left--, token[LOOP_FIRST] += step)
+            fetch(token);
+    }
+}
+
+/* ---- the consumers ---- */
+
+/* What a thread's two rows see of the even and odd columns of a plane that they see; whether all rows of the warpgroup
+ * see all of it. */
+struct plane_bits {
+    unsigned row[2][2];
+    bool whole;
+};
+
+__device__ __forceinline__ void plane_bits_of(const kv_loop &loop, plane_bits &seen) {
+    const tile_boxes start = starts_of(loop);
+    seen.whole = seen_whole(loop, 1);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        nh_visible_box visible = loop.visible[half];
+        visible.begin[0] = start.box[0][0];
+        visible.end[0] = visible.begin[0] + 1;
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++)
+            seen.row[half][odd] = tile_bits(visible, start, 2 * (threadIdx.x & 3) + odd);
+    }
+}
+
+/* Masks what rows do not see of a tile. `first`: of a line, for this warpgroup. False, and nothing masked: the warp's
+ * rows see nothing of it. */
+__device__ __forceinline__ bool mask_seen(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
+                                           plane_bits &seen) {
+#if SKIPS_PLANES
+    note_tile(args, loop);
+    if (first) plane_bits_of(loop, seen);
+    if (!sees_plane(loop)) return false;
+    if (!seen.whole) mask(score, seen.row[0][0], seen.row[0][1], seen.row[1][0], seen.row[1][1]);
+#else
+    mask_tile(args, loop, score);
+#endif
+    return true;
+}
