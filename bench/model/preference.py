@@ -44,7 +44,8 @@ def count_fastest(problems: list[list[tuple[str, str, float]]]) -> Counter:
 
 
 def sizes_of_models() -> list[str]:
-    """200 sizes of a video model, forward, and 150 of a detection backbone of four levels, forward and backward."""
+    """200 sizes of a video model, forward, 150 of a detection backbone of four levels, forward and backward, and 100 of a
+    video decoder, backward."""
     draw = random.Random(7).randint
     texts = []
     for _ in range(200):
@@ -56,6 +57,10 @@ def sizes_of_models() -> list[str]:
         for op in ("fwd", "bwd"):
             for dilation in ("", f":d{h // 7}x{w // 7}"):
                 texts.append(f"{op}:f16:b2h{4 << level}d32:{h}x{w}:w7x7{dilation}")
+    for _ in range(50):
+        t, h, w = draw(16, 64), draw(32, 128), draw(32, 192)
+        for heads in ("b1h8d64", "b2h4d32"):
+            texts.append(f"bwd:bf16:{heads}:{t}x{h}x{w}:w5x5x5")
     return texts
 
 

@@ -13,7 +13,7 @@ enum {
     NH_BACKWARD90_WARPGROUPS = 2,
     NH_BACKWARD90_MOST_STAGES = 4,
     NH_BACKWARD90_MOST_STAGES_SKIPPING = 6,
-    NH_BACKWARD90_KEPT = 3
+    NH_BACKWARD90_KEPT = 5
 };
 
 /* A tile that blocks own, the tile of their loop, and what their launches take. */
