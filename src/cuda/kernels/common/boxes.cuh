@@ -106,13 +106,9 @@ __device__ __forceinline__ int nh_digit(unsigned *index, int base) {
     return digit;
 }
 
-/* The host knows of windows without strides that are not causal: what they see then takes no division. */
 __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int length, int position) {
-#if NH_PLAIN_WINDOWS
-    return nh_seen_range(length, (int)axis.window, 1, false, false, NH_INVERSE, position);
-#else
-    return nh_seen_range(length, (int)axis.window, (int)NH_STRIDE(axis), axis.causal, false, NH_INVERSE, position);
-#endif
+    return nh_seen_range(length, (int)axis.window, (int)NH_STRIDE(axis), NH_IS_CAUSAL(axis), false, NH_INVERSE,
+                         position);
 }
 
 /* The work tile that this block takes in its n-th round; past the last one it is done. Blocks change places from round

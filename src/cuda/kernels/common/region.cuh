@@ -14,20 +14,20 @@
 #endif
 
 /* What the host knows of a problem, so that kernels need not ask: bits of the axes on which tensors cover less than the
- * grid, or which are periodic; and whether all strides and dilations are 1, which leaves no divisions by them. */
+ * grid, or which are periodic; whether all strides and dilations are 1, which leaves no divisions by them; and whether
+ * all strides are 1 and no axis is causal, whatever the dilations. */
 #ifndef NH_REGION_AXES
 #define NH_REGION_AXES 7
 #endif
 #ifndef NH_UNIT_STEPS
 #define NH_UNIT_STEPS 0
 #endif
-#if NH_UNIT_STEPS
-#define NH_STRIDE(axis) 1
-#define NH_DILATION(axis) 1
-#else
-#define NH_STRIDE(axis) (axis).stride
-#define NH_DILATION(axis) (axis).dilation
+#ifndef NH_PLAIN_WINDOWS
+#define NH_PLAIN_WINDOWS 0
 #endif
+#define NH_STRIDE(axis) (NH_UNIT_STEPS || NH_PLAIN_WINDOWS ? 1 : (axis).stride)
+#define NH_DILATION(axis) (NH_UNIT_STEPS ? 1 : (axis).dilation)
+#define NH_IS_CAUSAL(axis) (!NH_PLAIN_WINDOWS && (axis).causal)
 
 #if NH_REGIONS
 __device__ __forceinline__ bool nh_wraps(int axis) {
