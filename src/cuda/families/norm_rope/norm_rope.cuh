@@ -2,9 +2,9 @@
  *
  * NH_GROUP lanes share a row, the channels of one norm: those of a head (a warp has some rows then) or of a whole
  * token (more than 32 lanes are the block, which has one row). A lane holds NH_UNITS units of NH_PAIRS pairs of
- * channels, lane l the units l, l + NH_GROUP, ..; a pair never leaves its lane. A unit is one run of channels where pairs are
- * interleaved and two where they are halves, and is moved by loads of NH_VECTOR elements. Cosines and sines of a
- * lane's pairs are read once per token for all of its heads, NH_TABLE pairs at a time, which belong to one axis;
+ * channels, lane l the units l, l + NH_GROUP, ..; a pair never leaves its lane. A unit is one run of channels where
+ * pairs are interleaved and two where they are halves, and is moved by loads of NH_VECTOR elements. Cosines and sines
+ * of a lane's pairs are read once per token for all of its heads, NH_TABLE pairs at a time, which belong to one axis;
  * NH_ROWS heads are in flight at once.
  *
  * Knobs: NH_DTYPE, NH_THREADS, the ones above, NH_HALVES, NH_NORM (NHOOD_NORM_*), NH_WEIGHT (0: none, 1: of the
