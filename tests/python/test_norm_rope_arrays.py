@@ -109,10 +109,54 @@ def test_weights_beside_16_bits():
     assert d_weight.dtype == np.float32 and d_weight.shape == (3, 32)
 
 
+def test_strides():
+    """Reversed, broadcast, transposed and sliced arrays are read where they lie, also as the gradient of the result."""
+    x, tables, weight = make(2, np.float32)
+    d_out = np.random.default_rng(5).standard_normal(x.shape).astype(np.float32)
+    for view in (
+        lambda array: array[::-1],
+        lambda array: array[:, ::-1],
+        lambda array: np.broadcast_to(array[..., :1, :], array.shape),
+        lambda array: np.broadcast_to(array[:1], array.shape),
+        lambda array: array.transpose(0, 3, 1, 2, 4).copy().transpose(0, 2, 3, 1, 4),
+        lambda array: array.repeat(2, axis=2)[:, :, ::2],
+        lambda array: array[:1, :, :, :1],
+    ):
+        near(nhood.norm_rope(view(x), tables, weight), plain(view(x), tables, weight), "float32")
+        found = nhood.norm_rope_backward(view(d_out), view(x), tables, weight)
+        for got, expected in zip(found, nhood.norm_rope_backward(view(d_out).copy(), view(x).copy(), tables, weight)):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_inputs_are_left_as_they_are():
+    x, tables, weight = make(2, np.float32)
+    before = [array.copy() for array in (x, *tables, weight)]
+    for array in (x, *tables, weight):
+        array.flags.writeable = False
+    nhood.norm_rope(x, tables, weight)
+    nhood.norm_rope_backward(x, x, tables, weight)
+    for array, copy in zip((x, *tables, weight), before):
+        np.testing.assert_array_equal(array, copy)
+
+
 def test_errors():
     x, tables, weight = make(2, np.float32)
     for arguments, named, words in (
         ((x.astype(np.int32), tables), {}, "x has dtype int32"),
+        ((x.astype(">f4"), tables), {}, "x has dtype >f4"),
+        ((x[:0], tables), {}, "problem.batch = 0"),
+        ((x[:, :, :0], tables), {}, r"problem.length\[1\] = 0"),
+        ((x[..., :31].copy(),), {}, "dim = 31 is not even"),
+        ((np.zeros((1, 2, 1, 1026), np.float32),), {}, r"dim = 1026 is not in \[2, 1024\]"),
+        ((np.zeros((1, 2, 17, 1024), np.float32),), {"norm": "token"}, "heads = 17 times dim 1024 exceeds 16384"),
+        ((x, nhood.rotary_tables((3, 5), (24, 24))), {}, "tables rotate 24 .* 24 channels, a head of x has 32"),
+        ((x, ["a", None]), {}, r"tables\[0\] is no array of numbers: could not convert"),
+        ((x, tables), {"offset": (0, -1)}, r"offset\[1\] = -1 is less than 0"),
+        ((x, tables), {"offset": (0,)}, r"offset = \(0,\) has 1 entries, not 2"),
+        ((x, tables), {"eps": float("nan")}, "eps = nan"),
+        ((x, tables), {"scale": float("inf")}, "scale = inf is not finite"),
+        ((x, tables), {"norm": ["head"]}, r"norm = \['head'\] is not"),
+        ((x, tables), {"pairs": ["halves"]}, r"pairs = \['halves'\] is not"),
         ((x[..., ::2], tables), {}, "x has a stride of 8 bytes on its last axis"),
         ((np.broadcast_to(x[0, 0, 0, 0], x.shape), tables), {}, "x has strides of 0 on every axis but the last"),
         ((x[0, 0, 0], tables), {}, "has 2 axes"),
@@ -129,14 +173,50 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=words):
             nhood.norm_rope(*arguments, **named)
-    with pytest.raises(TypeError, match="x is a list"):
-        nhood.norm_rope([1.0], tables)
-    with pytest.raises(ValueError, match="d_out has shape .* and dtype float16"):
-        nhood.norm_rope_backward(x.astype(np.float16), x, tables)
-    with pytest.raises(ValueError, match="lengths has 2 entries, dims 1"):
-        nhood.rotary_tables((3, 4), (8,))
-    with pytest.raises(ValueError, match=r"dims\[1\] = 3 is not an even number"):
-        nhood.rotary_tables((3, 4), (8, 3))
+    for arguments, named, words in (
+        (([1.0], tables), {}, "x is a list"),
+        ((x, tables, [1.0] * 32), {}, "weight is a list"),
+        ((x, 3), {}, "tables is a int, not a sequence"),
+        ((x, "ab"), {}, "tables is a str, not a sequence"),
+        ((x, tables), {"offset": 1.0}, "offset = 1.0 is not an integer"),
+        ((x, tables), {"eps": "1"}, "eps = '1' is not a number"),
+        ((x, tables), {"scale": None}, "scale = None is not a number"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            nhood.norm_rope(*arguments, **named)
+
+
+def test_errors_of_gradients():
+    x, tables, weight = make(2, np.float32)
+    for d_out, words in (
+        (x.astype(np.float16), "d_out has shape .* and dtype float16, x .* float32"),
+        (x[:1], r"d_out has shape \(1, 3, 5, 3, 32\) and"),
+        (x.repeat(2, axis=-1)[..., ::2], "d_out has a stride of 8 bytes on its last axis"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            nhood.norm_rope_backward(d_out, x, tables, weight)
+    with pytest.raises(TypeError, match="d_out is a list"):
+        nhood.norm_rope_backward([1.0], x, tables, weight)
+
+
+@pytest.mark.parametrize(
+    "arguments, named, error, words",
+    [
+        (((3, 4), (8,)), {}, ValueError, "lengths has 2 entries, dims 1"),
+        (((3, 4), (8, 3)), {}, ValueError, r"dims\[1\] = 3 is not an even number"),
+        (((3,), (-2,)), {}, ValueError, r"dims\[0\] = -2 is not an even number"),
+        (((3,), (4.0,)), {}, TypeError, r"dims\[0\] = 4.0 is not an integer"),
+        (((3, 0), (4, 4)), {}, ValueError, r"lengths\[1\] = 0 is less than 1"),
+        (((3.5,), (4,)), {}, TypeError, r"lengths\[0\] = 3.5 is not an integer"),
+        (((3,), (4,), 0), {}, ValueError, r"base = 0 is not in \(0, infinity\)"),
+        (((3,), (4,), float("nan")), {}, ValueError, "base = nan is not in"),
+        (((3,), (4,), "10"), {}, TypeError, "base = '10' is not a number"),
+        (((3,), (4,)), {"dtype": int}, ValueError, "dtype = int64 is not a floating-point type"),
+    ],
+)
+def test_errors_of_tables(arguments, named, error, words):
+    with pytest.raises(error, match=words):
+        nhood.rotary_tables(*arguments, **named)
 
 
 class Exported:
@@ -150,5 +230,11 @@ class Exported:
 
 
 def test_arrays_of_other_devices():
-    with pytest.raises(NotImplementedError, match="x is on a CUDA device: nhood.torch.norm_rope"):
-        nhood.norm_rope(Exported())
+    x, tables, weight = make(2, np.float32)
+    for call, arguments, name in (
+        (nhood.norm_rope, (Exported(),), "x"),
+        (nhood.norm_rope, (x, tables, Exported()), "weight"),
+        (nhood.norm_rope_backward, (Exported(), x), "d_out"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"{name} is on a CUDA device: nhood.torch.norm_rope"):
+            call(*arguments)

@@ -167,6 +167,7 @@ TABLES = nt.rotary_tables((3, 4), (16, 16))
     "arguments, named, error, text",
     [
         (([1.0], TABLES), {}, TypeError, "x is a list, not a torch.Tensor"),
+        ((X, 3), {}, TypeError, "tables is a int, not a sequence"),
         ((X, TABLES, [1.0]), {}, TypeError, "weight is a list, not a torch.Tensor"),
         ((X, [TABLES[0], 3]), {}, TypeError, r"tables\[1\] is a int, not a torch.Tensor"),
         ((X[0, 0, 0], None), {}, ValueError, r"x.shape = \(2, 32\) has 2 axes"),
@@ -202,3 +203,11 @@ def test_bad_tables():
         nt.rotary_tables((3, 4), (2, 3))
     with pytest.raises(ValueError, match="lengths has 1 entries, dims 2"):
         nt.rotary_tables((3,), (2, 2))
+    with pytest.raises(ValueError, match=r"lengths\[0\] = 0 is less than 1"):
+        nt.rotary_tables((0,), (2,))
+    with pytest.raises(TypeError, match=r"lengths\[0\] = 3.5 is not an integer"):
+        nt.rotary_tables((3.5,), (2,))
+    with pytest.raises(ValueError, match=r"base = -1.0 is not in \(0, infinity\)"):
+        nt.rotary_tables((3,), (2,), -1.0)
+    with pytest.raises(ValueError, match="dtype = torch.int32 is not a floating-point type"):
+        nt.rotary_tables((3,), (2,), dtype=torch.int32)

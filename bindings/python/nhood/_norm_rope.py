@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from . import _library as c
-from ._functions import integer
+from ._functions import integer, number
 from ._layouts import Layout
 from ._plans import Context, cached
 
@@ -118,10 +119,21 @@ def check_tables(shape: Sequence[int], tables: Sequence[Optional[Sequence[int]]]
     return tuple(rotated)
 
 
-def check_weight(shape: Sequence[int], norm: Optional[str], weight: Optional[Sequence[int]]) -> None:
-    """ValueError unless a weight of such a shape belongs to the norm."""
-    if norm not in NORMS:
+def tables_of(tables: Optional[Sequence[Any]], rank: int) -> Sequence[Any]:
+    """The table of each axis, or None for an axis that rotates nothing. TypeError."""
+    if tables is None:
+        return [None] * rank
+    if isinstance(tables, str) or not isinstance(tables, Sequence):
+        raise TypeError(f"tables is a {type(tables).__name__}, not a sequence of one table or None per axis")
+    return tables
+
+
+def check_options(shape: Sequence[int], norm: Optional[str], pairs: str, weight: Optional[Sequence[int]]) -> None:
+    """ValueError unless norm and pairs are known, and a weight of such a shape belongs to the norm."""
+    if norm not in tuple(NORMS):
         raise ValueError(f"norm = {norm!r} is not 'head', 'token' or None")
+    if pairs not in tuple(PAIRS):
+        raise ValueError(f"pairs = {pairs!r} is not 'interleaved' or 'halves'")
     if weight is None:
         return
     if norm is None:
@@ -134,10 +146,15 @@ def check_weight(shape: Sequence[int], norm: Optional[str], weight: Optional[Seq
         raise ValueError(f"weight.shape = {tuple(weight)} does not have the {channels} channels of norm = {norm!r}")
 
 
-def check_rotary_dims(lengths: Sequence[int], dims: Sequence[int]) -> None:
-    """ValueError or TypeError unless tables can have such lengths, and turn so many channels."""
+def check_rotary(lengths: Sequence[int], dims: Sequence[int], base: float) -> None:
+    """ValueError or TypeError unless there are tables of so many positions, channels and such frequencies."""
     if len(lengths) != len(dims):
         raise ValueError(f"lengths has {len(lengths)} entries, dims {len(dims)}")
-    for axis, dim in enumerate(dims):
+    for axis, (length, dim) in enumerate(zip(lengths, dims)):
+        # torch.compile lets an unknown length pass for an int, and cannot look into `integer` with one.
+        if (length if type(length) is int else integer(length, f"lengths[{axis}]")) < 1:
+            raise ValueError(f"lengths[{axis}] = {length} is less than 1")
         if integer(dim, f"dims[{axis}]") < 0 or dim % 2:
             raise ValueError(f"dims[{axis}] = {dim} is not an even number of at least 0")
+    if not 0 < number(base, "base") < math.inf:
+        raise ValueError(f"base = {base} is not in (0, infinity)")

@@ -13,7 +13,7 @@ from ._arrays import EXPORTED, find_kind, kinds
 from ._functions import Array, PerAxis, number, per_axis
 from ._layouts import Layout, packed_strides
 from ._memory import aligned_bytes
-from ._norm_rope import PAIRS, Request, check_rotary_dims, check_tables, check_weight, find_plan
+from ._norm_rope import Request, check_options, check_rotary, check_tables, find_plan, tables_of
 from ._plans import CPU, current_context
 
 
@@ -32,9 +32,11 @@ def _read(array: Array, name: str) -> _Read:
 
 
 def _read_strided(array: Array, name: str) -> _Read:
-    """ValueError for a view that the library's strides have no word for."""
+    """ValueError for a view that the library's strides cannot describe."""
     read = _read(array, name)
     shape, strides, dtype = read.layout
+    if 0 in shape:  # numpy's strides mean nothing then; the library names the length
+        return read
     item_bytes = c.DTYPE_BYTES[dtype]
     if shape and shape[-1] > 1 and strides[-1] != item_bytes:
         raise ValueError(f"{name} has a stride of {strides[-1]} bytes on its last axis: that axis must be contiguous")
@@ -58,13 +60,16 @@ def _read_weight(weight: Optional[Array], dtype: int, wide: int) -> Optional[_Re
     return read
 
 
-def _readable_table(table: Optional[Array], dtype: np.dtype) -> Optional[np.ndarray]:
+def _readable_table(table: Optional[Array], axis: int, dtype: np.dtype) -> Optional[np.ndarray]:
     if table is None:
         return None
-    array = np.asarray(table)
-    if np.iscomplexobj(array):
-        array = np.stack([array.real, array.imag], axis=-1)
-    return np.ascontiguousarray(array, dtype)
+    try:
+        array = np.asarray(table)
+        if np.iscomplexobj(array):
+            array = np.stack([array.real, array.imag], axis=-1)
+        return np.ascontiguousarray(array, dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"tables[{axis}] is no array of numbers: {error}") from None
 
 
 def _run(
@@ -78,19 +83,17 @@ def _run(
     pairs: str,
     offset: PerAxis,
 ) -> list[Array]:
-    """Forward, if there is no d_out, the result; backward the gradients of x and, if there is one, of the weight."""
+    """Without d_out the result of norm_rope; with it the gradient of x and, if there is a weight, that of the weight."""
     read = _read_strided(x, "x")
     shape, _, dtype = read.layout
     rank = len(shape) - 3
     starts = per_axis(offset, rank, "offset") if rank > 0 else ()
     wide = c.DTYPE_F64 if dtype == c.DTYPE_F64 else c.DTYPE_F32
     numpy_wide = np.dtype(c.DTYPE_NAMES[wide])
-    given = [None] * rank if tables is None else [_readable_table(table, numpy_wide) for table in tables]
+    given = [_readable_table(table, axis, numpy_wide) for axis, table in enumerate(tables_of(tables, rank))]
     rotated = check_tables(shape, [None if table is None else table.shape for table in given], starts)
     of_weight = _read_weight(weight, dtype, wide)
-    check_weight(shape, norm, of_weight and of_weight.layout[0])
-    if pairs not in PAIRS:
-        raise ValueError(f"pairs = {pairs!r} is not 'interleaved' or 'halves'")
+    check_options(shape, norm, pairs, of_weight and of_weight.layout[0])
     of_d_out = None if d_out is None else _read_strided(d_out, "d_out")
     if of_d_out and of_d_out.layout[::2] != (shape, dtype):
         found = of_d_out.layout
@@ -166,8 +169,10 @@ def norm_rope_backward(
 ) -> Any:
     """Gradients of norm_rope: that of x alone, or, with a weight, those of x and of the weight.
 
-    d_out: the gradient of its result, of x's shape and dtype. The rest: as given to norm_rope. The weight's gradient has its dtype and
-    shape, and is equal from run to run.
+    d_out: the gradient of its result, of x's shape and dtype, its last axis contiguous. The rest: as given to norm_rope. The
+    gradient of x has its shape and dtype and is contiguous; that of the weight has the weight's, and is equal from run to run.
+
+    Raises what norm_rope does.
     """
     results = _run(x, d_out, tables, weight, norm, eps, scale, pairs, offset)
     return results[0] if len(results) == 1 else tuple(results)
@@ -178,10 +183,15 @@ def rotary_tables(
 ) -> tuple[Optional[np.ndarray], ...]:
     """Tables for norm_rope, of positions 0, 1, .. on each axis and the frequencies base^(-2 i / dim) of pair i.
 
-    lengths: positions on each axis. dims: channels of a head that each axis rotates, even; 0 makes a None.
+    lengths: positions on each axis, at least 1. dims: channels of a head that each axis rotates, even; 0 makes a None.
+    base: above 0. Each table is [length, dim / 2, 2], cosine and sine, of the floating-point `dtype`.
     Frequencies are worked out in float64 and rounded to `dtype`, angles are of `dtype`.
+
+    Raises ValueError for values that are not legal, TypeError for arguments of other types.
     """
-    check_rotary_dims(lengths, dims)
+    check_rotary(lengths, dims, base)
+    if np.dtype(dtype).kind != "f":
+        raise ValueError(f"dtype = {np.dtype(dtype)} is not a floating-point type")
     return tuple(_rotary_table(length, dim, base, dtype) if dim else None for length, dim in zip(lengths, dims))
 
 

@@ -220,12 +220,10 @@ def norm_rope(
     if weight is not None and not isinstance(weight, Tensor):
         raise TypeError(f"weight is a {type(weight).__name__}, not a torch.Tensor")
     rank = x.dim() - 3
-    given = [None] * rank if tables is None else [_table_of(table, axis) for axis, table in enumerate(tables)]
+    given = [_table_of(table, axis) for axis, table in enumerate(of_library.tables_of(tables, rank))]
     starts = per_axis(offset, rank, "offset") if rank > 0 else ()
     of_library.check_tables(x.shape, [None if table is None else table.shape for table in given], starts)
-    of_library.check_weight(x.shape, norm, None if weight is None else weight.shape)
-    if pairs not in of_library.PAIRS:
-        raise ValueError(f"pairs = {pairs!r} is not 'interleaved' or 'halves'")
+    of_library.check_options(x.shape, norm, pairs, None if weight is None else weight.shape)
     tensors = (x, weight, *given, *(None,) * (3 - rank))
     parameters = (norm, pairs, number(eps, "eps"), number(scale, "scale"), starts)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight)):
@@ -243,10 +241,15 @@ def rotary_tables(
 ) -> tuple[Optional[Tensor], ...]:
     """Tables for norm_rope, of positions 0, 1, .. on each axis and the frequencies base^(-2 i / dim) of pair i.
 
-    lengths: positions on each axis. dims: channels of a head that each axis rotates, even; 0 makes a None.
+    lengths: positions on each axis, at least 1. dims: channels of a head that each axis rotates, even; 0 makes a None.
+    base: above 0. Each table is [length, dim / 2, 2], cosine and sine, of the floating-point `dtype` and on `device`.
     Frequencies are worked out in float64 and rounded to `dtype`, angles are of `dtype`.
+
+    Raises ValueError for values that are not legal, TypeError for arguments of other types.
     """
-    of_library.check_rotary_dims(lengths, dims)
+    of_library.check_rotary(lengths, dims, base)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype = {dtype} is not a floating-point type")
     return tuple(_rotary_table(length, dim, base, device, dtype) if dim else None for length, dim in zip(lengths, dims))
 
 
