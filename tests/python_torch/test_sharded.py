@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sharded_worker
+import torch
 
 
 @pytest.fixture(scope="module")
@@ -41,26 +42,21 @@ def test_benchmark(tmp_path: Path) -> None:
     assert {part["what"] for part in found["breakdown"][0]["processes"][0]["forward"]} >= {"waiting for the exchange"}
 
 
-MERGES = """
-import torch
-from nhood.torch.distributed import _attention, _merge_kernel
-
-for dtype in (torch.float32, torch.bfloat16):
-    for shape, axis, begin, length in (((2, 5, 7, 3, 24), 2, 4, 3), ((1, 40, 4, 32), 1, 30, 10), ((2, 9, 1, 3, 16), 1, 2, 5)):
-        out, lse = torch.randn(shape, dtype=dtype), 3 * torch.randn(shape[:-1])
-        part, lse_part = (tensor.narrow(axis, begin, length) for tensor in (out, lse))
-        more, more_lse = torch.randn(part.shape, dtype=dtype), 3 * torch.randn(lse_part.shape)
-        more_lse.view(-1)[0] = -float("inf")  # a query that sees none of these keys
-        expected, expected_lse = out.float(), lse.clone()
-        _attention._merge(expected.narrow(axis, begin, length), expected_lse.narrow(axis, begin, length), more.float(), more_lse)
-        _merge_kernel.merge(part, lse_part, more, more_lse)
-        torch.testing.assert_close(out, expected.to(dtype))
-        torch.testing.assert_close(lse, expected_lse)
-"""
+def run_merges(device: str, **environment: str) -> None:
+    program = Path(__file__).with_name("merge_worker.py")
+    done = subprocess.run(
+        [sys.executable, str(program), device], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_merge_kernel() -> None:
     """The launch that merges two results on CUDA, by Triton's interpreter, which wants to be chosen before Triton is imported."""
     pytest.importorskip("triton")
-    done = subprocess.run([sys.executable, "-c", MERGES], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_merges("cpu", TRITON_INTERPRET="1")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_merge_on_cuda() -> None:
+    pytest.importorskip("triton")
+    run_merges("cuda")

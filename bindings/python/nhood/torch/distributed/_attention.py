@@ -116,6 +116,7 @@ Places = list[tuple[int, Shard, Link]]
 
 
 def _places(plan: Plan) -> Places:
+    """Found once a call: links are not cached."""
     links = [(axis, plan.link(axis)) for axis in plan.sharded]
     return [(axis, link.shards[link.index], link) for axis, link in links]
 
@@ -155,14 +156,15 @@ def _rest_of(path: Path, rest: Sequence[OptionalTensor]) -> Sequence[OptionalTen
 
 
 def _merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> None:
-    """Adds to out and lse what the same queries get from other keys: merge_attentions in place, for queries that have a
-    key among the first. Shares are of lse's type: rounded to 16 bits those near 1 would lose the small ones,
+    """Adds to out [B, X.., H, D] and lse [B, X.., H] what the same queries get from other keys: merge_attentions in place, for
+    queries that have a key among the first. Shares are of lse's type: rounded to 16 bits those near 1 would lose the small ones,
     whose outputs, of few keys, are large."""
-    fused = _fused_merge() if out.is_cuda and out.dtype != torch.float64 else None
-    if fused:
-        with torch.cuda.device_of(out):
-            fused(out, lse, other_out, other_lse)
-        return
+    if out.is_cuda and out.dtype != torch.float64:
+        with torch.cuda.device_of(out):  # Triton launches on the current device
+            fused = _fused_merge()
+            if fused:
+                fused(out, lse, other_out, other_lse)
+                return
     share = torch.sigmoid(other_lse - lse)
     out.mul_(torch.sigmoid(lse - other_lse).unsqueeze(-1)).addcmul_(other_out, share.unsqueeze(-1))
     torch.logaddexp(lse, other_lse, out=lse)
@@ -170,14 +172,14 @@ def _merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> No
 
 @functools.lru_cache(maxsize=None)
 def _fused_merge() -> Optional[Callable[[Tensor, Tensor, Tensor, Tensor], None]]:
-    """The same in one launch, if Triton and what it compiles with are there."""
+    """_merge in one launch, or None where Triton, or what it compiles with, is missing; tried once, on the current device."""
     try:
         from ._merge_kernel import merge
 
         ones = torch.ones(3, 1, 1, device="cuda")
         merge(ones[:1], ones[:1, :, 0], ones[1:2], ones[1:2, :, 0])
     except Exception as error:  # whatever Triton raises where it finds no compiler
-        warnings.warn(f"results are merged by seven launches, as Triton is missing or fails: {error}", stacklevel=2)
+        warnings.warn(f"results are merged by seven launches instead of one, as Triton is missing or fails: {error}", stacklevel=3)
         return None
     return merge
 

@@ -7,20 +7,22 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS = 16
-"""of out, a head of a token each, that a block takes"""
+"""Rows of out (one head of one token each) per block."""
 
 
 @triton.jit(do_not_specialize=["run", "step", "blocks"])
 def _merge_rows(
     out, lse, other_out, other_lse, run, step, blocks, DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Rows lie in runs, whose beginnings are `step` rows apart in out and lse and follow each other in the others."""
+    """Rows lie in runs of `run` rows: in out and lse a run begins `step` rows behind the one before, in the others right behind its
+    end. `blocks` blocks take a run, DIM is the length of a row, WIDTH the power of two from it on."""
     block = tl.program_id(0)
     index = (block // blocks).to(tl.int64)
     row = block % blocks * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     inside = row < run
     mine, theirs = index * step + row, index * run + row
+    # Where the second result has no key, b is -inf: exp(b - a) is 0, and its row, of zeros, is divided by infinity.
     a, b = tl.load(lse + mine, mask=inside, other=0.0), tl.load(other_lse + theirs, mask=inside, other=0.0)
     both = inside[:, None] & (column < DIM)[None, :]
     here = out + (mine[:, None] * DIM + column[None, :])
@@ -31,7 +33,10 @@ def _merge_rows(
 
 
 def merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> None:
-    """out and lse: slices of contiguous tensors along one axis; the others are contiguous."""
+    """_merge of tensors on the current device: out [B, X.., H, D] of f32, f16 or bf16 and lse [B, X.., H] of f32, slices of
+    contiguous tensors along one axis; the others are of their shapes and types and contiguous."""
+    if out.numel() == 0:
+        return
     dim = out.shape[-1]
     axis, run = out.dim() - 2, 1
     while axis >= 0 and out.stride(axis) == run * dim:
