@@ -10,16 +10,17 @@ from typing import Any
 
 import torch
 
-LEAST_SECONDS = 0.02  # of calls that are timed together
+LEAST_SECONDS = 0.02  # as many calls are timed together as take this long
 
 
 def synchronize() -> None:
+    """Waits for the current CUDA device, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def seconds_of(call: Callable[[], Any], repeats: int = 1) -> float:
-    """Of one call, when so many are queued one after the other."""
+    """Seconds of one call, the mean of `repeats` that are queued one after the other."""
     synchronize()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -29,7 +30,8 @@ def seconds_of(call: Callable[[], Any], repeats: int = 1) -> float:
 
 
 def medians_in_turn(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
-    """Milliseconds of one call each. All take turns, after a first call that does not count."""
+    """Milliseconds of one call of each, to four digits: the median of `turns` in which all are timed one after the other, each as
+    often as LEAST_SECONDS hold it. The first call of each does not count."""
     repeats = {}
     for name, call in calls.items():
         call()

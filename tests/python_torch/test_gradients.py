@@ -98,7 +98,7 @@ def test_log_sum_exp_alone():
 
 @pytest.mark.parametrize("name", ["1d", "causal", "2d gqa", "bias"])
 def test_unfused(name):
-    """Of one batch, whose Jacobians have a quarter of the elements; test_fused_is_unfused has two."""
+    """With one batch, whose Jacobians have a quarter of the elements; test_fused_is_unfused has two."""
     shape, axes, *rest = CALLS[name]
     tensors = inputs(shape, axes, **(rest[0] if rest else {}), batch=1)
     rank = len(shape)

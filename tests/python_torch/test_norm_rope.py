@@ -90,7 +90,7 @@ def test_rotary_tables():
 
 
 def test_weights():
-    """Of float32 beside 16 bits, of other dtypes, and in the shape of a token."""
+    """In float32 beside 16 bits, in other dtypes, and in the shape of a token."""
     x, tables, weight = make(2, torch.bfloat16, "token")
     expected = plain.norm_rope(x, tables, weight, norm="token")
     for given in (weight.float(), weight.double(), weight.float().view(3, 32), weight.half()):
