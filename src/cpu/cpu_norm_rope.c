@@ -71,7 +71,7 @@ static void choose_parts(struct cpu_norm_rope *plan) {
     plan->alone = problem->tokens * problem->heads * problem->dim < 4 * LEAST_ELEMENTS;
 }
 
-/* The kernels of the best instruction set that has such; the last one does. */
+/* The kernels of the best instruction set that has a norm_rope; the last set always has one. */
 static const struct nh_tile_kernels *choose_kernels(const struct nh_cpu *cpu, bool wide) {
     const struct nh_kernels *set = cpu->kernels;
     while (!(wide ? set->f64 : set->f32)->norm_rope)

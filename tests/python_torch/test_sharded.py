@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import merge_worker
 import pytest
 import sharded_worker
-import torch
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +41,7 @@ def test_benchmark(tmp_path: Path) -> None:
     assert {part["what"] for part in found["breakdown"][0]["processes"][0]["forward"]} >= {"waiting for the exchange"}
 
 
-def run_merges(device: str, **environment: str) -> None:
-    program = Path(__file__).with_name("merge_worker.py")
-    done = subprocess.run(
-        [sys.executable, str(program), device], env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_merge_kernel() -> None:
     """The launch that merges two results on CUDA, by Triton's interpreter, which wants to be chosen before Triton is imported."""
     pytest.importorskip("triton")
-    run_merges("cpu", TRITON_INTERPRET="1")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_merge_on_cuda() -> None:
-    pytest.importorskip("triton")
-    run_merges("cuda")
+    merge_worker.start("cpu", TRITON_INTERPRET="1")
