@@ -50,7 +50,8 @@ def norm_and_rope(size: Row) -> str:
     ways = {
         "eager": "diffusers' eager",
         "compiled": "diffusers' compiled",
-        "operator": "nhood.torch.norm_rope",
+        "operator": "nhood.torch.norm_rope eager",
+        "operator_compiled": "nhood.torch.norm_rope compiled",
     }
     for name, what in ways.items():
         if f"{name}_ms" in rows[0]:

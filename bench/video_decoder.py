@@ -16,7 +16,7 @@ medians. Compiled, a block is one graph but for its MLP, whose tiles are compile
 one decoding, weights and latents included.
 
 Besides: how long RMS norm and rotary positions of query and key take, of all layers together, next to reading and writing these
-tensors once: as diffusers has them, eager and compiled, and by nhood.torch.norm_rope.
+tensors once: as diffusers has them and by nhood.torch.norm_rope, both eager and compiled.
 
 Writes a file of JSON anew after each size, and a table and, with matplotlib, a picture beside it. Needs torch, diffusers 0.42.1
 or later and the package nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built.
@@ -231,12 +231,13 @@ def time_norm_and_rope(
             """What project_qkv does after the projections."""
             return attn.rope(attn.norm_q(query) * attn.scale), attn.rope(attn.norm_k(key))
 
+        by_operator = functools.partial(_positions.norm_and_rotate, attn)
         ways: dict[str, Callable[..., Any]] = {}
         if "eager" in arguments.modes:
-            ways["eager_ms"] = norm_and_rope
-            ways["operator_ms"] = functools.partial(_positions.norm_and_rotate, attn)
+            ways |= {"eager_ms": norm_and_rope, "operator_ms": by_operator}
         if "compiled" in arguments.modes:
             ways["compiled_ms"] = torch.compile(norm_and_rope, fullgraph=True)
+            ways["operator_compiled_ms"] = torch.compile(by_operator, fullgraph=True)
         targets = torch.empty_like(query), torch.empty_like(key)
         calls = {"copy_ms": lambda: (targets[0].copy_(query), targets[1].copy_(key))}
         calls |= {name: functools.partial(way, query, key) for name, way in ways.items()}
